@@ -1,0 +1,2 @@
+//! The Unix kernel's system-call table, errno values and structures.
+#![no_std]

@@ -1,0 +1,2 @@
+//! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC.
+#![no_std]

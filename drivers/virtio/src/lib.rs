@@ -1,0 +1,2 @@
+//! Virtio devices: network.
+#![no_std]

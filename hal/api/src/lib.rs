@@ -1,0 +1,2 @@
+//! What a machine must provide to a kernel.
+#![no_std]

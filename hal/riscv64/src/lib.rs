@@ -1,0 +1,2 @@
+//! RISC-V 64: all kernel assembly.
+#![no_std]

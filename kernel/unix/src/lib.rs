@@ -1,0 +1,2 @@
+//! The Unix-like kernel.
+#![no_std]

@@ -1,0 +1,2 @@
+//! In-memory files: cpio archives and a tmpfs.
+#![no_std]

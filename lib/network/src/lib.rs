@@ -1,0 +1,2 @@
+//! TCP/IP with a constant-time connection table over smoltcp.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The Rust face of the scheduler: spawn, join, wakers, cancellation.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The priority coroutine scheduler: ready sets, states, many workers.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The scheduler as one position-independent image.
+#![no_std]

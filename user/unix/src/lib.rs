@@ -1,0 +1,2 @@
+//! System calls of the Unix kernel, raw and typed.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The one door for chores.
+fn main() {}
