@@ -1,0 +1,325 @@
+//! The matrix server's messages, and the multiplication that both ends compute.
+//!
+//! A client sends two square matrices, the server answers their product. The format exists to be measured with: one
+//! length field, a number to match answers with requests, and elements that cost nothing to check. All numbers are
+//! unsigned 32-bit and little-endian; products and sums wrap, so that every pair of matrices has an answer.
+//!
+//! ```text
+//! request   order (1..=64) | sequence | order * order elements, row by row | order * order elements, row by row
+//! answer    order          | sequence | order * order elements, row by row
+//! ```
+//!
+//! The order is the only thing in a message that can be wrong, and it says how long the message is. It is therefore an
+//! allegation until [`Order::new`] has looked at it: a decoder asks for no more than [`Order::MAXIMUM`] allows, whatever
+//! the peer claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
+//!
+//! Decoding works on the bytes received so far and keeps no state: [`Request::decode`] and [`Answer::decode`] say how
+//! many bytes the message at the front needs, or give the message. The storage is the caller's on both sides, nothing
+//! here allocates.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// Bytes of one element, of the order and of the sequence number.
+const WORD_BYTES: usize = 4;
+
+/// Bytes before the elements: the order and the sequence number.
+pub const HEADER_BYTES: usize = 2 * WORD_BYTES;
+
+/// Elements of the largest matrix.
+pub const MAXIMUM_ELEMENTS: usize = Order::MAXIMUM.elements();
+
+/// Bytes of the largest request: the receive buffer that is always enough.
+pub const MAXIMUM_REQUEST_BYTES: usize = Order::MAXIMUM.request_bytes();
+
+/// Bytes of the largest answer.
+pub const MAXIMUM_ANSWER_BYTES: usize = Order::MAXIMUM.answer_bytes();
+
+/// The number of rows and columns of a square matrix: 1 to 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(u8);
+
+impl Order {
+    /// The smallest matrix, a single number.
+    pub const MINIMUM: Order = Order(1);
+    /// The largest matrix that a message can carry.
+    pub const MAXIMUM: Order = Order(64);
+
+    /// Checks an order that came from outside.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if it is not between [`Order::MINIMUM`] and [`Order::MAXIMUM`].
+    pub const fn new(order: u32) -> Result<Order, Malformed> {
+        if order >= Self::MINIMUM.0 as u32 && order <= Self::MAXIMUM.0 as u32 {
+            Ok(Order(order as u8))
+        } else {
+            Err(Malformed { order })
+        }
+    }
+
+    /// Rows, and columns.
+    pub const fn get(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Elements of one matrix.
+    pub const fn elements(self) -> usize {
+        self.get() * self.get()
+    }
+
+    /// Bytes of a whole request.
+    pub const fn request_bytes(self) -> usize {
+        HEADER_BYTES + 2 * self.elements() * WORD_BYTES
+    }
+
+    /// Bytes of a whole answer.
+    pub const fn answer_bytes(self) -> usize {
+        HEADER_BYTES + self.elements() * WORD_BYTES
+    }
+}
+
+/// A message whose order is out of range. The stream has no boundary to go on from: close the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// What the message claims its order to be.
+    pub order: u32,
+}
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            formatter,
+            "a matrix of order {} was announced; orders are {} to {}",
+            self.order,
+            Order::MINIMUM.get(),
+            Order::MAXIMUM.get()
+        )
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+/// What the bytes received so far amount to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded<Message> {
+    /// The message is not complete: decode again when there are this many bytes in all. While the order itself is
+    /// missing this is [`HEADER_BYTES`], afterwards the whole message.
+    NeedBytes(usize),
+    /// The message at the front, and how many bytes it took; what follows belongs to the next one.
+    Complete(Message, usize),
+}
+
+/// The elements of one matrix as they stand in a message, row by row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elements<'a>(&'a [[u8; WORD_BYTES]]);
+
+impl Elements<'_> {
+    /// How many there are: the square of the order.
+    #[allow(clippy::len_without_is_empty, reason = "a matrix is never empty")]
+    pub fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Copies the elements to the front of `words`, where the multiplication wants them.
+    ///
+    /// # Panics
+    ///
+    /// If `words` is shorter than [`Elements::len`].
+    pub fn copy_to(self, words: &mut [u32]) {
+        for (word, bytes) in words[..self.0.len()].iter_mut().zip(self.0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+    }
+}
+
+impl<'a> Elements<'a> {
+    /// The elements one after the other.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = u32> + 'a {
+        self.0.iter().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+}
+
+/// A request: two matrices to multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Rows and columns of both matrices.
+    pub order: Order,
+    /// Chosen by the client and repeated in the answer.
+    pub sequence: u32,
+    /// The left factor.
+    pub left: Elements<'a>,
+    /// The right factor.
+    pub right: Elements<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Looks for a request at the front of `received`.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the order is out of range, as soon as its bytes are there.
+    pub fn decode(received: &'a [u8]) -> Result<Decoded<Request<'a>>, Malformed> {
+        let Some(order) = announced_order(received)? else {
+            return Ok(Decoded::NeedBytes(HEADER_BYTES));
+        };
+        let total = order.request_bytes();
+        let Some(([_, sequence], elements)) = split_message(received, total) else {
+            return Ok(Decoded::NeedBytes(total));
+        };
+        let (left, right) = elements.split_at(order.elements());
+        let request = Request {
+            order,
+            sequence,
+            left: Elements(left),
+            right: Elements(right),
+        };
+        Ok(Decoded::Complete(request, total))
+    }
+}
+
+/// An answer: the product of a request's matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// Rows and columns of the product.
+    pub order: Order,
+    /// The sequence number of the request that this answers.
+    pub sequence: u32,
+    /// The product.
+    pub product: Elements<'a>,
+}
+
+impl<'a> Answer<'a> {
+    /// Looks for an answer at the front of `received`.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the order is out of range, as soon as its bytes are there.
+    pub fn decode(received: &'a [u8]) -> Result<Decoded<Answer<'a>>, Malformed> {
+        let Some(order) = announced_order(received)? else {
+            return Ok(Decoded::NeedBytes(HEADER_BYTES));
+        };
+        let total = order.answer_bytes();
+        let Some(([_, sequence], elements)) = split_message(received, total) else {
+            return Ok(Decoded::NeedBytes(total));
+        };
+        Ok(Decoded::Complete(
+            Answer {
+                order,
+                sequence,
+                product: Elements(elements),
+            },
+            total,
+        ))
+    }
+}
+
+/// Writes a request to the front of `message` and returns its length, [`Order::request_bytes`].
+///
+/// # Panics
+///
+/// If `left` or `right` is not exactly [`Order::elements`] long, or `message` is too short.
+pub fn encode_request(
+    order: Order,
+    sequence: u32,
+    left: &[u32],
+    right: &[u32],
+    message: &mut [u8],
+) -> usize {
+    assert_eq!(
+        left.len(),
+        order.elements(),
+        "the left factor has another order"
+    );
+    assert_eq!(
+        right.len(),
+        order.elements(),
+        "the right factor has another order"
+    );
+    let total = order.request_bytes();
+    let header = [order.get() as u32, sequence];
+    write_words(
+        &mut message[..total],
+        header.iter().chain(left).chain(right),
+    );
+    total
+}
+
+/// Writes an answer to the front of `message` and returns its length, [`Order::answer_bytes`].
+///
+/// # Panics
+///
+/// If `product` is not exactly [`Order::elements`] long, or `message` is too short.
+pub fn encode_answer(order: Order, sequence: u32, product: &[u32], message: &mut [u8]) -> usize {
+    assert_eq!(
+        product.len(),
+        order.elements(),
+        "the product has another order"
+    );
+    let total = order.answer_bytes();
+    let (header, elements) = message[..total].split_at_mut(HEADER_BYTES);
+    write_words(header, [order.get() as u32, sequence].iter());
+    write_words(elements, product.iter());
+    total
+}
+
+/// Multiplies two matrices of order `order`, given row by row, with wrapping arithmetic.
+///
+/// Both ends compute this: the server to answer, the client to check. The loops run row by row over all three
+/// matrices, so that each is read in the order in which it lies in memory.
+///
+/// # Panics
+///
+/// If one of the slices is not exactly [`Order::elements`] long.
+pub fn multiply(order: Order, left: &[u32], right: &[u32], product: &mut [u32]) {
+    assert_eq!(
+        left.len(),
+        order.elements(),
+        "the left factor has another order"
+    );
+    assert_eq!(
+        right.len(),
+        order.elements(),
+        "the right factor has another order"
+    );
+    assert_eq!(
+        product.len(),
+        order.elements(),
+        "the product has another order"
+    );
+    let columns = order.get();
+    for (row, sums) in left
+        .chunks_exact(columns)
+        .zip(product.chunks_exact_mut(columns))
+    {
+        sums.fill(0);
+        for (factor, right_row) in row.iter().zip(right.chunks_exact(columns)) {
+            for (sum, element) in sums.iter_mut().zip(right_row) {
+                *sum = sum.wrapping_add(factor.wrapping_mul(*element));
+            }
+        }
+    }
+}
+
+/// The order at the front of a message; `None` while its bytes are not all there.
+fn announced_order(received: &[u8]) -> Result<Option<Order>, Malformed> {
+    match received.first_chunk::<WORD_BYTES>() {
+        Some(bytes) => Order::new(u32::from_le_bytes(*bytes)).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Splits the first `total` bytes, a whole message, into header and elements; `None` while they are not all there.
+fn split_message(received: &[u8], total: usize) -> Option<([u32; 2], &[[u8; WORD_BYTES]])> {
+    let (words, _) = received.get(..total)?.as_chunks::<WORD_BYTES>();
+    let (header, elements) = words.split_first_chunk::<2>()?;
+    Some((header.map(u32::from_le_bytes), elements))
+}
+
+/// Writes `words` to `bytes`, which is exactly as long.
+fn write_words<'a>(bytes: &mut [u8], words: impl Iterator<Item = &'a u32>) {
+    let (places, _) = bytes.as_chunks_mut::<WORD_BYTES>();
+    for (place, word) in places.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+}
