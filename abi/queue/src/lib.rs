@@ -1,2 +1,16 @@
-//! Memory shared by a process and a kernel: priority pages, completion ring.
-#![no_std]
+//! Memory that a process and a kernel share: priorities and ready bitmaps, the process page, the global page, the
+//! completion ring.
+//!
+//! Both kernels use the same layouts. Nothing here runs by itself, and everything that crosses the line between a
+//! process and a kernel is an atomic word: the other side may write at any moment, and each side reads once, checks,
+//! then uses.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod completion;
+pub mod pages;
+pub mod priority;
+
+pub use completion::{Completion, CompletionRing};
+pub use pages::{GlobalPage, ProcessPage};
+pub use priority::{MAXIMUM_WORKERS, PRIORITIES, Priority, ReadyWord};

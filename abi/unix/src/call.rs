@@ -1,0 +1,296 @@
+//! The table of system calls: each call stands here once, with its number, its arguments and whether it may wait.
+//!
+//! The kernel's dispatcher, the user library, the trace names and the reference page derive from this table.
+//!
+//! # Registers
+//!
+//! | register | synchronous call | asynchronous call |
+//! |---|---|---|
+//! | `a7` | number | number, [`ASYNCHRONOUS`], and the priority of the waiting coroutine in bits 24 to 29 |
+//! | `a0` … `a5` | arguments | arguments |
+//! | `a6` | unused | cid of the coroutine that waits |
+//! | `t0` | unused | token, given back with the completion |
+//! | `a0` on return | result, or `-errno` | the same if the call could be done at once, else [`WILL_BE_POSTED`] |
+//!
+//! All other registers are preserved. Linux ignores bits above the number, so this extends its contract without
+//! changing it; the numbers below 0x1000 are Linux riscv64's (`asm-generic/unistd.h`), those from 0x1000 are our own.
+
+/// Flag in `a7`: return at once, and post a completion if the call must wait.
+pub const ASYNCHRONOUS: usize = 1 << 16;
+/// Position in `a7` of the priority at which the kernel works on an asynchronous call.
+pub const PRIORITY_SHIFT: usize = 24;
+/// The bits of `a7` that hold the number.
+pub const NUMBER_MASK: usize = 0xffff;
+/// What an asynchronous call returns when its result will arrive in the completion ring.
+///
+/// It lies just outside the range of errors (-1 to -4095), so that no result can be mistaken for it.
+pub const WILL_BE_POSTED: usize = (-4096_isize) as usize;
+
+/// What an argument is, for tracing, for documentation and for tests that try wrong values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// A number or a set of flags.
+    Number,
+    /// A file descriptor, or `AT_FDCWD`.
+    Descriptor,
+    /// An address in the caller's memory that the kernel reads.
+    Input,
+    /// An address in the caller's memory that the kernel writes.
+    Output,
+    /// An address of a NUL-terminated path in the caller's memory.
+    Path,
+    /// A length in bytes.
+    Length,
+}
+
+/// Whether a call can have to wait, and therefore has an asynchronous form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// It is always done before it returns; its asynchronous form is the same.
+    Never,
+    /// It may have to wait for an event.
+    Possible,
+}
+
+macro_rules! system_calls {
+    ($($(#[$meta:meta])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident;)*) => {
+        /// A system call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum SystemCall {
+            $($(#[$meta])* $variant = $number,)*
+        }
+
+        impl SystemCall {
+            /// The whole table.
+            pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];
+
+            /// The call with this number; `None` is answered with `ENOSYS`.
+            #[inline]
+            pub const fn from_number(number: usize) -> Option<SystemCall> {
+                match number { $($number => Some(SystemCall::$variant),)* _ => None }
+            }
+
+            /// The name that Linux gives it.
+            pub const fn name(self) -> &'static str {
+                match self { $(SystemCall::$variant => stringify!($name),)* }
+            }
+
+            /// Names and kinds of the arguments in `a0`, `a1`, ….
+            pub const fn arguments(self) -> &'static [(&'static str, Argument)] {
+                match self { $(SystemCall::$variant => &[$((stringify!($argument), Argument::$kind)),*],)* }
+            }
+
+            /// Whether the call can have to wait.
+            pub const fn waiting(self) -> Waiting {
+                match self { $(SystemCall::$variant => Waiting::$waiting,)* }
+            }
+        }
+    };
+}
+
+system_calls! {
+    /// Writes the working directory's path; returns its length with the NUL.
+    GetCurrentDirectory = 17 getcwd(buffer: Output, size: Length) Never;
+    /// Duplicates a descriptor to the lowest free number.
+    Duplicate = 23 dup(descriptor: Descriptor) Never;
+    /// Duplicates a descriptor to a given number.
+    DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
+    /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
+    FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
+    /// Device control; only the console's `TIOCGWINSZ` and `TCGETS` are known.
+    DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Never;
+    /// Creates a directory.
+    MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
+    /// Removes a file, or with `AT_REMOVEDIR` an empty directory.
+    Unlink = 35 unlinkat(directory: Descriptor, path: Path, flags: Number) Never;
+    /// Creates a symbolic link.
+    SymbolicLink = 36 symlinkat(target: Path, directory: Descriptor, path: Path) Never;
+    /// Creates a hard link.
+    Link = 37 linkat(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
+    /// Sets the length of an open file.
+    Truncate = 46 ftruncate(descriptor: Descriptor, length: Length) Never;
+    /// Checks whether a path can be accessed.
+    Access = 48 faccessat(directory: Descriptor, path: Path, mode: Number) Never;
+    /// Changes the working directory.
+    ChangeDirectory = 49 chdir(path: Path) Never;
+    /// Opens, and with `O_CREAT` creates, a file.
+    Open = 56 openat(directory: Descriptor, path: Path, flags: Number, mode: Number) Never;
+    /// Closes a descriptor.
+    Close = 57 close(descriptor: Descriptor) Never;
+    /// Creates a pipe; the two descriptors are written as two `i32`.
+    Pipe = 59 pipe2(descriptors: Output, flags: Number) Never;
+    /// Reads directory entries as `struct linux_dirent64`.
+    ReadDirectory = 61 getdents64(descriptor: Descriptor, buffer: Output, size: Length) Never;
+    /// Moves the position of an open file.
+    Seek = 62 lseek(descriptor: Descriptor, offset: Number, whence: Number) Never;
+    /// Reads at the position of an open file, from a pipe or from a socket.
+    Read = 63 read(descriptor: Descriptor, buffer: Output, size: Length) Possible;
+    /// Writes at the position of an open file, to a pipe or to a socket.
+    Write = 64 write(descriptor: Descriptor, buffer: Input, size: Length) Possible;
+    /// Reads into several buffers.
+    ReadVector = 65 readv(descriptor: Descriptor, vector: Input, count: Number) Possible;
+    /// Writes from several buffers.
+    WriteVector = 66 writev(descriptor: Descriptor, vector: Input, count: Number) Possible;
+    /// Reads at a given offset.
+    ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
+    /// Writes at a given offset.
+    WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
+    /// Reads the target of a symbolic link.
+    ReadLink = 78 readlinkat(directory: Descriptor, path: Path, buffer: Output, size: Length) Never;
+    /// Describes the file at a path as `struct stat`.
+    StatusAt = 79 newfstatat(directory: Descriptor, path: Path, status: Output, flags: Number) Never;
+    /// Describes an open file as `struct stat`.
+    Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
+    /// Ends the calling worker; the last one ends the process.
+    Exit = 93 exit(status: Number) Never;
+    /// Ends the process with all its workers.
+    ExitGroup = 94 exit_group(status: Number) Never;
+    /// Known so that Linux's start-up code goes on; returns the worker's number.
+    SetThreadIdAddress = 96 set_tid_address(address: Input) Never;
+    /// Sleeps for a relative time.
+    Sleep = 101 nanosleep(duration: Input, remaining: Output) Possible;
+    /// Reads a clock.
+    GetTime = 113 clock_gettime(clock: Number, time: Output) Never;
+    /// Reads the resolution of a clock.
+    GetResolution = 114 clock_getres(clock: Number, resolution: Output) Never;
+    /// Sleeps for a relative time or until an absolute one (`TIMER_ABSTIME`).
+    SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
+    /// Lets other processes of the same priority run.
+    Yield = 124 sched_yield() Never;
+    /// Ends a process (there are no signal handlers: a signal's default action is taken).
+    Kill = 129 kill(process: Number, signal: Number) Never;
+    /// Switches the machine off or restarts it.
+    Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
+    /// Describes the system as `struct utsname`.
+    SystemName = 160 uname(name: Output) Never;
+    /// The caller's process number.
+    GetProcess = 172 getpid() Never;
+    /// The number of the process that started the caller; 0 when that has ended or there is none.
+    GetParent = 173 getppid() Never;
+    /// The only user is 0.
+    GetUser = 174 getuid() Never;
+    /// The only user is 0.
+    GetEffectiveUser = 175 geteuid() Never;
+    /// The only group is 0.
+    GetGroup = 176 getgid() Never;
+    /// The only group is 0.
+    GetEffectiveGroup = 177 getegid() Never;
+    /// The calling worker's number; that of worker 0 is the process number.
+    GetThread = 178 gettid() Never;
+    /// Creates a socket.
+    Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
+    /// Gives a socket its local address.
+    Bind = 200 bind(descriptor: Descriptor, address: Input, size: Length) Never;
+    /// Makes a socket accept connections.
+    Listen = 201 listen(descriptor: Descriptor, backlog: Number) Never;
+    /// Takes the next connection of a listening socket.
+    Accept = 202 accept(descriptor: Descriptor, address: Output, size: Output) Possible;
+    /// Connects a socket to a remote address.
+    Connect = 203 connect(descriptor: Descriptor, address: Input, size: Length) Possible;
+    /// The local address of a socket.
+    GetSocketName = 204 getsockname(descriptor: Descriptor, address: Output, size: Output) Never;
+    /// The remote address of a socket.
+    GetPeerName = 205 getpeername(descriptor: Descriptor, address: Output, size: Output) Never;
+    /// Sends a message.
+    SendTo = 206 sendto(descriptor: Descriptor, buffer: Input, size: Length, flags: Number, address: Input, address_size: Length) Possible;
+    /// Receives a message.
+    ReceiveFrom = 207 recvfrom(descriptor: Descriptor, buffer: Output, size: Length, flags: Number, address: Output, address_size: Output) Possible;
+    /// Sets an option of a socket.
+    SetSocketOption = 208 setsockopt(descriptor: Descriptor, level: Number, option: Number, value: Input, size: Length) Never;
+    /// Reads an option of a socket.
+    GetSocketOption = 209 getsockopt(descriptor: Descriptor, level: Number, option: Number, value: Output, size: Output) Never;
+    /// Ends one or both directions of a connection.
+    Shutdown = 210 shutdown(descriptor: Descriptor, how: Number) Never;
+    /// Moves the end of the heap; returns the end that is in force.
+    Break = 214 brk(end: Number) Never;
+    /// Removes mappings.
+    Unmap = 215 munmap(address: Number, size: Length) Never;
+    /// Replaces the program of the calling process.
+    Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never;
+    /// Maps private anonymous memory, or a private copy of a file.
+    Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
+    /// Changes the protection of mappings.
+    Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
+    /// As `accept`, with flags for the new descriptor.
+    AcceptWith = 242 accept4(descriptor: Descriptor, address: Output, size: Output, flags: Number) Possible;
+    /// Waits for a child to end; takes its status.
+    Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
+    /// Renames a file or directory.
+    Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
+    /// Fills a buffer with random bytes.
+    GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Never;
+
+    /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, and
+    /// the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none). Returns the process number.
+    Spawn = 0x1000 spawn(path: Path, arguments: Input, environment: Input, descriptors: Input, priority: Number) Never;
+    /// Adds a worker to the calling process: it starts at `entry` with `argument` in `a0` and its index in `a1`.
+    /// Returns the index.
+    WorkerCreate = 0x1001 worker_create(entry: Number, stack: Number, argument: Number, thread_pointer: Number) Never;
+    /// The calling worker sleeps until a completion beyond `seen` (the ring's tail that it knows) has been posted,
+    /// another worker wakes it, or `timeout` nanoseconds have passed (all ones: no limit).
+    WorkerWait = 0x1002 worker_wait(seen: Number, timeout: Number) Possible;
+    /// Wakes a worker of the calling process, now or at its next `worker_wait`.
+    WorkerWake = 0x1003 worker_wake(index: Number) Never;
+    /// Asks that the asynchronous call with this token ends early; its completion comes in any case, with
+    /// `ECANCELED` if the call was stopped. `ENOENT` if nothing with this token is in flight.
+    Cancel = 0x1004 cancel(token: Number) Never;
+    /// Copies the kernel's counters, an array of `u64` in the order of [`crate::Counter`]; returns how many there are.
+    Counters = 0x1005 counters(buffer: Output, size: Length) Never;
+    /// Sets the handler of user interrupts of the calling worker; 0 takes it away.
+    InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never;
+    /// Returns from a user interrupt's handler to what it interrupted.
+    InterruptReturn = 0x1007 interrupt_return() Never;
+    /// Writes a line to the kernel's log.
+    Log = 0x1008 log(buffer: Input, size: Length) Never;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_and_unique() {
+        for (position, &call) in SystemCall::ALL.iter().enumerate() {
+            assert_eq!(SystemCall::from_number(call as usize), Some(call));
+            assert!(call.arguments().len() <= 6, "{}", call.name());
+            assert!(SystemCall::ALL[..position].iter().all(|&other| other as usize != call as usize));
+            assert!((call as usize) <= NUMBER_MASK);
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_linux() {
+        // asm-generic/unistd.h, the table that riscv64 uses.
+        for (name, number) in [
+            ("getcwd", 17),
+            ("openat", 56),
+            ("pipe2", 59),
+            ("read", 63),
+            ("write", 64),
+            ("exit_group", 94),
+            ("nanosleep", 101),
+            ("clock_gettime", 113),
+            ("getpid", 172),
+            ("socket", 198),
+            ("mmap", 222),
+            ("accept4", 242),
+            ("wait4", 260),
+            ("getrandom", 278),
+        ] {
+            assert_eq!(SystemCall::from_number(number).map(SystemCall::name), Some(name));
+        }
+    }
+
+    #[test]
+    fn unknown_numbers_are_unknown() {
+        assert_eq!(SystemCall::from_number(0xfff), None);
+        assert_eq!(SystemCall::from_number(usize::MAX), None);
+    }
+
+    #[test]
+    fn will_be_posted_is_no_result() {
+        assert!(WILL_BE_POSTED < usize::MAX - 4094);
+        assert!(WILL_BE_POSTED > 1 << 40);
+    }
+}
