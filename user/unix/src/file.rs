@@ -1,0 +1,214 @@
+//! Files, directories and pipes.
+
+use core::ffi::CStr;
+
+use abi_unix::types::{AT_FDCWD, Status, TimeSpec};
+
+use crate::{Descriptor, Result, call};
+
+/// Opens a file: `flags` of [`abi_unix::types::open`], `mode` for a file that is created.
+///
+/// # Errors
+///
+/// `ENOENT`, `EEXIST`, `EACCES`, `EISDIR`, `ENOTDIR`, `EROFS`, `EMFILE`, `ENAMETOOLONG`, `ENOSPC`.
+pub fn open(path: &CStr, flags: u32, mode: u32) -> Result<Descriptor> {
+    // SAFETY: the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(Open, AT_FDCWD, path.as_ptr(), flags, mode) }.map(Descriptor::from_result)
+}
+
+/// Reads at most `buffer.len()` bytes; 0 at the end. Waits if nothing is there yet.
+///
+/// # Errors
+///
+/// `EBADF`, `EISDIR`, `ECONNRESET`, `EAGAIN` for a descriptor that must not wait.
+#[inline]
+pub fn read(descriptor: i32, buffer: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `len` bytes to a buffer that is exclusively ours for the call.
+    unsafe { call!(Read, descriptor, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Writes at most `buffer.len()` bytes and returns how many. Waits if there is no room at all.
+///
+/// # Errors
+///
+/// `EBADF`, `EPIPE`, `ENOSPC`, `ECONNRESET`, `EAGAIN` for a descriptor that must not wait.
+#[inline]
+pub fn write(descriptor: i32, buffer: &[u8]) -> Result<usize> {
+    // SAFETY: the kernel reads at most `len` bytes of a buffer that lives through the call.
+    unsafe { call!(Write, descriptor, buffer.as_ptr(), buffer.len()) }
+}
+
+/// Writes the whole buffer, in as many calls as it takes.
+///
+/// # Errors
+///
+/// As [`write`]; part of the buffer may have been written. A write that takes nothing is reported as `EIO`.
+pub fn write_all(descriptor: i32, mut buffer: &[u8]) -> Result<()> {
+    while !buffer.is_empty() {
+        let written = write(descriptor, buffer)?;
+        if written == 0 {
+            return Err(crate::Errno::EIO);
+        }
+        buffer = &buffer[written..];
+    }
+    Ok(())
+}
+
+/// Reads at `offset`, without moving the position.
+///
+/// # Errors
+///
+/// `EBADF`, `ESPIPE` for pipes and sockets, `EINVAL`.
+pub fn read_at(descriptor: i32, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    // SAFETY: as in `read`.
+    unsafe { call!(ReadAt, descriptor, buffer.as_mut_ptr(), buffer.len(), offset) }
+}
+
+/// Writes at `offset`, without moving the position.
+///
+/// # Errors
+///
+/// `EBADF`, `ESPIPE` for pipes and sockets, `EINVAL`, `ENOSPC`.
+pub fn write_at(descriptor: i32, buffer: &[u8], offset: u64) -> Result<usize> {
+    // SAFETY: as in `write`.
+    unsafe { call!(WriteAt, descriptor, buffer.as_ptr(), buffer.len(), offset) }
+}
+
+/// Moves the position of an open file; `whence` is one of `SEEK_SET`, `SEEK_CUR`, `SEEK_END`. Returns the new position.
+///
+/// # Errors
+///
+/// `EINVAL` if the result would lie before the start, `ESPIPE` for pipes and sockets.
+pub fn seek(descriptor: i32, offset: i64, whence: u32) -> Result<u64> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Seek, descriptor, offset, whence) }.map(|position| position as u64)
+}
+
+/// Sets the length of an open file.
+///
+/// # Errors
+///
+/// `EINVAL`, `EROFS`, `ENOSPC`.
+pub fn truncate(descriptor: i32, length: u64) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Truncate, descriptor, length) }.map(drop)
+}
+
+/// Creates a pipe: its reading end and its writing end. `flags` are `O_NONBLOCK` and `O_CLOEXEC`.
+///
+/// # Errors
+///
+/// `EMFILE`, `ENOMEM`, `EINVAL` for other flags.
+pub fn pipe(flags: u32) -> Result<(Descriptor, Descriptor)> {
+    let mut ends = [-1i32; 2];
+    // SAFETY: the kernel writes two `i32` to memory that is ours.
+    unsafe { call!(Pipe, ends.as_mut_ptr(), flags) }?;
+    Ok((Descriptor::from_raw(ends[0]), Descriptor::from_raw(ends[1])))
+}
+
+/// Makes `new` another number for the open file `descriptor`, closing what it named before.
+///
+/// # Errors
+///
+/// `EBADF`, and `EINVAL` if the two are the same.
+pub fn duplicate_to(descriptor: i32, new: i32, flags: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(DuplicateTo, descriptor, new, flags) }.map(drop)
+}
+
+/// Creates a directory.
+///
+/// # Errors
+///
+/// `EEXIST`, `ENOENT`, `ENOTDIR`, `EROFS`, `ENOSPC`.
+pub fn make_directory(path: &CStr, mode: u32) -> Result<()> {
+    // SAFETY: the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(MakeDirectory, AT_FDCWD, path.as_ptr(), mode) }.map(drop)
+}
+
+/// Removes a file, or an empty directory with `AT_REMOVEDIR`.
+///
+/// # Errors
+///
+/// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EROFS`, `EBUSY`.
+pub fn unlink(path: &CStr, flags: u32) -> Result<()> {
+    // SAFETY: the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(Unlink, AT_FDCWD, path.as_ptr(), flags) }.map(drop)
+}
+
+/// Renames a file or directory.
+///
+/// # Errors
+///
+/// `ENOENT`, `EEXIST`, `ENOTEMPTY`, `EXDEV`, `EROFS`.
+pub fn rename(old: &CStr, new: &CStr) -> Result<()> {
+    // SAFETY: both paths are NUL-terminated memory that lives through the call.
+    unsafe { call!(Rename, AT_FDCWD, old.as_ptr(), AT_FDCWD, new.as_ptr(), 0) }.map(drop)
+}
+
+/// Changes the working directory.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`.
+pub fn change_directory(path: &CStr) -> Result<()> {
+    // SAFETY: the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(ChangeDirectory, path.as_ptr()) }.map(drop)
+}
+
+/// Writes the working directory's path with its NUL to `buffer`; returns its length, the NUL included.
+///
+/// # Errors
+///
+/// `ERANGE` if the buffer is too short.
+pub fn current_directory(buffer: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    unsafe { call!(GetCurrentDirectory, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Reads directory entries as `struct linux_dirent64`; 0 at the end.
+///
+/// # Errors
+///
+/// `ENOTDIR`, `EINVAL` if the buffer is too short for one entry.
+pub fn read_directory(descriptor: i32, buffer: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    unsafe { call!(ReadDirectory, descriptor, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Describes an open file.
+///
+/// # Errors
+///
+/// `EBADF`.
+pub fn status(descriptor: i32) -> Result<Status> {
+    let mut status = Status::default();
+    // SAFETY: the kernel writes one `struct stat` to memory that is ours; every bit pattern is a valid one.
+    unsafe { call!(Status, descriptor, &raw mut status) }?;
+    Ok(status)
+}
+
+/// Describes the file at a path.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
+pub fn status_at(path: &CStr, flags: u32) -> Result<Status> {
+    let mut status = Status::default();
+    // SAFETY: as in `status`; the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(StatusAt, AT_FDCWD, path.as_ptr(), &raw mut status, flags) }?;
+    Ok(status)
+}
+
+/// Descriptor flags: `command` of [`abi_unix::types::control`].
+///
+/// # Errors
+///
+/// `EBADF`, `EINVAL` for an unknown command.
+pub fn control(descriptor: i32, command: u32, argument: usize) -> Result<usize> {
+    // SAFETY: none of the commands takes a pointer.
+    unsafe { call!(FileControl, descriptor, command, argument) }
+}
+
+// The kernel fills these; any bytes it writes are values of the types.
+const _: () = assert!(size_of::<TimeSpec>() == 16);

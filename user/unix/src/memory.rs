@@ -1,0 +1,75 @@
+//! Memory mappings and the end of the heap.
+
+use abi_unix::types::{mapping, protection};
+
+use crate::{Result, call};
+
+/// Maps `size` bytes of zeroed memory, readable and writable, wherever there is room. Pages come at their first use.
+///
+/// # Errors
+///
+/// `ENOMEM`, `EINVAL` for a size of 0.
+pub fn map(size: usize) -> Result<*mut u8> {
+    let flags = mapping::PRIVATE | mapping::ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing that exists.
+    unsafe { map_with(0, size, protection::READ | protection::WRITE, flags, -1, 0) }
+}
+
+/// The whole call: see mmap(2).
+///
+/// # Errors
+///
+/// `ENOMEM`, `EINVAL`, `EBADF`, `EACCES`, `EEXIST` for `MAP_FIXED_NOREPLACE`.
+///
+/// # Safety
+///
+/// With `MAP_FIXED` the mapping replaces what was there: nothing may depend on that memory any more.
+pub unsafe fn map_with(
+    address: usize,
+    size: usize,
+    protection: u32,
+    flags: u32,
+    descriptor: i32,
+    offset: u64,
+) -> Result<*mut u8> {
+    // SAFETY: what a fixed mapping replaces is the caller's promise.
+    unsafe { call!(Map, address, size, protection, flags, descriptor, offset) }.map(|address| address as *mut u8)
+}
+
+/// Removes mappings.
+///
+/// # Errors
+///
+/// `EINVAL` for an address that is not a page's or a size of 0.
+///
+/// # Safety
+///
+/// Nothing may use this memory any more.
+pub unsafe fn unmap(address: *mut u8, size: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { call!(Unmap, address, size) }.map(drop)
+}
+
+/// Changes what may be done with mappings.
+///
+/// # Errors
+///
+/// `EINVAL`, `ENOMEM` if part of the range is not mapped, `EACCES` for memory that would be writable and executable.
+///
+/// # Safety
+///
+/// Nothing may use this memory in a way that is no longer allowed.
+pub unsafe fn protect(address: *mut u8, size: usize, protection: u32) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { call!(Protect, address, size, protection) }.map(drop)
+}
+
+/// Moves the end of the heap to `end` if that is possible, and returns the end that is in force; 0 only asks.
+///
+/// # Safety
+///
+/// Nothing may use the memory between a lower new end and the old one any more.
+pub unsafe fn set_break(end: usize) -> usize {
+    // SAFETY: the caller's promise. The call reports failure by the end it returns.
+    unsafe { call!(Break, end) }.unwrap_or(0)
+}

@@ -1,0 +1,150 @@
+//! Sockets.
+
+use abi_unix::types::{AF_INET, SocketAddress};
+
+use crate::{Descriptor, Errno, Result, call};
+
+/// Creates an IPv4 socket; `kind` is `SOCK_STREAM` or `SOCK_DGRAM` with flags.
+///
+/// # Errors
+///
+/// `EAFNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL`, `EMFILE`, `ENOMEM`.
+pub fn socket(kind: u32) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Socket, AF_INET, kind, 0) }.map(Descriptor::from_result)
+}
+
+/// Gives a socket its local address.
+///
+/// # Errors
+///
+/// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it has one.
+pub fn bind(descriptor: i32, address: SocketAddress) -> Result<()> {
+    let bytes = address.to_bytes();
+    // SAFETY: the address lives through the call.
+    unsafe { call!(Bind, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
+}
+
+/// Makes a socket accept connections, of which `backlog` may wait to be taken.
+///
+/// # Errors
+///
+/// `EADDRINUSE`, `EOPNOTSUPP`, `EINVAL`.
+pub fn listen(descriptor: i32, backlog: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Listen, descriptor, backlog) }.map(drop)
+}
+
+/// Takes the next connection and the peer's address. Waits for one.
+///
+/// # Errors
+///
+/// `EMFILE`, `ENOMEM`, `ECONNABORTED`, `EINVAL` if the socket does not listen, `EAGAIN` if it must not wait.
+pub fn accept(descriptor: i32) -> Result<(Descriptor, SocketAddress)> {
+    let (result, address) = with_address(|address, size| {
+        // SAFETY: the kernel writes at most 16 bytes of address and its length to memory that is ours.
+        unsafe { call!(Accept, descriptor, address, size) }
+    });
+    Ok((Descriptor::from_result(result?), address?))
+}
+
+/// Connects to a remote address. Waits until it is done.
+///
+/// # Errors
+///
+/// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EISCONN`, `EADDRINUSE`.
+pub fn connect(descriptor: i32, address: SocketAddress) -> Result<()> {
+    let bytes = address.to_bytes();
+    // SAFETY: the address lives through the call.
+    unsafe { call!(Connect, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
+}
+
+/// Sends a message, to `address` or to the connected peer.
+///
+/// # Errors
+///
+/// `EMSGSIZE`, `EDESTADDRREQ`, `ENOTCONN`, `EPIPE`, `ECONNREFUSED`, `EAGAIN` if it must not wait.
+pub fn send_to(descriptor: i32, buffer: &[u8], flags: u32, address: Option<SocketAddress>) -> Result<usize> {
+    let bytes = address.map(SocketAddress::to_bytes);
+    let (pointer, length) = bytes.as_ref().map_or((core::ptr::null(), 0), |bytes| (bytes.as_ptr(), bytes.len()));
+    // SAFETY: buffer and address live through the call.
+    unsafe { call!(SendTo, descriptor, buffer.as_ptr(), buffer.len(), flags, pointer, length) }
+}
+
+/// Receives a message and the address it came from (of a stream: the peer's).
+///
+/// # Errors
+///
+/// `ENOTCONN`, `ECONNRESET`, `ECONNREFUSED`, `EAGAIN` if it must not wait.
+pub fn receive_from(descriptor: i32, buffer: &mut [u8], flags: u32) -> Result<(usize, SocketAddress)> {
+    let (result, address) = with_address(|address, size| {
+        // SAFETY: the kernel writes at most `len` bytes, 16 bytes of address and its length to memory that is ours.
+        unsafe { call!(ReceiveFrom, descriptor, buffer.as_mut_ptr(), buffer.len(), flags, address, size) }
+    });
+    Ok((result?, address.unwrap_or(SocketAddress { address: [0; 4], port: 0 })))
+}
+
+/// The local address of a socket.
+///
+/// # Errors
+///
+/// `EBADF`, `ENOTSOCK`.
+pub fn local_address(descriptor: i32) -> Result<SocketAddress> {
+    let (result, address) = with_address(|address, size| {
+        // SAFETY: as in `accept`.
+        unsafe { call!(GetSocketName, descriptor, address, size) }
+    });
+    result.and(address)
+}
+
+/// The remote address of a socket.
+///
+/// # Errors
+///
+/// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+pub fn peer_address(descriptor: i32) -> Result<SocketAddress> {
+    let (result, address) = with_address(|address, size| {
+        // SAFETY: as in `accept`.
+        unsafe { call!(GetPeerName, descriptor, address, size) }
+    });
+    result.and(address)
+}
+
+/// Ends one or both directions of a connection.
+///
+/// # Errors
+///
+/// `ENOTCONN`, `EINVAL`.
+pub fn shutdown(descriptor: i32, how: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Shutdown, descriptor, how) }.map(drop)
+}
+
+/// Sets an option whose value is an `i32`.
+///
+/// # Errors
+///
+/// `ENOPROTOOPT`, `EINVAL`.
+pub fn set_option(descriptor: i32, level: u32, option: u32, value: i32) -> Result<()> {
+    // SAFETY: the value lives through the call.
+    unsafe { call!(SetSocketOption, descriptor, level, option, &raw const value, size_of::<i32>()) }.map(drop)
+}
+
+/// Reads an option whose value is an `i32`.
+///
+/// # Errors
+///
+/// `ENOPROTOOPT`, `EINVAL`.
+pub fn option(descriptor: i32, level: u32, option: u32) -> Result<i32> {
+    let (mut value, mut size) = (0i32, size_of::<i32>() as u32);
+    // SAFETY: the kernel writes at most four bytes and the length to memory that is ours.
+    unsafe { call!(GetSocketOption, descriptor, level, option, &raw mut value, &raw mut size) }.map(|_| value)
+}
+
+/// Runs a call that writes an address, and reads the address. Not a system call of its own.
+fn with_address(call: impl FnOnce(*mut u8, *mut u32) -> Result<usize>) -> (Result<usize>, Result<SocketAddress>) {
+    let mut bytes = [0u8; SocketAddress::SIZE];
+    let mut size = bytes.len() as u32;
+    let result = call(bytes.as_mut_ptr(), &raw mut size);
+    (result, SocketAddress::from_bytes(bytes).ok_or(Errno::EAFNOSUPPORT))
+}

@@ -1,0 +1,169 @@
+//! Processes.
+
+use core::ffi::{CStr, c_char};
+
+use crate::{Errno, Result, call};
+
+/// How a process ended, as `wait4` reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It ended itself with this status.
+    Exited(u8),
+    /// It was ended by this signal (a fault or `kill`).
+    Killed(u8),
+}
+
+impl Ending {
+    /// From the status word of wait4(2).
+    pub const fn from_status(status: i32) -> Ending {
+        match (status & 0x7f) as u8 {
+            0 => Ending::Exited((status >> 8) as u8),
+            signal => Ending::Killed(signal),
+        }
+    }
+
+    /// Whether it ended itself with status 0.
+    pub const fn is_success(self) -> bool {
+        matches!(self, Ending::Exited(0))
+    }
+}
+
+/// Which child [`wait`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Child {
+    /// Whichever ends first.
+    Any,
+    /// The one with this number.
+    Process(u32),
+}
+
+impl Child {
+    /// The first argument of `wait4`.
+    pub const fn to_argument(self) -> usize {
+        match self {
+            Child::Any => usize::MAX,
+            Child::Process(number) => number as usize,
+        }
+    }
+}
+
+/// A NULL-terminated list of strings, as programs get their arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct StringList<'a>(&'a [*const c_char]);
+
+impl<'a> StringList<'a> {
+    /// The empty list.
+    pub const EMPTY: StringList<'static> = StringList(&[core::ptr::null()]);
+
+    /// From pointers to strings and one NULL at the end; `None` if that is missing.
+    ///
+    /// # Safety
+    ///
+    /// The pointers before the first NULL must name NUL-terminated strings that live as long as `'a`.
+    pub unsafe fn new(pointers: &'a [*const c_char]) -> Option<StringList<'a>> {
+        pointers.last().is_some_and(|last| last.is_null()).then_some(StringList(pointers))
+    }
+
+    /// The address of the list.
+    pub const fn as_ptr(self) -> *const *const c_char {
+        self.0.as_ptr()
+    }
+}
+
+/// Starts a program in a new process whose descriptors 0, 1 and 2 are the three given (-1: none), and returns the
+/// process's number. `ceiling` is the most important priority (0 to 63) that the process may claim.
+///
+/// # Errors
+///
+/// `ENOENT`, `EACCES`, `ENOEXEC`, `E2BIG`, `ENOMEM`, `EBADF`, `EAGAIN` if there are too many processes.
+pub fn spawn(
+    path: &CStr,
+    arguments: StringList<'_>,
+    environment: StringList<'_>,
+    descriptors: [i32; 3],
+    ceiling: u8,
+) -> Result<u32> {
+    // SAFETY: path, lists and descriptors live through the call.
+    unsafe { call!(Spawn, path.as_ptr(), arguments.as_ptr(), environment.as_ptr(), descriptors.as_ptr(), ceiling) }
+        .map(|number| number as u32)
+}
+
+/// Replaces the program of this process. Returns only if that fails.
+///
+/// # Errors
+///
+/// `ENOENT`, `EACCES`, `ENOEXEC`, `E2BIG`, `ENOMEM`.
+pub fn execute(path: &CStr, arguments: StringList<'_>, environment: StringList<'_>) -> Errno {
+    // SAFETY: path and lists live through the call; if it succeeds nothing of this program remains.
+    match unsafe { call!(Execute, path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) } {
+        Err(error) => error,
+        Ok(_) => Errno::EIO,
+    }
+}
+
+/// Waits for a child to end. `None` if `options` has `WNOHANG` and none has ended.
+///
+/// # Errors
+///
+/// `ECHILD` if there is no such child.
+pub fn wait(child: Child, options: u32) -> Result<Option<(u32, Ending)>> {
+    let mut status = 0i32;
+    // SAFETY: the kernel writes one `i32` to memory that is ours.
+    let number = unsafe { call!(Wait, child.to_argument(), &raw mut status, options, 0) }?;
+    Ok((number != 0).then(|| (number as u32, Ending::from_status(status))))
+}
+
+/// Sends a signal: its default action is taken. Signal 0 only asks whether the process exists.
+///
+/// # Errors
+///
+/// `ESRCH`, `EINVAL`.
+pub fn kill(process: u32, signal: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Kill, process, signal) }.map(drop)
+}
+
+/// Ends this process with all its workers.
+pub fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: the call has no pointers. It does not return; if a kernel let it, it is called again.
+        let _ = unsafe { call!(ExitGroup, status) };
+        core::hint::spin_loop();
+    }
+}
+
+/// The number of this process.
+pub fn number() -> u32 {
+    // SAFETY: the call has no pointers and does not fail.
+    unsafe { call!(GetProcess) }.unwrap_or(0) as u32
+}
+
+/// The number of the process that started this one; 0 if that has ended.
+pub fn parent() -> u32 {
+    // SAFETY: the call has no pointers and does not fail.
+    unsafe { call!(GetParent) }.unwrap_or(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_words_are_those_of_linux() {
+        assert_eq!(Ending::from_status(0), Ending::Exited(0));
+        assert_eq!(Ending::from_status(101 << 8), Ending::Exited(101));
+        assert_eq!(Ending::from_status(9), Ending::Killed(9));
+        assert!(Ending::from_status(0).is_success());
+        assert!(!Ending::from_status(11).is_success());
+    }
+
+    #[test]
+    fn a_string_list_ends_with_null() {
+        // SAFETY: no list without its end gets through, and the other has no strings.
+        unsafe {
+            assert!(StringList::new(&[]).is_none());
+            assert!(StringList::new(&[core::ptr::null()]).is_some());
+            assert!(StringList::new(&[c"x".as_ptr()]).is_none());
+        }
+    }
+}

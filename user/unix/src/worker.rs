@@ -1,0 +1,72 @@
+//! Workers: the processors that the kernel lends to a process.
+
+use crate::{Result, call};
+
+/// No limit, for [`wait`].
+pub const NO_LIMIT: u64 = u64::MAX;
+
+/// Adds a worker that starts at `entry` with `argument` in `a0` and its index in `a1`, on the stack that ends at
+/// `stack`, with `thread_pointer` in `tp`. Returns its index.
+///
+/// # Errors
+///
+/// `EAGAIN` if the process has as many workers as it may have, `EINVAL`, `ENOMEM`.
+///
+/// # Safety
+///
+/// `entry` must be a function that never returns, and the memory below `stack` its own.
+pub unsafe fn create(
+    entry: extern "C" fn(usize, usize) -> !,
+    stack: *mut u8,
+    argument: usize,
+    thread_pointer: usize,
+) -> Result<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { call!(WorkerCreate, entry as usize, stack, argument, thread_pointer) }
+}
+
+/// The calling worker sleeps until a completion beyond `seen` has been posted, another worker wakes it, or
+/// `timeout_ns` have passed.
+///
+/// # Errors
+///
+/// `ETIMEDOUT` if the time has passed.
+pub fn wait(seen: u64, timeout_ns: u64) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(WorkerWait, seen, timeout_ns) }.map(drop)
+}
+
+/// Wakes a worker of this process, now or at its next [`wait`].
+///
+/// # Errors
+///
+/// `ESRCH` or `EINVAL` if there is no such worker.
+pub fn wake(index: usize) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(WorkerWake, index) }.map(drop)
+}
+
+/// Lets other workers and processes of the same priority run.
+pub fn yield_now() {
+    // SAFETY: the call has no pointers; it does not fail.
+    let _ = unsafe { call!(Yield) };
+}
+
+/// Asks that the asynchronous call with this token ends early.
+///
+/// # Errors
+///
+/// `ENOENT` if nothing with this token is in flight: its completion has been posted.
+pub fn cancel(token: u64) -> Result<()> {
+    // SAFETY: the call has no pointers. The memory of the cancelled call stays the kernel's until its completion.
+    unsafe { call!(Cancel, token) }.map(drop)
+}
+
+/// Ends the calling worker; the last one ends the process.
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: the call has no pointers. It does not return; if a kernel let it, it is called again.
+        let _ = unsafe { call!(Exit, 0) };
+        core::hint::spin_loop();
+    }
+}
