@@ -137,14 +137,17 @@ pub const fn encode(result: Result) -> usize {
 }
 
 /// The reverse of [`encode`]. An error number that this library does not know reads as [`Errno::EIO`].
+#[inline(always)]
 pub const fn decode(register: usize) -> Result {
-    if register > usize::MAX - 4095 {
-        match Errno::from_number(register.wrapping_neg() as u16) {
-            Some(error) => Err(error),
-            None => Err(Errno::EIO),
-        }
-    } else {
-        Ok(register)
+    if register > usize::MAX - 4095 { Err(decode_error(register)) } else { Ok(register) }
+}
+
+/// Looks up the number; out of line, because calls succeed most of the time.
+#[cold]
+const fn decode_error(register: usize) -> Errno {
+    match Errno::from_number(register.wrapping_neg() as u16) {
+        Some(error) => error,
+        None => Errno::EIO,
     }
 }
 
