@@ -1,2 +1,63 @@
 //! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC.
-#![no_std]
+//!
+//! Each module knows one device and nothing else: not who maps its registers, not who is woken by its interrupts, not what
+//! is locked. A driver is a value over something that implements [`Registers`]; in a kernel that is a window of device
+//! memory, in a user-space server a mapped page, and in the tests below a model of the device. So the same driver serves
+//! both kernels and runs on the developer's own computer.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod aplic;
+pub mod imsic;
+pub mod plic;
+pub mod ring;
+pub mod uart;
+
+/// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen
+/// exactly once and in program order.
+pub trait Registers {
+    /// Reads an 8-bit register.
+    fn read8(&self, offset: usize) -> u8;
+    /// Writes an 8-bit register.
+    fn write8(&self, offset: usize, value: u8);
+    /// Reads a 32-bit register.
+    fn read32(&self, offset: usize) -> u32;
+    /// Writes a 32-bit register.
+    fn write32(&self, offset: usize, value: u32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Registers;
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    /// Registers that keep what is written to them.
+    #[derive(Default)]
+    pub struct Block(RefCell<BTreeMap<usize, u32>>);
+
+    impl Block {
+        pub fn word(&self, offset: usize) -> u32 {
+            self.0.borrow().get(&offset).copied().unwrap_or(0)
+        }
+
+        pub fn set(&self, offset: usize, value: u32) {
+            self.0.borrow_mut().insert(offset, value);
+        }
+    }
+
+    impl Registers for &Block {
+        fn read8(&self, _: usize) -> u8 {
+            panic!("these devices have 32-bit registers")
+        }
+        fn write8(&self, _: usize, _: u8) {
+            panic!("these devices have 32-bit registers")
+        }
+        fn read32(&self, offset: usize) -> u32 {
+            self.word(offset)
+        }
+        fn write32(&self, offset: usize, value: u32) {
+            self.set(offset, value);
+        }
+    }
+}

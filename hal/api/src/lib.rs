@@ -1,2 +1,153 @@
 //! What a machine must provide to a kernel.
+//!
+//! A kernel is written against the trait [`Machine`] and the few types beside it, so that the same kernel runs on RISC-V
+//! (`hal-riscv64`) and, for tests, on the developer's own computer (`hal-host`). The trait has associated functions only:
+//! there is exactly one machine below a kernel, and a value that stands for it would have to be carried everywhere.
+//!
+//! The central idea is [`Machine::enter_user`]: *user mode is a call that returns a reason*. A kernel has one stack for each
+//! hart; it calls into a program and gets back a [`Trap`] when the program asks for something or is interrupted. Kernel code
+//! itself runs with interrupts off: they are noticed in user mode, in [`Machine::wait_for_interrupt`], and by polling, so no
+//! handler ever interrupts kernel code and no lock needs to care about interrupts.
 #![no_std]
+// The one unsafe item is the declaration of `activate`; there is no unsafe block.
+#![deny(unsafe_code)]
+
+mod context;
+mod flush;
+
+pub use context::{FloatingPoint, UserContext};
+pub use flush::{Flush, HartSet, Scope};
+
+/// The largest number of harts any part of the system is built for.
+pub const MAXIMUM_HARTS: usize = 8;
+
+/// The size of a page and of a frame, in bytes.
+pub const PAGE_SIZE: usize = 4096;
+
+/// A machine below a kernel. All functions concern the calling hart unless they say otherwise.
+pub trait Machine {
+    /// The dense index of this hart; the hart that booted is 0.
+    fn hart() -> usize;
+
+    /// The time since some fixed moment, in ticks of the platform's time base.
+    fn now() -> u64;
+
+    /// Makes the timer interrupt of this hart pending once [`now`](Machine::now) reaches `deadline_ticks`.
+    ///
+    /// `u64::MAX` means never, and takes back a pending timer interrupt.
+    fn set_timer(deadline_ticks: u64);
+
+    /// Sleeps until an interrupt is pending on this hart; returns at once if one is. The interrupt stays pending.
+    fn wait_for_interrupt();
+
+    /// Makes an interprocessor interrupt pending on another hart (or on this one). A hart that does not exist is ignored.
+    fn send_ipi(hart: usize);
+
+    /// Runs user code with this context under the active address space until something happens, and says what.
+    ///
+    /// On return the context holds the state of the program, ready to be entered again. After a system call `pc` already
+    /// stands behind the instruction; after any other trap it stands on the instruction that did not finish.
+    #[must_use]
+    fn enter_user(context: &mut UserContext) -> Trap;
+
+    /// Forgets translations, on this hart or on others; returns when all of them have.
+    fn flush_tlb(flush: Flush);
+
+    /// Makes the page table whose root frame is `root_ppn` the active one. Free when it is active already.
+    ///
+    /// # Safety
+    /// The upper half of the table must map the kernel as [the kernel's own table](Machine::kernel_root_ppn) does, the
+    /// table must stay allocated while it is active on any hart, and nothing in its lower half may give user code access
+    /// to memory that the kernel uses otherwise.
+    #[allow(unsafe_code)]
+    unsafe fn activate(root_ppn: u64, asid: u16);
+
+    /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
+    fn kernel_root_ppn() -> u64;
+
+    /// The largest address-space identifier that this machine tells apart; 0 when it has none.
+    fn maximum_asid() -> u16;
+
+    /// Where a physical address appears in the kernel's direct map of all memory.
+    fn direct_map(physical: u64) -> *mut u8;
+
+    /// Ends the machine. The status reaches whoever started it where the machine can pass it on.
+    fn shutdown(status: Status) -> !;
+}
+
+/// How a machine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All is well: the emulator exits with 0.
+    Success,
+    /// Something failed: the emulator exits with this number, which is not 0.
+    Failure(u8),
+}
+
+/// Why user code stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trap {
+    /// The program executed `ecall`; number and arguments are in the context, whose `pc` is behind the instruction.
+    SystemCall,
+    /// The page table forbids an access, or has nothing there.
+    PageFault {
+        /// The address that was accessed.
+        address: u64,
+        /// What the program wanted to do there.
+        access: Access,
+    },
+    /// An interrupt is pending; the caller polls the platform for it.
+    Interrupt,
+    /// An instruction that this machine does not have, or that a program must not use.
+    IllegalInstruction {
+        /// The instruction's bits, or 0 if the machine does not tell.
+        bits: u64,
+    },
+    /// The program executed a breakpoint instruction or hit a debug trigger.
+    Breakpoint,
+    /// An address that is not aligned as the access requires.
+    Misaligned {
+        /// The address that was accessed.
+        address: u64,
+        /// What the program wanted to do there.
+        access: Access,
+    },
+    /// The page table allows the access but the machine has nothing there.
+    AccessFault {
+        /// The address that was accessed.
+        address: u64,
+        /// What the program wanted to do there.
+        access: Access,
+    },
+    /// Any other reason, as the machine states it.
+    Other {
+        /// The machine's number of the reason.
+        cause: u64,
+        /// What the machine says about it.
+        value: u64,
+    },
+}
+
+/// What an access to memory wanted to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Load data.
+    Read,
+    /// Store data.
+    Write,
+    /// Fetch an instruction.
+    Execute,
+}
+
+/// What the code that starts a machine tells the kernel; everything else is in the device tree.
+#[derive(Clone, Copy, Debug)]
+pub struct BootInformation {
+    /// The flattened device tree as the firmware left it; empty if there is none.
+    pub device_tree: &'static [u8],
+    /// The physical address of the device tree.
+    pub device_tree_address: u64,
+    /// The machine's own number of the hart that booted.
+    pub boot_hart_id: u64,
+    /// The physical memory of the kernel image: first byte, and first byte behind.
+    pub image: (u64, u64),
+}

@@ -1,0 +1,302 @@
+//! The 16550 UART.
+//!
+//! Own code and not the crate `uart_16550`: that crate polls, its interface to registers asks every implementer for
+//! `unsafe`, and a console needs five registers. The registers are those of National Semiconductor's PC16550D data sheet.
+//!
+//! Output goes to a ring that the transmitter's interrupt empties, 16 bytes at a time; input comes from the receiver's
+//! interrupt into another ring. The transmitter's interrupt is enabled only while the ring holds something: an idle
+//! transmitter would otherwise interrupt for ever. The line's speed stays as the firmware set it.
+
+use crate::Registers;
+use crate::ring::Ring;
+
+/// Receiver buffer (read) and transmitter holding register (write).
+const DATA: usize = 0;
+const INTERRUPT_ENABLE: usize = 1;
+const INTERRUPT_ENABLE_RECEIVED: u8 = 1 << 0;
+const INTERRUPT_ENABLE_TRANSMITTER_EMPTY: u8 = 1 << 1;
+/// Interrupt identification (read; reading clears the transmitter's interrupt) and FIFO control (write).
+const INTERRUPT_IDENTIFICATION: usize = 2;
+const FIFO_CONTROL: usize = 2;
+const FIFO_ENABLE_AND_CLEAR: u8 = 0b111;
+const LINE_CONTROL: usize = 3;
+const LINE_EIGHT_BITS: u8 = 0b11;
+const MODEM_CONTROL: usize = 4;
+/// Terminal ready, request to send, and the output that connects the interrupt line on most boards.
+const MODEM_READY: u8 = 0b1011;
+const LINE_STATUS: usize = 5;
+const LINE_STATUS_RECEIVED: u8 = 1 << 0;
+const LINE_STATUS_TRANSMITTER_EMPTY: u8 = 1 << 5;
+
+/// Bytes that the transmitter takes once it says that it is empty.
+const FIFO_BYTES: usize = 16;
+/// Bytes that one interrupt takes from the receiver; what is left interrupts again.
+const RECEIVE_LIMIT: usize = 16 * FIFO_BYTES;
+/// How often a polling writer looks at a transmitter before it gives up: a broken UART must not hang a panic.
+const POLLS: usize = 1_000_000;
+
+/// A UART with its rings.
+#[derive(Debug)]
+pub struct Uart<R> {
+    registers: R,
+    shift: u32,
+    transmit: Ring<4096>,
+    receive: Ring<1024>,
+    transmitting: Transmitting,
+    lost: usize,
+}
+
+/// Whether the transmitter will interrupt when it is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transmitting {
+    Idle,
+    Interrupting,
+}
+
+/// What an interrupt brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Bytes that were received.
+    pub received: usize,
+    /// Bytes that left for the transmitter, so that there is room again.
+    pub sent: usize,
+}
+
+impl<R: Registers> Uart<R> {
+    /// The UART behind these registers, which are `1 << shift` bytes apart.
+    pub const fn new(registers: R, shift: u32) -> Uart<R> {
+        Uart {
+            registers,
+            shift,
+            transmit: Ring::new(),
+            receive: Ring::new(),
+            transmitting: Transmitting::Idle,
+            lost: 0,
+        }
+    }
+
+    /// Sets up the device, with all interrupts off: eight bits, no parity, FIFOs on and empty.
+    pub fn initialise(&mut self) {
+        self.write_register(INTERRUPT_ENABLE, 0);
+        self.write_register(LINE_CONTROL, LINE_EIGHT_BITS);
+        self.write_register(FIFO_CONTROL, FIFO_ENABLE_AND_CLEAR);
+        self.write_register(MODEM_CONTROL, MODEM_READY);
+    }
+
+    /// Lets the device interrupt. Before that, output is sent by polling.
+    pub fn enable_interrupts(&mut self) {
+        self.write_register(INTERRUPT_ENABLE, self.enabled());
+    }
+
+    /// Takes as many bytes as there is room for, and says how many.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.iter().take_while(|&&byte| self.transmit.push(byte).is_ok()).count();
+        if self.transmitting == Transmitting::Idle && !self.transmit.is_empty() {
+            self.feed_transmitter();
+        }
+        taken
+    }
+
+    /// Moves received bytes into the buffer, and says how many.
+    pub fn read(&mut self, buffer: &mut [u8]) -> usize {
+        let mut count = 0;
+        for place in buffer {
+            let Some(byte) = self.receive.pop() else { break };
+            *place = byte;
+            count += 1;
+        }
+        count
+    }
+
+    /// Bytes that were received but not read.
+    pub fn received(&self) -> usize {
+        self.receive.len()
+    }
+
+    /// Bytes that were received while the ring was full, and are gone.
+    pub fn lost(&self) -> usize {
+        self.lost
+    }
+
+    /// Serves the device after an interrupt, until it no longer asks.
+    pub fn interrupt(&mut self) -> Events {
+        // Reading the identification takes the transmitter's request back; the status below says what there is to do.
+        self.read_register(INTERRUPT_IDENTIFICATION);
+        let received = self.drain_receiver();
+        let before = self.transmit.len();
+        if self.transmitting == Transmitting::Interrupting {
+            self.feed_transmitter();
+        }
+        Events { received, sent: before - self.transmit.len() }
+    }
+
+    /// Sends everything in the ring and then these bytes, by polling. For panics, and for a full ring.
+    pub fn write_polled(&mut self, bytes: &[u8]) {
+        while let Some(byte) = self.transmit.pop() {
+            self.send_polled(byte);
+        }
+        for &byte in bytes {
+            self.send_polled(byte);
+        }
+    }
+
+    fn drain_receiver(&mut self) -> usize {
+        let mut count = 0;
+        // A device that always has one more byte must not hold the hart.
+        while count < RECEIVE_LIMIT && self.read_register(LINE_STATUS) & LINE_STATUS_RECEIVED != 0 {
+            let byte = self.read_register(DATA);
+            if self.receive.push(byte).is_err() {
+                self.lost += 1;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Fills the transmitter if it is empty, and asks for an interrupt exactly if something is left to do then.
+    fn feed_transmitter(&mut self) {
+        if self.read_register(LINE_STATUS) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
+            for _ in 0..FIFO_BYTES {
+                let Some(byte) = self.transmit.pop() else { break };
+                self.write_register(DATA, byte);
+            }
+        }
+        let wanted = if self.transmit.is_empty() { Transmitting::Idle } else { Transmitting::Interrupting };
+        if wanted != self.transmitting {
+            self.transmitting = wanted;
+            self.write_register(INTERRUPT_ENABLE, self.enabled());
+        }
+    }
+
+    fn enabled(&self) -> u8 {
+        match self.transmitting {
+            Transmitting::Idle => INTERRUPT_ENABLE_RECEIVED,
+            Transmitting::Interrupting => INTERRUPT_ENABLE_RECEIVED | INTERRUPT_ENABLE_TRANSMITTER_EMPTY,
+        }
+    }
+
+    fn send_polled(&self, byte: u8) {
+        for _ in 0..POLLS {
+            if self.read_register(LINE_STATUS) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        self.write_register(DATA, byte);
+    }
+
+    fn read_register(&self, register: usize) -> u8 {
+        self.registers.read8(register << self.shift)
+    }
+
+    fn write_register(&self, register: usize, value: u8) {
+        self.registers.write8(register << self.shift, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    /// A model of the device: its transmitter is empty when the test says so.
+    #[derive(Default)]
+    struct Model {
+        enabled: u8,
+        fifo: Vec<u8>,
+        sent: Vec<u8>,
+        input: VecDeque<u8>,
+        busy: bool,
+    }
+
+    struct Fake<'a>(&'a RefCell<Model>, u32);
+
+    impl Registers for Fake<'_> {
+        fn read8(&self, offset: usize) -> u8 {
+            let mut model = self.0.borrow_mut();
+            match offset >> self.1 {
+                DATA => model.input.pop_front().unwrap_or(0),
+                INTERRUPT_IDENTIFICATION => 0,
+                LINE_STATUS => {
+                    let received = if model.input.is_empty() { 0 } else { LINE_STATUS_RECEIVED };
+                    received | if model.busy { 0 } else { LINE_STATUS_TRANSMITTER_EMPTY }
+                }
+                register => panic!("register {register} is never read"),
+            }
+        }
+        fn write8(&self, offset: usize, value: u8) {
+            let mut model = self.0.borrow_mut();
+            match offset >> self.1 {
+                DATA => {
+                    model.fifo.push(value);
+                    assert!(model.fifo.len() <= FIFO_BYTES, "the transmitter's FIFO overflows");
+                }
+                INTERRUPT_ENABLE => model.enabled = value,
+                FIFO_CONTROL | LINE_CONTROL | MODEM_CONTROL => {}
+                register => panic!("register {register} is never written"),
+            }
+        }
+        fn read32(&self, _: usize) -> u32 {
+            panic!("the UART has 8-bit registers")
+        }
+        fn write32(&self, _: usize, _: u32) {
+            panic!("the UART has 8-bit registers")
+        }
+    }
+
+    impl Model {
+        fn transmit(&mut self) {
+            let fifo = std::mem::take(&mut self.fifo);
+            self.sent.extend(fifo);
+        }
+    }
+
+    #[test]
+    fn long_output_leaves_in_pieces_and_interrupts_stop_at_the_end() {
+        let model = RefCell::new(Model::default());
+        let mut uart = Uart::new(Fake(&model, 2), 2);
+        uart.initialise();
+        uart.enable_interrupts();
+        let text: Vec<u8> = (0..100).collect();
+        assert_eq!(uart.write(&text), 100);
+        let mut interrupts = 0;
+        while model.borrow().enabled & INTERRUPT_ENABLE_TRANSMITTER_EMPTY != 0 {
+            model.borrow_mut().transmit();
+            uart.interrupt();
+            interrupts += 1;
+        }
+        model.borrow_mut().transmit();
+        assert_eq!(model.borrow().sent, text);
+        assert_eq!(interrupts, 100 / FIFO_BYTES);
+        assert_eq!(model.borrow().enabled, INTERRUPT_ENABLE_RECEIVED);
+    }
+
+    #[test]
+    fn a_busy_transmitter_makes_the_ring_fill_and_refuse() {
+        let model = RefCell::new(Model { busy: true, ..Model::default() });
+        let mut uart = Uart::new(Fake(&model, 0), 0);
+        assert_eq!(uart.write(&[7; 5000]), 4096);
+        assert_eq!(uart.write(&[7]), 0);
+        assert!(model.borrow().fifo.is_empty());
+    }
+
+    #[test]
+    fn input_is_kept_until_it_is_read_and_counted_when_lost() {
+        let model = RefCell::new(Model::default());
+        let mut uart = Uart::new(Fake(&model, 0), 0);
+        model.borrow_mut().input.extend(b"hello");
+        assert_eq!(uart.interrupt(), Events { received: 5, sent: 0 });
+        let mut buffer = [0; 3];
+        assert_eq!(uart.read(&mut buffer), 3);
+        assert_eq!(&buffer, b"hel");
+        assert_eq!(uart.read(&mut buffer), 2);
+        assert_eq!(uart.read(&mut buffer), 0);
+        for _ in 0..5 {
+            model.borrow_mut().input.extend([1; 250]);
+            uart.interrupt();
+        }
+        assert_eq!(uart.received(), 1024);
+        assert_eq!(uart.lost(), 5 * 250 - 1024);
+    }
+}

@@ -1,0 +1,153 @@
+//! The registers of a program while it does not run.
+
+use core::mem::offset_of;
+
+/// The state of a user program between two visits to user mode.
+///
+/// The floating-point registers are loaded only when the program uses them and saved only when it changed them; the
+/// program never sees the difference. `token` names the register contents: a hart that still holds the contents of that
+/// token need not load them again. Whoever changes them here must therefore clear the token, which
+/// [`floating_point_mut`](UserContext::floating_point_mut) does.
+#[derive(Clone, Debug)]
+#[repr(C, align(16))]
+pub struct UserContext {
+    /// Where the program goes on.
+    pub pc: u64,
+    /// The registers x1 (`ra`) to x31 (`t6`), in this order.
+    pub x: [u64; 31],
+    /// The kernel's stack pointer while the program runs; owned by the machine's assembly.
+    kernel_stack: u64,
+    token: u64,
+    floating_point: FloatingPoint,
+}
+
+/// The floating-point registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FloatingPoint {
+    /// f0 to f31 as bits.
+    pub f: [u64; 32],
+    /// Rounding mode and accrued exceptions.
+    pub fcsr: u64,
+}
+
+impl UserContext {
+    /// A program that starts at `pc` with this stack pointer and zeros everywhere else.
+    pub const fn new(pc: u64, stack: u64) -> UserContext {
+        let mut x = [0; 31];
+        x[1] = stack;
+        let floating_point = FloatingPoint { f: [0; 32], fcsr: 0 };
+        UserContext { pc, x, kernel_stack: 0, token: 0, floating_point }
+    }
+
+    /// The value of register x`number`; x0 is 0.
+    ///
+    /// # Panics
+    /// If `number` is greater than 31.
+    pub const fn register(&self, number: usize) -> u64 {
+        if number == 0 { 0 } else { self.x[number - 1] }
+    }
+
+    /// Sets register x`number`; setting x0 has no effect.
+    ///
+    /// # Panics
+    /// If `number` is greater than 31.
+    pub const fn set_register(&mut self, number: usize, value: u64) {
+        if number != 0 {
+            self.x[number - 1] = value;
+        }
+    }
+
+    /// The arguments of a call, a0 to a5.
+    pub const fn arguments(&self) -> [u64; 6] {
+        [self.x[9], self.x[10], self.x[11], self.x[12], self.x[13], self.x[14]]
+    }
+
+    /// The number of a system call, a7.
+    pub const fn call_number(&self) -> u64 {
+        self.x[16]
+    }
+
+    /// Sets the result of a call, a0.
+    pub const fn set_result(&mut self, value: u64) {
+        self.x[9] = value;
+    }
+
+    /// The stack pointer.
+    pub const fn stack(&self) -> u64 {
+        self.x[1]
+    }
+
+    /// The floating-point registers.
+    pub const fn floating_point(&self) -> &FloatingPoint {
+        &self.floating_point
+    }
+
+    /// The floating-point registers, to be changed.
+    pub const fn floating_point_mut(&mut self) -> &mut FloatingPoint {
+        self.token = 0;
+        &mut self.floating_point
+    }
+
+    /// For machines: which register contents these are; 0 if no hart can hold them.
+    #[doc(hidden)]
+    pub const fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// For machines: names the register contents.
+    #[doc(hidden)]
+    pub const fn set_token(&mut self, token: u64) {
+        self.token = token;
+    }
+}
+
+/// Where the machine's assembly finds the fields.
+impl UserContext {
+    /// Offset of register x1; x`n` is 8 (n - 1) bytes further.
+    #[doc(hidden)]
+    pub const OFFSET_X1: usize = offset_of!(UserContext, x);
+    /// Offset of the kernel's stack pointer.
+    #[doc(hidden)]
+    pub const OFFSET_KERNEL_STACK: usize = offset_of!(UserContext, kernel_stack);
+    /// Offset of f0; f`n` is 8 n bytes further, then comes fcsr.
+    #[doc(hidden)]
+    pub const OFFSET_F0: usize = offset_of!(UserContext, floating_point);
+}
+
+const _: () = {
+    // The assembly addresses registers as 8 times their number, with `pc` in the place of x0.
+    assert!(offset_of!(UserContext, pc) == 0);
+    assert!(UserContext::OFFSET_X1 == 8);
+    assert!(offset_of!(FloatingPoint, fcsr) == 256);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_have_their_usual_names() {
+        let mut context = UserContext::new(0x1000, 0x2000);
+        assert_eq!(context.register(2), 0x2000);
+        assert_eq!(context.stack(), 0x2000);
+        for number in 10..=17 {
+            context.set_register(number, number as u64);
+        }
+        assert_eq!(context.arguments(), [10, 11, 12, 13, 14, 15]);
+        assert_eq!(context.call_number(), 17);
+        context.set_result(7);
+        assert_eq!(context.register(10), 7);
+        context.set_register(0, 9);
+        assert_eq!(context.register(0), 0);
+    }
+
+    #[test]
+    fn changing_floating_point_state_makes_copies_in_registers_stale() {
+        let mut context = UserContext::new(0, 0);
+        context.set_token(5);
+        context.floating_point_mut().f[3] = 1;
+        assert_eq!(context.token(), 0);
+        assert_eq!(context.floating_point().f[3], 1);
+    }
+}
