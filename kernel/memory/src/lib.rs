@@ -1,2 +1,58 @@
 //! Physical frames, the kernel heap and Sv39 address spaces.
+//!
+//! A kernel that is written in safe Rust needs four things from memory that safe Rust cannot give: bytes at a
+//! physical address, a heap, tables that the hardware walks, and access to memory that a hostile program changes at
+//! the same time. This crate is the door to all four. Everything it exports is safe to use; its few unsafe blocks rest
+//! on the invariants below.
+//!
+//! * [`frames`] hands out physical memory as owning handles;
+//! * [`heap`] is the kernel's `GlobalAlloc`;
+//! * [`sv39`] is the page table as data: what is mapped, and what must be flushed when that changes;
+//! * [`asid`] gives address spaces the short names under which the TLB knows them;
+//! * [`space`] is a process's address space: regions, demand-zero pages, and every access of the kernel to user memory.
+//!
+//! # Invariants
+//!
+//! * **BOOT-MEMORY**: the ranges given to [`frames::init`] are ordinary memory, mapped readable and writable at
+//!   `address + direct_map_offset` for ever, and nobody else uses them. This is the one promise that the compiler cannot
+//!   check and that the caller makes at boot.
+//! * **ONE-OWNER**: a frame is either in the free lists, or in one hart's cache, or owned by exactly one handle
+//!   ([`Frame`], [`Block`], a count of [`SharedFrame`], a leaf of a page table, the heap). Handles are made only by taking
+//!   a frame out of the free lists or from another handle that is consumed.
+//! * **NO-REFERENCES**: no `&[u8]`, `&mut [u8]` or other plain reference ever points into a frame. The kernel touches
+//!   frames with volatile copies and with atomics only (module [`bytes`] says why), so a program that
+//!   scribbles over a page while the kernel reads it can change values, and never their meaning to the compiler.
+//! * **HART-LOCAL**: a hart's caches are used by that hart alone. Kernel code runs with interrupts off and does not
+//!   migrate in the middle, so the claim that guards a cache is never contended. Memory safety does *not*
+//!   rest on it (module [`hart`] says how); speed does.
+//! * **FLUSH-BEFORE-FREE**: a frame or table that the TLB may still know is freed only after the flush. Values that
+//!   carry such frames free them when they are told that the flush is done, and leak them (safely) when they are dropped.
+//! * **KERNEL-HALF**: the upper half of every root is a copy of the kernel's, made when the root is made, so the
+//!   kernel's root entries never change after the first address space exists.
 #![no_std]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+extern crate alloc;
+#[cfg(not(target_os = "none"))]
+extern crate std;
+
+pub mod asid;
+mod buddy;
+pub mod bytes;
+pub mod frames;
+pub mod hart;
+pub mod heap;
+#[cfg(not(target_os = "none"))]
+pub mod pretend;
+pub mod space;
+pub mod sv39;
+
+pub use bytes::SharedBytes;
+pub use frames::{Block, Frame, OutOfMemory, SharedFrame};
+pub use space::AddressSpace;
+
+/// Bytes in a frame and in the smallest page.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// The largest number of harts that one machine may have.
+pub const MAX_HARTS: usize = 8;

@@ -1,0 +1,211 @@
+//! Address-space identifiers: the short names under which the TLB knows address spaces.
+//!
+//! With identifiers the TLB keeps the entries of several processes, and a switch flushes nothing. There are fewer
+//! identifiers than processes that ever live, so they are given out in ascending order within a *generation*; when they are used up, a new
+//! generation begins, and every hart flushes its whole TLB before it runs anything under the new one. An address space
+//! whose context is of an old generation gets a new identifier when it is next entered. What is running on a hart at the
+//! moment of the change keeps its identifier, because it goes on using it.
+//!
+//! Entering an address space of the current generation takes no lock: one compare-and-swap of the hart's own
+//! word, which the beginning of a new generation clears.
+//!
+//! The number of bits is the machine's (`satp` keeps as many of the bits written to its field as there are). With too few
+//! of them to be useful the answer is always "flush everything on entry".
+
+use crate::MAX_HARTS;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use spin::Mutex;
+
+/// Bits of an identifier in `satp` and in a [`Context`].
+const BITS: u32 = 16;
+
+/// Generation and identifier of one address space; zero: none yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Context(u64);
+
+impl Context {
+    fn new(generation: u64, number: u16) -> Self {
+        Self(generation << BITS | u64::from(number))
+    }
+
+    fn generation(self) -> u64 {
+        self.0 >> BITS
+    }
+
+    /// The identifier.
+    pub(crate) fn number(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+/// What a hart must flush locally before it uses what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "entries of another address space may be used instead"]
+pub enum LocalFlush {
+    /// Nothing.
+    Nothing,
+    /// All entries with this identifier.
+    Identifier(u16),
+    /// All entries.
+    Everything,
+}
+
+/// The identifiers of one machine.
+#[derive(Debug)]
+pub struct Identifiers {
+    /// The largest identifier; 0: none are used.
+    largest: u16,
+    /// Changed under the lock only.
+    generation: AtomicU64,
+    /// The context that each hart uses; zero after a new generation began and until the hart enters something.
+    active: [AtomicU64; MAX_HARTS],
+    slow: Mutex<Slow>,
+}
+
+#[derive(Debug)]
+struct Slow {
+    next: u32,
+    /// What each hart was using when the generation began.
+    reserved: [Context; MAX_HARTS],
+    /// Harts that must flush everything before they use the new generation.
+    unflushed: u64,
+}
+
+impl Identifiers {
+    /// Identifiers of `bits` bits; 0 if the machine has none.
+    #[must_use]
+    pub const fn new(bits: u32) -> Self {
+        let bits = if bits > BITS { BITS } else { bits };
+        let largest = ((1u32 << bits) - 1) as u16;
+        Self {
+            // Every hart may hold one over from the last generation, and must find another.
+            largest: if largest as usize >= 2 * MAX_HARTS { largest } else { 0 },
+            generation: AtomicU64::new(1),
+            active: [const { AtomicU64::new(0) }; MAX_HARTS],
+            slow: Mutex::new(Slow { next: 1, reserved: [Context(0); MAX_HARTS], unflushed: 0 }),
+        }
+    }
+
+    /// Makes `context` valid on `hart`, with a new identifier if need be.
+    pub(crate) fn enter(&self, context: &mut Context, hart: usize) -> LocalFlush {
+        let Some(active) = self.active.get(hart).filter(|_| self.largest > 0) else {
+            *context = Context(0);
+            return LocalFlush::Everything;
+        };
+        // If a new generation begins at any point of this, `active` is zero by then and the exchange fails; a change
+        // afterwards finds this context in `active` and reserves it.
+        let old = active.load(Relaxed);
+        if old != 0
+            && context.generation() == self.generation.load(Relaxed)
+            && active.compare_exchange(old, context.0, Relaxed, Relaxed).is_ok()
+        {
+            return LocalFlush::Nothing;
+        }
+        self.enter_slowly(context, hart)
+    }
+
+    #[cold]
+    fn enter_slowly(&self, context: &mut Context, hart: usize) -> LocalFlush {
+        let mut slow = self.slow.lock();
+        if context.generation() != self.generation.load(Relaxed) {
+            *context = self.renew(&mut slow, *context);
+        }
+        self.active[hart].store(context.0, Relaxed);
+        let bit = 1 << hart;
+        if slow.unflushed & bit != 0 {
+            slow.unflushed &= !bit;
+            return LocalFlush::Everything;
+        }
+        LocalFlush::Nothing
+    }
+
+    fn renew(&self, slow: &mut Slow, old: Context) -> Context {
+        let generation = self.generation.load(Relaxed);
+        if old != Context(0) {
+            let kept = Context::new(generation, old.number());
+            let mut held = false;
+            for reserved in &mut slow.reserved {
+                if *reserved == old {
+                    *reserved = kept;
+                    held = true;
+                }
+            }
+            if held {
+                return kept;
+            }
+        }
+        loop {
+            if slow.next > u32::from(self.largest) {
+                self.begin_generation(slow);
+            }
+            let number = slow.next as u16;
+            slow.next += 1;
+            if slow.reserved.iter().all(|reserved| reserved.number() != number) {
+                return Context::new(self.generation.load(Relaxed), number);
+            }
+        }
+    }
+
+    fn begin_generation(&self, slow: &mut Slow) {
+        self.generation.fetch_add(1, Relaxed);
+        for (active, reserved) in self.active.iter().zip(&mut slow.reserved) {
+            // Zero: the hart has entered nothing since the last change and still uses what was reserved then.
+            match active.swap(0, Relaxed) {
+                0 => {}
+                context => *reserved = Context(context),
+            }
+        }
+        slow.unflushed = (1 << MAX_HARTS) - 1;
+        slow.next = 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::vec;
+
+    #[test]
+    fn without_identifiers_everything_is_flushed() {
+        for bits in 0..4 {
+            let identifiers = Identifiers::new(bits);
+            let mut context = Context::default();
+            assert_eq!(identifiers.enter(&mut context, 0), LocalFlush::Everything);
+            assert_eq!(context.number(), 0);
+            assert_eq!(identifiers.enter(&mut context, 0), LocalFlush::Everything);
+        }
+    }
+
+    proptest! {
+        /// A pretend TLB for each hart: which space's entries it may hold under each identifier.
+        #[test]
+        fn no_hart_sees_another_space_under_its_identifier(
+            entries in prop::collection::vec((0usize..60, 0usize..4), 1..600),
+        ) {
+            let identifiers = Identifiers::new(5);
+            let mut contexts = vec![Context::default(); 60];
+            let mut tlbs = vec![BTreeMap::<u16, usize>::new(); 4];
+            let mut running = [None; 4];
+            for (space, hart) in entries {
+                let flush = identifiers.enter(&mut contexts[space], hart);
+                match flush {
+                    LocalFlush::Nothing => {}
+                    LocalFlush::Identifier(number) => { tlbs[hart].remove(&number); }
+                    LocalFlush::Everything => tlbs[hart].clear(),
+                }
+                let number = contexts[space].number();
+                prop_assert!(number != 0);
+                running[hart] = Some((space, number));
+                // Everything that runs may fill its hart's TLB at any time.
+                for (tlb, running) in tlbs.iter_mut().zip(&running) {
+                    if let Some((space, number)) = *running {
+                        let holder = *tlb.entry(number).or_insert(space);
+                        prop_assert_eq!(holder, space);
+                    }
+                }
+            }
+        }
+    }
+}

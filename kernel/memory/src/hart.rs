@@ -1,0 +1,172 @@
+//! One value for each hart, without locks that are ever waited for.
+//!
+//! The allocators keep a small cache for each hart, so that harts do not meet on one lock. By the invariant HART-LOCAL
+//! a plain cell would do: kernel code on a hart is neither interrupted nor moved. But "a plain cell" makes memory safety
+//! depend on everybody who writes a scheduler, a trap handler or a test that passes the wrong index. So each value
+//! has a *claim*: one atomic swap takes it, one store gives it back. When HART-LOCAL holds, the claim always succeeds and
+//! costs a handful of instructions on a cache line that the hart owns anyway; when it is broken the claim fails and the
+//! caller takes the shared, locked path. A wrong index costs time, never memory. As a gift, any hart can claim the
+//! caches of the others to collect their contents when memory runs out.
+//!
+//! Rejected: `UnsafeCell` with an unsafe contract (saves four instructions, and puts the proof into other crates), and a
+//! spin lock (a nested call would hang instead of taking the slow path).
+
+use crate::MAX_HARTS;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Where the code runs: the index of the current hart, `0..`[`MAX_HARTS`].
+///
+/// A wrong answer makes the allocators slower and does nothing else.
+pub trait CurrentHart: 'static {
+    /// The index of the hart that executes this call.
+    fn current() -> usize;
+}
+
+/// The hart index from the function given to [`frames::init`](crate::frames::init).
+///
+/// A kernel that cares for the last few instructions implements [`CurrentHart`] itself, so that the call is inlined.
+#[derive(Debug)]
+pub struct Registered;
+
+static CURRENT: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+pub(crate) fn register(current_hart: fn() -> usize) {
+    CURRENT.store(current_hart as *mut (), Ordering::Release);
+}
+
+impl CurrentHart for Registered {
+    #[inline]
+    fn current() -> usize {
+        let current = CURRENT.load(Ordering::Relaxed);
+        if current.is_null() {
+            return 0;
+        }
+        // SAFETY: the only value besides null that is ever stored is a `fn() -> usize` (in `register`).
+        let current: fn() -> usize = unsafe { core::mem::transmute(current) };
+        current()
+    }
+}
+
+/// One `T` for each hart.
+pub(crate) struct HartLocal<T> {
+    slots: [Slot<T>; MAX_HARTS],
+}
+
+/// On cache lines of its own, so that one hart's claims do not slow another's.
+#[repr(align(64))]
+pub(crate) struct Slot<T> {
+    /// 1 while a [`Claim`] exists.
+    claimed: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+impl<T> Slot<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { claimed: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+}
+
+// SAFETY: `value` is reached only through a `Claim`, and `claimed` lets at most one exist at a time; so sharing the slot
+// moves exclusive access to `T` from hart to hart, which is what `T: Send` permits.
+unsafe impl<T: Send> Sync for Slot<T> {}
+
+impl<T> HartLocal<T> {
+    pub(crate) const fn new(slots: [Slot<T>; MAX_HARTS]) -> Self {
+        Self { slots }
+    }
+
+    /// Exclusive access to the value of `hart`; `None` if it is claimed already or there is no such hart.
+    #[inline(always)]
+    pub(crate) fn claim(&self, hart: usize) -> Option<Claim<'_, T>> {
+        let slot = self.slots.get(hart)?;
+        // Acquire pairs with the release in `Claim::drop`: what the last holder did is visible to this one.
+        if slot.claimed.swap(1, Ordering::Acquire) == 0 { Some(Claim { slot }) } else { None }
+    }
+
+    /// Exclusive access to each value in turn, waiting for those that are claimed. For collecting and counting; the
+    /// caller must hold no claim of this `HartLocal`.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&mut T)) {
+        for hart in 0..MAX_HARTS {
+            let mut claim = loop {
+                match self.claim(hart) {
+                    Some(claim) => break claim,
+                    None => core::hint::spin_loop(),
+                }
+            };
+            visit(&mut claim);
+        }
+    }
+}
+
+/// Proof of being the only one at a hart's value.
+pub(crate) struct Claim<'a, T> {
+    slot: &'a Slot<T>,
+}
+
+impl<T> Deref for Claim<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this claim is the only one (see `claim`), and it is borrowed shared.
+        unsafe { &*self.slot.value.get() }
+    }
+}
+
+impl<T> DerefMut for Claim<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this claim is the only one (see `claim`), and it is borrowed exclusively.
+        unsafe { &mut *self.slot.value.get() }
+    }
+}
+
+impl<T> Drop for Claim<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.slot.claimed.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_claimed_once_at_a_time() {
+        let values = HartLocal::new([const { Slot::new(0u32) }; MAX_HARTS]);
+        let mut claim = values.claim(0).expect("free");
+        *claim += 1;
+        assert!(values.claim(0).is_none());
+        assert!(values.claim(1).is_some());
+        drop(claim);
+        assert_eq!(*values.claim(0).expect("free again"), 1);
+        assert!(values.claim(MAX_HARTS).is_none());
+        assert!(values.claim(usize::MAX).is_none());
+    }
+
+    #[test]
+    fn two_threads_on_one_index_never_meet() {
+        static COUNT: HartLocal<u64> = HartLocal::new([const { Slot::new(0) }; MAX_HARTS]);
+        let mut taken = 0;
+        std::thread::scope(|scope| {
+            let work = || {
+                let mut taken = 0u64;
+                for _ in 0..100_000 {
+                    if let Some(mut claim) = COUNT.claim(3) {
+                        *claim += 1;
+                        taken += 1;
+                    }
+                }
+                taken
+            };
+            let threads = [scope.spawn(work), scope.spawn(work)];
+            for thread in threads {
+                taken += thread.join().expect("no panic");
+            }
+        });
+        assert_eq!(*COUNT.claim(3).expect("free"), taken);
+    }
+}

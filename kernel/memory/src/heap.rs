@@ -1,0 +1,567 @@
+//! The kernel's heap.
+//!
+//! # The problem
+//! A kernel made of coroutines allocates often (futures, buffers, table entries), on every hart, and frees on
+//! whichever hart the coroutine happened to finish. One lock does not scale, and a general-purpose allocator
+//! spends hundreds of instructions on a pair of calls.
+//!
+//! # The choice
+//! Three levels, each asked only when the one above has run dry:
+//!
+//! 1. **A cache for each hart**: for each size class a short stack of addresses. Allocating pops, freeing
+//!    pushes, whichever hart the memory came from; so there is no remote-free queue. By HART-LOCAL nobody waits for anybody.
+//! 2. **A depot for each size class**, behind a lock of its own: slabs of one to four frames, each with a list of its free objects,
+//!    which exchanges batches with the caches. A slab that is wholly free goes back to the frame allocator.
+//! 3. **The frame allocator**. Everything above [`LARGEST_CLASS`] bytes is a run of whole frames from there.
+//!
+//! The heap never calls itself: its own records are the frame allocator's. Exhaustion, or reaching the limit set with
+//! [`set_limit`], returns null: code that a program can drive into exhaustion uses the fallible
+//! allocation functions (`try_reserve`), all other code ends in the kernel's allocation-error handler.
+//!
+//! # Alignment
+//! Slabs start at a page, and objects at multiples of the class size, so an object is aligned to every power of two
+//! that divides its class size. For an alignment above 16 the size is rounded up to a power of two, which is a class of its own.
+//!
+//! Rejected: linked free lists through the objects in the caches (a freed object that is written to would corrupt
+//! them; stacks of addresses cost the same), and headers before objects (spoil the alignment and cost memory).
+
+use crate::buddy::{ALLOCATED, NONE, SLAB};
+use crate::bytes::{self, SharedBytes};
+use crate::frames::{self, OutOfMemory};
+use crate::hart::{CurrentHart, HartLocal, Registered, Slot};
+use crate::{MAX_HARTS, PAGE_SIZE};
+use core::alloc::{GlobalAlloc, Layout};
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use spin::Mutex;
+
+/// Sizes of small objects. Steps of a quarter of the size, so that at most a fifth of an object is wasted; every power of two is there.
+const SIZES: [u16; CLASSES] = [
+    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792,
+    2048,
+];
+
+/// How many size classes there are.
+pub const CLASSES: usize = 24;
+
+/// The largest size, in bytes, that is served from a size class; above it, memory is taken in whole frames.
+pub const LARGEST_CLASS: usize = 2048;
+
+/// The class for a size, by the size in units of 16 bytes, rounded up.
+static CLASS_OF: [u8; LARGEST_CLASS / 16 + 1] = {
+    let mut table = [0; LARGEST_CLASS / 16 + 1];
+    let mut class = 0;
+    let mut units = 0;
+    while units < table.len() {
+        if units * 16 > SIZES[class] as usize {
+            class += 1;
+        }
+        table[units] = class as u8;
+        units += 1;
+    }
+    table
+};
+
+/// Most objects that a hart caches of any class.
+const DEPTH: usize = 32;
+
+/// How many objects of a class a hart caches: about 8 KiB worth.
+const fn depth(class: usize) -> usize {
+    let fitting = 8192 / SIZES[class] as usize;
+    if fitting > DEPTH { DEPTH } else { fitting }
+}
+
+/// Frames in a slab of a class, as an order: large objects get larger slabs, so that the remainder is small.
+const fn slab_order(class: usize) -> usize {
+    if SIZES[class] <= 512 { 0 } else { 2 }
+}
+
+const fn slab_objects(class: usize) -> usize {
+    ((PAGE_SIZE as usize) << slab_order(class)) / SIZES[class] as usize
+}
+
+/// One hart's free objects of one class, as addresses.
+#[derive(Clone, Copy)]
+struct Magazine {
+    filled: u32,
+    depth: u32,
+    objects: [usize; DEPTH],
+}
+
+impl Magazine {
+    #[inline(always)]
+    fn pop(&mut self) -> Option<usize> {
+        let top = self.filled.checked_sub(1)?;
+        let object = *self.objects.get(top as usize)?;
+        self.filled = top;
+        Some(object)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, object: usize) -> Result<(), Full> {
+        if self.filled >= self.depth {
+            return Err(Full);
+        }
+        *self.objects.get_mut(self.filled as usize).ok_or(Full)? = object;
+        self.filled += 1;
+        Ok(())
+    }
+}
+
+struct Full;
+
+#[derive(Clone, Copy)]
+struct Cache {
+    magazines: [Magazine; CLASSES],
+}
+
+impl Cache {
+    const EMPTY: Self = {
+        let mut magazines = [Magazine { filled: 0, depth: 0, objects: [0; DEPTH] }; CLASSES];
+        let mut class = 0;
+        while class < CLASSES {
+            magazines[class].depth = depth(class) as u32;
+            class += 1;
+        }
+        Self { magazines }
+    };
+}
+
+static CACHES: HartLocal<Cache> = HartLocal::new([const { Slot::new(Cache::EMPTY) }; MAX_HARTS]);
+static DEPOTS: [Mutex<Depot>; CLASSES] = {
+    let mut class = 0;
+    let mut depots = [const { Mutex::new(Depot::new(0)) }; CLASSES];
+    while class < CLASSES {
+        depots[class] = Mutex::new(Depot::new(class));
+        class += 1;
+    }
+    depots
+};
+
+/// Bytes of frames that the heap holds, and the most it may hold.
+static FOOTPRINT: AtomicUsize = AtomicUsize::new(0);
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Bytes in allocations above [`LARGEST_CLASS`].
+static LARGE: AtomicUsize = AtomicUsize::new(0);
+
+/// The most memory, in bytes of whole frames, that the heap may take from now on; more makes allocations fail. What it has already it keeps.
+pub fn set_limit(bytes: usize) {
+    LIMIT.store(bytes, Relaxed);
+}
+
+/// Books `frames` for the heap, if the limit permits.
+fn reserve(frames: u32) -> Result<(), OutOfMemory> {
+    let bytes = frames as usize * PAGE_SIZE as usize;
+    let before = FOOTPRINT.fetch_add(bytes, Relaxed);
+    if before + bytes > LIMIT.load(Relaxed) {
+        FOOTPRINT.fetch_sub(bytes, Relaxed);
+        return Err(OutOfMemory);
+    }
+    Ok(())
+}
+
+fn release(frames: u32) {
+    FOOTPRINT.fetch_sub(frames as usize * PAGE_SIZE as usize, Relaxed);
+}
+
+fn take_frames(frames: u32, order: usize) -> Result<u32, OutOfMemory> {
+    reserve(frames)?;
+    frames::take_run(frames, order).inspect_err(|_| release(frames))
+}
+
+fn give_frames(first: u32, frames: u32) {
+    frames::give_run(first, frames);
+    release(frames);
+}
+
+/// The slabs of one class.
+///
+/// A slab's records (see [`crate::buddy`]) say, for each of its frames, `state`: [`SLAB`] + which frame of the slab it is; and for
+/// the first, `count`: free objects << 16 | index of the first free one; `next` and `previous`: the list of slabs that have free objects.
+/// A free object holds, in its first four bytes, the index of the next free one. All of it belongs to the holder of the depot's lock.
+struct Depot {
+    class: usize,
+    /// First slab with free objects.
+    head: u32,
+    slabs: usize,
+    /// Free objects in all slabs, not counting those in caches.
+    free: usize,
+}
+
+impl Depot {
+    const fn new(class: usize) -> Self {
+        Self { class, head: NONE, slabs: 0, free: 0 }
+    }
+
+    /// The word in which a free object holds the next index.
+    fn link_of(&self, slab: u32, object: usize) -> SharedBytes<'static> {
+        let offset = object * SIZES[self.class] as usize;
+        debug_assert!(offset < (PAGE_SIZE as usize) << slab_order(self.class));
+        // SAFETY: the heap owns the slab, and the object is free: nobody else refers to it.
+        unsafe { SharedBytes::new(u64::from(slab) * PAGE_SIZE + offset as u64, 4) }
+    }
+
+    fn next_free(&self, slab: u32, object: usize) -> usize {
+        let mut index = [0; 4];
+        self.link_of(slab, object).copy_to(&mut index);
+        u32::from_ne_bytes(index) as usize
+    }
+
+    fn set_next_free(&self, slab: u32, object: usize, next: usize) {
+        self.link_of(slab, object).copy_from(&(next as u32).to_ne_bytes());
+    }
+
+    /// Takes up to `objects.len()` objects and says how many.
+    fn take(&mut self, objects: &mut [usize]) -> usize {
+        let size = SIZES[self.class] as usize;
+        let mut filled = 0;
+        while filled < objects.len() {
+            if self.head == NONE && self.grow().is_err() {
+                break;
+            }
+            let slab = self.head;
+            let record = frames::record(slab);
+            let count = record.count.load(Relaxed);
+            let (mut free, mut first) = (count >> 16, (count & 0xffff) as usize);
+            let start = bytes::pointer(u64::from(slab) * PAGE_SIZE).addr();
+            while free > 0 && filled < objects.len() {
+                objects[filled] = start + first * size;
+                filled += 1;
+                first = self.next_free(slab, first);
+                free -= 1;
+                self.free -= 1;
+            }
+            record.count.store(free << 16 | first as u32, Relaxed);
+            if free == 0 {
+                self.unlink(slab);
+            }
+        }
+        filled
+    }
+
+    /// Takes objects back.
+    fn give(&mut self, objects: &[usize]) {
+        let size = SIZES[self.class] as usize;
+        for &object in objects {
+            let address = bytes::address(core::ptr::without_provenance(object));
+            let number = (address / PAGE_SIZE) as u32;
+            let within = frames::record(number).state.load(Relaxed) - SLAB;
+            let slab = number - within;
+            let record = frames::record(slab);
+            let count = record.count.load(Relaxed);
+            let (free, first) = (count >> 16, (count & 0xffff) as usize);
+            let index = (address - u64::from(slab) * PAGE_SIZE) as usize / size;
+            self.set_next_free(slab, index, first);
+            record.count.store((free + 1) << 16 | index as u32, Relaxed);
+            self.free += 1;
+            if free == 0 {
+                self.link(slab);
+            }
+            // Keep one slab's worth, so that a program at the edge does not take and give the same slab for ever.
+            if free as usize + 1 == slab_objects(self.class) && self.free >= 2 * slab_objects(self.class) {
+                self.shrink(slab);
+            }
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<(), OutOfMemory> {
+        let order = slab_order(self.class);
+        let slab = take_frames(1 << order, order)?;
+        for within in 0..1 << order {
+            frames::record(slab + within).state.store(SLAB + within, Relaxed);
+        }
+        let objects = slab_objects(self.class);
+        for object in 0..objects {
+            self.set_next_free(slab, object, object + 1);
+        }
+        frames::record(slab).count.store((objects as u32) << 16, Relaxed);
+        self.slabs += 1;
+        self.free += objects;
+        self.link(slab);
+        Ok(())
+    }
+
+    #[cold]
+    fn shrink(&mut self, slab: u32) {
+        self.unlink(slab);
+        let order = slab_order(self.class);
+        for within in 0..1 << order {
+            frames::record(slab + within).state.store(ALLOCATED, Relaxed);
+        }
+        self.slabs -= 1;
+        self.free -= slab_objects(self.class);
+        give_frames(slab, 1 << order);
+    }
+
+    /// Returns every slab that is wholly free.
+    fn trim(&mut self) {
+        let mut slab = self.head;
+        while slab != NONE {
+            let record = frames::record(slab);
+            let next = record.next.load(Relaxed);
+            if (record.count.load(Relaxed) >> 16) as usize == slab_objects(self.class) {
+                self.shrink(slab);
+            }
+            slab = next;
+        }
+    }
+
+    fn link(&mut self, slab: u32) {
+        let record = frames::record(slab);
+        record.next.store(self.head, Relaxed);
+        record.previous.store(NONE, Relaxed);
+        if self.head != NONE {
+            frames::record(self.head).previous.store(slab, Relaxed);
+        }
+        self.head = slab;
+    }
+
+    fn unlink(&mut self, slab: u32) {
+        let record = frames::record(slab);
+        let next = record.next.load(Relaxed);
+        let previous = record.previous.load(Relaxed);
+        if next != NONE {
+            frames::record(next).previous.store(previous, Relaxed);
+        }
+        if previous != NONE {
+            frames::record(previous).next.store(next, Relaxed);
+        } else {
+            self.head = next;
+        }
+    }
+}
+
+/// The class of a layout, or `None` if it needs whole frames.
+#[inline(always)]
+fn class_of(layout: &Layout) -> Option<usize> {
+    let mut size = layout.size();
+    if layout.align() > 16 {
+        size = size.max(layout.align()).checked_next_power_of_two()?;
+    }
+    CLASS_OF.get(size.wrapping_add(15) / 16).map(|&class| class as usize)
+}
+
+#[cold]
+#[inline(never)]
+fn refill(class: usize, hart: usize) -> *mut u8 {
+    // Half of the depth, so that a hart that frees next has room.
+    let mut objects = [0; DEPTH / 2];
+    let wanted = (depth(class) / 2).max(1);
+    let got = DEPOTS[class].lock().take(&mut objects[..wanted]);
+    let Some((&first, rest)) = objects[..got].split_first() else {
+        return core::ptr::null_mut();
+    };
+    let mut kept = 0;
+    if let Some(mut cache) = CACHES.claim(hart) {
+        while kept < rest.len() && cache.magazines[class].push(rest[kept]).is_ok() {
+            kept += 1;
+        }
+    }
+    if kept < rest.len() {
+        DEPOTS[class].lock().give(&rest[kept..]);
+    }
+    core::ptr::with_exposed_provenance_mut(first)
+}
+
+#[cold]
+#[inline(never)]
+fn spill(class: usize, hart: usize, object: usize) {
+    let mut objects = [0; DEPTH / 2 + 1];
+    let mut count = 0;
+    if let Some(mut cache) = CACHES.claim(hart) {
+        let half = (depth(class) / 2).max(1);
+        while count < half {
+            match cache.magazines[class].pop() {
+                Some(object) => objects[count] = object,
+                None => break,
+            }
+            count += 1;
+        }
+    }
+    objects[count] = object;
+    DEPOTS[class].lock().give(&objects[..=count]);
+}
+
+/// Frames and alignment order for a large layout.
+fn large(layout: &Layout) -> Option<(u32, usize)> {
+    let frames = u32::try_from(layout.size().div_ceil(PAGE_SIZE as usize)).ok()?;
+    let order = (layout.align() / PAGE_SIZE as usize).max(1).ilog2() as usize;
+    Some((frames.max(1), order))
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_large(layout: &Layout) -> *mut u8 {
+    let taken = large(layout).and_then(|(frames, order)| Some((take_frames(frames, order).ok()?, frames)));
+    match taken {
+        Some((first, frames)) => {
+            LARGE.fetch_add(frames as usize * PAGE_SIZE as usize, Relaxed);
+            bytes::pointer(u64::from(first) * PAGE_SIZE)
+        }
+        None => core::ptr::null_mut(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn free_large(object: *mut u8, layout: &Layout) {
+    // The layout was allocated, so it is not too large.
+    let Some((frames, _)) = large(layout) else { return };
+    LARGE.fetch_sub(frames as usize * PAGE_SIZE as usize, Relaxed);
+    give_frames((bytes::address(object) / PAGE_SIZE) as u32, frames);
+}
+
+/// The kernel's global allocator:
+///
+/// ```ignore
+/// #[global_allocator]
+/// static HEAP: memory::heap::Heap = memory::heap::Heap::new();
+/// ```
+///
+/// All values share the one heap. `H` says how to find the current hart; a kernel whose hart index is one load away
+/// implements [`CurrentHart`] on a type of its own, so that the load is inlined here.
+#[derive(Debug)]
+pub struct Heap<H: CurrentHart = Registered> {
+    hart: PhantomData<fn() -> H>,
+}
+
+impl<H: CurrentHart> Heap<H> {
+    /// The heap. Before [`frames::init`] every allocation fails.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { hart: PhantomData }
+    }
+}
+
+impl<H: CurrentHart> Default for Heap<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: an allocated object is inside a slab or run of frames that the heap owns, is in no cache and no list, and is
+// handed out once: every address is either in one magazine, or free in one slab, or with the caller; the claim and the depot's lock make each
+// move exclusive. Sizes and alignments: see the module. `dealloc` finds the class from the same layout. Nothing here panics
+// on the paths that callers reach with valid layouts.
+unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(&layout) else {
+            return allocate_large(&layout);
+        };
+        let hart = H::current();
+        if let Some(mut cache) = CACHES.claim(hart)
+            && let Some(object) = cache.magazines.get_mut(class).and_then(Magazine::pop)
+        {
+            return core::ptr::with_exposed_provenance_mut(object);
+        }
+        refill(class, hart)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
+        let Some(class) = class_of(&layout) else {
+            return free_large(object, &layout);
+        };
+        let hart = H::current();
+        let object = object.expose_provenance();
+        if let Some(mut cache) = CACHES.claim(hart)
+            && let Some(magazine) = cache.magazines.get_mut(class)
+            && magazine.push(object).is_ok()
+        {
+            return;
+        }
+        spill(class, hart, object);
+    }
+
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller promises that the new size with the old alignment is a valid layout.
+        let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        let stays = match (class_of(&layout), class_of(&new)) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) => large(&layout) == large(&new),
+            _ => false,
+        };
+        if stays {
+            return object;
+        }
+        // SAFETY: `new` is valid and, by the caller's promise, not empty.
+        let moved = unsafe { self.alloc(new) };
+        if !moved.is_null() {
+            // SAFETY: both are allocated, for at least the smaller of the sizes, and are different objects; the old one was
+            // allocated here with `layout`.
+            unsafe {
+                core::ptr::copy_nonoverlapping(object, moved, layout.size().min(new_size));
+                self.dealloc(object, layout);
+            }
+        }
+        moved
+    }
+}
+
+/// What one size class holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStatistics {
+    /// Bytes in an object.
+    pub size: usize,
+    /// Objects in use.
+    pub used: usize,
+    /// Free objects in the harts' caches.
+    pub cached: usize,
+    /// Free objects in slabs.
+    pub free: usize,
+}
+
+/// What the heap holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Each size class.
+    pub classes: [ClassStatistics; CLASSES],
+    /// Bytes in allocations above [`LARGEST_CLASS`], in whole frames.
+    pub large: usize,
+    /// Bytes of all frames that the heap holds.
+    pub footprint: usize,
+}
+
+impl Statistics {
+    /// Bytes in use: objects rounded up to their classes, and large allocations.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.large + self.classes.iter().map(|class| class.size * class.used).sum::<usize>()
+    }
+}
+
+/// Counts the heap. Exact if no other hart allocates or frees at the same time.
+#[must_use]
+pub fn statistics() -> Statistics {
+    let mut classes = [ClassStatistics::default(); CLASSES];
+    CACHES.for_each(|cache| {
+        for (class, magazine) in classes.iter_mut().zip(&cache.magazines) {
+            class.cached += magazine.filled as usize;
+        }
+    });
+    for (index, class) in classes.iter_mut().enumerate() {
+        let depot = DEPOTS[index].lock();
+        class.size = SIZES[index] as usize;
+        class.free = depot.free;
+        // Saturating: an object may have moved between the two looks.
+        class.used = (depot.slabs * slab_objects(index)).saturating_sub(class.free + class.cached);
+    }
+    Statistics { classes, large: LARGE.load(Relaxed), footprint: FOOTPRINT.load(Relaxed) }
+}
+
+/// Empties all caches and returns every slab that is wholly free to the frame allocator; for a kernel that runs out of frames,
+/// and for tests that count them.
+pub fn trim() {
+    CACHES.for_each(|cache| {
+        for (magazine, depot) in cache.magazines.iter_mut().zip(&DEPOTS) {
+            let filled = (magazine.filled as usize).min(DEPTH);
+            depot.lock().give(&magazine.objects[..filled]);
+            magazine.filled = 0;
+        }
+    });
+    for depot in &DEPOTS {
+        depot.lock().trim();
+    }
+}

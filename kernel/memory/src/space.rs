@@ -1,0 +1,1077 @@
+//! A process's address space: what it may use, what it has, and every access of the kernel to it.
+//!
+//! # Regions and pages
+//! A *region* is a promise: this range of addresses has this protection and this backing. A page is made when it is first
+//! touched, by the program ([`AddressSpace::fault`]) or by the kernel on its behalf. So mapping is cheap whatever the length, and an
+//! operation on regions either is done completely or, on an error, has changed nothing that a program could see.
+//!
+//! # The kernel and user memory
+//! The kernel never dereferences a user address, and never sets the bit that would let it (`sstatus.SUM`). It walks the page table in
+//! software and copies through its own direct map, after the same checks that the hardware would make: a bad pointer is an error value here, not a trap. A few
+//! recent translations are kept, since most calls touch the same few pages; any change of mappings forgets them.
+//!
+//! # Locking and flushing
+//! Locking is the caller's: everything takes `&mut self`. What the TLBs must forget is returned as a [`Flush`], to be carried out after the lock is
+//! released; the frames in it are freed after that (FLUSH-BEFORE-FREE). Only the harts on which the space is entered
+//! ([`AddressSpace::enter`]) are named; the others flush when they next enter it.
+//!
+//! # Limits
+//! [`Limits`] bound what one process can make the kernel allocate: pages, page tables and regions. Reaching one is an error of that process.
+//!
+//! Rejected: a tree of regions (`BTreeMap` cannot report that it has no memory; a sorted vector can, and its binary
+//! search is as fast at the sizes that the limit permits), and pages that are kept in lists beside the page table (the table is the list).
+
+use crate::asid::{Context, Identifiers, LocalFlush};
+use crate::bytes::{self, SharedBytes};
+use crate::frames::{Frame, FrameList, OutOfMemory, SharedFrame};
+use crate::sv39::{self, Access, DevicePage, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, USER, Unmapped};
+use crate::{MAX_HARTS, PAGE_SIZE};
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// User memory as the kernel sees it: bytes to copy, never a reference.
+pub type UserBytes<'a> = SharedBytes<'a>;
+
+/// Where mappings without an address go, from the top down.
+pub const MAPPING_AREA: Range<u64> = 0x1_0000..0x3f_0000_0000;
+
+const BREAK_NAME: &str = "[heap]";
+
+/// What one address space may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Frames of its own: anonymous pages and page tables. Shared frames are not counted.
+    pub frames: usize,
+    /// Regions.
+    pub regions: usize,
+}
+
+impl Limits {
+    /// No limit on frames, and as many regions as stay fast.
+    pub const DEFAULT: Self = Self { frames: usize::MAX, regions: 4096 };
+}
+
+/// Where a mapping is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Wherever there is space.
+    Anywhere,
+    /// Here if there is space, else anywhere.
+    Near(u64),
+    /// Exactly here, in place of what is there.
+    Fixed(u64),
+    /// Exactly here, or not at all.
+    FixedIfFree(u64),
+}
+
+/// What programs may ever do with shared frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Never write, whatever protection they ask for later.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// Why the regions stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// Not page-aligned, empty, or outside of the user half: the caller's mistake (EINVAL).
+    InvalidRange,
+    /// No free range of that length (ENOMEM).
+    NoSpace,
+    /// Something is mapped there (EEXIST).
+    Occupied,
+    /// A part of the range is not mapped (ENOMEM).
+    NotMapped,
+    /// The region never permits that access (EACCES).
+    Forbidden,
+    /// The space has as many regions as it may have (ENOMEM).
+    TooManyRegions,
+    /// The kernel has no memory for its records (ENOMEM).
+    OutOfMemory,
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::InvalidRange => "not a range of whole pages that a program may use",
+            Self::NoSpace => "no free range of addresses is long enough",
+            Self::Occupied => "something is mapped there",
+            Self::NotMapped => "a part of the range is not mapped",
+            Self::Forbidden => "the region never permits this access",
+            Self::TooManyRegions => "the process has too many mappings",
+            Self::OutOfMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// Why an access to user memory fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing is mapped there (SIGSEGV, EFAULT).
+    NotMapped,
+    /// What is mapped there does not permit the access (SIGSEGV, EFAULT).
+    Protection,
+    /// The word is not aligned to its size (SIGBUS, EINVAL).
+    Misaligned,
+    /// There is no frame for the page, or the process has as many as it may have: the process cannot go on (SIGBUS, ENOMEM).
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for Fault {
+    fn from(OutOfMemory: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::NotMapped => "nothing is mapped there",
+            Self::Protection => "the access is not permitted there",
+            Self::Misaligned => "the address is not aligned",
+            Self::OutOfMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for Fault {}
+
+/// A transfer ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// Bytes transferred before the fault.
+    pub done: usize,
+    /// What happened at the first byte that was not.
+    pub fault: Fault,
+}
+
+/// Why there is no string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringError {
+    /// It is not readable, or there is no memory for the copy.
+    Fault(Fault),
+    /// No terminating zero was found within the limit (ENAMETOOLONG, E2BIG).
+    TooLong,
+}
+
+impl From<Fault> for StringError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// What the harts must forget; see [`Flush::after`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct FlushRequest<'a> {
+    /// Which pages.
+    pub scope: &'a Scope,
+    /// The address space's identifier; 0 if the machine has none.
+    pub identifier: u16,
+    /// Bit `h`: hart `h` must do it. The calling hart may be among them.
+    pub harts: u64,
+}
+
+/// What was taken out of an address space and the TLBs still know.
+///
+/// Dropping it without [`Flush::after`] leaks the frames, since using them again would let the program write to them.
+#[derive(Debug, Default)]
+#[must_use = "harts may still use the old pages: call `after` with what flushes them"]
+pub struct Flush {
+    scope: Scope,
+    identifier: u16,
+    harts: u64,
+    frames: FrameList,
+    shared: Vec<SharedFrame>,
+}
+
+impl Flush {
+    /// Whether no hart has anything to forget.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.harts == 0 || self.scope == Scope::Nothing
+    }
+
+    /// Has the harts forget the pages, then frees the frames. `flush` must return when all harts named in the request
+    /// have flushed; it is not called if none has to.
+    pub fn after(mut self, flush: impl FnOnce(&FlushRequest<'_>)) {
+        if !self.is_empty() {
+            flush(&FlushRequest { scope: &self.scope, identifier: self.identifier, harts: self.harts });
+        }
+        core::mem::take(&mut self.frames).free();
+        self.shared.clear();
+    }
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        // Empty after `after`. Otherwise safety is worth more than memory.
+        core::mem::forget(core::mem::take(&mut self.shared));
+    }
+}
+
+/// How a hart comes into an address space: write [`Entry::satp`], then flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the hart must write `satp` and flush"]
+pub struct Entry {
+    /// Physical address of the root.
+    pub root: u64,
+    /// The identifier; 0 if the machine has none.
+    pub identifier: u16,
+    /// What the hart must flush after it wrote `satp`.
+    pub flush: LocalFlush,
+}
+
+impl Entry {
+    /// The value of `satp`: mode Sv39, identifier, root.
+    #[must_use]
+    pub const fn satp(&self) -> u64 {
+        (8 << 60) | ((self.identifier as u64) << 44) | (self.root / PAGE_SIZE)
+    }
+}
+
+/// A range of addresses as users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionView {
+    /// The addresses.
+    pub range: Range<u64>,
+    /// What the program may do there.
+    pub protection: Protection,
+    /// What it is for.
+    pub name: &'static str,
+}
+
+#[derive(Debug)]
+struct Region {
+    start: u64,
+    end: u64,
+    protection: Protection,
+    backing: Backing,
+    name: &'static str,
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// Pages of zeros, made when touched. The page table owns them.
+    Anonymous,
+    /// One frame for each page. The region keeps them.
+    Shared { frames: Vec<SharedFrame>, sharing: Sharing },
+    /// Contiguous pages of a device from this address on.
+    Device(u64),
+}
+
+impl Region {
+    fn permits(&self, protection: Protection) -> bool {
+        match self.backing {
+            Backing::Anonymous => true,
+            Backing::Shared { sharing: Sharing::ReadWrite, .. } => true,
+            Backing::Shared { sharing: Sharing::ReadOnly, .. } => !protection.allows(Access::Write),
+            Backing::Device(_) => !protection.allows(Access::Execute),
+        }
+    }
+
+    fn joins(&self, next: &Self) -> bool {
+        matches!((&self.backing, &next.backing), (Backing::Anonymous, Backing::Anonymous))
+            && self.end == next.start
+            && self.protection == next.protection
+            && self.name == next.name
+    }
+}
+
+/// A page whose place in the direct map is known.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    /// The page, if it may be read; else [`NO_PAGE`].
+    readable: u64,
+    /// The page, if it may be written; else [`NO_PAGE`].
+    writable: u64,
+    pointer: *mut u8,
+}
+
+const NO_PAGE: u64 = u64::MAX;
+const RECENT: usize = 4;
+
+impl Recent {
+    const NONE: Self = Self { readable: NO_PAGE, writable: NO_PAGE, pointer: core::ptr::null_mut() };
+}
+
+/// The address space of one process.
+#[derive(Debug)]
+pub struct AddressSpace {
+    table: PageTable,
+    /// Sorted by address; never overlapping.
+    regions: Vec<Region>,
+    limits: Limits,
+    /// Anonymous pages that exist.
+    resident: usize,
+    break_start: u64,
+    break_end: u64,
+    recent: [Recent; RECENT],
+    context: Context,
+    /// Harts whose `satp` names this space.
+    active: u64,
+    /// Harts whose TLB may have entries of it.
+    seen: u64,
+    /// Harts that must flush it when they next enter.
+    stale: u64,
+}
+
+// SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that the page table owns; they
+// are used under `&mut self` only.
+unsafe impl Send for AddressSpace {}
+
+impl AddressSpace {
+    /// An address space with nothing in its user half.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if there is no frame for the root.
+    pub fn new(kernel: &KernelHalf, root: RootSize, limits: Limits) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            table: PageTable::new(kernel, root)?,
+            regions: Vec::new(),
+            limits,
+            resident: 0,
+            break_start: 0,
+            break_end: 0,
+            recent: [Recent::NONE; RECENT],
+            context: Context::default(),
+            active: 0,
+            seen: 0,
+            stale: 0,
+        })
+    }
+
+    // ---- harts ----
+
+    /// Makes the space ready for a hart that is about to run a program in it. The hart must then write `satp` and flush as the entry says.
+    pub fn enter(&mut self, identifiers: &Identifiers, hart: usize) -> Entry {
+        debug_assert!(hart < MAX_HARTS);
+        let mut flush = identifiers.enter(&mut self.context, hart);
+        let identifier = self.context.number();
+        let bit = 1u64 << (hart % 64);
+        if self.stale & bit != 0 {
+            self.stale &= !bit;
+            if flush == LocalFlush::Nothing {
+                flush = LocalFlush::Identifier(identifier);
+            }
+        }
+        self.active |= bit;
+        self.seen |= bit;
+        Entry { root: self.table.root_address(), identifier, flush }
+    }
+
+    /// The hart's `satp` names another space now. Before this has been called for every hart that entered, the space must
+    /// not be dropped (it would leak, since harts walk its tables).
+    pub fn leave(&mut self, hart: usize) {
+        self.active &= !(1u64 << (hart % 64));
+    }
+
+    /// Bit `h`: hart `h` has entered and not left.
+    #[must_use]
+    pub fn active_harts(&self) -> u64 {
+        self.active
+    }
+
+    // ---- looking ----
+
+    /// Anonymous pages that exist.
+    #[must_use]
+    pub fn resident_frames(&self) -> usize {
+        self.resident
+    }
+
+    /// Frames that exist only for this space: its pages and its page tables.
+    #[must_use]
+    pub fn owned_frames(&self) -> usize {
+        self.resident + self.table.table_frames()
+    }
+
+    /// The physical address of the root.
+    #[must_use]
+    pub fn root_address(&self) -> u64 {
+        self.table.root_address()
+    }
+
+    /// All regions in ascending order.
+    pub fn regions(&self) -> impl Iterator<Item = RegionView> + '_ {
+        self.regions.iter().map(Self::view)
+    }
+
+    /// The region that contains the address.
+    #[must_use]
+    pub fn region_at(&self, address: u64) -> Option<RegionView> {
+        self.find(address).map(|index| Self::view(&self.regions[index]))
+    }
+
+    fn view(region: &Region) -> RegionView {
+        RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
+    }
+
+    /// Index of the first region that ends above the address.
+    fn first_above(&self, address: u64) -> usize {
+        self.regions.partition_point(|region| region.end <= address)
+    }
+
+    fn find(&self, address: u64) -> Option<usize> {
+        let index = self.first_above(address);
+        (self.regions.get(index)?.start <= address).then_some(index)
+    }
+
+    fn is_free(&self, range: &Range<u64>) -> bool {
+        self.regions.get(self.first_above(range.start)).is_none_or(|region| region.start >= range.end)
+    }
+
+    // ---- mapping ----
+
+    /// Maps pages of zeros, which are made when they are first touched. `length` is rounded up to whole pages.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map_anonymous(
+        &mut self,
+        placement: Placement,
+        length: u64,
+        protection: Protection,
+        name: &'static str,
+    ) -> Result<(u64, Flush), MapError> {
+        self.insert(placement, length, protection, Backing::Anonymous, name)
+    }
+
+    /// Maps frames that others have too: the vDSO, files, pages shared with the kernel. The pages are entered in the page table at once, as far as
+    /// there is memory for tables; the rest when touched.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map_shared(
+        &mut self,
+        placement: Placement,
+        frames: Vec<SharedFrame>,
+        sharing: Sharing,
+        protection: Protection,
+        name: &'static str,
+    ) -> Result<(u64, Flush), MapError> {
+        let length = frames.len() as u64 * PAGE_SIZE;
+        let (start, flush) = self.insert(placement, length, protection, Backing::Shared { frames, sharing }, name)?;
+        self.enter_kept(start);
+        Ok((start, flush))
+    }
+
+    /// Maps the registers of a device for a program that drives it; never executable.
+    ///
+    /// # Errors
+    /// See [`MapError`]; [`MapError::Forbidden`] if there is memory among the addresses.
+    pub fn map_device(
+        &mut self,
+        placement: Placement,
+        device: Range<u64>,
+        protection: Protection,
+        name: &'static str,
+    ) -> Result<(u64, Flush), MapError> {
+        let mut page = device.start;
+        while page < device.end {
+            DevicePage::new(page).ok_or(MapError::Forbidden)?;
+            page = page.checked_add(PAGE_SIZE).ok_or(MapError::InvalidRange)?;
+        }
+        let length = device.end.saturating_sub(device.start);
+        self.insert(placement, length, protection, Backing::Device(device.start), name)
+    }
+
+    /// Unmaps whatever is mapped in a range of whole pages.
+    ///
+    /// # Errors
+    /// See [`MapError`]. A range with nothing in it is no error.
+    pub fn unmap(&mut self, range: Range<u64>) -> Result<Flush, MapError> {
+        check(&range)?;
+        let mut shared = Vec::new();
+        let inside = self.isolate(&range, &mut shared)?;
+        Ok(self.remove(inside, range, shared))
+    }
+
+    /// Changes the protection of a range of whole pages, all of which must be mapped.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Result<Flush, MapError> {
+        check(&range)?;
+        let mut next = range.start;
+        for region in &self.regions[self.first_above(range.start)..] {
+            if region.start > next || next >= range.end {
+                break;
+            }
+            if !region.permits(protection) {
+                return Err(MapError::Forbidden);
+            }
+            next = region.end;
+        }
+        if next < range.end {
+            return Err(MapError::NotMapped);
+        }
+        self.split(range.start)?;
+        self.split(range.end)?;
+        let inside = self.first_above(range.start)..self.first_above(range.end - 1) + 1;
+        for region in &mut self.regions[inside.clone()] {
+            region.protection = protection;
+        }
+        let unmapped = self.table.protect(range, protection);
+        self.join(inside.start.saturating_sub(1)..inside.end + 1);
+        Ok(self.flush(unmapped, Vec::new()))
+    }
+
+    fn insert(
+        &mut self,
+        placement: Placement,
+        length: u64,
+        protection: Protection,
+        backing: Backing,
+        name: &'static str,
+    ) -> Result<(u64, Flush), MapError> {
+        let length = length.checked_next_multiple_of(PAGE_SIZE).ok_or(MapError::NoSpace)?;
+        if length == 0 {
+            return Err(MapError::InvalidRange);
+        }
+        let start = self.place(placement, length)?;
+        let range = start..start + length;
+        let region = Region { start, end: range.end, protection, backing, name };
+        if !region.permits(protection) {
+            return Err(MapError::Forbidden);
+        }
+        let mut shared = Vec::new();
+        let inside = self.isolate(&range, &mut shared)?;
+        self.make_room(inside.len())?;
+        // Nothing below fails.
+        let index = inside.start;
+        let flush = self.remove(inside, range, shared);
+        self.regions.insert(index, region);
+        self.join(index.saturating_sub(1)..index + 2);
+        Ok((start, flush))
+    }
+
+    fn place(&self, placement: Placement, length: u64) -> Result<u64, MapError> {
+        let at = |start: u64| {
+            let range = start..start.checked_add(length).ok_or(MapError::InvalidRange)?;
+            check(&range).map(|()| range)
+        };
+        match placement {
+            Placement::Fixed(start) => at(start).map(|range| range.start),
+            Placement::FixedIfFree(start) => {
+                let range = at(start)?;
+                if self.is_free(&range) { Ok(start) } else { Err(MapError::Occupied) }
+            }
+            Placement::Near(hint) => match at(hint / PAGE_SIZE * PAGE_SIZE) {
+                Ok(range) if self.is_free(&range) => Ok(range.start),
+                _ => self.search(length),
+            },
+            Placement::Anywhere => self.search(length),
+        }
+    }
+
+    /// The highest free range in the mapping area.
+    fn search(&self, length: u64) -> Result<u64, MapError> {
+        let mut end = MAPPING_AREA.end;
+        let fits = |start: u64, end: u64| end >= start && end - start >= length;
+        for region in self.regions.iter().rev() {
+            if region.start >= end {
+                continue;
+            }
+            if fits(region.end.max(MAPPING_AREA.start), end) {
+                break;
+            }
+            end = end.min(region.start);
+        }
+        if fits(MAPPING_AREA.start, end) { Ok(end - length) } else { Err(MapError::NoSpace) }
+    }
+
+    /// Makes sure that no region crosses the address. Changes nothing that anybody could see.
+    fn split(&mut self, address: u64) -> Result<(), MapError> {
+        let Some(index) = self.find(address).filter(|&index| self.regions[index].start < address) else {
+            return Ok(());
+        };
+        self.make_room(0)?;
+        let region = &mut self.regions[index];
+        let pages = ((address - region.start) / PAGE_SIZE) as usize;
+        let backing = match &mut region.backing {
+            Backing::Anonymous => Backing::Anonymous,
+            Backing::Shared { frames, sharing } => {
+                let mut rest = Vec::new();
+                rest.try_reserve_exact(frames.len() - pages).map_err(|_| MapError::OutOfMemory)?;
+                rest.extend(frames.drain(pages..));
+                Backing::Shared { frames: rest, sharing: *sharing }
+            }
+            Backing::Device(first) => Backing::Device(*first + (address - region.start)),
+        };
+        let rest =
+            Region { start: address, end: region.end, protection: region.protection, backing, name: region.name };
+        region.end = address;
+        self.regions.insert(index + 1, rest);
+        Ok(())
+    }
+
+    /// Makes sure that one more region can be inserted after `leaving` ones are removed.
+    fn make_room(&mut self, leaving: usize) -> Result<(), MapError> {
+        if self.regions.len() - leaving >= self.limits.regions {
+            return Err(MapError::TooManyRegions);
+        }
+        self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)
+    }
+
+    /// Splits at the ends of a range, reserves memory for the frames to be released, and says which regions are inside.
+    fn isolate(&mut self, range: &Range<u64>, shared: &mut Vec<SharedFrame>) -> Result<Range<usize>, MapError> {
+        self.split(range.start)?;
+        self.split(range.end)?;
+        let first = self.first_above(range.start);
+        let end = first + self.regions[first..].partition_point(|region| region.start < range.end);
+        let released = self.regions[first..end].iter().map(|region| match &region.backing {
+            Backing::Shared { frames, .. } => frames.len(),
+            Backing::Anonymous | Backing::Device(_) => 0,
+        });
+        shared.try_reserve_exact(released.sum()).map_err(|_| MapError::OutOfMemory)?;
+        Ok(first..end)
+    }
+
+    /// Removes the regions, which lie in `range`, and their pages. `shared` has room for their frames.
+    fn remove(&mut self, regions: Range<usize>, range: Range<u64>, mut shared: Vec<SharedFrame>) -> Flush {
+        if regions.is_empty() {
+            return Flush::default();
+        }
+        for region in self.regions.drain(regions) {
+            if let Backing::Shared { frames, .. } = region.backing {
+                shared.extend(frames);
+            }
+        }
+        let unmapped = self.table.unmap(range);
+        self.resident -= unmapped.pages();
+        self.flush(unmapped, shared)
+    }
+
+    /// Joins neighbours among the regions with these indices where they are alike.
+    fn join(&mut self, indices: Range<usize>) {
+        let mut index = indices.end.min(self.regions.len());
+        while index > indices.start + 1 {
+            index -= 1;
+            if self.regions[index - 1].joins(&self.regions[index]) {
+                self.regions[index - 1].end = self.regions[index].end;
+                self.regions.remove(index);
+            }
+        }
+    }
+
+    fn flush(&mut self, unmapped: Unmapped, shared: Vec<SharedFrame>) -> Flush {
+        self.recent = [Recent::NONE; RECENT];
+        let (scope, frames) = unmapped.into_parts();
+        let mut harts = 0;
+        if scope != Scope::Nothing {
+            harts = self.active;
+            self.stale |= self.seen & !self.active;
+        }
+        Flush { scope, identifier: self.context.number(), harts, frames, shared }
+    }
+
+    // ---- the break ----
+
+    /// Sets where the area that `brk` grows begins (rounded up to a page): after the program's data. Once for each program.
+    pub fn set_break_start(&mut self, start: u64) {
+        self.break_start = start.div_ceil(PAGE_SIZE) * PAGE_SIZE;
+        self.break_end = self.break_start;
+    }
+
+    /// The end of the break area.
+    #[must_use]
+    pub fn break_end(&self) -> u64 {
+        self.break_end
+    }
+
+    /// Moves the end of the break area, to any byte.
+    ///
+    /// # Errors
+    /// See [`MapError`]; the break stays where it is.
+    pub fn set_break(&mut self, end: u64) -> Result<Flush, MapError> {
+        if end < self.break_start || end > MAPPING_AREA.end {
+            return Err(MapError::InvalidRange);
+        }
+        let old = self.break_end.next_multiple_of(PAGE_SIZE);
+        let new = end.next_multiple_of(PAGE_SIZE);
+        let flush = if new > old {
+            self.map_anonymous(Placement::FixedIfFree(old), new - old, Protection::ReadWrite, BREAK_NAME)?.1
+        } else if new < old {
+            self.unmap(new..old)?
+        } else {
+            Flush::default()
+        };
+        self.break_end = end;
+        Ok(flush)
+    }
+
+    // ---- pages ----
+
+    /// Makes the page at the address accessible, if its region permits the access: called on a page fault.
+    ///
+    /// After success the hart that faulted must flush the page locally, since it may remember that it was not there.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn fault(&mut self, address: u64, access: Access) -> Result<(), Fault> {
+        let region = &self.regions[self.find(address).ok_or(Fault::NotMapped)?];
+        if !region.protection.allows(access) {
+            return Err(Fault::Protection);
+        }
+        let page = address / PAGE_SIZE * PAGE_SIZE;
+        let offset = page - region.start;
+        let mapped = match &region.backing {
+            _ if self.table.resolve(page, access).is_some() => return Ok(()),
+            Backing::Anonymous => {
+                // A page may need two tables.
+                if self.resident + self.table.table_frames() + 3 > self.limits.frames {
+                    return Err(Fault::OutOfMemory);
+                }
+                let frame = Frame::allocate_zeroed()?;
+                let mapped = self.table.map(page, Leaf::Owned(frame), region.protection).map_err(|(error, _)| error);
+                self.resident += usize::from(mapped.is_ok());
+                mapped
+            }
+            Backing::Shared { frames, .. } => {
+                let frame = frames.get((offset / PAGE_SIZE) as usize).ok_or(Fault::NotMapped)?;
+                self.table.map_kept(page, frame, region.protection)
+            }
+            Backing::Device(first) => {
+                let device = DevicePage::new(first + offset).ok_or(Fault::NotMapped)?;
+                self.table.map(page, Leaf::Device(device), region.protection).map_err(|(error, _)| error)
+            }
+        };
+        mapped.map_err(|error| match error {
+            sv39::MapError::OutOfMemory => Fault::OutOfMemory,
+            sv39::MapError::InvalidAddress | sv39::MapError::Occupied => Fault::Protection,
+        })
+    }
+
+    /// Makes all pages of the range now, instead of when they are touched.
+    ///
+    /// # Errors
+    /// The first page's that cannot be made; those before it stay.
+    pub fn populate(&mut self, range: Range<u64>) -> Result<(), Fault> {
+        let mut page = range.start / PAGE_SIZE * PAGE_SIZE;
+        while page < range.end {
+            let protection = self.region_at(page).ok_or(Fault::NotMapped)?.protection;
+            let access = [Access::Read, Access::Execute].into_iter().find(|access| protection.allows(*access));
+            self.fault(page, access.ok_or(Fault::Protection)?)?;
+            page += PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    fn enter_kept(&mut self, start: u64) {
+        let Some(index) = self.find(start) else { return };
+        let region = &self.regions[index];
+        let Backing::Shared { frames, .. } = &region.backing else { return };
+        for (page, frame) in frames.iter().enumerate() {
+            if self.table.map_kept(region.start + page as u64 * PAGE_SIZE, frame, region.protection).is_err() {
+                return;
+            }
+        }
+    }
+
+    // ---- the kernel's accesses ----
+
+    /// Where the page is in the direct map, if the program may access it so.
+    #[inline(always)]
+    fn page(&mut self, page: u64, access: Access) -> Result<*mut u8, Fault> {
+        let recent = &self.recent[(page / PAGE_SIZE) as usize % RECENT];
+        let known = match access {
+            Access::Read => recent.readable == page,
+            Access::Write => recent.writable == page,
+            Access::Execute => false,
+        };
+        if known { Ok(recent.pointer) } else { self.page_slowly(page, access) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn page_slowly(&mut self, page: u64, access: Access) -> Result<*mut u8, Fault> {
+        let address = match self.table.resolve(page, access) {
+            Some(address) => address,
+            None => {
+                self.fault(page, access)?;
+                self.table.resolve(page, access).ok_or(Fault::Protection)?
+            }
+        };
+        if crate::frames::manages(&(address..address + PAGE_SIZE)) {
+            let pointer = bytes::pointer(address);
+            let allowed = |access| if self.table.resolve(page, access).is_some() { page } else { NO_PAGE };
+            self.recent[(page / PAGE_SIZE) as usize % RECENT] =
+                Recent { readable: allowed(Access::Read), writable: allowed(Access::Write), pointer };
+            Ok(pointer)
+        } else {
+            // The kernel copies no device registers for programs.
+            Err(Fault::Protection)
+        }
+    }
+
+    /// Visits the bytes of a user range in order, in pieces that do not cross a page, for a copy between user memory and something else (a
+    /// device's buffer, a pipe). `visit` says how many bytes of the piece it used; fewer than there are end the transfer.
+    ///
+    /// Returns how many bytes were used.
+    ///
+    /// # Errors
+    /// [`Interrupted`] at the first page that does not permit `access`; all pieces before it have been visited.
+    pub fn for_each_slice(
+        &mut self,
+        address: u64,
+        length: usize,
+        access: Access,
+        mut visit: impl FnMut(&UserBytes<'_>) -> usize,
+    ) -> Result<usize, Interrupted> {
+        if length == 0 {
+            return Ok(0);
+        }
+        check_bytes(address, length).map_err(|fault| Interrupted { done: 0, fault })?;
+        let mut done = 0;
+        while done < length {
+            let at = address + done as u64;
+            let within = (at % PAGE_SIZE) as usize;
+            let piece = (PAGE_SIZE as usize - within).min(length - done);
+            let page = self.page(at - within as u64, access).map_err(|fault| Interrupted { done, fault })?;
+            // SAFETY: the page's frame is kept by the page table or by its region as long as `self` is borrowed, and the piece is inside the page.
+            let bytes = unsafe { UserBytes::from_pointer(page.wrapping_add(within), piece) };
+            let used = visit(&bytes).min(piece);
+            done += used;
+            if used < piece {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The bytes, if they lie in one page.
+    #[inline(always)]
+    fn one_page(&mut self, address: u64, length: usize, access: Access) -> Option<Result<UserBytes<'_>, Fault>> {
+        let within = (address % PAGE_SIZE) as usize;
+        if length > PAGE_SIZE as usize - within {
+            return None;
+        }
+        Some(self.page(address - within as u64, access).map(|page| {
+            // SAFETY: as in `for_each_slice`.
+            unsafe { UserBytes::from_pointer(page.wrapping_add(within), length) }
+        }))
+    }
+
+    /// Copies user memory into the buffer.
+    ///
+    /// # Errors
+    /// See [`Fault`]; the buffer may have been filled up to the page that faulted.
+    #[inline]
+    pub fn copy_in(&mut self, address: u64, destination: &mut [u8]) -> Result<(), Fault> {
+        if destination.is_empty() {
+            return Ok(());
+        }
+        if let Some(bytes) = self.one_page(address, destination.len(), Access::Read) {
+            bytes?.copy_to(destination);
+            return Ok(());
+        }
+        let length = destination.len();
+        let mut rest = destination;
+        self.for_each_slice(address, length, Access::Read, |bytes| {
+            let (piece, after) = core::mem::take(&mut rest).split_at_mut(bytes.len());
+            rest = after;
+            bytes.copy_to(piece)
+        })
+        .map(|_| ())
+        .map_err(|interrupted| interrupted.fault)
+    }
+
+    /// Copies the buffer into user memory.
+    ///
+    /// # Errors
+    /// See [`Fault`]; the pages before the one that faulted may have been written.
+    #[inline]
+    pub fn copy_out(&mut self, address: u64, source: &[u8]) -> Result<(), Fault> {
+        if source.is_empty() {
+            return Ok(());
+        }
+        if let Some(bytes) = self.one_page(address, source.len(), Access::Write) {
+            bytes?.copy_from(source);
+            return Ok(());
+        }
+        let mut rest = source;
+        self.for_each_slice(address, source.len(), Access::Write, |bytes| {
+            let (piece, after) = rest.split_at(bytes.len());
+            rest = after;
+            bytes.copy_from(piece)
+        })
+        .map(|_| ())
+        .map_err(|interrupted| interrupted.fault)
+    }
+
+    /// Fills user memory with zeros.
+    ///
+    /// # Errors
+    /// See [`Fault`]; the pages before the one that faulted may have been written.
+    pub fn zero(&mut self, address: u64, length: usize) -> Result<(), Fault> {
+        self.for_each_slice(address, length, Access::Write, |bytes| {
+            bytes.zero();
+            bytes.len()
+        })
+        .map(|_| ())
+        .map_err(|interrupted| interrupted.fault)
+    }
+
+    /// Reads a 32-bit number, at once if it is aligned.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn read_u32(&mut self, address: u64) -> Result<u32, Fault> {
+        if address.is_multiple_of(4) {
+            return Ok(self.atomic_u32(address, Access::Read)?.load(Ordering::Relaxed));
+        }
+        let mut bytes = [0; 4];
+        self.copy_in(address, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Writes a 32-bit number, at once if it is aligned.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn write_u32(&mut self, address: u64, value: u32) -> Result<(), Fault> {
+        if address.is_multiple_of(4) {
+            self.atomic_u32(address, Access::Write)?.store(value, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.copy_out(address, &value.to_le_bytes())
+    }
+
+    /// Reads a 64-bit number, at once if it is aligned.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn read_u64(&mut self, address: u64) -> Result<u64, Fault> {
+        if address.is_multiple_of(8) {
+            return Ok(self.atomic_u64(address, Access::Read)?.load(Ordering::Relaxed));
+        }
+        let mut bytes = [0; 8];
+        self.copy_in(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Writes a 64-bit number, at once if it is aligned.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn write_u64(&mut self, address: u64, value: u64) -> Result<(), Fault> {
+        if address.is_multiple_of(8) {
+            self.atomic_u64(address, Access::Write)?.store(value, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.copy_out(address, &value.to_le_bytes())
+    }
+
+    /// A 32-bit word that the program may change at the same time. With [`Access::Read`], only load it: the page may be shared read-only.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    fn atomic_u32(&mut self, address: u64, access: Access) -> Result<&AtomicU32, Fault> {
+        match self.one_page(address, 4, access) {
+            Some(bytes) => bytes?.atomic_u32(0).ok_or(Fault::Misaligned),
+            None => Err(Fault::Misaligned),
+        }
+    }
+
+    #[inline]
+    fn atomic_u64(&mut self, address: u64, access: Access) -> Result<&AtomicU64, Fault> {
+        match self.one_page(address, 8, access) {
+            Some(bytes) => bytes?.atomic_u64(0).ok_or(Fault::Misaligned),
+            None => Err(Fault::Misaligned),
+        }
+    }
+
+    /// Changes the aligned 32-bit word from `old` to `new` if it is `old`, as one operation that programs on other harts see as such. `Ok(Err(found))` if it
+    /// is something else.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn compare_exchange_u32(&mut self, address: u64, old: u32, new: u32) -> Result<Result<u32, u32>, Fault> {
+        let word = self.atomic_u32(address, Access::Write)?;
+        Ok(word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire))
+    }
+
+    /// Loads the aligned 32-bit word with acquire order: what a futex compares.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn load_u32(&mut self, address: u64) -> Result<u32, Fault> {
+        Ok(self.atomic_u32(address, Access::Read)?.load(Ordering::Acquire))
+    }
+
+    /// Stores the aligned 32-bit word with release order.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn store_u32(&mut self, address: u64, value: u32) -> Result<(), Fault> {
+        self.atomic_u32(address, Access::Write)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Copies a string that ends with a zero byte, without the zero, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// See [`StringError`].
+    pub fn copy_in_string(&mut self, address: u64, limit: usize) -> Result<Vec<u8>, StringError> {
+        let mut string = Vec::new();
+        let mut piece = [0; 64];
+        let mut at = address;
+        loop {
+            // Up to the next multiple of the piece's size, so that a piece never crosses a page.
+            let length = piece.len() - (at % piece.len() as u64) as usize;
+            let piece = &mut piece[..length];
+            self.copy_in(at, piece)?;
+            let end = piece.iter().position(|&byte| byte == 0);
+            let found = &piece[..end.unwrap_or(length)];
+            if string.len() + found.len() > limit {
+                return Err(StringError::TooLong);
+            }
+            string.try_reserve(found.len()).map_err(|_| Fault::OutOfMemory)?;
+            string.extend_from_slice(found);
+            if end.is_some() {
+                return Ok(string);
+            }
+            at += length as u64;
+        }
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        if self.active != 0 {
+            // A hart still walks the tables. Leaking them is the safe way out of a mistake of the kernel.
+            debug_assert!(false, "an address space was dropped before every hart had left it");
+            core::mem::forget(core::mem::take(&mut self.regions));
+            self.table.leak();
+        }
+    }
+}
+
+/// Whether a range is of whole pages, not empty, and in the user half.
+fn check(range: &Range<u64>) -> Result<(), MapError> {
+    let aligned = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
+    if aligned && range.start < range.end && USER.start <= range.start && range.end <= USER.end {
+        Ok(())
+    } else {
+        Err(MapError::InvalidRange)
+    }
+}
+
+/// Whether bytes are in the user half.
+fn check_bytes(address: u64, length: usize) -> Result<(), Fault> {
+    match address.checked_add(length as u64) {
+        Some(end) if address >= USER.start && end <= USER.end => Ok(()),
+        _ => Err(Fault::NotMapped),
+    }
+}

@@ -1,0 +1,663 @@
+//! Sv39 page tables as data (RISC-V privileged specification, "Sv39: Page-Based 39-bit Virtual-Memory System").
+//!
+//! A [`PageTable`] owns the frames of its tables and of the pages mapped with [`Leaf::Owned`]. Changing it changes memory only; what the TLBs of
+//! the harts still remember is returned as an [`Unmapped`], which also holds the frames that were mapped, so that they cannot be
+//! freed before the flush (FLUSH-BEFORE-FREE).
+//!
+//! # Entries
+//! Accessed and dirty bits are set from the start: nobody here looks at them, and harts differ in whether they set
+//! them or fault. The two bits that the hardware leaves to software say whose the page is:
+//!
+//! | valid | bit 8 | meaning |
+//! |---|---|---|
+//! | 1 | 1 | mapped; the entry owns the frame |
+//! | 1 | 0 | mapped; somebody else keeps the frame, or it is a device |
+//! | 0 | 1 or 0 | not accessible (protection [`Protection::None`]), but the page is still known and may become accessible again |
+//!
+//! An empty entry is zero as a whole; page 0 of physical memory is never mapped.
+//!
+//! The second kind is not available outside of this crate except for devices, since the compiler could not check who
+//! keeps the frame; [`crate::space`] keeps it in its list of regions.
+//!
+//! A table's record counts its entries that are not empty, so that a table is removed with its last page.
+//!
+//! # The kernel's half
+//! Root entries 256 to 511 are copies of the kernel's (KERNEL-HALF), so that a trap needs no switch of tables.
+//!
+//! # Large roots
+//! `hgatp` in mode Sv39x4 wants a root of 16 KiB whose first 512 entries have the format of a Sv39 root. A root of that size serves
+//! `satp` and `hgatp` at the same time: kernel entries lack the user bit, which the second stage refuses.
+
+use crate::bytes;
+use crate::frames::{self, Block, Frame, FrameList, OutOfMemory, SharedFrame};
+use crate::{MAX_HARTS, PAGE_SIZE};
+use core::fmt;
+use core::num::NonZeroU32;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Addresses that programs may use: everything in the lower half but the first page, so that null is never valid.
+pub const USER: Range<u64> = 0x1000..0x40_0000_0000;
+
+/// Entries in a table.
+const ENTRIES: usize = 512;
+/// Root entries of the user half.
+const USER_ENTRIES: usize = ENTRIES / 2;
+/// Bytes under one entry of the middle level.
+const MIDDLE: u64 = 512 * PAGE_SIZE;
+/// Bytes under one entry of the root.
+const TOP: u64 = 512 * MIDDLE;
+
+const VALID: u64 = 1 << 0;
+const READ: u64 = 1 << 1;
+const WRITE: u64 = 1 << 2;
+const EXECUTE: u64 = 1 << 3;
+const USER_BIT: u64 = 1 << 4;
+const GLOBAL: u64 = 1 << 5;
+const ACCESSED: u64 = 1 << 6;
+const DIRTY: u64 = 1 << 7;
+const OWNED: u64 = 1 << 8;
+const LEAF: u64 = READ | WRITE | EXECUTE;
+const NUMBER_SHIFT: u32 = 10;
+const NUMBER_MASK: u64 = (1 << 44) - 1;
+
+/// What a program may do with a page. Writable and executable at once does not exist (W^X), nor does writable without
+/// readable, which the hardware reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing; the contents are kept.
+    None,
+    /// Read.
+    Read,
+    /// Read and write.
+    ReadWrite,
+    /// Execute only.
+    Execute,
+    /// Read and execute.
+    ReadExecute,
+}
+
+/// Writable and executable memory was asked for. Map it writable, fill it, then change the protection to executable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WritableAndExecutable;
+
+impl fmt::Display for WritableAndExecutable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .write_str("memory is never writable and executable: map it writable, fill it, then make it executable")
+    }
+}
+
+impl core::error::Error for WritableAndExecutable {}
+
+impl Protection {
+    /// From the bits of `mmap` and of ELF segments as Linux numbers them for `mmap`: 1 read, 2 write, 4 execute. Write implies read.
+    ///
+    /// # Errors
+    /// [`WritableAndExecutable`] if both are asked for. Other bits are ignored.
+    pub fn from_bits(bits: u32) -> Result<Self, WritableAndExecutable> {
+        Ok(match (bits & 4 != 0, bits & 2 != 0, bits & 1 != 0) {
+            (true, true, _) => return Err(WritableAndExecutable),
+            (true, false, true) => Self::ReadExecute,
+            (true, false, false) => Self::Execute,
+            (false, true, _) => Self::ReadWrite,
+            (false, false, true) => Self::Read,
+            (false, false, false) => Self::None,
+        })
+    }
+
+    /// Whether the access is allowed.
+    #[must_use]
+    #[inline]
+    pub fn allows(self, access: Access) -> bool {
+        let bit = match access {
+            Access::Read => READ,
+            Access::Write => WRITE,
+            Access::Execute => EXECUTE,
+        };
+        self.bits() & bit != 0
+    }
+
+    const fn bits(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Read => READ,
+            Self::ReadWrite => READ | WRITE,
+            Self::Execute => EXECUTE,
+            Self::ReadExecute => READ | EXECUTE,
+        }
+    }
+
+    fn of(entry: u64) -> Self {
+        match (entry & VALID != 0, entry & LEAF) {
+            (false, _) => Self::None,
+            (true, READ) => Self::Read,
+            (true, EXECUTE) => Self::Execute,
+            (true, bits) if bits & WRITE != 0 => Self::ReadWrite,
+            (true, _) => Self::ReadExecute,
+        }
+    }
+
+    /// The bits of a user leaf.
+    const fn user_leaf(self) -> u64 {
+        match self {
+            Self::None => 0,
+            _ => self.bits() | VALID | USER_BIT | ACCESSED | DIRTY,
+        }
+    }
+}
+
+/// One access to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store, or an atomic.
+    Write,
+    /// An instruction fetch.
+    Execute,
+}
+
+/// Why nothing was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// The address is not the start of a page of the user half. Do not repeat.
+    InvalidAddress,
+    /// There is a page already. Unmap it first.
+    Occupied,
+    /// There is no frame for a table. Free memory and repeat.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for MapError {
+    fn from(OutOfMemory: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::InvalidAddress => "not the start of a page that a program may use",
+            Self::Occupied => "a page is mapped there already",
+            Self::OutOfMemory => "no memory for a page table",
+        })
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// What a page consists of.
+#[derive(Debug)]
+pub enum Leaf {
+    /// A frame that belongs to the table from now on.
+    Owned(Frame),
+    /// The page of a device at this physical address.
+    Device(DevicePage),
+}
+
+/// The physical address of a page that is not memory: proof that mapping it cannot touch anybody's frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePage(u64);
+
+impl DevicePage {
+    /// `None` if the address is not that of a page, is zero, or if there is memory that the frame allocator manages.
+    #[must_use]
+    pub fn new(address: u64) -> Option<Self> {
+        let fits = address != 0 && address.is_multiple_of(PAGE_SIZE) && address / PAGE_SIZE <= NUMBER_MASK;
+        (fits && !frames::manages(&(address..address.saturating_add(PAGE_SIZE)))).then_some(Self(address))
+    }
+}
+
+/// What [`PageTable::translate`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The physical address.
+    pub address: u64,
+    /// What the program may do there.
+    pub protection: Protection,
+}
+
+/// Which part of the address space the TLBs must forget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Nothing that a TLB could know was changed.
+    #[default]
+    Nothing,
+    /// The pages of this range of virtual addresses.
+    Pages(Range<u64>),
+    /// The whole address space, because tables were removed, and harts may remember those too.
+    All,
+}
+
+impl Scope {
+    fn add_page(&mut self, page: u64) {
+        let end = page + PAGE_SIZE;
+        match self {
+            Self::Nothing => *self = Self::Pages(page..end),
+            Self::Pages(pages) => *pages = pages.start.min(page)..pages.end.max(end),
+            Self::All => {}
+        }
+    }
+}
+
+/// What was taken from a page table: the TLBs must forget `scope`, and then the frames may be freed.
+///
+/// Dropping it without the flush leaks the frames, since using them again would let a program write to them.
+#[derive(Debug, Default)]
+#[must_use = "the TLBs still know the pages: flush them and call `flushed`"]
+pub struct Unmapped {
+    scope: Scope,
+    frames: FrameList,
+    /// Pages whose frames were owned.
+    pages: usize,
+}
+
+impl Unmapped {
+    /// What must be flushed.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// Pages, not tables, in this value: what the address space no longer has.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Frees the frames after `flush` has made all harts that may know the pages forget them. `flush` is not called if there is nothing to
+    /// forget.
+    pub fn after(self, flush: impl FnOnce(&Scope)) {
+        if self.scope != Scope::Nothing {
+            flush(&self.scope);
+        }
+        self.frames.free();
+    }
+
+    pub(crate) fn into_parts(self) -> (Scope, FrameList) {
+        (self.scope, self.frames)
+    }
+}
+
+/// The kernel's 256 root entries.
+#[derive(Clone, Debug)]
+pub struct KernelHalf {
+    entries: [u64; USER_ENTRIES],
+}
+
+impl KernelHalf {
+    /// The upper half of the kernel's root. The kernel must not change its root entries afterwards.
+    #[must_use]
+    pub const fn new(entries: [u64; USER_ENTRIES]) -> Self {
+        Self { entries }
+    }
+
+    /// No kernel: for tests.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { entries: [0; USER_ENTRIES] }
+    }
+}
+
+/// How large the root is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootSize {
+    /// One page: for `satp`.
+    Page,
+    /// 16 KiB, aligned: for `satp` and `hgatp` (Sv39x4) both.
+    Shared,
+}
+
+/// A root with its tables.
+#[derive(Debug)]
+pub struct PageTable {
+    root: Block,
+    /// Frames in tables below the root.
+    tables: usize,
+}
+
+/// The index of an address in the table of a level; level 0 has the pages.
+#[inline(always)]
+const fn index(address: u64, level: u32) -> usize {
+    (address >> (12 + 9 * level)) as usize % ENTRIES
+}
+
+#[inline(always)]
+const fn target(entry: u64) -> u64 {
+    (entry >> NUMBER_SHIFT & NUMBER_MASK) * PAGE_SIZE
+}
+
+const fn pointing_at(address: u64) -> u64 {
+    (address / PAGE_SIZE) << NUMBER_SHIFT
+}
+
+fn number(address: u64) -> Option<NonZeroU32> {
+    NonZeroU32::new((address / PAGE_SIZE) as u32)
+}
+
+/// Whether the address is the start of a page that a program may use.
+fn is_user_page(address: u64) -> bool {
+    address.is_multiple_of(PAGE_SIZE) && USER.contains(&address)
+}
+
+impl PageTable {
+    /// An empty user half below the kernel's half.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if there is no block for the root.
+    pub fn new(kernel: &KernelHalf, size: RootSize) -> Result<Self, OutOfMemory> {
+        let root = Block::allocate_zeroed(match size {
+            RootSize::Page => 0,
+            RootSize::Shared => 2,
+        })?;
+        let table = Self { root, tables: 0 };
+        for (entry, kernel) in table.root_entries()[USER_ENTRIES..].iter().zip(&kernel.entries) {
+            entry.store(*kernel, Relaxed);
+        }
+        Ok(table)
+    }
+
+    /// The physical address of the root, for `satp` and `hgatp`.
+    #[must_use]
+    #[inline]
+    pub fn root_address(&self) -> u64 {
+        self.root.physical_address()
+    }
+
+    /// How many frames the tables occupy, the root included.
+    #[must_use]
+    pub fn table_frames(&self) -> usize {
+        self.root.len() / PAGE_SIZE as usize + self.tables
+    }
+
+    #[inline(always)]
+    fn root_entries(&self) -> &[AtomicU64; ENTRIES] {
+        // SAFETY: the root is owned by `self` and used as a table only.
+        unsafe { bytes::table(self.root.physical_address()) }
+    }
+
+    /// The table that an entry of the user half points to.
+    #[inline(always)]
+    fn below(&self, entry: u64) -> Option<&[AtomicU64; ENTRIES]> {
+        if entry & (VALID | LEAF) != VALID {
+            return None;
+        }
+        // SAFETY: entries above level 0 in the user half that are valid and no leaves are written by `table_for` alone, and name
+        // table frames that this `PageTable` keeps until the entry is cleared, which takes `&mut self`.
+        Some(unsafe { bytes::table(target(entry)) })
+    }
+
+    /// The entry for a user page, if it has a table.
+    #[inline(always)]
+    fn entry(&self, address: u64) -> Option<&AtomicU64> {
+        let middle = self.below(self.root_entries()[index(address, 2)].load(Relaxed))?;
+        let bottom = self.below(middle[index(address, 1)].load(Relaxed))?;
+        Some(&bottom[index(address, 0)])
+    }
+
+    /// The table below the entry, made if there is none. `parent` is the table that contains the entry; `None` for the root.
+    fn table_for<'a>(
+        entry: &AtomicU64,
+        parent: Option<u64>,
+        tables: &mut usize,
+    ) -> Result<(&'a [AtomicU64; ENTRIES], u64), OutOfMemory> {
+        let mut value = entry.load(Relaxed);
+        if value & VALID == 0 {
+            let frame = Frame::allocate_zeroed()?;
+            let address = frame.physical_address();
+            frames::record(frame.into_number().get()).count.store(0, Relaxed);
+            value = pointing_at(address) | VALID;
+            // Release, so that a hart that walks the new table sees its zeros.
+            entry.store(value, core::sync::atomic::Ordering::Release);
+            if let Some(parent) = parent {
+                count(parent, 1);
+            }
+            *tables += 1;
+        }
+        let address = target(value);
+        // SAFETY: as in `below`; the frame was made here, by this call or an earlier one, and is kept by the entry.
+        Ok((unsafe { bytes::table(address) }, address))
+    }
+
+    /// Maps one page. On failure the leaf comes back.
+    ///
+    /// The hart may remember that the page was not there; after a page fault, flush the page on the hart that faulted.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map(&mut self, address: u64, leaf: Leaf, protection: Protection) -> Result<(), (MapError, Leaf)> {
+        let page = match &leaf {
+            Leaf::Owned(frame) => pointing_at(frame.physical_address()) | OWNED,
+            Leaf::Device(device) => pointing_at(device.0),
+        };
+        match self.set(address, page | protection.user_leaf()) {
+            Ok(()) => {
+                if let Leaf::Owned(frame) = leaf {
+                    // The entry keeps it.
+                    let _ = frame.into_number();
+                }
+                Ok(())
+            }
+            Err(error) => Err((error, leaf)),
+        }
+    }
+
+    /// Maps a page whose frame the caller keeps until the page is unmapped and flushed.
+    pub(crate) fn map_kept(
+        &mut self,
+        address: u64,
+        frame: &SharedFrame,
+        protection: Protection,
+    ) -> Result<(), MapError> {
+        self.set(address, pointing_at(frame.physical_address()) | protection.user_leaf())
+    }
+
+    fn set(&mut self, address: u64, value: u64) -> Result<(), MapError> {
+        if !is_user_page(address) {
+            return Err(MapError::InvalidAddress);
+        }
+        let mut tables = self.tables;
+        let result = (|| {
+            let top = &self.root_entries()[index(address, 2)];
+            let (middle, middle_address) = Self::table_for(top, None, &mut tables)?;
+            let (bottom, bottom_address) =
+                Self::table_for(&middle[index(address, 1)], Some(middle_address), &mut tables)?;
+            let entry = &bottom[index(address, 0)];
+            if entry.load(Relaxed) != 0 {
+                return Err(MapError::Occupied);
+            }
+            // Release, so that another hart that sees the page sees the zeros in it.
+            entry.store(value, core::sync::atomic::Ordering::Release);
+            count(bottom_address, 1);
+            Ok(())
+        })();
+        self.tables = tables;
+        result
+    }
+
+    /// Where an address leads, and what the program may do there; `None` if no page is there. Pages without access are found too.
+    #[must_use]
+    pub fn translate(&self, address: u64) -> Option<Translation> {
+        let entry = self.find(address)?;
+        Some(Translation { address: target(entry) + address % PAGE_SIZE, protection: Protection::of(entry) })
+    }
+
+    /// The physical address behind a user address, if the program may access it so.
+    #[inline]
+    pub(crate) fn resolve(&self, address: u64, access: Access) -> Option<u64> {
+        let entry = self.find(address)?;
+        let needed = VALID
+            | match access {
+                Access::Read => READ,
+                Access::Write => WRITE,
+                Access::Execute => EXECUTE,
+            };
+        (entry & needed == needed).then(|| target(entry) + address % PAGE_SIZE)
+    }
+
+    /// The entry of a user address that is not empty.
+    #[inline(always)]
+    fn find(&self, address: u64) -> Option<u64> {
+        if !USER.contains(&address) {
+            return None;
+        }
+        match self.entry(address)?.load(Relaxed) {
+            0 => None,
+            entry => Some(entry),
+        }
+    }
+
+    /// Calls `visit` for each entry of a page in the range that is not empty, with the table that contains it, skipping what has no tables.
+    fn for_each(&self, range: Range<u64>, mut visit: impl FnMut(u64, &AtomicU64)) {
+        let mut address = range.start;
+        while address < range.end {
+            let Some(middle) = self.below(self.root_entries()[index(address, 2)].load(Relaxed)) else {
+                address = (address / TOP + 1) * TOP;
+                continue;
+            };
+            let Some(bottom) = self.below(middle[index(address, 1)].load(Relaxed)) else {
+                address = (address / MIDDLE + 1) * MIDDLE;
+                continue;
+            };
+            let end = range.end.min((address / MIDDLE + 1) * MIDDLE);
+            while address < end {
+                let entry = &bottom[index(address, 0)];
+                if entry.load(Relaxed) != 0 {
+                    visit(address, entry);
+                }
+                address += PAGE_SIZE;
+            }
+        }
+    }
+
+    /// Unmaps all pages of a range of whole pages; what is not mapped, or not in the user half, is skipped.
+    pub fn unmap(&mut self, range: Range<u64>) -> Unmapped {
+        let mut unmapped = Unmapped::default();
+        let range = clip(range);
+        let mut address = range.start;
+        while address < range.end {
+            let top_end = range.end.min((address / TOP + 1) * TOP);
+            let top = &self.root_entries()[index(address, 2)];
+            let top_value = top.load(Relaxed);
+            let Some(middle) = self.below(top_value) else {
+                address = top_end;
+                continue;
+            };
+            let mut tables_removed = 0;
+            while address < top_end {
+                let middle_end = top_end.min((address / MIDDLE + 1) * MIDDLE);
+                let middle_entry = &middle[index(address, 1)];
+                let middle_value = middle_entry.load(Relaxed);
+                let Some(bottom) = self.below(middle_value) else {
+                    address = middle_end;
+                    continue;
+                };
+                let mut removed = 0;
+                while address < middle_end {
+                    let entry = &bottom[index(address, 0)];
+                    let value = entry.load(Relaxed);
+                    if value != 0 {
+                        entry.store(0, Relaxed);
+                        removed += 1;
+                        if value & VALID != 0 {
+                            unmapped.scope.add_page(address);
+                        }
+                        if value & OWNED != 0 {
+                            unmapped.pages += 1;
+                            unmapped.frames.push(owned(value));
+                        }
+                    }
+                    address += PAGE_SIZE;
+                }
+                if removed > 0 && uncount(target(middle_value), removed) == 0 {
+                    middle_entry.store(0, Relaxed);
+                    unmapped.frames.push(owned(middle_value));
+                    tables_removed += 1;
+                    if uncount(target(top_value), 1) == 0 {
+                        top.store(0, Relaxed);
+                        unmapped.frames.push(owned(top_value));
+                        tables_removed += 1;
+                        address = top_end;
+                    }
+                }
+            }
+            if tables_removed > 0 {
+                unmapped.scope = Scope::All;
+                self.tables -= tables_removed;
+            }
+        }
+        unmapped
+    }
+
+    /// Changes the protection of all pages of a range of whole pages; what is not mapped is skipped.
+    pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Unmapped {
+        let mut scope = Scope::default();
+        self.for_each(clip(range), |address, entry| {
+            let value = entry.load(Relaxed);
+            let kept = value & (NUMBER_MASK << NUMBER_SHIFT | OWNED);
+            let changed = kept | protection.user_leaf();
+            if changed != value {
+                entry.store(changed, Relaxed);
+                if value & VALID != 0 {
+                    scope.add_page(address);
+                }
+            }
+        });
+        Unmapped { scope, ..Unmapped::default() }
+    }
+}
+
+impl PageTable {
+    /// Makes dropping do nothing, because harts may still use the table.
+    pub(crate) fn leak(&mut self) {
+        self.root.leak();
+    }
+}
+
+impl Drop for PageTable {
+    /// Frees the user half: pages, tables and root. No hart may use the table any more, and no TLB may know pages of it under an identifier that is
+    /// used again ([`crate::space`] sees to both).
+    fn drop(&mut self) {
+        if self.root.is_leaked() {
+            return;
+        }
+        let Unmapped { frames, .. } = self.unmap(USER);
+        frames.free();
+    }
+}
+
+/// The pages of the range that programs may use.
+fn clip(range: Range<u64>) -> Range<u64> {
+    debug_assert!(range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE));
+    let start = range.start.max(USER.start) / PAGE_SIZE * PAGE_SIZE;
+    let end = range.end.min(USER.end) / PAGE_SIZE * PAGE_SIZE;
+    start..end.max(start)
+}
+
+/// The frame that an entry with [`OWNED`], or an entry that points to a table, keeps. The entry must have been cleared.
+fn owned(entry: u64) -> Frame {
+    let number = number(target(entry)).expect("frame 0 is never given out");
+    // SAFETY: the entry was written from `Frame::into_number`, and its only copy was cleared by the caller, so the number is used once.
+    unsafe { Frame::from_number(number) }
+}
+
+/// Adds to the number of entries of a table.
+fn count(table: u64, entries: u32) {
+    if let Some(number) = number(table) {
+        let count = &frames::record(number.get()).count;
+        count.store(count.load(Relaxed) + entries, Relaxed);
+    }
+}
+
+/// Subtracts from the number of entries of a table, and says how many are left.
+fn uncount(table: u64, entries: u32) -> u32 {
+    let Some(number) = number(table) else { return 1 };
+    let count = &frames::record(number.get()).count;
+    let left = count.load(Relaxed) - entries;
+    count.store(left, Relaxed);
+    left
+}
+
+const _: () = assert!(MAX_HARTS <= 64);
+const _: () = assert!(GLOBAL == 1 << 5);
