@@ -1,2 +1,50 @@
 //! TCP/IP with a constant-time connection table over smoltcp.
+//!
+//! **The problem.** smoltcp is a good TCP, but it finds a packet's socket by asking every socket, polls every
+//! socket for something to send, and its listening socket *is* the one connection that it will accept. A server
+//! with ten thousand connections would pay for all of them with every packet.
+//!
+//! **The choice.** Each connection owns a socket set of exactly one socket. [`Stack`] reads the addresses and
+//! ports of an arriving packet itself, finds the connection in a hash table, and lets smoltcp poll that one set
+//! with that one packet. Connections that have something to send stand in a list, those that wait for a time in a
+//! heap; nothing ever walks over all connections. Listeners are the stack's own: a SYN makes a new connection
+//! if the backlog has room.
+//!
+//! **Who drives it.** Nothing here waits, locks, or knows what time it is. The kernel holds the stack under a lock of
+//! its own, calls operations that answer at once, leaves a [`Waker`](core::task::Waker) where it would have to
+//! wait, and calls [`Stack::poll`] after operations, when the device has interrupted, and when the deadline that
+//! `poll` returned has come. Wakers are called from within `poll` and the other operations, under the caller's lock.
+//!
+//! **Two interfaces.** Packets for 127.0.0.0/8 and for the host's own address are handed from one connection to the other
+//! through a single frame buffer without queue or checksum; all others go through the [`Link`].
+//!
+//! Not supported: IPv6, IP fragments (dropped), multicast.
 #![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod error;
+mod frame;
+mod link;
+mod schedule;
+mod slab;
+mod stack;
+mod table;
+mod tcp;
+mod time_wait;
+mod udp;
+mod waiters;
+
+pub use error::Error;
+pub use link::{ChecksumOffload, Link, NoLink};
+pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
+pub use smoltcp::{phy, time};
+pub use stack::{
+    Address, Configuration, Counters, Interest, Limits, Patience, Readiness, Received, Sent, Shutdown, Stack,
+};
+pub use table::Sharing;
+pub use tcp::{BUFFER_LIMITS, Coalescing, Keepalive, TcpOptions, bytes_per_connection};
+pub use udp::DatagramOptions;

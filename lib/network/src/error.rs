@@ -1,0 +1,69 @@
+//! What can go wrong, by what the caller should do about it.
+
+use core::fmt;
+
+/// Why an operation failed. The comment on each variant says what the caller should do; the
+/// conversion to error numbers is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The identifier names nothing any more: a defect of the caller, or a use after close.
+    Stale,
+    /// The address or port belongs to someone else: choose another, or share it.
+    AddressInUse,
+    /// The address is none of this host's, or no ephemeral port is free.
+    AddressUnavailable,
+    /// No interface leads to the remote address.
+    Unreachable,
+    /// The other side answered that nobody listens there.
+    Refused,
+    /// The other side ended the connection abruptly; what it had not acknowledged may be lost.
+    Reset,
+    /// The other side has been silent for too long.
+    TimedOut,
+    /// The connection is not established (yet, or any more).
+    NotConnected,
+    /// The sending half is closed: nothing can be sent any more.
+    Closed,
+    /// The datagram does not fit into a packet or a buffer: send a smaller one.
+    TooLong,
+    /// A configured limit is reached: close something, or try again later.
+    Limit,
+    /// The allocator refused: nothing was changed.
+    OutOfMemory,
+    /// The arguments can never work.
+    Invalid,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Error::Stale => "no such socket",
+            Error::AddressInUse => "address in use",
+            Error::AddressUnavailable => "address not available",
+            Error::Unreachable => "network unreachable",
+            Error::Refused => "connection refused",
+            Error::Reset => "connection reset by peer",
+            Error::TimedOut => "timed out",
+            Error::NotConnected => "not connected",
+            Error::Closed => "sending half is closed",
+            Error::TooLong => "message too long",
+            Error::Limit => "too many sockets",
+            Error::OutOfMemory => "out of memory",
+            Error::Invalid => "invalid argument",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<alloc::collections::TryReserveError> for Error {
+    fn from(_: alloc::collections::TryReserveError) -> Self {
+        Error::OutOfMemory
+    }
+}
+
+impl From<hashbrown::TryReserveError> for Error {
+    fn from(_: hashbrown::TryReserveError) -> Self {
+        Error::OutOfMemory
+    }
+}

@@ -1,0 +1,250 @@
+//! A first look at an arriving packet: whose is it?
+//!
+//! Only what is needed to find the socket is read, and every byte is read with a check. Whether the packet is
+//! *valid* (lengths, checksums, sequence numbers) is decided later by the protocol code; a packet that is
+//! misread here can at worst be offered to the wrong socket, which then refuses it.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+const ETHERNET_HEADER: usize = 14;
+const ETHERNET_TYPE_IPV4: u16 = 0x0800;
+const ETHERNET_TYPE_ARP: u16 = 0x0806;
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+/// "More fragments" and the fragment offset in an IPv4 header's flags field.
+const FRAGMENT_BITS: u16 = 0x3fff;
+
+/// A TCP segment's ends and flags. `local` is where it is going, `remote` where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) local: SocketAddrV4,
+    pub(crate) remote: SocketAddrV4,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgement: u32,
+    /// How much of the sequence space the segment takes: data, SYN and FIN.
+    pub(crate) length: u32,
+    flags: u8,
+}
+
+impl Segment {
+    const FIN: u8 = 0x01;
+    const SYN: u8 = 0x02;
+    const RST: u8 = 0x04;
+    const ACK: u8 = 0x10;
+
+    pub(crate) fn is_reset(&self) -> bool {
+        self.flags & Self::RST != 0
+    }
+
+    /// Whether the segment asks for a new connection: SYN and nothing that speaks of an old one.
+    pub(crate) fn opens(&self) -> bool {
+        self.flags & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN
+    }
+}
+
+/// What a packet is, as far as finding its receiver goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packet {
+    Tcp(Segment),
+    Udp {
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    },
+    /// An ICMP error about something that this host sent.
+    Unreachable {
+        about: Quoted,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    },
+    Arp,
+    /// Another packet for this host or its network, to be answered by the protocol code if at all.
+    Other,
+    /// Not for this host, or nothing that a correct host sends.
+    Drop,
+}
+
+/// Which protocol the packet spoke that an ICMP error quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quoted {
+    Tcp,
+    Udp,
+}
+
+fn byte(data: &[u8], at: usize) -> Option<u8> {
+    data.get(at).copied()
+}
+
+fn half(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(data.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Looks at an Ethernet frame that arrived on the interface with address `own`.
+pub(crate) fn classify_ethernet(frame: &[u8], own: Ipv4Addr) -> Packet {
+    match half(frame, 12) {
+        Some(ETHERNET_TYPE_IPV4) => {
+            let Some(packet) = frame.get(ETHERNET_HEADER..) else {
+                return Packet::Drop;
+            };
+            // Addresses of the loopback network never cross a wire, and nobody else has ours: such
+            // a packet is forged to reach what listens on the inside only.
+            match (word(packet, 12), word(packet, 16)) {
+                (Some(source), Some(destination))
+                    if source >> 24 != 127
+                        && destination >> 24 != 127
+                        && (source != own.to_bits() || own.is_unspecified()) =>
+                {
+                    classify_ipv4(packet)
+                }
+                _ => Packet::Drop,
+            }
+        }
+        Some(ETHERNET_TYPE_ARP) => Packet::Arp,
+        _ => Packet::Drop,
+    }
+}
+
+/// Looks at an IPv4 packet.
+pub(crate) fn classify_ipv4(packet: &[u8]) -> Packet {
+    look(packet).unwrap_or(Packet::Drop)
+}
+
+fn look(packet: &[u8]) -> Option<Packet> {
+    let first = byte(packet, 0)?;
+    let header = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || header < 20 {
+        return None;
+    }
+    // Fragments are not reassembled: what follows the header of one that is not the first is no
+    // transport header, and must not be taken for one.
+    if half(packet, 6)? & FRAGMENT_BITS != 0 {
+        return None;
+    }
+    let source = Ipv4Addr::from_bits(word(packet, 12)?);
+    let destination = Ipv4Addr::from_bits(word(packet, 16)?);
+    let total = usize::from(half(packet, 2)?);
+    let payload = packet.get(header..total)?;
+    Some(match byte(packet, 9)? {
+        PROTOCOL_TCP => {
+            let flags = byte(payload, 13)?;
+            let data = usize::from(byte(payload, 12)? >> 4) * 4;
+            let control = u32::from(flags & Segment::SYN != 0) + u32::from(flags & Segment::FIN != 0);
+            Packet::Tcp(Segment {
+                local: SocketAddrV4::new(destination, half(payload, 2)?),
+                remote: SocketAddrV4::new(source, half(payload, 0)?),
+                sequence: word(payload, 4)?,
+                acknowledgement: word(payload, 8)?,
+                length: payload.len().saturating_sub(data) as u32 + control,
+                flags,
+            })
+        }
+        PROTOCOL_UDP => Packet::Udp {
+            local: SocketAddrV4::new(destination, half(payload, 2)?),
+            remote: SocketAddrV4::new(source, half(payload, 0)?),
+        },
+        PROTOCOL_ICMP => look_at_error(payload).unwrap_or(Packet::Other),
+        _ => Packet::Other,
+    })
+}
+
+/// An ICMP "destination unreachable" quotes the start of the packet that could not be delivered.
+fn look_at_error(message: &[u8]) -> Option<Packet> {
+    const UNREACHABLE: u8 = 3;
+    // "Fragmentation needed" is advice, not an error.
+    const FRAGMENTATION_NEEDED: u8 = 4;
+    if byte(message, 0)? != UNREACHABLE || byte(message, 1)? == FRAGMENTATION_NEEDED {
+        return None;
+    }
+    let quoted = message.get(8..)?;
+    let first = byte(quoted, 0)?;
+    let header = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || header < 20 || half(quoted, 6)? & FRAGMENT_BITS != 0 {
+        return None;
+    }
+    let transport = quoted.get(header..)?;
+    // Here the quoted source is this host.
+    let local = SocketAddrV4::new(Ipv4Addr::from_bits(word(quoted, 12)?), half(transport, 0)?);
+    let remote = SocketAddrV4::new(Ipv4Addr::from_bits(word(quoted, 16)?), half(transport, 2)?);
+    let about = match byte(quoted, 9)? {
+        PROTOCOL_TCP => Quoted::Tcp,
+        PROTOCOL_UDP => Quoted::Udp,
+        _ => return None,
+    };
+    Some(Packet::Unreachable { about, local, remote })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tcp(flags: u8) -> [u8; 40] {
+        let mut packet = [0; 40];
+        packet[0] = 0x45;
+        packet[3] = 40;
+        packet[9] = PROTOCOL_TCP;
+        packet[12..16].copy_from_slice(&[10, 0, 2, 2]);
+        packet[16..20].copy_from_slice(&[10, 0, 2, 15]);
+        packet[20..24].copy_from_slice(&[0x12, 0x34, 0, 80]);
+        packet[24..28].copy_from_slice(&7u32.to_be_bytes());
+        packet[32] = 0x50;
+        packet[33] = flags;
+        packet
+    }
+
+    #[test]
+    fn a_segment_is_read() {
+        let Packet::Tcp(segment) = classify_ipv4(&tcp(0x02)) else {
+            panic!("not a segment");
+        };
+        assert_eq!(segment.local, "10.0.2.15:80".parse().unwrap());
+        assert_eq!(segment.remote, "10.0.2.2:4660".parse().unwrap());
+        assert_eq!((segment.sequence, segment.length), (7, 1));
+        assert!(segment.opens() && !segment.is_reset());
+        let Packet::Tcp(answer) = classify_ipv4(&tcp(0x12)) else {
+            panic!("not a segment");
+        };
+        assert!(!answer.opens());
+    }
+
+    #[test]
+    fn fragments_and_forged_addresses_are_dropped() {
+        let mut fragment = tcp(0x02);
+        fragment[7] = 1;
+        assert_eq!(classify_ipv4(&fragment), Packet::Drop);
+
+        let own = Ipv4Addr::new(10, 0, 2, 15);
+        let ethernet = |packet: [u8; 40]| {
+            let mut frame = [0; 54];
+            frame[12] = 8;
+            frame[14..].copy_from_slice(&packet);
+            frame
+        };
+        assert!(matches!(classify_ethernet(&ethernet(tcp(2)), own), Packet::Tcp(_)));
+        let mut inside = tcp(2);
+        inside[16..20].copy_from_slice(&[127, 0, 0, 1]);
+        assert_eq!(classify_ethernet(&ethernet(inside), own), Packet::Drop);
+        let mut mirrored = tcp(2);
+        mirrored[12..16].copy_from_slice(&[10, 0, 2, 15]);
+        assert_eq!(classify_ethernet(&ethernet(mirrored), own), Packet::Drop);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_classified(mut frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0u8..4) {
+            classify_ipv4(&frame);
+            if frame.len() > 24 {
+                frame[12..14].copy_from_slice(&ETHERNET_TYPE_IPV4.to_be_bytes());
+                frame[14] = 0x45;
+                frame[23] = [PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_ICMP, 99][kind as usize];
+                frame[20] = 0;
+                frame[21] = 0;
+            }
+            classify_ethernet(&frame, Ipv4Addr::new(10, 0, 2, 15));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What the stack asks of a network device, and the adapters that hand single packets to smoltcp.
+
+use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::time::Instant;
+
+use alloc::vec::Vec;
+
+use crate::Error;
+
+/// An Ethernet device: smoltcp's device interface, and two things that it lacks.
+///
+/// `receive` must hand out the frames in order and must not wait; a frame given to a transmit token may be
+/// kept until [`flush`](Self::flush).
+pub trait Link: phy::Device {
+    /// The device's own address.
+    fn hardware_address(&self) -> [u8; 6];
+
+    /// Starts sending everything that was handed over since the last call. Called once for each batch.
+    fn flush(&mut self);
+}
+
+/// A machine without a network device: nothing arrives, nothing can be sent.
+#[derive(Debug, Default)]
+pub struct NoLink;
+
+/// The tokens of a device that has none.
+pub enum NoToken {}
+
+impl RxToken for NoToken {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, _: F) -> R {
+        match self {}
+    }
+}
+
+impl TxToken for NoToken {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, _: usize, _: F) -> R {
+        match self {}
+    }
+}
+
+impl phy::Device for NoLink {
+    type RxToken<'a> = NoToken;
+    type TxToken<'a> = NoToken;
+
+    fn receive(&mut self, _: Instant) -> Option<(NoToken, NoToken)> {
+        None
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<NoToken> {
+        None
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = 1514;
+        capabilities
+    }
+}
+
+impl Link for NoLink {
+    fn hardware_address(&self) -> [u8; 6] {
+        [2, 0, 0, 0, 0, 1]
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// One packet that has arrived, with the way to answer it, as a device that smoltcp can poll once.
+///
+/// The stack looks at a packet to find its connection *before* smoltcp sees it; this hands the same packet on
+/// without a copy.
+pub(crate) struct Arrived<'frame, T> {
+    pub(crate) frame: Option<&'frame [u8]>,
+    pub(crate) answer: Option<T>,
+}
+
+pub(crate) struct Borrowed<'frame>(&'frame [u8]);
+
+impl RxToken for Borrowed<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+impl<'frame, T: TxToken> phy::Device for Arrived<'frame, T> {
+    type RxToken<'a>
+        = Borrowed<'frame>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = T
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(Borrowed<'frame>, T)> {
+        Some((Borrowed(self.frame.take()?), self.answer.take()?))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<T> {
+        self.answer.take()
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        DeviceCapabilities::default()
+    }
+}
+
+/// The largest IP packet on the loopback interface. The frames' memory is twice this.
+pub(crate) const LOOPBACK_MTU: usize = 16 * 1024;
+
+/// Room for one packet on its way through the loopback interface.
+///
+/// There is no queue: a packet is handed to its receiver as soon as it is written, and the receiver's immediate
+/// answer, if any, is written into a second frame while the first is still being read.
+pub(crate) struct Frame {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Frame {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(LOOPBACK_MTU)?;
+        bytes.resize(LOOPBACK_MTU, 0);
+        Ok(Frame { bytes, length: 0 })
+    }
+
+    /// The packet, if there is one.
+    pub(crate) fn packet(&self) -> Option<&[u8]> {
+        if self.length == 0 { None } else { self.bytes.get(..self.length) }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+    }
+}
+
+impl TxToken for &mut Frame {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        // smoltcp keeps to the maximum that `capabilities` states; a longer packet would be cut off.
+        self.length = length.min(self.bytes.len());
+        f(&mut self.bytes[..self.length])
+    }
+}
+
+/// The sending side of the loopback interface.
+pub(crate) struct Loopback<'a>(pub(crate) Option<&'a mut Frame>);
+
+impl<'f> phy::Device for Loopback<'f> {
+    type RxToken<'a>
+        = NoToken
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = &'f mut Frame
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(NoToken, &'f mut Frame)> {
+        None
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<&'f mut Frame> {
+        self.0.take()
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = LOOPBACK_MTU;
+        capabilities.checksum = ChecksumCapabilities::ignored();
+        capabilities
+    }
+}
+
+/// Checksum work that a device takes over, for drivers that fill in [`DeviceCapabilities`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumOffload {
+    /// The stack computes and verifies everything.
+    None,
+    /// The device fills in TCP and UDP checksums of what is sent.
+    Transmit,
+    /// The device has verified TCP and UDP checksums of what arrives.
+    Receive,
+    /// Both.
+    Both,
+}
+
+impl ChecksumOffload {
+    /// What the stack still has to do, in smoltcp's terms.
+    pub fn remaining(self) -> ChecksumCapabilities {
+        let transport = match self {
+            ChecksumOffload::None => Checksum::Both,
+            ChecksumOffload::Transmit => Checksum::Rx,
+            ChecksumOffload::Receive => Checksum::Tx,
+            ChecksumOffload::Both => Checksum::None,
+        };
+        let mut capabilities = ChecksumCapabilities::default();
+        capabilities.tcp = transport;
+        capabilities.udp = transport;
+        capabilities
+    }
+}

@@ -1,0 +1,234 @@
+//! What is remembered of a connection that has ended (TIME-WAIT, RFC 9293 section 3.6.1).
+//!
+//! The side that closed first must for a while answer when the other side repeats its last segment, and must keep late
+//! segments of the old connection away from a new one with the same ends. For that two sequence numbers are enough; the
+//! connection with its buffers, a hundred times as large, is gone. All records live equally long, so they expire in
+//! the order in which they came, and no timer is needed for each.
+
+use alloc::collections::VecDeque;
+
+use smoltcp::phy::{ChecksumCapabilities, TxToken};
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr,
+    TcpSeqNumber,
+};
+
+use crate::Error;
+use crate::frame::Segment;
+use crate::table::{Hash, Key, Table};
+use crate::tcp::Via;
+
+/// The next sequence number of either side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remains {
+    ours: u32,
+    theirs: u32,
+}
+
+const ETHERNET_HEADER: usize = 14;
+
+impl Remains {
+    /// From the segment that brought the connection into TIME-WAIT: it acknowledges all of ours, and it is their last.
+    pub(crate) fn of(segment: &Segment) -> Self {
+        Remains { ours: segment.acknowledgement, theirs: segment.sequence.wrapping_add(segment.length) }
+    }
+
+    /// Answers `frame` with an acknowledgement, back to where it came from.
+    pub(crate) fn acknowledge<T: TxToken>(
+        self,
+        via: Via,
+        key: Key,
+        frame: &[u8],
+        answer: T,
+        checksums: &ChecksumCapabilities,
+    ) {
+        let (local, remote) = (key.local(), key.remote());
+        let tcp = TcpRepr {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            control: TcpControl::None,
+            seq_number: TcpSeqNumber(self.ours as i32),
+            ack_number: Some(TcpSeqNumber(self.theirs as i32)),
+            window_len: 0,
+            window_scale: None,
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None, None, None],
+            timestamp: None,
+            payload: &[],
+        };
+        let ip = Ipv4Repr {
+            src_addr: *local.ip(),
+            dst_addr: *remote.ip(),
+            next_header: IpProtocol::Tcp,
+            payload_len: tcp.buffer_len(),
+            hop_limit: 64,
+        };
+        let start = match via {
+            Via::Ethernet => ETHERNET_HEADER,
+            Via::Loopback => 0,
+        };
+        if frame.len() < start {
+            return;
+        }
+        let ip_length = ip.buffer_len();
+        answer.consume(start + ip_length + tcp.buffer_len(), |bytes| {
+            let (head, packet) = bytes.split_at_mut(start);
+            if via == Via::Ethernet {
+                let received = EthernetFrame::new_unchecked(frame);
+                let mut sent = EthernetFrame::new_unchecked(head);
+                sent.set_dst_addr(received.src_addr());
+                sent.set_src_addr(received.dst_addr());
+                sent.set_ethertype(EthernetProtocol::Ipv4);
+            }
+            let (header, payload) = packet.split_at_mut(ip_length);
+            ip.emit(&mut Ipv4Packet::new_unchecked(header), checksums);
+            tcp.emit(
+                &mut TcpPacket::new_unchecked(payload),
+                &IpAddress::Ipv4(*local.ip()),
+                &IpAddress::Ipv4(*remote.ip()),
+                checksums,
+            );
+        });
+    }
+}
+
+/// What is to be done with a segment that belongs to no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is remembered of its ends.
+    Unknown,
+    /// It begins a new connection; the old one is forgotten.
+    Replaced,
+    /// It is late; nothing need be said.
+    Ignore,
+    /// The other side missed the last acknowledgement.
+    Acknowledge(Remains),
+}
+
+struct Record {
+    key: Key,
+    remains: Remains,
+    expires: Instant,
+    live: bool,
+}
+
+pub(crate) struct TimeWait {
+    records: VecDeque<Record>,
+    /// The number of the oldest record; the table maps a key to a record's number.
+    first: u32,
+    table: Table,
+    live: usize,
+    limit: usize,
+    duration: Duration,
+}
+
+impl TimeWait {
+    pub(crate) fn new(hash: Hash, limit: usize, duration: Duration) -> Self {
+        TimeWait { records: VecDeque::new(), first: 0, table: Table::new(hash), live: 0, limit, duration }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.live
+    }
+
+    pub(crate) fn contains(&self, key: Key) -> bool {
+        self.table.find(key).is_some()
+    }
+
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.records.front().map(|record| record.expires)
+    }
+
+    /// Remembers a connection. If there are too many, the oldest one is forgotten and returned.
+    pub(crate) fn enter(&mut self, key: Key, remains: Remains, now: Instant) -> Result<Option<Key>, Error> {
+        if self.limit == 0 {
+            return Err(Error::Limit);
+        }
+        self.records.try_reserve(1)?;
+        self.table.reserve()?;
+        let mut oldest = None;
+        while self.records.len() >= self.limit {
+            oldest = oldest.or(self.pop());
+        }
+        let number = self.first.wrapping_add(self.records.len() as u32);
+        self.table.insert(key, number)?;
+        self.records.push_back(Record { key, remains, expires: now + self.duration, live: true });
+        self.live += 1;
+        Ok(oldest)
+    }
+
+    /// Forgets the oldest record; returns its key if it was not forgotten before.
+    fn pop(&mut self) -> Option<Key> {
+        let record = self.records.pop_front()?;
+        self.first = self.first.wrapping_add(1);
+        if !record.live {
+            return None;
+        }
+        self.table.remove(record.key);
+        self.live -= 1;
+        Some(record.key)
+    }
+
+    /// Forgets one record whose time is over.
+    pub(crate) fn expired(&mut self, now: Instant) -> Option<Key> {
+        while self.next().is_some_and(|expires| expires <= now) {
+            if let Some(key) = self.pop() {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// Judges a segment. `wanted` says that somebody listens for the connection that it may begin.
+    pub(crate) fn find(&mut self, key: Key, segment: &Segment, wanted: bool) -> Verdict {
+        if self.live == 0 {
+            return Verdict::Unknown;
+        }
+        let Some(number) = self.table.find(key) else {
+            return Verdict::Unknown;
+        };
+        let Some(record) = self.records.get_mut(number.wrapping_sub(self.first) as usize) else {
+            return Verdict::Unknown;
+        };
+        // A reset must not end the wait early (RFC 1337).
+        if segment.is_reset() {
+            return Verdict::Ignore;
+        }
+        let ahead = segment.sequence.wrapping_sub(record.remains.theirs) as i32;
+        if segment.opens() && wanted && ahead > 0 {
+            record.live = false;
+            self.live -= 1;
+            self.table.remove(key);
+            return Verdict::Replaced;
+        }
+        if segment.length > 0 { Verdict::Acknowledge(record.remains) } else { Verdict::Ignore }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, SocketAddrV4};
+
+    fn key(port: u16) -> Key {
+        Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+    }
+
+    #[test]
+    fn records_expire_in_order_and_the_oldest_makes_room() {
+        let mut waiting = TimeWait::new(Hash::new(3), 2, Duration::from_secs(10));
+        let at = Instant::from_secs;
+        assert_eq!(waiting.enter(key(1), Remains::default(), at(0)), Ok(None));
+        assert_eq!(waiting.enter(key(2), Remains::default(), at(1)), Ok(None));
+        assert_eq!(waiting.enter(key(3), Remains::default(), at(2)), Ok(Some(key(1))));
+        assert!(!waiting.contains(key(1)) && waiting.contains(key(2)));
+        assert_eq!(waiting.expired(at(10)), None);
+        assert_eq!(waiting.expired(at(11)), Some(key(2)));
+        assert_eq!(waiting.expired(at(11)), None);
+        assert_eq!(waiting.expired(at(100)), Some(key(3)));
+        assert_eq!(waiting.len(), 0);
+        assert_eq!(waiting.next(), None);
+    }
+}

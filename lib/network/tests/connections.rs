@@ -1,0 +1,384 @@
+//! What a kernel sees of connections: establishing, transferring, ending in every way.
+
+mod wire;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use network::{
+    Coalescing, Configuration, Error, Interest, Keepalive, Limits, NoLink, Patience, Received, Sent, Sharing, Shutdown,
+    Stack, TcpOptions,
+};
+use wire::*;
+
+fn loopback() -> Stack<NoLink> {
+    let configuration =
+        Configuration { address: None, seed: 99, limits: Limits::default(), patience: Patience::default() };
+    Stack::new(NoLink, &configuration, SECOND).unwrap()
+}
+
+fn local(port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+}
+
+#[test]
+fn a_request_and_an_answer_cross_the_wire() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    let (bell, waker) = Bell::new();
+    assert_eq!(receive(&mut net.server, server, &mut Vec::new(), net.now), Ok(Received::Nothing));
+    net.server.register(server, Interest::Receive, &waker).unwrap();
+    assert_eq!(send(&mut net.client, client, b"hello", net.now), Ok(Sent::Bytes(5)));
+    net.settle();
+    assert_eq!(bell.rings(), 1);
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
+    assert_eq!(got, b"hello");
+    assert_eq!(send(&mut net.server, server, b"world!", net.now), Ok(Sent::Bytes(6)));
+    net.settle();
+    got.clear();
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::Bytes(6)));
+    assert_eq!(got, b"world!");
+    let remote = net.server.remote_endpoint(server).unwrap();
+    assert_eq!(remote, net.client.local_endpoint(client).unwrap());
+    assert_eq!(*remote.ip(), CLIENT);
+}
+
+#[test]
+fn nobody_listening_is_a_refusal() {
+    let mut net = Net::new(Faults::default(), 1);
+    let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 81), &TcpOptions::default(), net.now).unwrap();
+    let (bell, waker) = Bell::new();
+    assert_eq!(net.client.connected(id), Ok(false));
+    net.client.register(id, Interest::Send, &waker).unwrap();
+    net.settle();
+    assert_eq!(bell.rings(), 1);
+    assert_eq!(net.client.connected(id), Err(Error::Refused));
+    assert_eq!(net.client.connected(id), Err(Error::NotConnected));
+    net.client.close(id, net.now).unwrap();
+    assert_eq!(net.client.connected(id), Err(Error::Stale));
+    assert_eq!(net.client.connection_counts(), (0, 0));
+}
+
+#[test]
+fn an_unanswered_request_times_out() {
+    let mut net = Net::new(Faults::default(), 1);
+    let nobody = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80);
+    let id = net.client.tcp_connect(None, nobody, &TcpOptions::default(), net.now).unwrap();
+    let mut outcome = Ok(false);
+    net.run_until(100 * SECOND, |net| {
+        outcome = net.client.connected(id);
+        outcome.is_err()
+    });
+    assert_eq!(outcome, Err(Error::TimedOut));
+    net.client.close(id, net.now).unwrap();
+    assert_eq!(net.client.connection_counts(), (0, 0));
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    send(&mut net.client, client, b"question", net.now).unwrap();
+    net.client.shutdown(client, Shutdown::Send, net.now).unwrap();
+    net.settle();
+    assert_eq!(send(&mut net.client, client, b"more", net.now), Err(Error::Closed));
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(8)));
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::End));
+    assert!(net.server.readiness(server).unwrap().receive_end);
+    // The other direction still works.
+    send(&mut net.server, server, b"answer", net.now).unwrap();
+    net.server.close(server, net.now).unwrap();
+    net.settle();
+    got.clear();
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::Bytes(6)));
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::End));
+    net.client.close(client, net.now).unwrap();
+    net.settle();
+    // The client closed first, so it is the one that remembers.
+    assert_eq!(net.server.connection_counts(), (0, 0));
+    assert_eq!(net.client.connection_counts(), (0, 1));
+    net.pass(11 * SECOND);
+    assert_eq!(net.client.connection_counts(), (0, 0));
+}
+
+#[test]
+fn what_arrived_before_the_end_can_be_read_long_after() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    net.client.shutdown(client, Shutdown::Send, net.now).unwrap();
+    net.settle();
+    send(&mut net.server, server, b"late", net.now).unwrap();
+    net.server.close(server, net.now).unwrap();
+    net.pass(100 * SECOND);
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::Bytes(4)));
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::End));
+    net.client.close(client, net.now).unwrap();
+    net.pass(20 * SECOND);
+    assert_eq!(net.client.connection_counts(), (0, 0));
+}
+
+#[test]
+fn an_abort_is_a_reset_for_the_other_side() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    send(&mut net.client, client, b"last words", net.now).unwrap();
+    net.settle();
+    let (bell, waker) = Bell::new();
+    net.server.register(server, Interest::Receive, &waker).unwrap();
+    net.client.abort(client, net.now).unwrap();
+    net.settle();
+    assert_eq!(bell.rings(), 1);
+    assert!(net.server.readiness(server).unwrap().failed);
+    // What had arrived is still there; then the failure, once; then the end.
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(10)));
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Err(Error::Reset));
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::End));
+    assert_eq!(send(&mut net.server, server, b"x", net.now), Err(Error::Closed));
+    net.server.close(server, net.now).unwrap();
+    assert_eq!(net.server.connection_counts(), (0, 0));
+    assert_eq!(net.client.connection_counts(), (0, 0));
+}
+
+#[test]
+fn closing_with_unread_data_is_a_reset() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    send(&mut net.client, client, b"unread", net.now).unwrap();
+    net.settle();
+    net.server.close(server, net.now).unwrap();
+    net.settle();
+    assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::Reset));
+}
+
+#[test]
+fn a_full_buffer_wakes_its_writer() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    let block = [7; 4096];
+    let mut total = 0;
+    while let Ok(Sent::Bytes(count)) = send(&mut net.client, client, &block, net.now) {
+        total += count;
+        net.pass(20 * MILLISECOND);
+    }
+    // Both buffers are full.
+    assert_eq!(total, 16 * 1024);
+    let (bell, waker) = Bell::new();
+    net.client.register(client, Interest::Send, &waker).unwrap();
+    assert!(!net.client.readiness(client).unwrap().send);
+    let mut got = Vec::new();
+    receive(&mut net.server, server, &mut got, net.now).unwrap();
+    net.pass(2 * SECOND);
+    assert_eq!(bell.rings(), 1);
+    assert!(net.client.readiness(client).unwrap().send);
+}
+
+#[test]
+fn the_backlog_limits_and_the_order_is_kept() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let wanted: Vec<_> = (0..5)
+        .map(|_| {
+            let id =
+                net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now).unwrap();
+            net.settle();
+            id
+        })
+        .collect();
+    assert_eq!(net.client.connected(wanted[2]), Ok(true));
+    assert_eq!(net.client.connected(wanted[3]), Ok(false));
+    assert!(net.server.counters().requests_dropped >= 2);
+    for id in &wanted[..3] {
+        let (_, remote) = net.server.accept(listener).unwrap().unwrap();
+        assert_eq!(remote, net.client.local_endpoint(*id).unwrap());
+    }
+    assert_eq!(net.server.accept(listener), Ok(None));
+    // The others ask again and get their turn.
+    let (bell, waker) = Bell::new();
+    net.server.register_accept(listener, &waker).unwrap();
+    net.pass(4 * SECOND);
+    assert!(bell.rings() > 0);
+    assert_eq!(net.client.connected(wanted[4]), Ok(true));
+    assert!(net.server.accept(listener).unwrap().is_some());
+}
+
+#[test]
+fn a_closed_listener_resets_those_who_wait() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now).unwrap();
+    net.settle();
+    assert_eq!(net.client.connected(id), Ok(true));
+    net.server.close_listener(listener, net.now).unwrap();
+    net.settle();
+    assert_eq!(net.client.connected(id), Err(Error::Reset));
+    assert_eq!(net.server.accept(listener), Err(Error::Stale));
+    assert_eq!(net.server.connection_counts(), (0, 0));
+    // The port is free again.
+    net.listen(80, 1);
+}
+
+#[test]
+fn ports_have_owners() {
+    let mut stack = loopback();
+    let first = stack.tcp_bind(local(80), Sharing::Exclusive).unwrap();
+    assert_eq!(stack.tcp_bind(local(80), Sharing::Reuse), Err(Error::AddressInUse));
+    assert_eq!(stack.tcp_bind(SocketAddrV4::new(SERVER, 80), Sharing::Exclusive), Err(Error::AddressUnavailable));
+    stack.release(first).unwrap();
+    assert_eq!(stack.release(first), Err(Error::Stale));
+    let again = stack.tcp_bind(local(80), Sharing::Exclusive).unwrap();
+    assert_eq!(stack.binding_endpoint(again), Ok(local(80)));
+    let any = stack.tcp_bind(local(0), Sharing::Exclusive).unwrap();
+    assert!(stack.binding_endpoint(any).unwrap().port() >= 32768);
+    // A connection from a bound port.
+    let listener = stack.tcp_listen(again, 1, &TcpOptions::default()).unwrap();
+    let from = stack.binding_endpoint(any).unwrap();
+    let id = stack.tcp_connect(Some(any), local(80), &TcpOptions::default(), SECOND).unwrap();
+    assert_eq!(stack.local_endpoint(id), Ok(from));
+    stack.poll(SECOND);
+    assert_eq!(stack.accept(listener).unwrap().unwrap().1, from);
+}
+
+#[test]
+fn the_loopback_interface_carries_both_ways() {
+    let mut stack = loopback();
+    let binding = stack.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7), Sharing::Exclusive).unwrap();
+    let listener = stack.tcp_listen(binding, 4, &TcpOptions::default()).unwrap();
+    for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 1, 2, 3), Ipv4Addr::UNSPECIFIED] {
+        let client = stack.tcp_connect(None, SocketAddrV4::new(address, 7), &TcpOptions::default(), SECOND).unwrap();
+        stack.poll(SECOND);
+        assert_eq!(stack.connected(client), Ok(true));
+        let (server, _) = stack.accept(listener).unwrap().unwrap();
+        let data: Vec<u8> = (0..50_000u32).map(|i| i as u8).collect();
+        let (mut sent, mut got) = (0, Vec::new());
+        while got.len() < data.len() {
+            if let Ok(Sent::Bytes(count)) = send(&mut stack, client, &data[sent..], SECOND) {
+                sent += count;
+            }
+            stack.poll(SECOND);
+            receive(&mut stack, server, &mut got, SECOND).unwrap();
+            stack.poll(SECOND);
+        }
+        assert_eq!(got, data);
+        stack.close(client, SECOND).unwrap();
+        stack.poll(SECOND);
+        assert_eq!(receive(&mut stack, server, &mut got, SECOND), Ok(Received::End));
+        stack.close(server, SECOND).unwrap();
+        stack.poll(SECOND);
+    }
+    assert_eq!(stack.connection_counts().0, 0);
+}
+
+#[test]
+fn a_silent_peer_is_probed_and_given_up() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, _server) = net.pair(listener);
+    let keepalive = Keepalive { interval_ns: 10 * SECOND, probes: 3 };
+    net.client.set_keepalive(client, Some(keepalive), net.now).unwrap();
+    // As long as the other side answers, the connection lives.
+    net.pass(200 * SECOND);
+    assert_eq!(net.client.connected(client), Ok(true));
+    // The other side falls silent.
+    let end = net.now + 60 * SECOND;
+    while net.now < end {
+        let next = net.client.poll(net.now);
+        net.to_server.borrow_mut().clear();
+        net.now = next.unwrap_or(end).clamp(net.now + 1, end);
+    }
+    assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::TimedOut));
+}
+
+#[test]
+fn unacknowledged_data_is_given_up() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, _server) = net.pair(listener);
+    send(&mut net.client, client, b"into the void", net.now).unwrap();
+    let end = net.now + 400 * SECOND;
+    while net.now < end {
+        let next = net.client.poll(net.now);
+        net.to_server.borrow_mut().clear();
+        net.now = next.unwrap_or(end).clamp(net.now + 1, end);
+    }
+    assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::TimedOut));
+}
+
+#[test]
+fn an_idle_connection_lives_for_ever_and_still_closes_well() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, server) = net.pair(listener);
+    net.pass(10_000 * SECOND);
+    net.client.close(client, net.now).unwrap();
+    net.settle();
+    assert_eq!(receive(&mut net.server, server, &mut Vec::new(), net.now), Ok(Received::End));
+}
+
+#[test]
+fn a_vanished_peer_does_not_keep_a_closed_connection() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, server) = net.pair(listener);
+    // The server never closes: the client's closed end is dropped after a while.
+    net.client.close(client, net.now).unwrap();
+    net.pass(61 * SECOND);
+    assert_eq!(net.client.connection_counts(), (0, 0));
+    assert_eq!(net.server.connection_counts(), (1, 0));
+    net.server.close(server, net.now).unwrap();
+    net.pass(SECOND);
+    assert_eq!(net.server.connection_counts(), (0, 0));
+}
+
+#[test]
+fn a_new_connection_may_follow_an_old_one_at_once() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let from = SocketAddrV4::new(CLIENT, 4000);
+    for round in 0..5 {
+        let binding = net.client.tcp_bind(from, Sharing::Reuse).unwrap();
+        let client = net
+            .client
+            .tcp_connect(Some(binding), SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now)
+            .unwrap();
+        net.settle();
+        let server = net.server.accept(listener).unwrap();
+        // The server closes first, so it remembers; the client may come again with the same port.
+        if let Some((server, _)) = server {
+            net.server.close(server, net.now).unwrap();
+            net.settle();
+            net.client.close(client, net.now).unwrap();
+            net.settle();
+            assert_eq!(net.server.connection_counts(), (0, 1));
+        } else {
+            // Its sequence number happened to lie behind the old one: it is told so, and not let in.
+            assert!(round > 0);
+            net.client.abort(client, net.now).unwrap();
+            net.pass(11 * SECOND);
+        }
+    }
+}
+
+#[test]
+fn small_writes_are_coalesced_unless_told_otherwise() {
+    for (coalescing, most) in [(Coalescing::Nagle, 1), (Coalescing::None, 5)] {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 3);
+        let (client, _server) = net.pair(listener);
+        net.client.set_coalescing(client, coalescing, net.now).unwrap();
+        let before = net.client.link().sent;
+        for _ in 0..5 {
+            send(&mut net.client, client, b"x", net.now).unwrap();
+            net.client.poll(net.now);
+        }
+        assert_eq!(net.client.link().sent - before, most);
+    }
+}

@@ -1,0 +1,299 @@
+//! Two stacks on one pretended wire, which can lose, repeat, delay and damage frames.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use network::time::Instant;
+use network::{
+    Address, Configuration, ConnectionId, Limits, Link, ListenerId, Patience, Received, Sent, Sharing, Stack,
+    TcpOptions,
+};
+
+pub const MILLISECOND: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+
+/// A small generator, so that every failure repeats.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What the wire does to frames, in percent.
+#[derive(Clone, Copy, Default)]
+pub struct Faults {
+    pub lost: u64,
+    pub repeated: u64,
+    pub delayed: u64,
+    pub damaged: u64,
+}
+
+type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
+
+/// One end of the wire.
+pub struct End {
+    pub incoming: Queue,
+    pub outgoing: Queue,
+    mac: [u8; 6],
+    faults: Faults,
+    random: Rc<RefCell<Random>>,
+    pub sent: usize,
+}
+
+pub struct Arriving(Vec<u8>);
+
+impl RxToken for Arriving {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+pub struct Departing {
+    queue: Queue,
+    faults: Faults,
+    random: Rc<RefCell<Random>>,
+}
+
+impl TxToken for Departing {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        let mut frame = vec![0xaa; length];
+        let result = f(&mut frame);
+        let mut queue = self.queue.borrow_mut();
+        let mut random = self.random.borrow_mut();
+        if random.percent(self.faults.lost) {
+            return result;
+        }
+        if random.percent(self.faults.damaged) {
+            let at = random.below(length as u64) as usize;
+            frame[at] ^= 1 << random.below(8);
+        }
+        if random.percent(self.faults.repeated) {
+            queue.push_back(frame.clone());
+        }
+        if random.percent(self.faults.delayed) && !queue.is_empty() {
+            let at = random.below(queue.len() as u64) as usize;
+            queue.insert(at, frame);
+        } else {
+            queue.push_back(frame);
+        }
+        result
+    }
+}
+
+impl End {
+    fn token(&mut self) -> Departing {
+        self.sent += 1;
+        Departing { queue: self.outgoing.clone(), faults: self.faults, random: self.random.clone() }
+    }
+}
+
+impl Device for End {
+    type RxToken<'a> = Arriving;
+    type TxToken<'a> = Departing;
+
+    fn receive(&mut self, _: Instant) -> Option<(Arriving, Departing)> {
+        let frame = self.incoming.borrow_mut().pop_front()?;
+        let token = self.token();
+        self.sent -= 1;
+        Some((Arriving(frame), token))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Departing> {
+        Some(self.token())
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = 1514;
+        capabilities
+    }
+}
+
+impl Link for End {
+    fn hardware_address(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// Two hosts, 10.0.2.15 and 10.0.2.2, and their clock.
+pub struct Net {
+    pub server: Stack<End>,
+    pub client: Stack<End>,
+    pub now: u64,
+    pub to_server: Queue,
+    pub to_client: Queue,
+}
+
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+pub fn configuration(address: Ipv4Addr, limits: Limits) -> Configuration {
+    Configuration {
+        address: Some(Address { address, prefix: 24, gateway: None }),
+        seed: 0x1234_5678_9abc_def0,
+        limits,
+        patience: Patience::default(),
+    }
+}
+
+impl Net {
+    pub fn new(faults: Faults, seed: u64) -> Net {
+        Net::with_limits(faults, seed, Limits::default())
+    }
+
+    pub fn with_limits(faults: Faults, seed: u64, limits: Limits) -> Net {
+        let (to_server, to_client) = (Queue::default(), Queue::default());
+        let random = Rc::new(RefCell::new(Random(seed | 1)));
+        let end = |incoming: &Queue, outgoing: &Queue, last| End {
+            incoming: incoming.clone(),
+            outgoing: outgoing.clone(),
+            mac: [2, 0, 0, 0, 0, last],
+            faults,
+            random: random.clone(),
+            sent: 0,
+        };
+        let server = end(&to_server, &to_client, 15);
+        let client = end(&to_client, &to_server, 2);
+        let now = SECOND;
+        Net {
+            server: Stack::new(server, &configuration(SERVER, limits), now).unwrap(),
+            client: Stack::new(client, &configuration(CLIENT, Limits::default()), now).unwrap(),
+            now,
+            to_server,
+            to_client,
+        }
+    }
+
+    /// Lets both hosts work until neither has anything to do at this instant. Returns the next deadline.
+    pub fn settle(&mut self) -> Option<u64> {
+        for _ in 0..10_000 {
+            let server = self.server.poll(self.now);
+            let client = self.client.poll(self.now);
+            let quiet = self.to_server.borrow().is_empty() && self.to_client.borrow().is_empty();
+            let next = [server, client].into_iter().flatten().min();
+            if quiet && next.is_none_or(|at| at > self.now) {
+                return next;
+            }
+        }
+        panic!("the two stacks never come to rest");
+    }
+
+    /// Lets time pass until `done`, or fails after `limit` nanoseconds.
+    pub fn run_until(&mut self, limit: u64, mut done: impl FnMut(&mut Net) -> bool) {
+        let end = self.now + limit;
+        loop {
+            let next = self.settle();
+            if done(self) {
+                return;
+            }
+            // What `done` did may have made work.
+            let next = self.settle().or(next);
+            assert!(self.now < end, "not done in time");
+            self.now = next.unwrap_or(end).clamp(self.now + 1, self.now + 50 * MILLISECOND);
+        }
+    }
+
+    pub fn pass(&mut self, time: u64) {
+        let end = self.now + time;
+        while self.now < end {
+            let next = self.settle();
+            self.now = next.unwrap_or(end).clamp(self.now + 1, end);
+        }
+        self.settle();
+    }
+
+    pub fn listen(&mut self, port: u16, backlog: usize) -> ListenerId {
+        let binding = self.server.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port), Sharing::Exclusive).unwrap();
+        self.server.tcp_listen(binding, backlog, &TcpOptions::default()).unwrap()
+    }
+
+    /// Both ends of an established connection: the client's and the server's.
+    pub fn pair(&mut self, listener: ListenerId) -> (ConnectionId, ConnectionId) {
+        let port = self.server.listener_endpoint(listener).unwrap().port();
+        let client =
+            self.client.tcp_connect(None, SocketAddrV4::new(SERVER, port), &TcpOptions::default(), self.now).unwrap();
+        let mut server = None;
+        self.run_until(100 * SECOND, |net| {
+            if server.is_none() {
+                server = net.server.accept(listener).unwrap();
+            }
+            server.is_some() && net.client.connected(client).unwrap()
+        });
+        (client, server.unwrap().0)
+    }
+}
+
+pub fn send<L: Link>(stack: &mut Stack<L>, id: ConnectionId, data: &[u8], now: u64) -> Result<Sent, network::Error> {
+    let mut rest = data;
+    stack.tcp_send_with(
+        id,
+        |room| {
+            let count = room.len().min(rest.len());
+            room[..count].copy_from_slice(&rest[..count]);
+            rest = &rest[count..];
+            count
+        },
+        now,
+    )
+}
+
+pub fn receive<L: Link>(
+    stack: &mut Stack<L>,
+    id: ConnectionId,
+    into: &mut Vec<u8>,
+    now: u64,
+) -> Result<Received, network::Error> {
+    stack.tcp_receive_with(
+        id,
+        |bytes| {
+            into.extend_from_slice(bytes);
+            bytes.len()
+        },
+        now,
+    )
+}
+
+/// Counts its wakes.
+#[derive(Default)]
+pub struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Bell {
+    pub fn new() -> (Arc<Bell>, Waker) {
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(bell.clone());
+        (bell, waker)
+    }
+
+    pub fn rings(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
