@@ -28,6 +28,9 @@ const DELIVERY_ENABLE: usize = 0x00;
 const DELIVERY_THRESHOLD: usize = 0x08;
 const DELIVERY_CLAIM: usize = 0x1c;
 
+/// Bytes of registers that every domain has at least.
+pub const LENGTH: u64 = 0x4000;
+
 /// When a source's wire means an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {

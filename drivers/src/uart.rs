@@ -133,11 +133,9 @@ impl<R: Registers> Uart<R> {
     /// Sends everything in the ring and then these bytes, by polling. For panics, and for a full ring.
     pub fn write_polled(&mut self, bytes: &[u8]) {
         while let Some(byte) = self.transmit.pop() {
-            self.send_polled(byte);
+            send_polled(&self.registers, self.shift, byte);
         }
-        for &byte in bytes {
-            self.send_polled(byte);
-        }
+        write_polled(&self.registers, self.shift, bytes);
     }
 
     fn drain_receiver(&mut self) -> usize {
@@ -175,16 +173,6 @@ impl<R: Registers> Uart<R> {
         }
     }
 
-    fn send_polled(&self, byte: u8) {
-        for _ in 0..POLLS {
-            if self.read_register(LINE_STATUS) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
-                break;
-            }
-            core::hint::spin_loop();
-        }
-        self.write_register(DATA, byte);
-    }
-
     fn read_register(&self, register: usize) -> u8 {
         self.registers.read8(register << self.shift)
     }
@@ -192,6 +180,23 @@ impl<R: Registers> Uart<R> {
     fn write_register(&self, register: usize, value: u8) {
         self.registers.write8(register << self.shift, value);
     }
+}
+
+/// Sends bytes by polling, past whatever a [`Uart`] over the same registers holds: for panics that cannot have it.
+pub fn write_polled(registers: &impl Registers, shift: u32, bytes: &[u8]) {
+    for &byte in bytes {
+        send_polled(registers, shift, byte);
+    }
+}
+
+fn send_polled(registers: &impl Registers, shift: u32, byte: u8) {
+    for _ in 0..POLLS {
+        if registers.read8(LINE_STATUS << shift) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    registers.write8(DATA << shift, byte);
 }
 
 #[cfg(test)]

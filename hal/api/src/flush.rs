@@ -17,11 +17,7 @@ impl HartSet {
 
     /// The harts 0 to `count - 1`.
     pub const fn first(count: usize) -> HartSet {
-        if count >= MAXIMUM_HARTS {
-            HartSet::from_mask(u64::MAX)
-        } else {
-            HartSet((1 << count) - 1)
-        }
+        if count >= MAXIMUM_HARTS { HartSet::from_mask(u64::MAX) } else { HartSet((1 << count) - 1) }
     }
 
     /// One hart.

@@ -151,3 +151,36 @@ pub struct BootInformation {
     /// The physical memory of the kernel image: first byte, and first byte behind.
     pub image: (u64, u64),
 }
+
+/// What whoever read the device tree tells the machine's crate before it uses memory, devices or other harts.
+#[derive(Clone, Copy, Debug)]
+pub struct Configuration<'a> {
+    /// Physical memory that the kernel may touch: first byte, first byte behind; whole pages, sorted, without overlaps.
+    pub memory: &'a [(u64, u64)],
+    /// Physical addresses that hold no device registers: all memory, including what the firmware keeps for itself.
+    pub not_devices: &'a [(u64, u64)],
+    /// The machine's numbers of the harts, in dense order; the one that booted first.
+    pub hart_ids: &'a [u64],
+    /// Whether every hart has a timer register of its own, so that the firmware need not be asked.
+    pub has_timer_register: bool,
+    /// Physical address of a "SiFive test" device, through which an emulator can be ended with a status.
+    pub test_device: Option<u64>,
+}
+
+/// The interrupts that are pending on a hart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interrupts {
+    /// The deadline of the timer has passed.
+    pub timer: bool,
+    /// Another hart asks for attention.
+    pub ipi: bool,
+    /// A device does.
+    pub external: bool,
+}
+
+impl Interrupts {
+    /// Whether nothing is pending.
+    pub const fn is_empty(self) -> bool {
+        !self.timer && !self.ipi && !self.external
+    }
+}

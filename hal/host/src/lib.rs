@@ -1,2 +1,472 @@
 //! A pretend machine, so that kernels test on the host.
-#![no_std]
+//!
+//! [`Host`] implements [`hal_api::Machine`] over a [`Simulation`], which a test makes and looks at: what traps user mode
+//! returns is a script, time is a counter that the test moves, interprocessor interrupts and flushes are written down, and
+//! memory is an ordinary allocation. Each test has a simulation of its own: the thread that calls [`Simulation::attach`]
+//! becomes one of its harts, and tests that run beside it have nothing to do with it.
+//!
+//! ```
+//! use hal_api::{Machine, Trap, UserContext};
+//! use hal_host::{Host, Simulation};
+//!
+//! let simulation = Simulation::new();
+//! let _hart = simulation.attach(0);
+//! simulation.script(|context| {
+//!     context.set_register(17, 93);
+//!     Trap::SystemCall
+//! });
+//! let mut context = UserContext::new(0x1000, 0);
+//! assert_eq!(Host::enter_user(&mut context), Trap::SystemCall);
+//! assert_eq!(context.call_number(), 93);
+//! ```
+//!
+//! Shutting the machine down panics with [`Ended`], which [`Simulation::run`] turns back into the status.
+// The one unsafe item is the declaration of `activate`; there is no unsafe block.
+#![deny(unsafe_code)]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use hal_api::{Configuration, Flush, Interrupts, MAXIMUM_HARTS, Machine, Status, Trap, UserContext};
+
+/// Physical address of the first byte of the pretend memory.
+pub const MEMORY_START: u64 = 0x8000_0000;
+
+/// The pretend machine that the calling thread is a hart of.
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+/// Panics carry this when the machine is shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended(pub Status);
+
+/// What a script does when user mode is entered: changes the context as the program would, and says how it ends.
+pub type Step = Box<dyn FnOnce(&mut UserContext) -> Trap + Send>;
+
+/// A machine, as the test sees it. Clones are the same machine.
+#[derive(Clone)]
+pub struct Simulation(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    memory: &'static [Page],
+    memory_pointer: std::sync::atomic::AtomicPtr<u8>,
+}
+
+/// A page of pretend memory; aligned, and shared by all who take its address.
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+#[derive(Default)]
+struct State {
+    now: u64,
+    harts: [Hart; MAXIMUM_HARTS],
+    script: VecDeque<Step>,
+    flushes: Vec<Flush>,
+    ipis: Vec<usize>,
+    started: Vec<usize>,
+    output: Vec<u8>,
+    registers: BTreeMap<u64, u8>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Hart {
+    deadline: Option<u64>,
+    ipi: bool,
+    external: bool,
+    active: (u64, u16),
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<(Simulation, usize)>> = const { RefCell::new(None) };
+}
+
+/// The calling thread is a hart as long as this lives.
+#[must_use]
+pub struct Attached(());
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        CURRENT.with_borrow_mut(|current| *current = None);
+    }
+}
+
+impl Default for Simulation {
+    fn default() -> Self {
+        Simulation::new()
+    }
+}
+
+impl Simulation {
+    /// A machine without memory, at time 0.
+    pub fn new() -> Simulation {
+        Simulation::with_memory(0)
+    }
+
+    /// A machine with this many pages of memory, at [`MEMORY_START`]. The memory is never given back.
+    pub fn with_memory(pages: usize) -> Simulation {
+        let memory = Box::leak((0..pages).map(|_| Page([0; 4096])).collect::<Box<[Page]>>());
+        let memory_pointer = memory.as_mut_ptr().cast();
+        Simulation(Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            memory_pointer: std::sync::atomic::AtomicPtr::new(memory_pointer),
+            memory,
+        }))
+    }
+
+    /// Makes the calling thread this hart of the machine.
+    ///
+    /// # Panics
+    /// If the thread is a hart already, or the hart cannot exist.
+    pub fn attach(&self, hart: usize) -> Attached {
+        assert!(hart < MAXIMUM_HARTS);
+        CURRENT.with_borrow_mut(|current| {
+            assert!(current.is_none(), "this thread is a hart already");
+            *current = Some((self.clone(), hart));
+        });
+        Attached(())
+    }
+
+    /// Runs a kernel as hart 0 until it shuts the machine down, and says with which status.
+    ///
+    /// # Panics
+    /// If the kernel panics or returns.
+    pub fn run(&self, kernel: impl FnOnce()) -> Status {
+        let _hart = self.attach(0);
+        match panic::catch_unwind(AssertUnwindSafe(kernel)) {
+            Ok(()) => panic!("the kernel returned"),
+            Err(payload) => match payload.downcast::<Ended>() {
+                Ok(ended) => ended.0,
+                Err(payload) => panic::resume_unwind(payload),
+            },
+        }
+    }
+
+    /// Adds what happens at the next visit to user mode that the script does not cover yet.
+    pub fn script(&self, step: impl FnOnce(&mut UserContext) -> Trap + Send + 'static) {
+        self.state().script.push_back(Box::new(step));
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, ticks: u64) {
+        self.state().now += ticks;
+        self.0.changed.notify_all();
+    }
+
+    /// Makes a device interrupt pending for a hart, or not.
+    pub fn set_external(&self, hart: usize, pending: bool) {
+        self.state().harts[hart].external = pending;
+        self.0.changed.notify_all();
+    }
+
+    /// The flushes so far, in order.
+    pub fn flushes(&self) -> Vec<Flush> {
+        self.state().flushes.clone()
+    }
+
+    /// The harts to which interprocessor interrupts were sent so far, in order.
+    pub fn ipis(&self) -> Vec<usize> {
+        self.state().ipis.clone()
+    }
+
+    /// The harts that were started so far, in order. The test runs them, in threads that attach.
+    pub fn started(&self) -> Vec<usize> {
+        self.state().started.clone()
+    }
+
+    /// The deadline of a hart's timer.
+    pub fn deadline(&self, hart: usize) -> Option<u64> {
+        self.state().harts[hart].deadline
+    }
+
+    /// The page table that is active on a hart: root frame and identifier.
+    pub fn active(&self, hart: usize) -> (u64, u16) {
+        self.state().harts[hart].active
+    }
+
+    /// What was written to the console so far.
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&self.state().output).into_owned()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A test that fails with the lock held has failed; the others do not share it.
+        self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    fn pending(&self, hart: usize) -> Interrupts {
+        let hart = &self.harts[hart];
+        Interrupts {
+            timer: hart.deadline.is_some_and(|deadline| deadline <= self.now),
+            ipi: hart.ipi,
+            external: hart.external,
+        }
+    }
+}
+
+fn current() -> (Simulation, usize) {
+    CURRENT.with_borrow(Clone::clone).expect("the calling thread is no hart of a simulation: call `Simulation::attach`")
+}
+
+impl Machine for Host {
+    fn hart() -> usize {
+        current().1
+    }
+
+    fn now() -> u64 {
+        current().0.state().now
+    }
+
+    fn set_timer(deadline_ticks: u64) {
+        let (simulation, hart) = current();
+        simulation.state().harts[hart].deadline = (deadline_ticks != u64::MAX).then_some(deadline_ticks);
+    }
+
+    /// Returns when an interrupt is pending. If only time can bring one, time passes at once.
+    fn wait_for_interrupt() {
+        let (simulation, hart) = current();
+        let mut state = simulation.state();
+        while state.pending(hart).is_empty() {
+            if let Some(deadline) = state.harts[hart].deadline {
+                state.now = state.now.max(deadline);
+            } else {
+                state = simulation.0.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            }
+        }
+    }
+
+    fn send_ipi(hart: usize) {
+        let (simulation, _) = current();
+        let mut state = simulation.state();
+        if let Some(receiver) = state.harts.get_mut(hart) {
+            receiver.ipi = true;
+            state.ipis.push(hart);
+        }
+        drop(state);
+        simulation.0.changed.notify_all();
+    }
+
+    /// Does the next step of the script.
+    ///
+    /// # Panics
+    /// If the script is at its end.
+    fn enter_user(context: &mut UserContext) -> Trap {
+        let (simulation, hart) = current();
+        let mut state = simulation.state();
+        if !state.pending(hart).is_empty() {
+            return Trap::Interrupt;
+        }
+        let step = state.script.pop_front().expect("user mode is entered once more than the script says");
+        drop(state);
+        step(context)
+    }
+
+    fn flush_tlb(flush: Flush) {
+        current().0.state().flushes.push(flush);
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn activate(root_ppn: u64, asid: u16) {
+        let (simulation, hart) = current();
+        simulation.state().harts[hart].active = (root_ppn, asid);
+    }
+
+    fn kernel_root_ppn() -> u64 {
+        MEMORY_START >> 12
+    }
+
+    fn maximum_asid() -> u16 {
+        u16::MAX
+    }
+
+    /// # Panics
+    /// If there is no memory at this address.
+    fn direct_map(physical: u64) -> *mut u8 {
+        let (simulation, _) = current();
+        let offset = physical.checked_sub(MEMORY_START).expect("below the pretend memory") as usize;
+        assert!(offset < simulation.0.memory.len() * 4096, "behind the pretend memory");
+        let start = simulation.0.memory_pointer.load(std::sync::atomic::Ordering::Relaxed);
+        start.wrapping_add(offset)
+    }
+
+    fn shutdown(status: Status) -> ! {
+        panic::resume_unwind(Box::new(Ended(status)))
+    }
+}
+
+/// Takes note of nothing: the pretend machine needs no configuration.
+///
+/// # Errors
+/// A sentence if there are more harts than can exist.
+pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
+    if configuration.hart_ids.len() > MAXIMUM_HARTS { Err("there are too many harts") } else { Ok(()) }
+}
+
+/// Writes down that a hart was started.
+///
+/// # Errors
+/// Never; the real machine's firmware can refuse.
+pub fn start_hart(index: usize, _hart_id: u64) -> Result<(), isize> {
+    current().0.state().started.push(index);
+    Ok(())
+}
+
+/// Writes to the console.
+pub fn early_write(bytes: &[u8]) {
+    current().0.state().output.extend_from_slice(bytes);
+}
+
+/// The pretend machine's panics are the host's.
+pub fn set_panic_writer(_writer: fn(&[u8])) {}
+
+/// The interrupts that are pending on the calling hart.
+pub fn pending() -> Interrupts {
+    let (simulation, hart) = current();
+    let state = simulation.state();
+    state.pending(hart)
+}
+
+/// Takes back the calling hart's interprocessor interrupt.
+pub fn clear_ipi() {
+    let (simulation, hart) = current();
+    simulation.state().harts[hart].ipi = false;
+}
+
+/// The pretend machine has no interrupt files: nothing is ever pending in one.
+pub fn claim_external() -> u32 {
+    0
+}
+
+/// The pretend machine has no interrupt files.
+pub fn read_imsic(_register: u64) -> u64 {
+    0
+}
+
+/// The pretend machine has no interrupt files.
+pub fn write_imsic(_register: u64, _value: u64) {}
+
+/// Interprocessor interrupts need no doorbell here.
+pub fn set_doorbell(_hart: usize, _window: &Window) {}
+
+/// Device registers that keep what is written to them.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    physical: u64,
+    length: u64,
+}
+
+impl Window {
+    /// The registers at these physical addresses; `None` if there are none.
+    pub fn new(physical: u64, length: u64) -> Option<Window> {
+        physical.checked_add(length)?;
+        (length > 0).then_some(Window { physical, length })
+    }
+
+    /// Reads the 8-bit register at this offset.
+    pub fn read8(&self, offset: usize) -> u8 {
+        assert!((offset as u64) < self.length);
+        current().0.state().registers.get(&(self.physical + offset as u64)).copied().unwrap_or(0)
+    }
+
+    /// Writes the 8-bit register at this offset.
+    pub fn write8(&self, offset: usize, value: u8) {
+        assert!((offset as u64) < self.length);
+        current().0.state().registers.insert(self.physical + offset as u64, value);
+    }
+
+    /// Reads the 32-bit register at this offset.
+    pub fn read32(&self, offset: usize) -> u32 {
+        u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.read8(offset + byte)))
+    }
+
+    /// Writes the 32-bit register at this offset.
+    pub fn write32(&self, offset: usize, value: u32) {
+        for (byte, &value) in value.to_le_bytes().iter().enumerate() {
+            self.write8(offset + byte, value);
+        }
+    }
+
+    /// Where the registers are; the pretend machine does not map them.
+    pub fn address(&self) -> usize {
+        self.physical as usize
+    }
+
+    /// Bytes in the window.
+    pub fn length(&self) -> usize {
+        self.length as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_api::{HartSet, Scope};
+
+    #[test]
+    fn the_script_runs_in_order_and_interrupts_come_first() {
+        let simulation = Simulation::new();
+        let _hart = simulation.attach(2);
+        simulation.script(|context| {
+            context.pc += 4;
+            Trap::SystemCall
+        });
+        simulation.script(|_| Trap::Breakpoint);
+        let mut context = UserContext::new(0x1000, 0);
+        Host::set_timer(10);
+        simulation.advance(10);
+        assert_eq!(Host::enter_user(&mut context), Trap::Interrupt);
+        assert!(pending().timer);
+        Host::set_timer(u64::MAX);
+        assert_eq!(Host::enter_user(&mut context), Trap::SystemCall);
+        assert_eq!(context.pc, 0x1004);
+        assert_eq!(Host::enter_user(&mut context), Trap::Breakpoint);
+        assert_eq!(Host::hart(), 2);
+    }
+
+    #[test]
+    fn waiting_lets_time_pass_to_the_deadline() {
+        let simulation = Simulation::new();
+        let _hart = simulation.attach(0);
+        Host::set_timer(500);
+        Host::wait_for_interrupt();
+        assert_eq!(Host::now(), 500);
+    }
+
+    #[test]
+    fn harts_wake_each_other() {
+        let simulation = Simulation::new();
+        let other = simulation.clone();
+        let thread = std::thread::spawn(move || {
+            let _hart = other.attach(1);
+            Host::wait_for_interrupt();
+            let found = pending();
+            clear_ipi();
+            (found.ipi, pending().ipi)
+        });
+        let _hart = simulation.attach(0);
+        Host::send_ipi(1);
+        assert_eq!(thread.join().unwrap(), (true, false));
+        assert_eq!(simulation.ipis(), [1]);
+    }
+
+    #[test]
+    fn flushes_and_the_end_are_recorded() {
+        let simulation = Simulation::with_memory(2);
+        let flush = Flush::Remote(HartSet::first(2), Scope::All);
+        let status = simulation.run(|| {
+            Host::flush_tlb(flush);
+            assert_eq!(Host::direct_map(MEMORY_START + 4096).addr() % 4096, 0);
+            early_write(b"over");
+            Host::shutdown(Status::Failure(3))
+        });
+        assert_eq!(status, Status::Failure(3));
+        assert_eq!(simulation.flushes(), [flush]);
+        assert_eq!(simulation.output(), "over");
+    }
+}

@@ -1,2 +1,92 @@
 //! RISC-V 64: all kernel assembly.
-#![no_std]
+//!
+//! This crate runs under the firmware's supervisor binary interface (SBI) in supervisor mode, with Sv39 paging. It
+//! brings one hart from the firmware's entry point into the upper half ([`boot`](mod@boot)), builds the kernel's page table
+//! ([`tables`]), starts the other harts, enters user mode ([`trap`]) and reports the kernel's own faults
+//! ([`report`]). It knows neither the device tree nor any device: whoever read the device tree tells it through
+//! [`configure`].
+//!
+//! The virtual layout, upper half:
+//!
+//! | from | what | access |
+//! |---|---|---|
+//! | `0xffff_ffc0_0000_0000` | direct map of physical memory, 64 GiB | RW; the image's text and constants R; never X |
+//! | `0xffff_ffd0_0000_0000` | device window: physical addresses that are not memory, 64 GiB | RW |
+//! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, no page below each stack |
+//!
+//! **Register contract.** In the kernel `tp` points to the hart's own [`HartArea`](hart::HartArea), `sscratch` is 0 and
+//! `sstatus.SIE` is 0. In user mode `sscratch` points to the program's context. `gp` belongs to the program alone: the
+//! kernel is linked without relaxation against it.
+//!
+//! A kernel binary says
+//!
+//! ```ignore
+//! #![no_std]
+//! #![no_main]
+//! hal_riscv64::entry!(main, hart_main);
+//! fn main(boot: &'static hal_api::BootInformation) -> ! { … }   // on the hart that booted
+//! fn hart_main(hart: usize) -> ! { … }                          // on each other hart, once it is started
+//! ```
+//!
+//! and links with `-Tkernel.ld`, which this crate's build script puts on the search path.
+#![cfg_attr(not(test), no_std)]
+
+pub mod tables;
+
+#[cfg(target_os = "none")]
+mod boot;
+#[cfg(target_os = "none")]
+mod csr;
+#[cfg(target_os = "none")]
+mod device;
+#[cfg(target_os = "none")]
+mod hart;
+#[cfg(target_os = "none")]
+mod machine;
+#[cfg(target_os = "none")]
+mod report;
+#[cfg(target_os = "none")]
+mod trap;
+
+#[cfg(target_os = "none")]
+pub use boot::{image, image_to_physical, start_hart, vdso_pages};
+#[cfg(target_os = "none")]
+pub use csr::{claim_external, clear_ipi, instructions, pending, read_imsic, write_imsic};
+#[cfg(target_os = "none")]
+pub use device::Window;
+#[cfg(target_os = "none")]
+pub use machine::{Riscv64, configure, set_doorbell};
+#[cfg(target_os = "none")]
+pub use report::{early_write, panic_report, set_panic_writer};
+
+/// Makes a kernel of a binary: names the function that runs first on the hart that booted,
+/// `fn(&'static BootInformation) -> !`, and the one for each other hart, `fn(hart: usize) -> !`; installs the panic handler.
+#[macro_export]
+macro_rules! entry {
+    ($main:path, $hart_main:path) => {
+        #[cfg(target_os = "none")]
+        const _: () = {
+            /// Called once by the boot code, on the hart that booted.
+            #[unsafe(no_mangle)]
+            fn kernel_main(boot: &'static $crate::BootInformation) -> ! {
+                let main: fn(&'static $crate::BootInformation) -> ! = $main;
+                main(boot)
+            }
+
+            /// Called once by the boot code on every other hart.
+            #[unsafe(no_mangle)]
+            fn kernel_hart_main(hart: usize) -> ! {
+                let main: fn(usize) -> ! = $hart_main;
+                main(hart)
+            }
+
+            #[panic_handler]
+            fn panic(information: &::core::panic::PanicInfo) -> ! {
+                $crate::panic_report(information)
+            }
+        };
+    };
+}
+
+#[doc(hidden)]
+pub use hal_api::BootInformation;

@@ -1,2 +1,167 @@
 //! From the device tree to a running machine: harts, interrupts, console, time.
-#![no_std]
+//!
+//! A kernel calls [`start`] first. It reads the device tree, tells the machine where memory and devices are, takes over the
+//! serial line and the interrupt controller, and returns the [`Platform`]: what there is to build a kernel on. Nothing here
+//! needs a heap, because the heap is built from what this crate finds.
+//!
+//! **Interrupts** are only ever noticed, never taken in kernel code: [`poll_interrupts`] after a trap says so, after
+//! [`wait_for_interrupt`](hal_api::Machine::wait_for_interrupt), and wherever else a kernel likes. It serves devices by
+//! calling the functions given to [`register_interrupt`], which wake wakers, and tells its caller about timer and
+//! interprocessor interrupts, which are the kernel's own affair.
+//!
+//! **Harts**: [`start_harts`] starts the others; each calls [`join`] first.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+mod console;
+pub mod description;
+mod interrupts;
+mod registers;
+
+use core::ops::Deref;
+
+use hal_api::{BootInformation, Configuration, Machine as _};
+use spin::Once;
+
+pub use console::{console_flush, console_read, console_try_read, console_write, print};
+pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
+pub use interrupts::{Handler, RegisterError, register_interrupt, remove_interrupt};
+pub use registers::Mapped;
+
+/// The crate of the machine that this kernel is built for.
+#[cfg(not(target_os = "none"))]
+pub use hal_host as machine;
+/// The crate of the machine that this kernel is built for.
+#[cfg(target_os = "none")]
+pub use hal_riscv64 as machine;
+
+/// The machine that this kernel is built for.
+#[cfg(not(target_os = "none"))]
+pub type Machine = hal_host::Host;
+/// The machine that this kernel is built for.
+#[cfg(target_os = "none")]
+pub type Machine = hal_riscv64::Riscv64;
+
+/// The machine that was found. It dereferences to its [`Description`].
+#[derive(Debug)]
+pub struct Platform {
+    description: Description<'static>,
+}
+
+impl Deref for Platform {
+    type Target = Description<'static>;
+
+    fn deref(&self) -> &Description<'static> {
+        &self.description
+    }
+}
+
+impl Platform {
+    /// A span of time in nanoseconds.
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        scale(ticks, 1_000_000_000, self.description.timebase_frequency)
+    }
+
+    /// A span of time in ticks of [`now`](hal_api::Machine::now), rounded up, so that waiting for it is never too short.
+    pub fn ticks(&self, nanoseconds: u64) -> u64 {
+        let (whole, rest) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+        let frequency = self.description.timebase_frequency;
+        let rest = (u128::from(rest) * u128::from(frequency)).div_ceil(1_000_000_000) as u64;
+        whole.saturating_mul(frequency).saturating_add(rest)
+    }
+}
+
+fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
+    (u128::from(value) * u128::from(numerator) / u128::from(denominator)).try_into().unwrap_or(u64::MAX)
+}
+
+static PLATFORM: Once<Platform> = Once::new();
+
+/// Finds out what the machine is and takes it over. Once, on the hart that booted, before anything else.
+///
+/// # Errors
+/// [`Damaged`] if the device tree cannot be used; the console still works, through the firmware.
+pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
+    let description = Description::read(boot, boot.device_tree)?;
+    machine::configure(&Configuration {
+        memory: &description.memory,
+        not_devices: &description.not_devices,
+        hart_ids: &description.hart_ids,
+        has_timer_register: description.has_timer_register,
+        test_device: description.test_device,
+    })
+    .map_err(Damaged)?;
+    if let Some(serial) = &description.serial {
+        console::start(serial);
+    }
+    interrupts::start(&description);
+    if let Some(serial) = &description.serial {
+        console::use_interrupts(serial);
+    }
+    Ok(PLATFORM.call_once(|| Platform { description }))
+}
+
+/// The platform that [`start`] found.
+///
+/// # Panics
+/// If it was not called, or failed.
+pub fn get() -> &'static Platform {
+    PLATFORM.get().expect("the platform is not started")
+}
+
+/// Starts the harts 1 to `count - 1`; each goes to the kernel's function for other harts, which calls [`join`] first. Returns
+/// how many harts run then, this one included: fewer if the machine has fewer, or the firmware refuses one.
+pub fn start_harts(count: usize) -> usize {
+    let hart_ids = &get().hart_ids;
+    let mut running = 1;
+    for (index, &hart_id) in hart_ids.iter().enumerate().take(count).skip(1) {
+        if let Err(error) = machine::start_hart(index, hart_id) {
+            println!("the firmware does not start hart {hart_id}: error {error}");
+            break;
+        }
+        running = index + 1;
+    }
+    running
+}
+
+/// Makes the calling hart take part in interrupts; the first thing that a started hart does.
+pub fn join() {
+    interrupts::join();
+}
+
+/// What [`poll_interrupts`] found for the kernel to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// The deadline of the timer has passed. It is taken back; set the next one.
+    pub timer: bool,
+    /// Another hart asked for attention. It is taken back; look at what harts leave for each other.
+    pub ipi: bool,
+}
+
+/// Serves everything that is pending on this hart. Costs one look at a register if there is nothing.
+#[must_use]
+#[inline]
+pub fn poll_interrupts() -> Pending {
+    let pending = machine::pending();
+    if pending.is_empty() {
+        return Pending::default();
+    }
+    serve(pending)
+}
+
+#[cold]
+fn serve(pending: hal_api::Interrupts) -> Pending {
+    let mut found = Pending { timer: pending.timer, ipi: pending.ipi };
+    if pending.timer {
+        Machine::set_timer(u64::MAX);
+    }
+    if pending.ipi {
+        machine::clear_ipi();
+    }
+    if pending.external {
+        found.ipi |= interrupts::poll();
+    }
+    // What the sender wrote before it interrupted must be visible to what the kernel reads now.
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    found
+}

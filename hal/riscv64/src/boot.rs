@@ -1,0 +1,315 @@
+//! From the firmware's entry point to the kernel's main function.
+//!
+//! The first hart arrives at `_start` with paging off, its hart id in `a0` and the physical address of the device tree in
+//! `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there runs wherever it was
+//! loaded: it addresses everything relative to the program counter, clears `.bss`, and builds a table that maps nothing
+//! but the image, readable, writable and executable, for the few instructions until the real table exists. It jumps to
+//! the upper half without an identity mapping: the fetch after writing `satp` faults, and the trap vector already holds
+//! the address in the upper half.
+//!
+//! Other harts are started by [`start_hart`] and take the same jump with the finished table.
+
+use core::arch::global_asm;
+use core::cell::UnsafeCell;
+use core::mem::{MaybeUninit, size_of};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hal_api::{BootInformation, MAXIMUM_HARTS, PAGE_SIZE};
+
+use crate::csr::{self, clear_csr, write_csr};
+use crate::hart::{self, HartArea};
+use crate::machine::DIRECT_MAP;
+use crate::tables::{MapError, Permission, Table, Tables};
+
+/// Sv39 in the mode field of `satp`.
+const SV39: u64 = 8 << 60;
+
+global_asm!(
+    r#"
+    .section .text.entry, "ax"
+    .globl _start
+_start:
+    csrw    sie, zero
+    mv      s1, a0
+    mv      s2, a1
+    lla     s0, __image_start
+
+    # The boot table has only leaves of 2 MiB, so the image must lie at a multiple of that. If it does not, nothing can
+    # be done but to ask the firmware to end the machine as failed (SBI system reset: shutdown, system failure).
+    slli    t0, s0, 43
+    beqz    t0, 1f
+    li      a7, 0x53525354
+    li      a6, 0
+    li      a0, 0
+    li      a1, 1
+    ecall
+0:  wfi
+    j       0b
+
+1:  lla     t0, __bss_start
+    lla     t1, __bss_end
+2:  sd      zero, 0(t0)
+    addi    t0, t0, 8
+    bltu    t0, t1, 2b
+
+    # Entries 1 to 511 of the last gigabyte but one lead to the image, at 0xffffffff80200000 and up.
+    lla     t0, {boot_tables}
+    li      t4, 4096
+    add     t5, t0, t4
+    srli    t2, s0, 12
+    slli    t2, t2, 10
+    ori     t2, t2, 0xef
+    li      t3, 511
+    li      t4, 0x80000
+    mv      t1, t5
+3:  addi    t1, t1, 8
+    sd      t2, 0(t1)
+    add     t2, t2, t4
+    addi    t3, t3, -1
+    bnez    t3, 3b
+    srli    t2, t5, 12
+    slli    t2, t2, 10
+    ori     t2, t2, 1
+    li      t1, 510 * 8
+    add     t1, t1, t0
+    sd      t2, 0(t1)
+    srli    t0, t0, 12
+
+    # t0: frame of the root table. The next fetch faults and goes to 4, in the upper half.
+    ld      t2, {image_virtual_pointer}
+    sub     t2, t2, s0
+    lla     t1, 4f
+    add     t1, t1, t2
+    csrw    stvec, t1
+    li      t1, {sv39}
+    or      t0, t0, t1
+    sfence.vma
+    csrw    satp, t0
+    .balign 4
+4:  lla     sp, {stacks} + {first_stack_top}
+    lla     tp, {harts}
+    mv      a0, s1
+    mv      a1, s2
+    mv      a2, s0
+    mv      s0, zero
+    mv      ra, zero
+    call    {boot_main}
+
+    # Another hart: a0 is its hart id, a1 the physical address of its area.
+    .balign 4
+    .globl _start_hart
+_start_hart:
+    csrw    sie, zero
+    lla     t3, __image_start
+    ld      t2, {image_virtual_pointer}
+    sub     t2, t2, t3
+    add     tp, a1, t2
+    ld      t0, {satp}
+    lla     t1, 5f
+    add     t1, t1, t2
+    csrw    stvec, t1
+    sfence.vma
+    csrw    satp, t0
+    .balign 4
+5:  ld      sp, {stack_top}(tp)
+    mv      s0, zero
+    mv      ra, zero
+    call    {hart_main}
+    "#,
+    image_virtual_pointer = sym IMAGE_VIRTUAL,
+    sv39 = const SV39,
+    boot_tables = sym BOOT_TABLES,
+    stacks = sym hart::HART_STACKS,
+    first_stack_top = const size_of::<hart::Stack>(),
+    harts = sym hart::HARTS,
+    satp = sym KERNEL_SATP,
+    stack_top = const hart::OFFSET_STACK_TOP,
+    boot_main = sym boot_main,
+    hart_main = sym hart_main,
+);
+
+unsafe extern "C" {
+    static __image_start: u8;
+    static __image_end: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __vdso_start: u8;
+    static __vdso_end: u8;
+    fn _start_hart();
+}
+
+unsafe extern "Rust" {
+    safe fn kernel_main(boot: &'static BootInformation) -> !;
+    safe fn kernel_hart_main(hart: usize) -> !;
+}
+
+/// The address the image is linked at, as a word that position-independent code can load.
+static IMAGE_VIRTUAL: ImageVirtual = ImageVirtual(&raw const __image_start);
+
+#[repr(transparent)]
+struct ImageVirtual(*const u8);
+// SAFETY: the address is a constant.
+unsafe impl Sync for ImageVirtual {}
+
+/// What a starting hart writes to `satp`.
+static KERNEL_SATP: AtomicU64 = AtomicU64::new(0);
+
+/// How far the image's virtual addresses are above its physical ones.
+static IMAGE_OFFSET: AtomicU64 = AtomicU64::new(0);
+
+/// The root and the middle table with which the first hart enters the upper half.
+static BOOT_TABLES: SingleThreaded<[Table; 2]> = SingleThreaded(UnsafeCell::new([Table::EMPTY; 2]));
+
+/// Frames of the kernel's page table: the image needs about ten, each memory range a few.
+const POOL_FRAMES: usize = 64;
+static POOL: SingleThreaded<[Table; POOL_FRAMES]> = SingleThreaded(UnsafeCell::new([Table::EMPTY; POOL_FRAMES]));
+static POOL_USED: SingleThreaded<usize> = SingleThreaded(UnsafeCell::new(0));
+
+static BOOT_INFORMATION: SingleThreaded<MaybeUninit<BootInformation>> =
+    SingleThreaded(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// Data that only the first hart touches, before any other hart runs.
+#[repr(transparent)]
+struct SingleThreaded<T>(UnsafeCell<T>);
+// SAFETY: the functions that access the contents say why no other hart runs at that moment.
+unsafe impl<T> Sync for SingleThreaded<T> {}
+
+/// The first Rust code, in the upper half, on the first hart.
+extern "C" fn boot_main(hart_id: u64, device_tree: u64, load_address: u64) -> ! {
+    hart::prepare(0, hart_id);
+    let (start, end) = image();
+    let offset = start as u64 - load_address;
+    IMAGE_OFFSET.store(offset, Relaxed);
+
+    let built = with_tables(|tables| {
+        map_image(tables, offset)?;
+        // Until the platform has read the device tree nobody knows where memory is; the platform replaces these.
+        tables.map(DIRECT_MAP, 0, crate::machine::DIRECT_MAP_SIZE, Permission::ReadWrite)?;
+        tables.map(crate::machine::DEVICE_WINDOW, 0, crate::machine::DIRECT_MAP_SIZE, Permission::ReadWrite)
+    });
+    assert_eq!(built, Ok(()), "the kernel's page table does not fit into its pool");
+    KERNEL_SATP.store(SV39 | kernel_root_ppn(), Relaxed);
+    prepare_hart(&hart::HARTS[0]);
+
+    let information = BootInformation {
+        device_tree: device_tree_bytes(device_tree),
+        device_tree_address: device_tree,
+        boot_hart_id: hart_id,
+        image: (load_address, load_address + (end - start) as u64),
+    };
+    // SAFETY: only the first hart runs, and it runs this function once; from here on the contents are only read.
+    let information = unsafe { (*BOOT_INFORMATION.0.get()).write(information) };
+    kernel_main(information)
+}
+
+/// The first Rust code of every other hart.
+extern "C" fn hart_main() -> ! {
+    let area = hart::this();
+    prepare_hart(area);
+    kernel_hart_main(area.index.load(Relaxed))
+}
+
+/// Brings the registers of this hart into the state that the register contract promises.
+fn prepare_hart(area: &HartArea) {
+    let satp = KERNEL_SATP.load(Relaxed);
+    area.satp.store(satp, Relaxed);
+    // SAFETY: the table maps the whole image as it is linked, so code, stack and data stay where they are; the vector
+    // handles every trap; and all changed state is this hart's.
+    unsafe {
+        core::arch::asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack));
+        write_csr!(csr::STVEC, crate::trap::vector());
+        core::arch::asm!("csrw sscratch, zero", options(nostack));
+        // No interrupts in the kernel, no access to user pages, floating point off, next return is to user mode.
+        clear_csr!(csr::SSTATUS, crate::trap::STATUS_CLEARED);
+        write_csr!(csr::SIE, csr::SOFTWARE | csr::TIMER | csr::EXTERNAL);
+        // Programs may read cycle, time and instret: the vDSO's clock needs the time.
+        write_csr!(csr::SCOUNTEREN, 7u64);
+    }
+}
+
+fn map_image(tables: &mut Tables, offset: u64) -> Result<(), MapError> {
+    let address = |symbol: *const u8| symbol as u64;
+    let start = address(&raw const __image_start);
+    let (text_end, rodata_end) = (address(&raw const __text_end), address(&raw const __rodata_end));
+    tables.map(start, start - offset, text_end - start, Permission::ReadExecute)?;
+    tables.map(text_end, text_end - offset, rodata_end - text_end, Permission::Read)?;
+    let mut at = rodata_end;
+    for index in 0..MAXIMUM_HARTS {
+        let guard = hart::guard_page(index) as u64;
+        tables.map(at, at - offset, guard - at, Permission::ReadWrite)?;
+        at = guard + PAGE_SIZE as u64;
+    }
+    tables.map(at, at - offset, address(&raw const __image_end) - at, Permission::ReadWrite)
+}
+
+/// Changes the kernel's page table. Only for the first hart, before any other is started.
+pub fn with_tables<R>(change: impl FnOnce(&mut Tables) -> R) -> R {
+    let physical = image_to_physical(POOL.0.get() as usize);
+    // SAFETY: called by the first hart alone before other harts run (`configure` and `boot_main`), and not recursively.
+    // The machine's walker reads the same memory, which is ordered by the fence that follows a change.
+    let (frames, used) = unsafe { (&mut *POOL.0.get(), &mut *POOL_USED.0.get()) };
+    change(&mut Tables::new(frames, used, physical))
+}
+
+/// The frame number of the root of the kernel's page table.
+pub fn kernel_root_ppn() -> u64 {
+    image_to_physical(POOL.0.get() as usize) >> 12
+}
+
+/// The device tree in the direct map, if the firmware passed one.
+fn device_tree_bytes(physical: u64) -> &'static [u8] {
+    /// The header's first two words: magic number, and size of the whole in bytes, both big-endian.
+    const MAGIC: u32 = 0xd00d_feed;
+    /// Far more than any device tree has; the size comes from memory that may hold anything.
+    const LIMIT: usize = 4 << 20;
+    if physical == 0 || !physical.is_multiple_of(8) || physical >= crate::machine::DIRECT_MAP_SIZE - LIMIT as u64 {
+        return &[];
+    }
+    let start = (DIRECT_MAP + physical) as *const u32;
+    // SAFETY: the firmware's contract is that a device tree, or at least memory, is there; it is aligned, mapped, below
+    // the limit, and nobody writes it, because the platform reserves it.
+    unsafe {
+        let size = u32::from_be(start.add(1).read()) as usize;
+        if u32::from_be(start.read()) != MAGIC || size > LIMIT {
+            return &[];
+        }
+        core::slice::from_raw_parts(start.cast(), size)
+    }
+}
+
+/// The virtual addresses of the kernel image: first byte, and first byte behind.
+pub fn image() -> (usize, usize) {
+    (&raw const __image_start as usize, &raw const __image_end as usize)
+}
+
+/// The physical addresses of the image's pages that must not be written: text and constants.
+pub fn constant_image() -> (u64, u64) {
+    (image_to_physical(&raw const __image_start as usize), image_to_physical(&raw const __rodata_end as usize))
+}
+
+/// Whether an address is in the kernel's text.
+pub fn is_text(address: usize) -> bool {
+    (&raw const __image_start as usize..&raw const __text_end as usize).contains(&address)
+}
+
+/// The physical address of something in the kernel image.
+pub fn image_to_physical(address: usize) -> u64 {
+    address as u64 - IMAGE_OFFSET.load(Relaxed)
+}
+
+/// The physical addresses of the pages that hold the section `.vdso`: first byte, and first byte behind.
+pub fn vdso_pages() -> (u64, u64) {
+    (image_to_physical(&raw const __vdso_start as usize), image_to_physical(&raw const __vdso_end as usize))
+}
+
+/// Starts the hart with this dense index, which goes to the kernel's function for other harts.
+///
+/// # Errors
+/// The firmware's error number if it refuses, for example because the hart runs already.
+pub fn start_hart(index: usize, hart_id: u64) -> Result<(), isize> {
+    let area = hart::prepare(index, hart_id);
+    let area = image_to_physical(core::ptr::from_ref(area) as usize);
+    let entry = image_to_physical(_start_hart as *const () as usize);
+    let result = sbi_rt::hart_start(hart_id as usize, entry as usize, area as usize);
+    if result.error == 0 { Ok(()) } else { Err(result.error as isize) }
+}

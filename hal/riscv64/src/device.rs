@@ -1,0 +1,73 @@
+//! Device registers.
+
+use crate::machine::{self, DEVICE_WINDOW, DIRECT_MAP_SIZE};
+
+/// The registers of one device, in the device window.
+///
+/// Reads and writes are checked against the length. A window never covers memory, so no access through it can change
+/// what Rust code owns; what a device then does with an address that it was told is its driver's responsibility.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    base: usize,
+    length: usize,
+}
+
+macro_rules! access {
+    ($read:ident, $write:ident, $type:ty, $bits:literal) => {
+        #[doc = concat!("Reads the ", $bits, "-bit register at this offset.")]
+        ///
+        /// # Panics
+        /// If the offset is not aligned or not in the window.
+        #[inline]
+        pub fn $read(&self, offset: usize) -> $type {
+            let pointer = self.pointer::<$type>(offset);
+            // SAFETY: `pointer` checked bounds and alignment; the window is mapped for ever and is not memory.
+            unsafe { pointer.read_volatile() }
+        }
+
+        #[doc = concat!("Writes the ", $bits, "-bit register at this offset.")]
+        ///
+        /// # Panics
+        /// If the offset is not aligned or not in the window.
+        #[inline]
+        pub fn $write(&self, offset: usize, value: $type) {
+            let pointer = self.pointer::<$type>(offset);
+            // SAFETY: as for reading.
+            unsafe { pointer.write_volatile(value) }
+        }
+    };
+}
+
+impl Window {
+    /// The registers at these physical addresses; `None` if any of them is memory or beyond the device window.
+    pub fn new(physical: u64, length: u64) -> Option<Window> {
+        let end = physical.checked_add(length)?;
+        if length == 0 || end > DIRECT_MAP_SIZE || machine::is_memory(physical, end) {
+            return None;
+        }
+        Some(Window { base: (DEVICE_WINDOW + physical) as usize, length: length as usize })
+    }
+
+    access!(read8, write8, u8, "8");
+    access!(read32, write32, u32, "32");
+    access!(read64, write64, u64, "64");
+
+    /// The virtual address of the first register, for drivers that make their own pointers.
+    pub fn address(&self) -> usize {
+        self.base
+    }
+
+    /// Bytes in the window.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    #[inline(always)]
+    fn pointer<T>(&self, offset: usize) -> *mut T {
+        assert!(
+            offset.is_multiple_of(size_of::<T>()) && offset < self.length && self.length - offset >= size_of::<T>(),
+            "device register {offset:#x} is outside its window"
+        );
+        (self.base + offset) as *mut T
+    }
+}

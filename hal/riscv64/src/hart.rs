@@ -1,0 +1,127 @@
+//! What each hart knows about itself.
+//!
+//! `tp` points to the hart's own area from its first instruction in the upper half to the end; programs' `tp` is exchanged
+//! with the other registers. The fields are atomic only so that no unsafe access is needed: each is written by its own hart
+//! or, before that hart starts, by the hart that starts it, and ordered by the firmware call that starts it.
+
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use hal_api::MAXIMUM_HARTS;
+
+/// Bytes of each hart's kernel stack.
+pub const STACK_SIZE: usize = 64 * 1024;
+/// Bytes of the stack on which a hart reports its own end.
+const EMERGENCY_SIZE: usize = 16 * 1024;
+
+/// The area of one hart.
+#[repr(C)]
+pub struct HartArea {
+    /// Dense index.
+    pub index: AtomicUsize,
+    /// First byte above the kernel stack.
+    pub stack_top: AtomicUsize,
+    /// First byte above the emergency stack.
+    pub emergency_top: AtomicUsize,
+    /// The machine's number of this hart.
+    pub hart_id: AtomicU64,
+    /// The value last written to `satp`.
+    pub satp: AtomicU64,
+    /// Names the floating-point contents that the registers hold; 0 for none.
+    pub token: AtomicU64,
+    /// How many tokens this hart has made.
+    pub tokens: AtomicU64,
+    /// Counts fatal reports, so that a fault inside the report ends the machine at once.
+    pub reports: AtomicUsize,
+}
+
+/// Offsets for the assembly.
+pub const OFFSET_STACK_TOP: usize = offset_of!(HartArea, stack_top);
+pub const OFFSET_EMERGENCY_TOP: usize = offset_of!(HartArea, emergency_top);
+
+impl HartArea {
+    const fn new() -> HartArea {
+        HartArea {
+            index: AtomicUsize::new(0),
+            stack_top: AtomicUsize::new(0),
+            emergency_top: AtomicUsize::new(0),
+            hart_id: AtomicU64::new(0),
+            satp: AtomicU64::new(0),
+            token: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            reports: AtomicUsize::new(0),
+        }
+    }
+
+    /// A new name for floating-point contents, different from every other of any hart.
+    pub fn new_token(&self) -> u64 {
+        let count = self.tokens.load(Relaxed) + 1;
+        self.tokens.store(count, Relaxed);
+        let token = count << 8 | self.index.load(Relaxed) as u64;
+        self.token.store(token, Relaxed);
+        token
+    }
+}
+
+/// The areas of all harts.
+pub static HARTS: [HartArea; MAXIMUM_HARTS] = [const { HartArea::new() }; MAXIMUM_HARTS];
+
+/// A kernel stack with the page below it that is never mapped.
+#[repr(C, align(4096))]
+pub struct Stack {
+    guard: UnsafeCell<[u8; 4096]>,
+    memory: UnsafeCell<[u8; STACK_SIZE]>,
+}
+
+#[repr(C, align(16))]
+struct Emergency(UnsafeCell<[u8; EMERGENCY_SIZE]>);
+
+// SAFETY: only addresses of stacks are ever taken; each hart uses its own.
+unsafe impl Sync for Stack {}
+// SAFETY: as above.
+unsafe impl Sync for Emergency {}
+
+/// The kernel stacks; the boot assembly uses the first before any Rust code runs.
+pub static HART_STACKS: [Stack; MAXIMUM_HARTS] =
+    [const { Stack { guard: UnsafeCell::new([0; 4096]), memory: UnsafeCell::new([0; STACK_SIZE]) } }; MAXIMUM_HARTS];
+static EMERGENCY_STACKS: [Emergency; MAXIMUM_HARTS] =
+    [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; MAXIMUM_HARTS];
+
+/// Where the guard page of a hart's stack is.
+pub fn guard_page(index: usize) -> usize {
+    HART_STACKS[index].guard.get() as usize
+}
+
+/// The bytes of a hart's stack: first and first behind.
+pub fn stack(index: usize) -> (usize, usize) {
+    let start = HART_STACKS[index].memory.get() as usize;
+    (start, start + STACK_SIZE)
+}
+
+/// The bytes of a hart's emergency stack: first and first behind.
+pub fn emergency_stack(index: usize) -> (usize, usize) {
+    let start = EMERGENCY_STACKS[index].0.get() as usize;
+    (start, start + EMERGENCY_SIZE)
+}
+
+/// Fills in the area of a hart that is about to run.
+pub fn prepare(index: usize, hart_id: u64) -> &'static HartArea {
+    let area = &HARTS[index];
+    area.index.store(index, Relaxed);
+    area.stack_top.store(stack(index).1, Relaxed);
+    area.emergency_top.store(emergency_stack(index).1, Relaxed);
+    area.hart_id.store(hart_id, Relaxed);
+    area
+}
+
+/// The area of the calling hart.
+#[inline(always)]
+pub fn this() -> &'static HartArea {
+    let pointer: *const HartArea;
+    // SAFETY: reading `tp` has no effect; the register contract says that it points to this hart's area, a static.
+    unsafe {
+        core::arch::asm!("mv {}, tp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+        &*pointer
+    }
+}

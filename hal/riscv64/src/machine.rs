@@ -1,0 +1,287 @@
+//! The machine as the kernel sees it.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use hal_api::{Configuration, Flush, HartSet, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, Trap, UserContext};
+
+use crate::csr::{self, write_csr};
+use crate::device::Window;
+use crate::read_csr;
+use crate::tables::{self, MapError, Permission};
+use crate::{boot, hart, trap};
+
+/// Where physical address 0 appears in the direct map.
+pub const DIRECT_MAP: u64 = 0xffff_ffc0_0000_0000;
+/// Bytes that direct map and device window cover.
+pub const DIRECT_MAP_SIZE: u64 = 64 << 30;
+/// Where physical address 0 appears in the device window.
+pub const DEVICE_WINDOW: u64 = 0xffff_ffd0_0000_0000;
+
+/// How many memory ranges the machine remembers.
+const MAXIMUM_RANGES: usize = 32;
+/// With more pages than this, forgetting the whole address space is cheaper.
+const MAXIMUM_PAGES: usize = 64;
+
+/// A RISC-V 64 machine under SBI firmware.
+#[derive(Clone, Copy, Debug)]
+pub struct Riscv64;
+
+static NOT_DEVICES: [[AtomicU64; 2]; MAXIMUM_RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; MAXIMUM_RANGES];
+static HAS_TIMER_REGISTER: AtomicBool = AtomicBool::new(false);
+static TEST_DEVICE: AtomicUsize = AtomicUsize::new(0);
+static DOORBELLS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
+static MAXIMUM_ASID: AtomicU64 = AtomicU64::new(0);
+static HART_COUNT: AtomicUsize = AtomicUsize::new(1);
+
+/// Makes the direct map cover exactly the memory, the device window exactly the rest, and takes note of the machine's
+/// abilities. Called once, on the first hart, before other harts are started.
+///
+/// # Errors
+/// A sentence if the kernel cannot run on such a machine.
+pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
+    let ranges = configuration.memory;
+    if configuration.not_devices.len() > MAXIMUM_RANGES {
+        return Err("the memory is in too many pieces");
+    }
+    if configuration.hart_ids.len() > MAXIMUM_HARTS {
+        return Err("there are too many harts");
+    }
+    boot::with_tables(|tables| {
+        tables.clear_root(256, 384);
+        let (constant_start, constant_end) = boot::constant_image();
+        for &(start, end) in ranges {
+            let mut map = |from: u64, to: u64, permission| match to > from {
+                true => tables.map(DIRECT_MAP + from, from, to - from, permission),
+                false => Ok(()),
+            };
+            map(start, end.min(constant_start).max(start), Permission::ReadWrite)?;
+            map(start.max(constant_start), end.min(constant_end), Permission::Read)?;
+            map(start.max(constant_end).min(end), end, Permission::ReadWrite)?;
+        }
+        let mut devices = Ok(());
+        tables::complement(0, DIRECT_MAP_SIZE, configuration.not_devices, |from, to| {
+            if devices.is_ok() {
+                devices = tables.map(DEVICE_WINDOW + from, from, to - from, Permission::ReadWrite);
+            }
+        });
+        devices
+    })
+    .map_err(|error| match error {
+        MapError::NoFrame => "the memory is too scattered for the kernel's page table",
+        MapError::Overlap => "the memory ranges overlap or do not consist of whole pages",
+    })?;
+    Riscv64::flush_tlb(Flush::Local(Scope::All));
+    for (remembered, &(start, end)) in NOT_DEVICES.iter().zip(configuration.not_devices) {
+        remembered[0].store(start, Relaxed);
+        remembered[1].store(end, Relaxed);
+    }
+    for (index, &hart_id) in configuration.hart_ids.iter().enumerate() {
+        hart::HARTS[index].hart_id.store(hart_id, Relaxed);
+    }
+    HART_COUNT.store(configuration.hart_ids.len(), Relaxed);
+    HAS_TIMER_REGISTER.store(configuration.has_timer_register, Relaxed);
+    MAXIMUM_ASID.store(probe_asid().into(), Relaxed);
+    Riscv64::set_timer(u64::MAX);
+    if let Some(window) = configuration.test_device.and_then(|address| Window::new(address, 4)) {
+        TEST_DEVICE.store(window.address(), Relaxed);
+    }
+    Ok(())
+}
+
+/// Makes interprocessor interrupts to a hart a store of 1 to this register, which is the interrupt file of its IMSIC,
+/// instead of a call to the firmware.
+///
+/// # Panics
+/// If the hart cannot exist or the window has no 32-bit register.
+pub fn set_doorbell(hart: usize, window: &Window) {
+    assert!(window.length() >= 4);
+    DOORBELLS[hart].store(window.address(), Relaxed);
+}
+
+/// Whether any byte of `[start, end)` is memory.
+pub fn is_memory(start: u64, end: u64) -> bool {
+    NOT_DEVICES.iter().any(|range| start < range[1].load(Relaxed) && range[0].load(Relaxed) < end)
+}
+
+/// Writes ones to the identifier field and sees how many stay.
+fn probe_asid() -> u16 {
+    let satp = hart::this().satp.load(Relaxed);
+    // SAFETY: the same table under another identifier; all the kernel's translations are global.
+    unsafe { write_csr!(csr::SATP, satp | 0xffff << 44) };
+    let probed = read_csr!(csr::SATP);
+    // SAFETY: as above.
+    unsafe { write_csr!(csr::SATP, satp) };
+    (probed >> 44) as u16
+}
+
+impl Machine for Riscv64 {
+    #[inline(always)]
+    fn hart() -> usize {
+        hart::this().index.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn now() -> u64 {
+        read_csr!(csr::TIME)
+    }
+
+    fn set_timer(deadline_ticks: u64) {
+        if HAS_TIMER_REGISTER.load(Relaxed) {
+            // SAFETY: the device tree says that the register exists; it decides only when the timer interrupt is pending.
+            unsafe { write_csr!(csr::STIMECMP, deadline_ticks) };
+        } else {
+            sbi_rt::set_timer(deadline_ticks);
+        }
+    }
+
+    fn wait_for_interrupt() {
+        // SAFETY: waiting has no effect; the instruction returns when an enabled interrupt is pending, and none is taken,
+        // because interrupts are off in the kernel.
+        unsafe { core::arch::asm!("wfi", options(nostack)) };
+    }
+
+    fn send_ipi(hart: usize) {
+        if hart >= HART_COUNT.load(Relaxed) {
+            return;
+        }
+        match DOORBELLS[hart].load(Relaxed) {
+            0 => {
+                let hart_id = hart::HARTS[hart].hart_id.load(Relaxed) as usize;
+                sbi_rt::send_ipi(sbi_rt::HartMask::from_mask_base(1, hart_id));
+            }
+            doorbell => {
+                // SAFETY: `set_doorbell` stored the address of a mapped 32-bit device register. The fence makes what this
+                // hart wrote before visible to the hart that wakes up.
+                unsafe {
+                    core::arch::asm!("fence rw, o", options(nostack));
+                    (doorbell as *mut u32).write_volatile(1);
+                }
+            }
+        }
+    }
+
+    fn enter_user(context: &mut UserContext) -> Trap {
+        trap::enter_user(context)
+    }
+
+    fn flush_tlb(flush: Flush) {
+        match flush {
+            Flush::Local(scope) => flush_local(scope),
+            Flush::Remote(harts, scope) => {
+                let own = Riscv64::hart();
+                if harts.contains(own) {
+                    flush_local(scope);
+                }
+                let others = harts.without(own);
+                if !others.is_empty() {
+                    flush_remote(others, scope);
+                }
+            }
+        }
+    }
+
+    unsafe fn activate(root_ppn: u64, asid: u16) {
+        let area = hart::this();
+        let satp = 8 << 60 | u64::from(asid) << 44 | root_ppn;
+        if area.satp.load(Relaxed) == satp {
+            return;
+        }
+        area.satp.store(satp, Relaxed);
+        // SAFETY: the caller promises that the table maps the kernel as the present one does.
+        unsafe { write_csr!(csr::SATP, satp) };
+        if MAXIMUM_ASID.load(Relaxed) == 0 {
+            flush_local(Scope::AddressSpace { asid: 0 });
+        }
+    }
+
+    fn kernel_root_ppn() -> u64 {
+        boot::kernel_root_ppn()
+    }
+
+    fn maximum_asid() -> u16 {
+        MAXIMUM_ASID.load(Relaxed) as u16
+    }
+
+    #[inline(always)]
+    fn direct_map(physical: u64) -> *mut u8 {
+        (DIRECT_MAP + physical) as *mut u8
+    }
+
+    fn shutdown(status: Status) -> ! {
+        let device = TEST_DEVICE.load(Relaxed);
+        if device != 0 {
+            let value = match status {
+                Status::Success => 0x5555,
+                Status::Failure(code) => 0x3333 | u32::from(code.max(1)) << 16,
+            };
+            // SAFETY: `configure` stored the address of a mapped 32-bit device register.
+            unsafe { (device as *mut u32).write_volatile(value) };
+        }
+        match status {
+            Status::Success => sbi_rt::system_reset(sbi_rt::Shutdown, sbi_rt::NoReason),
+            Status::Failure(_) => sbi_rt::system_reset(sbi_rt::Shutdown, sbi_rt::SystemFailure),
+        };
+        loop {
+            Riscv64::wait_for_interrupt();
+        }
+    }
+}
+
+fn flush_local(scope: Scope) {
+    // SAFETY: forgetting translations is always allowed; the page table says the same again.
+    unsafe {
+        match scope {
+            Scope::All => core::arch::asm!("sfence.vma", options(nostack)),
+            Scope::AddressSpace { asid } => {
+                core::arch::asm!("sfence.vma zero, {}", in(reg) u64::from(asid), options(nostack));
+            }
+            Scope::Page { address, asid } => {
+                core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack));
+            }
+            Scope::Range { start, length, asid } => {
+                let first = start & !(PAGE_SIZE - 1);
+                let pages = length.saturating_add(start - first).div_ceil(PAGE_SIZE);
+                if pages > MAXIMUM_PAGES {
+                    return flush_local(Scope::AddressSpace { asid });
+                }
+                for page in 0..pages {
+                    flush_local(Scope::Page { address: first + page * PAGE_SIZE, asid });
+                }
+            }
+        }
+    }
+}
+
+fn flush_remote(harts: HartSet, scope: Scope) {
+    let call = |mask| match scope {
+        Scope::All => sbi_rt::remote_sfence_vma(mask, 0, usize::MAX),
+        Scope::AddressSpace { asid } => sbi_rt::remote_sfence_vma_asid(mask, 0, usize::MAX, asid.into()),
+        Scope::Page { address, asid } => {
+            sbi_rt::remote_sfence_vma_asid(mask, address & !(PAGE_SIZE - 1), PAGE_SIZE, asid.into())
+        }
+        Scope::Range { start, length, asid } => {
+            let first = start & !(PAGE_SIZE - 1);
+            let length = length.saturating_add(start - first).next_multiple_of(PAGE_SIZE);
+            let length = if length / PAGE_SIZE > MAXIMUM_PAGES { usize::MAX } else { length };
+            sbi_rt::remote_sfence_vma_asid(mask, first, length, asid.into())
+        }
+    };
+    // Harts whose numbers are close together need one call; a machine may number its harts as it likes.
+    let count = HART_COUNT.load(Relaxed);
+    let mut rest = harts.iter().filter(|&hart| hart < count).fold(HartSet::EMPTY, HartSet::with);
+    while let Some(base) = rest.iter().map(hart_id).min() {
+        let mut mask = 0;
+        for hart in rest.iter() {
+            if let distance @ 0..64 = hart_id(hart) - base {
+                mask |= 1 << distance;
+                rest = rest.without(hart);
+            }
+        }
+        let result = call(sbi_rt::HartMask::from_mask_base(mask, base as usize));
+        assert_eq!(result.error, 0, "the firmware refuses to flush the translations of other harts");
+    }
+}
+
+fn hart_id(hart: usize) -> u64 {
+    hart::HARTS[hart].hart_id.load(Relaxed)
+}

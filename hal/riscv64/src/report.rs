@@ -1,0 +1,173 @@
+//! The kernel's last words.
+//!
+//! A fault in supervisor mode and a Rust panic are both the end: the hart says which hart it is, what happened, its
+//! registers and the chain of callers, one line `  #N address` for each, which the host turns into function names and
+//! lines with the image's symbols; then the machine ends with a failure status. The callers are found through frame
+//! pointers, so kernels are built with `-Cforce-frame-pointers=yes`.
+
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+
+use hal_api::{MAXIMUM_HARTS, Machine, PAGE_SIZE, Status};
+
+use crate::machine::Riscv64;
+use crate::trap::Frame;
+use crate::{boot, csr, hart, read_csr};
+
+/// The exit status of a machine whose kernel failed.
+const FAILURE: u8 = 101;
+/// Callers that are listed.
+const MAXIMUM_CALLERS: usize = 48;
+
+static WRITER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// The hart that reports, plus one: the words of two harts would mix.
+static REPORTER: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes reports go through this function instead of the firmware's console. It must not wait for anyone.
+pub fn set_panic_writer(writer: fn(&[u8])) {
+    WRITER.store(writer as *mut (), Release);
+}
+
+/// Writes to the firmware's console: works from the first instruction on, slowly.
+pub fn early_write(bytes: &[u8]) {
+    for &byte in bytes {
+        // The debug console came with SBI 2.0; older firmware has only the legacy call.
+        if sbi_rt::console_write_byte(byte).is_err() {
+            #[allow(deprecated)]
+            sbi_rt::legacy::console_putchar(byte.into());
+        }
+    }
+}
+
+struct Output;
+
+impl Write for Output {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let writer = WRITER.load(Acquire);
+        if writer.is_null() {
+            early_write(text.as_bytes());
+        } else {
+            // SAFETY: the only value ever stored besides null is a function of this type.
+            let writer = unsafe { core::mem::transmute::<*mut (), fn(&[u8])>(writer) };
+            writer(text.as_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// Reports a panic and ends the machine; the panic handler of every kernel.
+pub fn panic_report(information: &PanicInfo) -> ! {
+    begin();
+    let _ = writeln!(Output, "\nKERNEL PANIC on hart {}: {}", Riscv64::hart(), information.message());
+    if let Some(location) = information.location() {
+        let _ = writeln!(Output, "  at {location}");
+    }
+    let frame: usize;
+    // SAFETY: reading the frame pointer has no effect.
+    unsafe { core::arch::asm!("mv {}, s0", out(reg) frame, options(nomem, nostack)) };
+    let _ = writeln!(Output, "callers:");
+    list_callers(0, frame);
+    end()
+}
+
+/// Called by the trap vector for a trap from supervisor mode.
+pub extern "C" fn kernel_fault(frame: &Frame) -> ! {
+    begin();
+    let (cause, value, pc) = (read_csr!(csr::SCAUSE), read_csr!(csr::STVAL), read_csr!(csr::SEPC));
+    let hart = Riscv64::hart();
+    let guard = |index| {
+        let page = hart::guard_page(index);
+        (page..page + PAGE_SIZE).contains(&(value as usize))
+    };
+    if (0..MAXIMUM_HARTS).any(guard) {
+        let _ = writeln!(Output, "\nKERNEL FAULT on hart {hart}: kernel stack overflow at {value:#x}, pc {pc:#018x}");
+    } else {
+        let name = name(cause);
+        let _ = writeln!(
+            Output,
+            "\nKERNEL FAULT on hart {hart}: {name} (cause {cause:#x}), value {value:#x}, pc {pc:#018x}"
+        );
+    }
+    for (index, row) in frame.x.chunks(4).enumerate() {
+        for (column, register) in row.iter().enumerate() {
+            let _ = write!(Output, "  {:>4} {register:#018x}", NAMES[index * 4 + column]);
+        }
+        let _ = writeln!(Output);
+    }
+    let _ = writeln!(Output, "callers:");
+    let _ = writeln!(Output, "  #0 {pc:#018x}");
+    // Where a jump into nowhere came from is only in the return address.
+    let mut number = 1;
+    if !boot::is_text(pc as usize) && boot::is_text(frame.x[0] as usize) {
+        let _ = writeln!(Output, "  #1 {:#018x}", frame.x[0]);
+        number = 2;
+    }
+    list_callers(number, frame.x[7] as usize);
+    end()
+}
+
+/// Makes this hart the only one that reports; a hart that fails while it reports ends the machine at once.
+fn begin() {
+    let area = hart::this();
+    if area.reports.fetch_add(1, Relaxed) > 0 {
+        early_write(b"\nKERNEL FAULT during the report of another\n");
+        end();
+    }
+    let own = area.index.load(Relaxed) + 1;
+    if REPORTER.compare_exchange(0, own, AcqRel, Acquire).is_err() {
+        // Another hart ends the machine in a moment.
+        loop {
+            Riscv64::wait_for_interrupt();
+        }
+    }
+}
+
+fn end() -> ! {
+    Riscv64::shutdown(Status::Failure(FAILURE))
+}
+
+/// Follows the chain of frame pointers while it stays on this hart's stacks and rises.
+fn list_callers(first: usize, mut frame: usize) {
+    let index = Riscv64::hart();
+    let stacks = [hart::stack(index), hart::emergency_stack(index)];
+    for number in first..MAXIMUM_CALLERS {
+        let on_stack = |&(start, end): &(usize, usize)| frame >= start + 16 && frame <= end;
+        if !frame.is_multiple_of(8) || !stacks.iter().any(on_stack) {
+            return;
+        }
+        // SAFETY: the two words below the frame pointer are on one of this hart's stacks, which are mapped.
+        let (caller, next) = unsafe { ((frame as *const usize).sub(1).read(), (frame as *const usize).sub(2).read()) };
+        if !boot::is_text(caller) {
+            return;
+        }
+        // The return address is behind the call; the host wants the call itself.
+        let _ = writeln!(Output, "  #{number} {:#018x}", caller - 1);
+        if next <= frame {
+            return;
+        }
+        frame = next;
+    }
+}
+
+const NAMES: [&str; 31] = [
+    "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "s2", "s3",
+    "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "t3", "t4", "t5", "t6",
+];
+
+fn name(cause: u64) -> &'static str {
+    match cause {
+        0 => "misaligned jump",
+        1 => "access fault on a fetch",
+        2 => "illegal instruction",
+        3 => "breakpoint",
+        4 => "misaligned load",
+        5 => "access fault on a load",
+        6 => "misaligned store",
+        7 => "access fault on a store",
+        12 => "page fault on a fetch",
+        13 => "page fault on a load",
+        15 => "page fault on a store",
+        _ => "unexpected trap",
+    }
+}

@@ -1,0 +1,260 @@
+//! Into user mode and out again, and what happens to faults of the kernel.
+//!
+//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves the registers that a function must
+//! preserve on the hart's stack, loads the program's registers and leaves with `sret`; the next trap from user mode saves
+//! the program's registers, restores the kernel's and returns from the same function with the cause. There is one trap
+//! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell the
+//! two apart.
+//!
+//! **Floating point** is lazy in both directions. The unit is off in the kernel, so that kernel code that uses it by
+//! mistake is caught. It is off in user mode too unless the hart's registers already hold this program's contents (equal
+//! tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs again. If the
+//! program changed the registers they are saved at the next trap, because the program may go on on another hart; a new
+//! token then says that this hart still holds them, and makes every older copy stale.
+
+use core::arch::global_asm;
+use core::sync::atomic::Ordering::Relaxed;
+
+use hal_api::{Access, Trap, UserContext};
+
+use crate::csr::{self, clear_csr, set_csr};
+use crate::hart;
+use crate::read_csr;
+
+/// Status bit: in the kernel interrupts are off.
+const STATUS_SIE: u64 = 1 << 1;
+/// Status bit: interrupts after the next return.
+const STATUS_SPIE: u64 = 1 << 5;
+/// Status bit: where the last trap came from and the next return goes to; clear for user mode.
+const STATUS_SPP: u64 = 1 << 8;
+/// Status field: state of the vector unit.
+const STATUS_VS: u64 = 3 << 9;
+/// Status field: state of the floating-point unit: off, initial, clean, dirty.
+const STATUS_FS: u64 = 3 << 13;
+/// The unit is on, and its registers are as in memory.
+const STATUS_FS_CLEAN: u64 = 2 << 13;
+/// Status bit: the kernel may access user pages. It never does: it reaches them through the direct map.
+const STATUS_SUM: u64 = 1 << 18;
+/// Status bit: loads may read what is only executable.
+const STATUS_MXR: u64 = 1 << 19;
+
+/// What is cleared for good when a hart starts.
+pub const STATUS_CLEARED: u64 = STATUS_SIE | STATUS_SPIE | STATUS_SPP | STATUS_VS | STATUS_FS | STATUS_SUM | STATUS_MXR;
+
+/// The registers of the kernel at a fault, x1 to x31; x2 is the stack pointer at the fault.
+#[repr(C)]
+pub struct Frame {
+    pub x: [u64; 31],
+    unused: u64,
+}
+
+global_asm!(
+    r#"
+    .section .text.trap, "ax"
+
+# fn enter(a0: &mut UserContext) -> a0: cause
+# Saves: ra, s0-s11, tp on the stack. Changes: all others. The kernel's sp is kept in the context.
+    .balign 4
+    .globl hal_enter_user
+hal_enter_user:
+    addi    sp, sp, -112
+    sd      ra, 104(sp)
+    sd      s0, 96(sp)
+    sd      s1, 88(sp)
+    sd      s2, 80(sp)
+    sd      s3, 72(sp)
+    sd      s4, 64(sp)
+    sd      s5, 56(sp)
+    sd      s6, 48(sp)
+    sd      s7, 40(sp)
+    sd      s8, 32(sp)
+    sd      s9, 24(sp)
+    sd      s10, 16(sp)
+    sd      s11, 8(sp)
+    sd      tp, 0(sp)
+    sd      sp, {kernel_stack}(a0)
+    csrw    sscratch, a0
+    ld      t0, 0(a0)
+    csrw    sepc, t0
+    .irp n, 1,2,3,4,5,6,7,8,9,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    ld      x\n, 8*\n(a0)
+    .endr
+    ld      a0, 80(a0)
+    sret
+
+# Every trap. From user mode: saves the program and returns from hal_enter_user. From the kernel: fatal.
+    .balign 4
+    .globl hal_trap_vector
+hal_trap_vector:
+    csrrw   a0, sscratch, a0
+    beqz    a0, 1f
+    .irp n, 1,2,3,4,5,6,7,8,9,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    sd      x\n, 8*\n(a0)
+    .endr
+    csrrw   t0, sscratch, zero
+    csrr    t1, sepc
+    sd      t0, 80(a0)
+    sd      t1, 0(a0)
+    ld      sp, {kernel_stack}(a0)
+    csrr    a0, scause
+    ld      ra, 104(sp)
+    ld      s0, 96(sp)
+    ld      s1, 88(sp)
+    ld      s2, 80(sp)
+    ld      s3, 72(sp)
+    ld      s4, 64(sp)
+    ld      s5, 56(sp)
+    ld      s6, 48(sp)
+    ld      s7, 40(sp)
+    ld      s8, 32(sp)
+    ld      s9, 24(sp)
+    ld      s10, 16(sp)
+    ld      s11, 8(sp)
+    ld      tp, 0(sp)
+    addi    sp, sp, 112
+    ret
+
+# The kernel's own fault. Its stack may be what failed, so the report runs on the emergency stack.
+1:  ld      a0, {emergency_top}(tp)
+    addi    a0, a0, -256
+    .irp n, 1,2,3,4,5,6,7,8,9,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    sd      x\n, 8*\n-8(a0)
+    .endr
+    csrr    t0, sscratch
+    sd      t0, 72(a0)
+    mv      sp, a0
+    call    {kernel_fault}
+
+# fn save(a0: *mut FloatingPoint), fn load(a0: *const FloatingPoint): the unit must be on.
+    .globl hal_save_floating_point
+hal_save_floating_point:
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    fsd     f\n, 8*\n(a0)
+    .endr
+    frcsr   t0
+    sd      t0, 256(a0)
+    ret
+
+    .globl hal_load_floating_point
+hal_load_floating_point:
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    fld     f\n, 8*\n(a0)
+    .endr
+    ld      t0, 256(a0)
+    fscsr   t0
+    ret
+    "#,
+    kernel_stack = const UserContext::OFFSET_KERNEL_STACK,
+    emergency_top = const hart::OFFSET_EMERGENCY_TOP,
+    kernel_fault = sym crate::report::kernel_fault,
+);
+
+unsafe extern "C" {
+    fn hal_enter_user(context: *mut UserContext) -> u64;
+    fn hal_trap_vector();
+    fn hal_save_floating_point(registers: *mut u8);
+    fn hal_load_floating_point(registers: *const u8);
+}
+
+/// The address of the trap vector.
+pub fn vector() -> usize {
+    hal_trap_vector as *const () as usize
+}
+
+/// Causes of traps, from the privileged architecture, table "Supervisor cause register values after trap".
+mod cause {
+    pub const INTERRUPT: u64 = 1 << 63;
+    pub const INSTRUCTION_MISALIGNED: u64 = 0;
+    pub const INSTRUCTION_ACCESS: u64 = 1;
+    pub const ILLEGAL_INSTRUCTION: u64 = 2;
+    pub const BREAKPOINT: u64 = 3;
+    pub const LOAD_MISALIGNED: u64 = 4;
+    pub const LOAD_ACCESS: u64 = 5;
+    pub const STORE_MISALIGNED: u64 = 6;
+    pub const STORE_ACCESS: u64 = 7;
+    pub const USER_CALL: u64 = 8;
+    pub const INSTRUCTION_PAGE: u64 = 12;
+    pub const LOAD_PAGE: u64 = 13;
+    pub const STORE_PAGE: u64 = 15;
+}
+
+/// Runs user code until something happens; see [`Machine::enter_user`](hal_api::Machine::enter_user).
+#[inline]
+pub fn enter_user(context: &mut UserContext) -> Trap {
+    let area = hart::this();
+    loop {
+        let token = context.token();
+        if token != 0 && token == area.token.load(Relaxed) {
+            // SAFETY: turns the unit on for the program whose contents are in its registers.
+            unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
+        }
+        // SAFETY: the function keeps the calling convention; the context is exclusively ours and stays in place until the
+        // trap; the register contract holds here.
+        let cause = unsafe { hal_enter_user(context) };
+        let status = read_csr!(csr::SSTATUS);
+        let unit_was_on = status & STATUS_FS != 0;
+        if unit_was_on {
+            leave_floating_point(context, status);
+        }
+        if cause == cause::USER_CALL {
+            context.pc += 4;
+            return Trap::SystemCall;
+        }
+        if cause & cause::INTERRUPT != 0 {
+            return Trap::Interrupt;
+        }
+        if cause == cause::ILLEGAL_INSTRUCTION && !unit_was_on {
+            load_floating_point(context);
+            continue;
+        }
+        return reason(cause, read_csr!(csr::STVAL));
+    }
+}
+
+/// After a visit with the unit on: saves the contents if they changed, and turns the unit off.
+#[cold]
+fn leave_floating_point(context: &mut UserContext, status: u64) {
+    if status & STATUS_FS == STATUS_FS {
+        let registers = (&raw mut *context.floating_point_mut()).cast();
+        // SAFETY: the unit is still on, and the memory is the context's, with room for all registers.
+        unsafe { hal_save_floating_point(registers) };
+        context.set_token(hart::this().new_token());
+    }
+    // SAFETY: the kernel does not use the unit.
+    unsafe { clear_csr!(csr::SSTATUS, STATUS_FS) };
+}
+
+/// Loads the program's contents, so that its next visit finds the unit on. An instruction that is illegal for another reason
+/// comes back once more, with the unit on.
+#[cold]
+fn load_floating_point(context: &mut UserContext) {
+    let registers = (&raw const *context.floating_point()).cast();
+    // SAFETY: the unit is turned on around the loads; the kernel itself keeps nothing in its registers.
+    unsafe {
+        set_csr!(csr::SSTATUS, STATUS_FS_CLEAN);
+        hal_load_floating_point(registers);
+        clear_csr!(csr::SSTATUS, STATUS_FS);
+    }
+    context.set_token(hart::this().new_token());
+}
+
+/// A cause as the kernel's callers know it.
+fn reason(cause: u64, value: u64) -> Trap {
+    let page_fault = |access| Trap::PageFault { address: value, access };
+    let misaligned = |access| Trap::Misaligned { address: value, access };
+    let access_fault = |access| Trap::AccessFault { address: value, access };
+    match cause {
+        cause::LOAD_PAGE => page_fault(Access::Read),
+        cause::STORE_PAGE => page_fault(Access::Write),
+        cause::INSTRUCTION_PAGE => page_fault(Access::Execute),
+        cause::ILLEGAL_INSTRUCTION => Trap::IllegalInstruction { bits: value },
+        cause::BREAKPOINT => Trap::Breakpoint,
+        cause::INSTRUCTION_MISALIGNED => misaligned(Access::Execute),
+        cause::LOAD_MISALIGNED => misaligned(Access::Read),
+        cause::STORE_MISALIGNED => misaligned(Access::Write),
+        cause::INSTRUCTION_ACCESS => access_fault(Access::Execute),
+        cause::LOAD_ACCESS => access_fault(Access::Read),
+        cause::STORE_ACCESS => access_fault(Access::Write),
+        _ => Trap::Other { cause, value },
+    }
+}

@@ -1,0 +1,195 @@
+//! The console: the machine's serial line, or the firmware's console until that is known.
+//!
+//! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so output is
+//! never lost and the console needs nobody to wait. A panic may come while the console is locked; its text goes to the
+//! device directly then.
+
+use core::fmt::{self, Write};
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use drivers::uart::{self, Uart};
+use heapless::Vec;
+use spin::{Mutex, Once};
+
+use crate::description::Serial;
+use crate::machine;
+use crate::registers::Mapped;
+
+/// How often a panic tries to get the lock.
+const PANIC_ATTEMPTS: usize = 1 << 16;
+
+static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled, readers: Vec::new() });
+/// The registers again, for panics.
+static DEVICE: Once<(Mapped, u32)> = Once::new();
+
+struct Console {
+    uart: Option<Uart<Mapped>>,
+    output: Output,
+    readers: Vec<Waker, 8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    Polled,
+    Interrupts,
+}
+
+/// Takes over the serial line.
+pub fn start(serial: &Serial) {
+    let Some(registers) = Mapped::new((serial.device.address, serial.device.length)) else { return };
+    let mut uart = Uart::new(registers, serial.shift);
+    uart.initialise();
+    DEVICE.call_once(|| (registers, serial.shift));
+    CONSOLE.lock().uart = Some(uart);
+    machine::set_panic_writer(write_panic);
+}
+
+/// Lets the serial line interrupt.
+pub fn use_interrupts(serial: &Serial) {
+    let Some(interrupt) = serial.device.interrupt else { return };
+    if crate::register_interrupt(interrupt, serve, 0).is_ok() {
+        let mut console = CONSOLE.lock();
+        if let Some(uart) = &mut console.uart {
+            uart.enable_interrupts();
+            console.output = Output::Interrupts;
+        }
+    }
+}
+
+fn serve(_: usize) {
+    let mut readers = Vec::new();
+    {
+        let mut console = CONSOLE.lock();
+        let received = console.uart.as_mut().map_or(0, |uart| uart.interrupt().received);
+        if received > 0 {
+            readers = core::mem::take(&mut console.readers);
+        }
+    }
+    // Waking runs other people's code; not under the lock.
+    for reader in readers {
+        reader.wake();
+    }
+}
+
+/// Writes all bytes. Works at any time, on any hart.
+pub fn console_write(bytes: &[u8]) {
+    let mut console = CONSOLE.lock();
+    let output = console.output;
+    let Some(uart) = &mut console.uart else { return machine::early_write(bytes) };
+    match output {
+        Output::Polled => uart.write_polled(bytes),
+        Output::Interrupts => {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                rest = &rest[uart.write(rest)..];
+                if !rest.is_empty() {
+                    uart.write_polled(&[]);
+                }
+            }
+        }
+    }
+}
+
+/// Waits until everything written so far has reached the device.
+pub fn console_flush() {
+    if let Some(uart) = &mut CONSOLE.lock().uart {
+        uart.write_polled(&[]);
+    }
+}
+
+/// Takes bytes that were typed, without waiting; says how many.
+pub fn console_try_read(buffer: &mut [u8]) -> usize {
+    CONSOLE.lock().uart.as_mut().map_or(0, |uart| uart.read(buffer))
+}
+
+/// Waits for at least one typed byte, and says how many there were. With an empty buffer it does not wait.
+///
+/// # Cancellation
+/// Dropping the future takes nothing from the input.
+pub async fn console_read(buffer: &mut [u8]) -> usize {
+    poll_fn(|context| {
+        let mut console = CONSOLE.lock();
+        let count = console.uart.as_mut().map_or(0, |uart| uart.read(buffer));
+        if count > 0 || buffer.is_empty() {
+            return Poll::Ready(count);
+        }
+        let mut outranked = None;
+        if !console.readers.iter().any(|reader| reader.will_wake(context.waker())) {
+            if console.readers.is_full() {
+                // A reader that is woken for nothing waits again.
+                outranked = Some(console.readers.remove(0));
+            }
+            let _ = console.readers.push(context.waker().clone());
+        }
+        drop(console);
+        if let Some(reader) = outranked {
+            reader.wake();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Writes the text of a panic: whatever the other harts hold, and whatever this one held.
+fn write_panic(bytes: &[u8]) {
+    for _ in 0..PANIC_ATTEMPTS {
+        if let Some(mut console) = CONSOLE.try_lock() {
+            if let Some(uart) = &mut console.uart {
+                return uart.write_polled(bytes);
+            }
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    match DEVICE.get() {
+        Some((registers, shift)) => uart::write_polled(registers, *shift, bytes),
+        None => machine::early_write(bytes),
+    }
+}
+
+/// Formats to the console, in pieces of whole lines as far as they fit, so that harts do not write into each other's lines.
+#[doc(hidden)]
+pub fn print(arguments: fmt::Arguments) {
+    let mut line = Line { bytes: Vec::new() };
+    let _ = line.write_fmt(arguments);
+    line.flush();
+}
+
+struct Line {
+    bytes: Vec<u8, 256>,
+}
+
+impl Line {
+    fn flush(&mut self) {
+        if !self.bytes.is_empty() {
+            console_write(&self.bytes);
+            self.bytes.clear();
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for &byte in text.as_bytes() {
+            if self.bytes.push(byte).is_err() {
+                self.flush();
+                let _ = self.bytes.push(byte);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes formatted text to the console.
+#[macro_export]
+macro_rules! print {
+    ($($argument:tt)*) => { $crate::print(::core::format_args!($($argument)*)) };
+}
+
+/// Writes formatted text and the end of the line to the console.
+#[macro_export]
+macro_rules! println {
+    () => { $crate::print(::core::format_args!("\n")) };
+    ($($argument:tt)*) => { $crate::print(::core::format_args!("{}\n", ::core::format_args!($($argument)*))) };
+}

@@ -1,0 +1,636 @@
+//! What the device tree says, checked and in fixed arrays.
+//!
+//! The tree comes from firmware that may be broken: nothing here indexes without a check, adds without a check or loops
+//! without a bound, and whatever the kernel cannot run without is either found and plausible or the tree is rejected with
+//! one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out.
+
+use core::fmt;
+
+use drivers::aplic::{Delivery, Trigger};
+use dtoolkit::fdt::{Fdt, FdtNode};
+use dtoolkit::{Node, Property};
+use hal_api::{BootInformation, MAXIMUM_HARTS, PAGE_SIZE};
+use heapless::Vec;
+
+/// The largest number of ranges of memory, usable or reserved.
+pub const MAXIMUM_RANGES: usize = 32;
+/// The largest number of virtio devices.
+pub const MAXIMUM_DEVICES: usize = 32;
+/// The largest number of an interrupt source that is served.
+pub const MAXIMUM_SOURCE: u32 = 255;
+/// Bytes that the kernel's direct map can reach.
+const REACHABLE: u64 = 64 << 30;
+/// How deep buses may be nested.
+const MAXIMUM_DEPTH: usize = 6;
+
+/// A range of physical addresses: first byte, and first byte behind.
+pub type Range = (u64, u64);
+/// Ranges in rising order, without overlaps.
+pub type Ranges = Vec<Range, MAXIMUM_RANGES>;
+
+/// The device tree cannot be used; the sentence says why. The kernel cannot start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged(pub &'static str);
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "the device tree cannot be used: {}", self.0)
+    }
+}
+
+/// The machine, as the device tree describes it.
+#[derive(Clone, Debug)]
+pub struct Description<'a> {
+    /// All memory that the kernel may touch: everything but what firmware keeps for itself.
+    pub memory: Ranges,
+    /// Memory in which nothing is yet: without firmware, kernel image, device tree and initial file system.
+    pub free_memory: Ranges,
+    /// Addresses that hold no device registers: all memory, with what firmware keeps for itself.
+    pub not_devices: Ranges,
+    /// The machine's numbers of the harts, by dense index; the one that booted first.
+    pub hart_ids: Vec<u64, MAXIMUM_HARTS>,
+    /// Ticks of the time register in a second.
+    pub timebase_frequency: u64,
+    /// Whether all harts have a timer register of their own (extension Sstc).
+    pub has_timer_register: bool,
+    /// The serial line.
+    pub serial: Option<Serial>,
+    /// What collects interrupts from devices.
+    pub controller: Controller,
+    /// The virtio devices, by rising address.
+    pub virtio: Vec<Device, MAXIMUM_DEVICES>,
+    /// Where an emulator can be told a status to end with.
+    pub test_device: Option<u64>,
+    /// The kernel's command line.
+    pub arguments: &'a str,
+    /// Where the initial file system is.
+    pub initial_files: Option<Range>,
+    /// Random bytes from the firmware; may be empty.
+    pub random_seed: &'a [u8],
+}
+
+/// A device with registers and perhaps an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Physical address of the first register.
+    pub address: u64,
+    /// Bytes of registers.
+    pub length: u64,
+    /// Its interrupt, if it has one that the controller of this machine delivers.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// A source of interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupt {
+    /// Its number at the controller, 1 to [`MAXIMUM_SOURCE`].
+    pub source: u32,
+    /// When its wire means an interrupt.
+    pub trigger: Trigger,
+}
+
+/// A 16550 UART.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Serial {
+    /// Registers and interrupt.
+    pub device: Device,
+    /// Registers are `1 << shift` bytes apart.
+    pub shift: u32,
+}
+
+/// What collects interrupts from devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// There is none; devices must be polled.
+    None,
+    /// A platform-level interrupt controller.
+    Plic {
+        /// Physical address and bytes of its registers.
+        registers: (u64, u64),
+        /// The largest source.
+        sources: u32,
+        /// The context of each hart's supervisor mode, by dense index.
+        contexts: [Option<u32>; MAXIMUM_HARTS],
+    },
+    /// An advanced platform-level interrupt controller.
+    Aplic {
+        /// Physical address and bytes of its registers.
+        registers: (u64, u64),
+        /// The largest source.
+        sources: u32,
+        /// How it delivers.
+        delivery: Delivery,
+        /// Each hart's place in its list, or in that of the IMSIC, by dense index.
+        positions: [Option<u32>; MAXIMUM_HARTS],
+        /// The IMSIC of the supervisor modes, if it delivers messages.
+        imsic: Option<Imsic>,
+    },
+}
+
+/// The incoming message controllers of all harts' supervisor modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imsic {
+    /// Physical address and bytes of the interrupt files' pages.
+    pub pages: (u64, u64),
+    /// The largest identity.
+    pub identities: u32,
+    /// Each hart has `1 << guest_index_bits` pages, the first for the supervisor mode.
+    pub guest_index_bits: u32,
+}
+
+impl<'a> Description<'a> {
+    /// Reads the device tree.
+    ///
+    /// # Errors
+    /// [`Damaged`] if anything is missing or implausible that the kernel cannot run without.
+    pub fn read(boot: &BootInformation, tree: &'a [u8]) -> Result<Description<'a>, Damaged> {
+        let fdt = Fdt::new(tree).map_err(|_| Damaged("it is not a flattened device tree, or it is torn"))?;
+        let root = fdt.root();
+        let cpus = child(root, "cpus").ok_or(Damaged("it has no processors"))?;
+        let chosen = child(root, "chosen");
+
+        let harts = Harts::read(cpus, boot.boot_hart_id)?;
+        let timebase_frequency = number(cpus, "timebase-frequency")
+            .or_else(|| children(cpus).find_map(|cpu| number(cpu, "timebase-frequency")))
+            .filter(|&frequency| frequency > 0)
+            .ok_or(Damaged("it does not say how fast time passes"))?;
+
+        let mut description = Description {
+            memory: Vec::new(),
+            free_memory: Vec::new(),
+            not_devices: Vec::new(),
+            hart_ids: harts.ids.clone(),
+            timebase_frequency,
+            has_timer_register: harts.all_have_timer_register,
+            serial: None,
+            controller: Controller::None,
+            virtio: Vec::new(),
+            test_device: None,
+            arguments: chosen.and_then(|chosen| text(chosen, "bootargs")).unwrap_or(""),
+            initial_files: chosen.and_then(initial_files),
+            random_seed: chosen.and_then(|chosen| bytes(chosen, "rng-seed")).unwrap_or(&[]),
+        };
+        description.read_memory(fdt, root, boot, tree.len() as u64)?;
+        description.controller = find_controller(root, &harts);
+        let mut devices =
+            Devices { description: &mut description, controller_phandle: controller_phandle(root, &harts) };
+        devices.walk(root, root_parent(root), 0);
+        description.virtio.sort_unstable_by_key(|device| device.address);
+        Ok(description)
+    }
+
+    fn read_memory(&mut self, fdt: Fdt, root: FdtNode, boot: &BootInformation, tree: u64) -> Result<(), Damaged> {
+        const TOO_MANY: Damaged = Damaged("the memory is in too many pieces");
+        let mut all = Ranges::new();
+        for node in children(root).filter(|&node| text(node, "device_type") == Some("memory")) {
+            for (start, length) in registers(node, root) {
+                let end = start.saturating_add(length).min(REACHABLE) & !PAGE_MASK;
+                let start = start.checked_add(PAGE_MASK).map_or(u64::MAX, |start| start & !PAGE_MASK);
+                if start < end {
+                    all.push((start, end)).map_err(|_| TOO_MANY)?;
+                }
+            }
+        }
+        all = merge(all);
+
+        let mut firmware = Ranges::new();
+        if let Some(reserved) = child(root, "reserved-memory") {
+            for node in children(reserved) {
+                for (start, length) in registers(node, reserved) {
+                    if length > 0 {
+                        firmware.push(whole_pages(start, length)).map_err(|_| TOO_MANY)?;
+                    }
+                }
+            }
+        }
+        self.memory = subtract(&all, &firmware).ok_or(TOO_MANY)?;
+
+        let mut used = firmware.clone();
+        used.push(boot.image).map_err(|_| TOO_MANY)?;
+        used.push(whole_pages(boot.device_tree_address, tree)).map_err(|_| TOO_MANY)?;
+        if let Some((start, end)) = self.initial_files {
+            used.push(whole_pages(start, end - start)).map_err(|_| TOO_MANY)?;
+        }
+        // A tree that is all zeros there is common; the list ends with an empty entry in any case.
+        for reservation in fdt.memory_reservations().take(MAXIMUM_RANGES) {
+            if reservation.size() > 0 {
+                used.push(whole_pages(reservation.address(), reservation.size())).map_err(|_| TOO_MANY)?;
+            }
+        }
+        self.free_memory = subtract(&self.memory, &used).ok_or(TOO_MANY)?;
+        for range in firmware {
+            all.push(range).map_err(|_| TOO_MANY)?;
+        }
+        self.not_devices = merge(all);
+
+        let contains = |&(start, end): &Range| start <= boot.image.0 && boot.image.1 <= end;
+        if !self.memory.iter().any(contains) {
+            return Err(Damaged("the kernel is not in what it calls memory"));
+        }
+        if let Some((start, end)) = self.initial_files
+            && !self.memory.iter().any(|range| range.0 <= start && end <= range.1)
+        {
+            return Err(Damaged("the initial file system is not in what it calls memory"));
+        }
+        if self.free_memory.is_empty() {
+            return Err(Damaged("it leaves no memory free"));
+        }
+        Ok(())
+    }
+
+    /// The size of the free memory in bytes.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_memory.iter().map(|range| range.1 - range.0).sum()
+    }
+}
+
+const PAGE_MASK: u64 = PAGE_SIZE as u64 - 1;
+
+/// The pages that a range touches.
+fn whole_pages(start: u64, length: u64) -> Range {
+    let end = start.saturating_add(length);
+    (start & !PAGE_MASK, end.checked_add(PAGE_MASK).map_or(!PAGE_MASK, |end| end & !PAGE_MASK))
+}
+
+/// Sorts ranges and joins those that touch or overlap.
+fn merge(mut ranges: Ranges) -> Ranges {
+    ranges.sort_unstable();
+    let mut merged = Ranges::new();
+    for (start, end) in ranges {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            // There is room: the result is never longer than the input.
+            _ => drop(merged.push((start, end))),
+        }
+    }
+    merged
+}
+
+/// What is left of `ranges` without `holes`; `None` if that has too many pieces.
+fn subtract(ranges: &Ranges, holes: &[Range]) -> Option<Ranges> {
+    let mut rest = ranges.clone();
+    for &(hole_start, hole_end) in holes {
+        let mut next = Ranges::new();
+        for (start, end) in rest {
+            if hole_end <= start || end <= hole_start {
+                next.push((start, end)).ok()?;
+                continue;
+            }
+            if start < hole_start {
+                next.push((start, hole_start)).ok()?;
+            }
+            if hole_end < end {
+                next.push((hole_end, end)).ok()?;
+            }
+        }
+        rest = next;
+    }
+    Some(rest)
+}
+
+/// The harts, and the numbers under which interrupt controllers know them.
+struct Harts {
+    ids: Vec<u64, MAXIMUM_HARTS>,
+    phandles: Vec<Option<u32>, MAXIMUM_HARTS>,
+    all_have_timer_register: bool,
+}
+
+impl Harts {
+    fn read(cpus: FdtNode, boot_hart_id: u64) -> Result<Harts, Damaged> {
+        let usable = |&cpu: &FdtNode| {
+            text(cpu, "device_type") == Some("cpu") && is_enabled(cpu) && text(cpu, "mmu-type") != Some("riscv,none")
+        };
+        let id = |cpu| number(cpu, "reg");
+        let boot = children(cpus)
+            .filter(usable)
+            .find(|&cpu| id(cpu) == Some(boot_hart_id))
+            .ok_or(Damaged("the hart that booted is not in it"))?;
+        let mut harts = Harts { ids: Vec::new(), phandles: Vec::new(), all_have_timer_register: true };
+        harts.add(boot, boot_hart_id);
+        for cpu in children(cpus).filter(usable) {
+            if let Some(id) = id(cpu)
+                && !harts.ids.contains(&id)
+                && harts.ids.len() < MAXIMUM_HARTS
+            {
+                harts.add(cpu, id);
+            }
+        }
+        Ok(harts)
+    }
+
+    fn add(&mut self, cpu: FdtNode, id: u64) {
+        let phandle = child(cpu, "interrupt-controller").and_then(|node| phandle(node));
+        // The caller leaves room.
+        let _ = self.ids.push(id);
+        let _ = self.phandles.push(phandle);
+        self.all_have_timer_register &= has_extension(cpu, "sstc");
+    }
+
+    /// The dense index of the hart whose own controller has this phandle.
+    fn index(&self, phandle: u32) -> Option<usize> {
+        self.phandles.iter().position(|&own| own == Some(phandle))
+    }
+
+    /// Where each hart's supervisor external interrupt stands in a controller's list of wires.
+    fn positions(&self, controller: FdtNode) -> [Option<u32>; MAXIMUM_HARTS] {
+        /// The number of the supervisor external interrupt at a hart's own controller.
+        const SUPERVISOR_EXTERNAL: u32 = 9;
+        let mut positions = [None; MAXIMUM_HARTS];
+        let wires = cells(bytes(controller, "interrupts-extended").unwrap_or(&[]));
+        let mut position = 0;
+        let mut pending = None;
+        for cell in wires {
+            match pending.take() {
+                None => pending = Some(cell),
+                Some(phandle) => {
+                    if cell == SUPERVISOR_EXTERNAL
+                        && let Some(hart) = self.index(phandle)
+                    {
+                        positions[hart] = positions[hart].or(Some(position));
+                    }
+                    position += 1;
+                }
+            }
+        }
+        positions
+    }
+}
+
+fn has_extension(cpu: FdtNode, name: &str) -> bool {
+    let listed =
+        bytes(cpu, "riscv,isa-extensions").is_some_and(|list| list.split(|&b| b == 0).any(|e| e == name.as_bytes()));
+    listed || text(cpu, "riscv,isa").is_some_and(|isa| isa.split('_').skip(1).any(|extension| extension == name))
+}
+
+/// The controller that the kernel uses, with its node.
+fn controller_node<'a>(root: FdtNode<'a>, harts: &Harts) -> Option<(FdtNode<'a>, Option<FdtNode<'a>>)> {
+    let reaches_supervisors = |node| harts.positions(node).iter().any(Option::is_some);
+    let mut found = None;
+    each_node(root, &mut |node| {
+        if found.is_some() || !is_enabled(node) {
+            return;
+        }
+        if is_compatible(node, "riscv,aplic") {
+            match number(node, "msi-parent") {
+                Some(parent) => {
+                    let imsic = find(root, |other| phandle(other) == Some(parent as u32));
+                    if let Some(imsic) = imsic
+                        && is_compatible(imsic, "riscv,imsics")
+                        && reaches_supervisors(imsic)
+                    {
+                        found = Some((node, Some(imsic)));
+                    }
+                }
+                None if reaches_supervisors(node) => found = Some((node, None)),
+                None => {}
+            }
+        } else if (is_compatible(node, "riscv,plic0") || is_compatible(node, "sifive,plic-1.0.0"))
+            && reaches_supervisors(node)
+        {
+            found = Some((node, None));
+        }
+    });
+    found
+}
+
+fn controller_phandle(root: FdtNode, harts: &Harts) -> Option<u32> {
+    controller_node(root, harts).and_then(|(node, _)| phandle(node))
+}
+
+fn find_controller(root: FdtNode, harts: &Harts) -> Controller {
+    read_controller(root, harts).unwrap_or(Controller::None)
+}
+
+fn read_controller(root: FdtNode, harts: &Harts) -> Option<Controller> {
+    let (node, imsic) = controller_node(root, harts)?;
+    let registers = wide_registers(node)?;
+    if !is_compatible(node, "riscv,aplic") {
+        let sources = number(node, "riscv,ndev")?.min(MAXIMUM_SOURCE.into()) as u32;
+        let contexts = harts.positions(node);
+        // Registers behind the stated length do not exist.
+        let last = contexts.iter().flatten().max()?;
+        if drivers::plic::Plic::<NoRegisters>::length(*last) > registers.1 {
+            return None;
+        }
+        return Some(Controller::Plic { registers, sources, contexts });
+    }
+    let sources = number(node, "riscv,num-sources")?.min(MAXIMUM_SOURCE.into()) as u32;
+    let (delivery, positions, imsic) = match imsic {
+        None => (Delivery::Direct, harts.positions(node), None),
+        Some(imsic) => {
+            let pages = wide_registers(imsic)?;
+            let guest_index_bits = number(imsic, "riscv,guest-index-bits").unwrap_or(0);
+            let identities = number(imsic, "riscv,num-ids")?;
+            if guest_index_bits > 7 || identities < 63 {
+                return None;
+            }
+            let identities = identities.min(2047) as u32;
+            let positions = harts.positions(imsic);
+            let last = *positions.iter().flatten().max()?;
+            let guest_index_bits = guest_index_bits as u32;
+            if drivers::imsic::page_offset(last, guest_index_bits, 0) + drivers::imsic::PAGE > pages.1 {
+                return None;
+            }
+            (Delivery::Messages, positions, Some(Imsic { pages, identities, guest_index_bits }))
+        }
+    };
+    if registers.1 < drivers::aplic::LENGTH {
+        return None;
+    }
+    Some(Controller::Aplic { registers, sources, delivery, positions, imsic })
+}
+
+/// Stands for registers where only a driver's constants are wanted.
+enum NoRegisters {}
+
+impl drivers::Registers for NoRegisters {
+    fn read8(&self, _: usize) -> u8 {
+        match *self {}
+    }
+    fn write8(&self, _: usize, _: u8) {
+        match *self {}
+    }
+    fn read32(&self, _: usize) -> u32 {
+        match *self {}
+    }
+    fn write32(&self, _: usize, _: u32) {
+        match *self {}
+    }
+}
+
+/// Collects devices.
+struct Devices<'d, 'a> {
+    description: &'d mut Description<'a>,
+    controller_phandle: Option<u32>,
+}
+
+impl Devices<'_, '_> {
+    /// Visits the nodes on a bus whose addresses are physical ones.
+    fn walk(&mut self, bus: FdtNode, parent: Option<u32>, depth: usize) {
+        for node in children(bus).filter(|&node| is_enabled(node)) {
+            let parent = number(node, "interrupt-parent").map(|parent| parent as u32).or(parent);
+            if is_compatible(node, "virtio,mmio") {
+                if let Some(device) = self.device(node, bus, parent) {
+                    // With more than the list holds, the rest is left out.
+                    let _ = self.description.virtio.push(device);
+                }
+            } else if is_compatible(node, "ns16550a") || is_compatible(node, "ns16550") {
+                if self.description.serial.is_none()
+                    && let Some(device) = self.device(node, bus, parent)
+                {
+                    let shift = number(node, "reg-shift").unwrap_or(0);
+                    if shift <= 3 && device.length >= 6 << shift {
+                        self.description.serial = Some(Serial { device, shift: shift as u32 });
+                    }
+                }
+            } else if is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1") {
+                if let Some((address, length @ 4..)) = registers(node, bus).next()
+                    && address.is_multiple_of(4)
+                {
+                    let _ = length;
+                    self.description.test_device = Some(address);
+                }
+            } else if depth < MAXIMUM_DEPTH && bytes(node, "ranges").is_some_and(<[u8]>::is_empty) {
+                self.walk(node, parent, depth + 1);
+            }
+        }
+    }
+
+    fn device(&self, node: FdtNode, bus: FdtNode, parent: Option<u32>) -> Option<Device> {
+        let (address, length) = registers(node, bus).next().filter(|&(_, length)| length > 0)?;
+        address.checked_add(length)?;
+        Some(Device { address, length, interrupt: self.interrupt(node, parent) })
+    }
+
+    fn interrupt(&self, node: FdtNode, parent: Option<u32>) -> Option<Interrupt> {
+        let sources = match self.description.controller {
+            Controller::None => return None,
+            Controller::Plic { sources, .. } | Controller::Aplic { sources, .. } => sources,
+        };
+        let mut wire = match bytes(node, "interrupts-extended") {
+            Some(extended) => {
+                let mut wire = cells(extended);
+                if wire.next() != self.controller_phandle {
+                    return None;
+                }
+                wire
+            }
+            None if parent.is_some() && parent == self.controller_phandle => cells(bytes(node, "interrupts")?),
+            None => return None,
+        };
+        let source = wire.next().filter(|source| (1..=sources).contains(source))?;
+        let trigger = match self.description.controller {
+            Controller::Aplic { .. } => Trigger::from_device_tree(wire.next()?),
+            _ => Trigger::HighLevel,
+        };
+        Some(Interrupt { source, trigger })
+    }
+}
+
+fn root_parent(root: FdtNode) -> Option<u32> {
+    number(root, "interrupt-parent").map(|parent| parent as u32)
+}
+
+fn initial_files(chosen: FdtNode) -> Option<Range> {
+    let (start, end) = (number(chosen, "linux,initrd-start")?, number(chosen, "linux,initrd-end")?);
+    (start < end).then_some((start, end))
+}
+
+// The helpers below look at a node's properties as bytes, so that no value can be more than it is.
+
+fn children<'a>(node: FdtNode<'a>) -> impl Iterator<Item = FdtNode<'a>> {
+    node.children()
+}
+
+fn child<'a>(node: FdtNode<'a>, name: &str) -> Option<FdtNode<'a>> {
+    children(node).find(|child| child.name_without_address() == name)
+}
+
+fn bytes<'a>(node: FdtNode<'a>, name: &str) -> Option<&'a [u8]> {
+    let property = node.properties().find(|property| property.name() == name)?;
+    Some(value(&property))
+}
+
+fn value<'a>(property: &dtoolkit::fdt::FdtProperty<'a>) -> &'a [u8] {
+    property.value_as::<&[u8]>().unwrap_or(&[])
+}
+
+fn cells(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|cell| u32::from_be_bytes([cell[0], cell[1], cell[2], cell[3]]))
+}
+
+/// A number of one or two cells.
+fn number(node: FdtNode, name: &str) -> Option<u64> {
+    let bytes = bytes(node, name)?;
+    match bytes.len() {
+        4 | 8 => Some(cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell))),
+        _ => None,
+    }
+}
+
+fn text<'a>(node: FdtNode<'a>, name: &str) -> Option<&'a str> {
+    let bytes = bytes(node, name)?;
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    core::str::from_utf8(&bytes[..end]).ok()
+}
+
+fn phandle(node: FdtNode) -> Option<u32> {
+    number(node, "phandle").map(|phandle| phandle as u32)
+}
+
+fn is_compatible(node: FdtNode, name: &str) -> bool {
+    bytes(node, "compatible").is_some_and(|list| list.split(|&byte| byte == 0).any(|entry| entry == name.as_bytes()))
+}
+
+fn is_enabled(node: FdtNode) -> bool {
+    matches!(text(node, "status"), None | Some("okay" | "ok"))
+}
+
+/// Address and length of each entry of `reg`, in the cells that the bus says.
+fn registers<'a>(node: FdtNode<'a>, bus: FdtNode) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+    let address_cells = number(bus, "#address-cells").unwrap_or(2);
+    let size_cells = number(bus, "#size-cells").unwrap_or(1);
+    let plausible = (1..=2).contains(&address_cells) && (1..=2).contains(&size_cells);
+    let (address_bytes, size_bytes) =
+        if plausible { (address_cells as usize * 4, size_cells as usize * 4) } else { (4, 4) };
+    let value = if plausible { bytes(node, "reg").unwrap_or(&[]) } else { &[] };
+    value.chunks_exact(address_bytes + size_bytes).map(move |entry| {
+        let number = |bytes| cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell));
+        (number(&entry[..address_bytes]), number(&entry[address_bytes..]))
+    })
+}
+
+/// The first entry of `reg` of a node on a bus with two cells each for address and length, as all have on 64-bit machines.
+fn wide_registers(node: FdtNode) -> Option<(u64, u64)> {
+    let value = bytes(node, "reg")?;
+    if value.len() < 16 {
+        return None;
+    }
+    let mut cells = cells(value).map(u64::from);
+    let mut wide = || Some(cells.next()? << 32 | cells.next()?);
+    let (address, length) = (wide()?, wide()?);
+    address.checked_add(length)?;
+    Some((address, length))
+}
+
+fn each_node<'a>(root: FdtNode<'a>, visit: &mut impl FnMut(FdtNode<'a>)) {
+    fn inner<'a>(node: FdtNode<'a>, depth: usize, visit: &mut impl FnMut(FdtNode<'a>)) {
+        for child in children(node) {
+            visit(child);
+            if depth < MAXIMUM_DEPTH {
+                inner(child, depth + 1, visit);
+            }
+        }
+    }
+    inner(root, 0, visit);
+}
+
+fn find<'a>(root: FdtNode<'a>, mut wanted: impl FnMut(FdtNode<'a>) -> bool) -> Option<FdtNode<'a>> {
+    let mut found = None;
+    each_node(root, &mut |node| {
+        if found.is_none() && wanted(node) {
+            found = Some(node);
+        }
+    });
+    found
+}

@@ -1,0 +1,266 @@
+//! From a device's wire to the function that serves it.
+//!
+//! Each source has a slot with its handler and the hart that takes it. A handler runs on that hart, called by
+//! [`poll`], so in the middle of nothing: it makes the device take its request back, and wakes whoever waits. It runs
+//! under its slot's lock, so that a source is never moved to another hart, or taken away, while it is being served; it
+//! must therefore not register or remove its own source.
+//!
+//! Sources are spread over the harts that have joined, in the order in which they were registered.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use drivers::aplic::{Aplic, Delivery};
+use drivers::imsic;
+use drivers::plic::Plic;
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use spin::{Mutex, Once};
+
+use crate::description::{self, Description, Interrupt, MAXIMUM_SOURCE};
+use crate::registers::Mapped;
+use crate::{Machine, machine};
+
+/// Serves an interrupt; the argument is what was registered with it.
+pub type Handler = fn(usize);
+
+/// An interrupt could not be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterError {
+    /// This machine has no such source; poll the device.
+    NoSuchSource,
+    /// Somebody serves it already.
+    Taken,
+}
+
+/// Interrupts served in one visit; a device that asks for ever must not keep the hart.
+const MAXIMUM_CLAIMS: usize = 64;
+/// The identity of interprocessor interrupts; that of source `n` is `n + 1`.
+const IPI_IDENTITY: u32 = 1;
+
+struct Slot {
+    handler: Handler,
+    data: usize,
+    interrupt: Interrupt,
+    number: usize,
+    hart: usize,
+}
+
+static SLOTS: [Mutex<Option<Slot>>; MAXIMUM_SOURCE as usize + 1] =
+    [const { Mutex::new(None) }; MAXIMUM_SOURCE as usize + 1];
+static CONTROLLER: Once<Controller> = Once::new();
+/// How many sources were ever registered.
+static REGISTERED: AtomicUsize = AtomicUsize::new(0);
+/// How many harts take interrupts; they are the first ones.
+static JOINED: AtomicUsize = AtomicUsize::new(1);
+
+struct Controller {
+    kind: Kind,
+    sources: u32,
+    /// The number by which the controller knows each hart.
+    positions: [Option<u32>; MAXIMUM_HARTS],
+}
+
+enum Kind {
+    /// The lock makes changes of enable bits one at a time.
+    Plic(Plic<Mapped>, Mutex<()>),
+    Aplic(Aplic<Mapped>, Option<description::Imsic>),
+}
+
+/// Prepares the controller and this hart, the first.
+pub fn start(description: &Description) {
+    let controller = match &description.controller {
+        description::Controller::None => None,
+        description::Controller::Plic { registers, sources, contexts } => Mapped::new(*registers).map(|registers| {
+            let plic = Plic::new(registers);
+            for context in contexts.iter().flatten() {
+                plic.reset_context(*context, *sources);
+            }
+            for source in 1..=*sources {
+                plic.set_priority(source, 0);
+            }
+            Controller { kind: Kind::Plic(plic, Mutex::new(())), sources: *sources, positions: *contexts }
+        }),
+        description::Controller::Aplic { registers, sources, delivery, positions, imsic } => Mapped::new(*registers)
+            .map(|registers| {
+                let aplic = Aplic::new(registers, *delivery);
+                aplic.reset(*sources);
+                Controller { kind: Kind::Aplic(aplic, *imsic), sources: *sources, positions: *positions }
+            }),
+    };
+    if let Some(controller) = controller {
+        CONTROLLER.call_once(|| controller);
+        prepare_hart(0);
+    }
+}
+
+/// Prepares the calling hart's part of the controller.
+fn prepare_hart(hart: usize) {
+    let Some(controller) = CONTROLLER.get() else { return };
+    let (Kind::Aplic(aplic, imsic), Some(position)) = (&controller.kind, controller.positions[hart]) else { return };
+    match imsic {
+        None => aplic.enable_delivery(position),
+        Some(description) => {
+            imsic::initialise(&OwnFile, description.identities);
+            let page = description.pages.0 + imsic::page_offset(position, description.guest_index_bits, 0);
+            if let Some(window) = machine::Window::new(page, imsic::PAGE) {
+                machine::set_doorbell(hart, &window);
+            }
+        }
+    }
+}
+
+/// Makes the calling hart take its share of the interrupts.
+pub fn join() {
+    let hart = Machine::hart();
+    if hart == 0 {
+        return;
+    }
+    prepare_hart(hart);
+    // Harts join in any order, but a share is only given to harts all of whose predecessors have joined too.
+    static HERE: Mutex<u64> = Mutex::new(1);
+    let mut here = HERE.lock();
+    *here |= 1 << hart;
+    JOINED.store(here.trailing_ones() as usize, Ordering::Release);
+    for slot in &SLOTS {
+        if let Some(slot) = &mut *slot.lock() {
+            assign(slot);
+        }
+    }
+}
+
+/// Lets `handler` be called with `data` whenever the interrupt comes.
+///
+/// # Errors
+/// [`RegisterError`]; nothing has changed then.
+pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -> Result<(), RegisterError> {
+    let controller = CONTROLLER.get().ok_or(RegisterError::NoSuchSource)?;
+    if interrupt.source == 0 || interrupt.source > controller.sources {
+        return Err(RegisterError::NoSuchSource);
+    }
+    let mut place = SLOTS[interrupt.source as usize].lock();
+    if place.is_some() {
+        return Err(RegisterError::Taken);
+    }
+    let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
+    let slot = place.insert(Slot { handler, data, interrupt, number, hart: usize::MAX });
+    if let Kind::Plic(plic, _) = &controller.kind {
+        plic.set_priority(interrupt.source, 1);
+    }
+    assign(slot);
+    Ok(())
+}
+
+/// Stops the interrupt. When this returns its handler does not run and will not run again.
+pub fn remove_interrupt(source: u32) {
+    let (Some(controller), Some(place)) = (CONTROLLER.get(), SLOTS.get(source as usize)) else { return };
+    let mut place = place.lock();
+    let Some(slot) = place.take() else { return };
+    match &controller.kind {
+        Kind::Plic(plic, lock) => {
+            let _one_at_a_time = lock.lock();
+            plic.set_priority(source, 0);
+            if let Some(context) = controller.positions[slot.hart] {
+                plic.disable(context, source);
+            }
+        }
+        Kind::Aplic(aplic, _) => aplic.disable(source),
+    }
+}
+
+/// Gives a source to the hart whose turn it is.
+fn assign(slot: &mut Slot) {
+    let Some(controller) = CONTROLLER.get() else { return };
+    let joined = JOINED.load(Ordering::Acquire);
+    let usable = |hart: &usize| controller.positions[*hart].is_some();
+    let count = (0..joined).filter(usable).count().max(1);
+    let hart = (0..joined).filter(usable).nth(slot.number % count).unwrap_or(0);
+    if hart == slot.hart {
+        return;
+    }
+    let (old, source) = (slot.hart, slot.interrupt.source);
+    slot.hart = hart;
+    let Some(position) = controller.positions[hart] else { return };
+    match &controller.kind {
+        Kind::Plic(plic, lock) => {
+            let _one_at_a_time = lock.lock();
+            if let Some(Some(context)) = controller.positions.get(old) {
+                plic.disable(*context, source);
+            }
+            plic.enable(position, source);
+        }
+        Kind::Aplic(aplic, _) if old == usize::MAX => {
+            aplic.enable(source, slot.interrupt.trigger, position, source + IPI_IDENTITY);
+        }
+        Kind::Aplic(aplic, _) => aplic.set_target(source, position, source + IPI_IDENTITY),
+    }
+}
+
+/// Serves every external interrupt that is pending for this hart; says whether an interprocessor interrupt was among them.
+pub fn poll() -> bool {
+    let Some(controller) = CONTROLLER.get() else { return false };
+    let Some(position) = controller.positions[Machine::hart()] else { return false };
+    let mut ipi = false;
+    for _ in 0..MAXIMUM_CLAIMS {
+        match &controller.kind {
+            Kind::Plic(plic, lock) => {
+                let Some(source) = plic.claim(position) else { break };
+                let place = SLOTS.get(source as usize).map(|slot| slot.lock());
+                let slot = place.as_ref().and_then(|slot| slot.as_ref());
+                serve(slot);
+                // The controller ignores a completion by a context that the source is no longer enabled for, and would
+                // wait for one for ever.
+                let is_ours = slot.is_some_and(|slot| slot.hart == Machine::hart());
+                if is_ours {
+                    plic.complete(position, source);
+                } else {
+                    let _one_at_a_time = lock.lock();
+                    plic.enable(position, source);
+                    plic.complete(position, source);
+                    plic.disable(position, source);
+                }
+            }
+            Kind::Aplic(aplic, None) => {
+                let Some(source) = aplic.claim(position) else { break };
+                serve_source(source);
+            }
+            Kind::Aplic(aplic, Some(_)) => match machine::claim_external() {
+                0 => break,
+                IPI_IDENTITY => ipi = true,
+                identity => {
+                    let source = identity - IPI_IDENTITY;
+                    serve_source(source);
+                    if aplic.delivery() == Delivery::Messages && source <= controller.sources {
+                        aplic.retrigger(source);
+                    }
+                }
+            },
+        }
+    }
+    ipi
+}
+
+fn serve_source(source: u32) {
+    if let Some(place) = SLOTS.get(source as usize) {
+        serve(place.lock().as_ref());
+    }
+}
+
+fn serve(slot: Option<&Slot>) {
+    if let Some(slot) = slot {
+        (slot.handler)(slot.data);
+    }
+}
+
+/// The interrupt file of the calling hart.
+struct OwnFile;
+
+impl imsic::InterruptFile for OwnFile {
+    fn read(&self, register: u64) -> u64 {
+        machine::read_imsic(register)
+    }
+    fn write(&self, register: u64, value: u64) {
+        machine::write_imsic(register, value);
+    }
+    fn claim(&self) -> u32 {
+        machine::claim_external()
+    }
+}

@@ -1,0 +1,31 @@
+//! The machine's device memory, as the drivers want it.
+
+use drivers::Registers;
+
+use crate::machine::Window;
+
+/// The registers of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped(Window);
+
+impl Mapped {
+    /// The registers at this physical address and of this length; `None` if they cannot be device registers.
+    pub fn new((address, length): (u64, u64)) -> Option<Mapped> {
+        Window::new(address, length).map(Mapped)
+    }
+}
+
+impl Registers for Mapped {
+    fn read8(&self, offset: usize) -> u8 {
+        self.0.read8(offset)
+    }
+    fn write8(&self, offset: usize, value: u8) {
+        self.0.write8(offset, value);
+    }
+    fn read32(&self, offset: usize) -> u32 {
+        self.0.read32(offset)
+    }
+    fn write32(&self, offset: usize, value: u32) {
+        self.0.write32(offset, value);
+    }
+}
