@@ -1,29 +1,33 @@
 //! A process's address space: what it may use, what it has, and every access of the kernel to it.
 //!
 //! # Regions and pages
-//! A *region* is a promise: this range of addresses has this protection and this backing. A page is made when it is first
-//! touched, by the program ([`AddressSpace::fault`]) or by the kernel on its behalf. So mapping is cheap whatever the length, and an
-//! operation on regions either is done completely or, on an error, has changed nothing that a program could see.
+//! A *region* is a promise: this range of addresses has this protection and this backing. A page is made when it is
+//! first touched, by the program ([`AddressSpace::fault`]) or by the kernel on its behalf. So mapping is cheap
+//! whatever the length, and an operation on regions either is done completely or, on an error, has changed nothing
+//! that a program could see.
 //!
 //! # The kernel and user memory
-//! The kernel never dereferences a user address, and never sets the bit that would let it (`sstatus.SUM`). It walks the page table in
-//! software and copies through its own direct map, after the same checks that the hardware would make: a bad pointer is an error value here, not a trap. A few
-//! recent translations are kept, since most calls touch the same few pages; any change of mappings forgets them.
+//! The kernel never dereferences a user address, and never sets the bit that would let it (`sstatus.SUM`). It walks
+//! the page table in software and copies through its own direct map, after the same checks that the hardware would
+//! make: a bad pointer is an error value here, not a trap. A few recent translations are kept, since most calls touch
+//! the same few pages; any change of mappings forgets them.
 //!
 //! # Locking and flushing
-//! Locking is the caller's: everything takes `&mut self`. What the TLBs must forget is returned as a [`Flush`], to be carried out after the lock is
-//! released; the frames in it are freed after that (FLUSH-BEFORE-FREE). Only the harts on which the space is entered
-//! ([`AddressSpace::enter`]) are named; the others flush when they next enter it.
+//! Locking is the caller's: everything takes `&mut self`. What the TLBs must forget is returned as a [`Flush`], to be
+//! carried out after the lock is released; the frames in it are freed after that (FLUSH-BEFORE-FREE). Only the harts
+//! on which the space is entered ([`AddressSpace::enter`]) are named; the others flush when they next enter it.
 //!
 //! # Limits
-//! [`Limits`] bound what one process can make the kernel allocate: pages, page tables and regions. Reaching one is an error of that process.
+//! [`Limits`] bound what one process can make the kernel allocate: pages, page tables and regions. Reaching one is an
+//! error of that process.
 //!
 //! Rejected: a tree of regions (`BTreeMap` cannot report that it has no memory; a sorted vector can, and its binary
-//! search is as fast at the sizes that the limit permits), and pages that are kept in lists beside the page table (the table is the list).
+//! search is as fast at the sizes that the limit permits), and pages that are kept in lists beside the page table
+//! (the table is the list).
 
 use crate::asid::{Context, Identifiers, LocalFlush};
 use crate::bytes::{self, SharedBytes};
-use crate::frames::{Frame, FrameList, OutOfMemory, SharedFrame};
+use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
 use crate::sv39::{self, Access, DevicePage, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, USER, Unmapped};
 use crate::{MAX_HARTS, PAGE_SIZE};
 use alloc::vec::Vec;
@@ -119,7 +123,8 @@ pub enum Fault {
     Protection,
     /// The word is not aligned to its size (SIGBUS, EINVAL).
     Misaligned,
-    /// There is no frame for the page, or the process has as many as it may have: the process cannot go on (SIGBUS, ENOMEM).
+    /// There is no frame for the page, or the process has as many as it may have: the process cannot go on (SIGBUS,
+    /// ENOMEM).
     OutOfMemory,
 }
 
@@ -321,8 +326,8 @@ pub struct AddressSpace {
     stale: u64,
 }
 
-// SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that the page table owns; they
-// are used under `&mut self` only.
+// SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
+// the page table owns; they are used under `&mut self` only.
 unsafe impl Send for AddressSpace {}
 
 impl AddressSpace {
@@ -348,7 +353,8 @@ impl AddressSpace {
 
     // ---- harts ----
 
-    /// Makes the space ready for a hart that is about to run a program in it. The hart must then write `satp` and flush as the entry says.
+    /// Makes the space ready for a hart that is about to run a program in it. The hart must then write `satp` and
+    /// flush as the entry says.
     pub fn enter(&mut self, identifiers: &Identifiers, hart: usize) -> Entry {
         debug_assert!(hart < MAX_HARTS);
         let mut flush = identifiers.enter(&mut self.context, hart);
@@ -365,8 +371,8 @@ impl AddressSpace {
         Entry { root: self.table.root_address(), identifier, flush }
     }
 
-    /// The hart's `satp` names another space now. Before this has been called for every hart that entered, the space must
-    /// not be dropped (it would leak, since harts walk its tables).
+    /// The hart's `satp` names another space now. Before this has been called for every hart that entered, the space
+    /// must not be dropped (it would leak, since harts walk its tables).
     pub fn leave(&mut self, hart: usize) {
         self.active &= !(1u64 << (hart % 64));
     }
@@ -389,6 +395,12 @@ impl AddressSpace {
     #[must_use]
     pub fn owned_frames(&self) -> usize {
         self.resident + self.table.table_frames()
+    }
+
+    /// The identifier under which the TLBs know the space; 0 if the machine has none.
+    #[must_use]
+    pub fn identifier(&self) -> u16 {
+        self.context.number()
     }
 
     /// The physical address of the root.
@@ -442,8 +454,8 @@ impl AddressSpace {
         self.insert(placement, length, protection, Backing::Anonymous, name)
     }
 
-    /// Maps frames that others have too: the vDSO, files, pages shared with the kernel. The pages are entered in the page table at once, as far as
-    /// there is memory for tables; the rest when touched.
+    /// Maps frames that others have too: the vDSO, files, pages shared with the kernel. The pages are entered in the
+    /// page table at once, as far as there is memory for tables; the rest when touched.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -520,6 +532,17 @@ impl AddressSpace {
         let unmapped = self.table.protect(range, protection);
         self.join(inside.start.saturating_sub(1)..inside.end + 1);
         Ok(self.flush(unmapped, Vec::new()))
+    }
+
+    /// Unmaps everything and forgets the break: before another program is loaded.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`] if there is no memory for the list of shared frames to be released; nothing has
+    /// changed then.
+    pub fn clear(&mut self) -> Result<Flush, MapError> {
+        let flush = self.unmap(USER)?;
+        self.set_break_start(0);
+        Ok(flush)
     }
 
     fn insert(
@@ -673,7 +696,8 @@ impl AddressSpace {
 
     // ---- the break ----
 
-    /// Sets where the area that `brk` grows begins (rounded up to a page): after the program's data. Once for each program.
+    /// Sets where the area that `brk` grows begins (rounded up to a page): after the program's data. Once for each
+    /// program.
     pub fn set_break_start(&mut self, start: u64) {
         self.break_start = start.div_ceil(PAGE_SIZE) * PAGE_SIZE;
         self.break_end = self.break_start;
@@ -725,7 +749,8 @@ impl AddressSpace {
             _ if self.table.resolve(page, access).is_some() => return Ok(()),
             Backing::Anonymous => {
                 // A page may need two tables.
-                if self.resident + self.table.table_frames() + 3 > self.limits.frames {
+                let limit = self.limits.frames;
+                if self.resident + self.table.table_frames() + 3 > limit || !frames::available_to_programs(3) {
                     return Err(Fault::OutOfMemory);
                 }
                 let frame = Frame::allocate_zeroed()?;
@@ -798,7 +823,7 @@ impl AddressSpace {
                 self.table.resolve(page, access).ok_or(Fault::Protection)?
             }
         };
-        if crate::frames::manages(&(address..address + PAGE_SIZE)) {
+        if frames::manages(&(address..address + PAGE_SIZE)) {
             let pointer = bytes::pointer(address);
             let allowed = |access| if self.table.resolve(page, access).is_some() { page } else { NO_PAGE };
             self.recent[(page / PAGE_SIZE) as usize % RECENT] =
@@ -810,8 +835,9 @@ impl AddressSpace {
         }
     }
 
-    /// Visits the bytes of a user range in order, in pieces that do not cross a page, for a copy between user memory and something else (a
-    /// device's buffer, a pipe). `visit` says how many bytes of the piece it used; fewer than there are end the transfer.
+    /// Visits the bytes of a user range in order, in pieces that do not cross a page, for a copy between user memory
+    /// and something else (a device's buffer, a pipe). `visit` says how many bytes of the piece it used; fewer than
+    /// there are end the transfer.
     ///
     /// Returns how many bytes were used.
     ///
@@ -834,7 +860,8 @@ impl AddressSpace {
             let within = (at % PAGE_SIZE) as usize;
             let piece = (PAGE_SIZE as usize - within).min(length - done);
             let page = self.page(at - within as u64, access).map_err(|fault| Interrupted { done, fault })?;
-            // SAFETY: the page's frame is kept by the page table or by its region as long as `self` is borrowed, and the piece is inside the page.
+            // SAFETY: the page's frame is kept by the page table or by its region as long as `self` is borrowed, and
+            // the piece is inside the page.
             let bytes = unsafe { UserBytes::from_pointer(page.wrapping_add(within), piece) };
             let used = visit(&bytes).min(piece);
             done += used;
@@ -972,7 +999,8 @@ impl AddressSpace {
         self.copy_out(address, &value.to_le_bytes())
     }
 
-    /// A 32-bit word that the program may change at the same time. With [`Access::Read`], only load it: the page may be shared read-only.
+    /// A 32-bit word that the program may change at the same time. With [`Access::Read`], only load it: the page may
+    /// be shared read-only.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -992,8 +1020,8 @@ impl AddressSpace {
         }
     }
 
-    /// Changes the aligned 32-bit word from `old` to `new` if it is `old`, as one operation that programs on other harts see as such. `Ok(Err(found))` if it
-    /// is something else.
+    /// Changes the aligned 32-bit word from `old` to `new` if it is `old`, as one operation that programs on other
+    /// harts see as such. `Ok(Err(found))` if it is something else.
     ///
     /// # Errors
     /// See [`Fault`].

@@ -1,0 +1,188 @@
+//! Where address spaces meet the machine: entering user mode, and forgetting translations.
+//!
+//! `memory` knows what is mapped and what must be flushed, `platform` knows how a hart switches and flushes; neither knows the
+//! other. Here a [`Space`] is an address space that harts can run in, and every change of it is followed by the flush that
+//! it asks for.
+//!
+//! # ROOT-LIVES
+//!
+//! A hart goes on walking the page table that its `satp` names when it is back in the kernel, until it enters another
+//! space: most traps return to where they came from, and writing `satp` is dear. So each hart *owns a share* of the space it
+//! is in ([`CURRENT`]); the tables live at least as long as a hart can walk them. The price is that the root of a process
+//! that has ended is freed only when every hart that was in it has moved on. [`Space::retire`] frees everything else at once
+//! and asks idle harts to move on; they do so in [`release_retired`].
+#![cfg_attr(target_os = "none", no_std)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use hal_api::{Access, Flush as MachineFlush, HartSet, MAXIMUM_HARTS, Machine as _, Scope as MachineScope};
+use hal_api::{Trap, UserContext};
+use memory::asid::{Identifiers, LocalFlush};
+use memory::space::{Entry, Flush, FlushRequest, Limits};
+use memory::sv39::{self, KernelHalf, RootSize, Scope};
+use memory::{AddressSpace, OutOfMemory};
+use platform::Machine;
+use spin::{Mutex, MutexGuard, Once};
+
+pub use memory::space::Fault;
+
+/// An address space that harts can run in.
+pub struct Space {
+    memory: Mutex<AddressSpace>,
+    retired: AtomicBool,
+}
+
+/// The space whose table each hart walks, owned by that hart (ROOT-LIVES). Locked by its own hart only.
+static CURRENT: [Mutex<Option<Arc<Space>>>; MAXIMUM_HARTS] = [const { Mutex::new(None) }; MAXIMUM_HARTS];
+/// The address of that space, to compare without a lock; 0 for none. Used by its own hart only, hence relaxed.
+static CURRENT_ADDRESS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
+
+fn identifiers() -> &'static Identifiers {
+    static IDENTIFIERS: Once<Identifiers> = Once::new();
+    IDENTIFIERS.call_once(|| Identifiers::new(u16::BITS - Machine::maximum_asid().leading_zeros()))
+}
+
+fn kernel_half() -> &'static KernelHalf {
+    static KERNEL_HALF: Once<KernelHalf> = Once::new();
+    KERNEL_HALF.call_once(|| {
+        let root = Machine::direct_map(Machine::kernel_root_ppn() * memory::PAGE_SIZE).cast::<u64>();
+        // SAFETY: the kernel's root is a page of 512 entries that lives for ever, the direct map covers it, and its upper
+        // half does not change any more once address spaces are made (KERNEL-HALF in `memory`).
+        KernelHalf::new(core::array::from_fn(|index| unsafe { root.add(256 + index).read_volatile() }))
+    })
+}
+
+impl Space {
+    /// A space with nothing in it.
+    pub fn new(limits: Limits) -> Result<Space, OutOfMemory> {
+        let memory = AddressSpace::new(kernel_half(), RootSize::Page, limits)?;
+        Ok(Space { memory: Mutex::new(memory), retired: AtomicBool::new(false) })
+    }
+
+    /// Access to the memory, for copying and for changes. What a change returns goes to [`flush`].
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, AddressSpace> {
+        self.memory.lock()
+    }
+
+    /// Goes to user mode in this space, until something happens.
+    #[inline]
+    pub fn enter(self: &Arc<Self>, context: &mut UserContext) -> Trap {
+        let hart = Machine::hart();
+        if CURRENT_ADDRESS[hart].load(Ordering::Relaxed) != Arc::as_ptr(self) as usize {
+            self.switch(hart);
+        }
+        Machine::enter_user(context)
+    }
+
+    #[cold]
+    fn switch(self: &Arc<Self>, hart: usize) {
+        let entry = self.memory.lock().enter(identifiers(), hart);
+        activate(&entry);
+        CURRENT_ADDRESS[hart].store(Arc::as_ptr(self) as usize, Ordering::Relaxed);
+        let old = CURRENT[hart].lock().replace(self.clone());
+        leave(old, hart);
+    }
+
+    /// Resolves a page fault of a program that runs on this hart.
+    pub fn fault(&self, address: usize, access: Access) -> Result<(), Fault> {
+        let access = match access {
+            Access::Read => sv39::Access::Read,
+            Access::Write => sv39::Access::Write,
+            Access::Execute => sv39::Access::Execute,
+        };
+        let asid = {
+            let mut memory = self.memory.lock();
+            memory.fault(address as u64, access)?;
+            memory.identifier()
+        };
+        Machine::flush_tlb(MachineFlush::Local(MachineScope::Page { address, asid }));
+        Ok(())
+    }
+
+    /// Takes everything out: all of the user half's mappings.
+    pub fn clear(&self) {
+        // It cannot fail: the range is whole pages, and no region is split at its ends.
+        let removed = self.memory.lock().unmap(sv39::USER);
+        if let Ok(removed) = removed {
+            flush(removed);
+        }
+    }
+
+    /// As [`clear`](Self::clear), for good: harts that still walk the table are asked to stop.
+    pub fn retire(&self) {
+        self.clear();
+        self.retired.store(true, Ordering::Release);
+        let harts = HartSet::from_mask(self.memory.lock().active_harts()).without(Machine::hart());
+        for hart in harts.iter() {
+            Machine::send_ipi(hart);
+        }
+    }
+}
+
+/// Carries a flush out and frees what waits for it.
+pub fn flush(flush: Flush) {
+    flush.after(|request| Machine::flush_tlb(machine_flush(request)));
+}
+
+fn machine_flush(request: &FlushRequest<'_>) -> MachineFlush {
+    let asid = request.identifier;
+    let scope = match request.scope {
+        Scope::Nothing => return MachineFlush::Remote(HartSet::EMPTY, MachineScope::All),
+        Scope::Pages(range) => {
+            MachineScope::Range { start: range.start as usize, length: (range.end - range.start) as usize, asid }
+        }
+        Scope::All => MachineScope::AddressSpace { asid },
+    };
+    let harts = HartSet::from_mask(request.harts);
+    if harts == HartSet::only(Machine::hart()) {
+        MachineFlush::Local(scope)
+    } else {
+        MachineFlush::Remote(harts, scope)
+    }
+}
+
+fn activate(entry: &Entry) {
+    // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the caller
+    // makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory` hands to
+    // programs.
+    unsafe { Machine::activate(entry.root / memory::PAGE_SIZE, entry.identifier) };
+    match entry.flush {
+        LocalFlush::Nothing => {}
+        LocalFlush::Identifier(asid) => {
+            Machine::flush_tlb(MachineFlush::Local(MachineScope::AddressSpace { asid }));
+        }
+        LocalFlush::Everything => Machine::flush_tlb(MachineFlush::Local(MachineScope::All)),
+    }
+}
+
+fn leave(old: Option<Arc<Space>>, hart: usize) {
+    if let Some(old) = old {
+        old.memory.lock().leave(hart);
+    }
+}
+
+/// Moves this hart out of a space that has been retired. Called between coroutines and when idle.
+#[inline]
+pub fn release_retired() {
+    let hart = Machine::hart();
+    if CURRENT_ADDRESS[hart].load(Ordering::Relaxed) != 0 {
+        release_if_retired(hart);
+    }
+}
+
+fn release_if_retired(hart: usize) {
+    let mut current = CURRENT[hart].lock();
+    if current.as_ref().is_some_and(|space| space.retired.load(Ordering::Acquire)) {
+        // SAFETY: the kernel's own root lives for ever.
+        unsafe { Machine::activate(Machine::kernel_root_ppn(), 0) };
+        CURRENT_ADDRESS[hart].store(0, Ordering::Relaxed);
+        let old = current.take();
+        drop(current);
+        leave(old, hart);
+    }
+}
