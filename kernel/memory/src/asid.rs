@@ -1,16 +1,16 @@
 //! Address-space identifiers: the short names under which the TLB knows address spaces.
 //!
 //! With identifiers the TLB keeps the entries of several processes, and a switch flushes nothing. There are fewer
-//! identifiers than processes that ever live, so they are given out in ascending order within a *generation*; when they are used up, a new
-//! generation begins, and every hart flushes its whole TLB before it runs anything under the new one. An address space
-//! whose context is of an old generation gets a new identifier when it is next entered. What is running on a hart at the
-//! moment of the change keeps its identifier, because it goes on using it.
+//! identifiers than processes that ever live, so they are given out in ascending order within a *generation*; when
+//! they are used up, a new generation begins, and every hart flushes its whole TLB before it runs anything under the
+//! new one. An address space whose context is of an old generation gets a new identifier when it is next entered.
+//! What is running on a hart at the moment of the change keeps its identifier, because it goes on using it.
 //!
 //! Entering an address space of the current generation takes no lock: one compare-and-swap of the hart's own
 //! word, which the beginning of a new generation clears.
 //!
-//! The number of bits is the machine's (`satp` keeps as many of the bits written to its field as there are). With too few
-//! of them to be useful the answer is always "flush everything on entry".
+//! The number of bits is the machine's (`satp` keeps as many of the bits written to its field as there are). With too
+//! few of them to be useful the answer is always "flush everything on entry".
 
 use crate::MAX_HARTS;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -114,8 +114,8 @@ impl Buddy {
         Some(number)
     }
 
-    /// Takes `frames` contiguous frames, aligned as a block that holds them all and `1 << order` frames would be. What the block has
-    /// more is given back at once.
+    /// Takes `frames` contiguous frames, aligned as a block that holds them all and `1 << order` frames would be.
+    /// What the block has more is given back at once.
     pub(crate) fn allocate_run(&mut self, frames: u32, order: usize) -> Option<u32> {
         let order = order.max(order_for(frames));
         let number = self.allocate(order)?;

@@ -1,8 +1,8 @@
 //! The direct map: how the kernel touches a byte of physical memory.
 //!
-//! A frame may be mapped into a program, and the program may write to it on another hart while the kernel reads. For Rust
-//! that rules out references: behind a `&[u8]` the compiler may load twice and assume the same value, and behind a
-//! `&mut [u8]` it may keep values in registers. So the kernel sees frames as memory outside of every Rust
+//! A frame may be mapped into a program, and the program may write to it on another hart while the kernel reads. For
+//! Rust that rules out references: behind a `&[u8]` the compiler may load twice and assume the same value, and behind
+//! a `&mut [u8]` it may keep values in registers. So the kernel sees frames as memory outside of every Rust
 //! allocation, shared with a foreign agent, and uses only
 //!
 //! * **volatile copies** between a frame and a private buffer: each byte is read or written exactly once, in any
@@ -182,8 +182,8 @@ impl<'a> SharedBytes<'a> {
 /// The frame must be kept as a page table for `'a` (ONE-OWNER).
 #[inline(always)]
 pub(crate) unsafe fn table<'a>(address: u64) -> &'a [AtomicU64; 512] {
-    // SAFETY: the frame is 4096 aligned bytes of memory (BOOT-MEMORY) that the caller keeps for `'a`; the hardware reads
-    // it as single words, which is what atomics are for.
+    // SAFETY: the frame is 4096 aligned bytes of memory (BOOT-MEMORY) that the caller keeps for `'a`; the hardware
+    // reads it as single words, which is what atomics are for.
     unsafe { &*pointer(address).cast() }
 }
 

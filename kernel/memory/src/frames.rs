@@ -1,14 +1,14 @@
 //! Physical memory as owning handles.
 //!
-//! [`Frame`] is one page of memory, [`Block`] a contiguous run (for devices, for large roots), [`SharedFrame`] a counted
-//! share in one page. Dropping the last handle gives the memory back. Handles read and write through
+//! [`Frame`] is one page of memory, [`Block`] a contiguous run (for devices, for large roots), [`SharedFrame`] a
+//! counted share in one page. Dropping the last handle gives the memory back. Handles read and write through
 //! [`SharedBytes`], never through references, because a frame may be mapped into a program.
 //!
 //! # How it scales
-//! One buddy system behind one lock knows all free memory. Single frames, which are nearly all of the traffic (demand-zero pages,
-//! page tables, slabs), go through a cache for each hart that is refilled and emptied in batches, so that the lock is
-//! taken once for a few dozen allocations. When memory runs out, the caches of all harts are collected before anybody
-//! is refused: "out of memory" means that the last frame is taken, wherever it was.
+//! One buddy system behind one lock knows all free memory. Single frames, which are nearly all of the traffic
+//! (demand-zero pages, page tables, slabs), go through a cache for each hart that is refilled and emptied in batches,
+//! so that the lock is taken once for a few dozen allocations. When memory runs out, the caches of all harts are
+//! collected before anybody is refused: "out of memory" means that the last frame is taken, wherever it was.
 //!
 //! # Counting
 //! [`free_frames`] counts the caches too, so it is exact whenever no allocation is under way on another hart.
@@ -23,7 +23,7 @@ use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicBool,
+    AtomicBool, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
     fence,
 };
@@ -73,10 +73,16 @@ impl fmt::Display for InitError {
 
 impl core::error::Error for InitError {}
 
+/// Most frames that are kept from programs.
+const LARGEST_RESERVE: usize = 1024;
+static RESERVE: AtomicUsize = AtomicUsize::new(0);
+
 struct State {
     records: &'static [Record],
     base: u32,
     buddy: Mutex<Buddy>,
+    /// What the buddy system has free, to be read without its lock; a moment old at most.
+    uncached: AtomicUsize,
     caches: HartLocal<Cache>,
     /// Frames that can be allocated, the records' own not counted.
     total: usize,
@@ -173,10 +179,12 @@ pub fn init(ranges: &[Range<u64>], direct_map_offset: u64, current_hart: fn() ->
         buddy.add(range.start + reserved, range.len() as u32 - reserved);
     }
     let total = buddy.free_frames();
+    RESERVE.store((total / 64).min(LARGEST_RESERVE), Relaxed);
     STATE.call_once(|| State {
         records,
         base,
         buddy: Mutex::new(buddy),
+        uncached: AtomicUsize::new(total),
         caches: HartLocal::new([const { Slot::new(Cache::new()) }; MAX_HARTS]),
         total,
     });
@@ -184,6 +192,14 @@ pub fn init(ranges: &[Range<u64>], direct_map_offset: u64, current_hart: fn() ->
 }
 
 impl State {
+    /// Works on the buddy system, under its lock.
+    fn with_buddy<R>(&self, work: impl FnOnce(&mut Buddy) -> R) -> R {
+        let mut buddy = self.buddy.lock();
+        let result = work(&mut buddy);
+        self.uncached.store(buddy.free_frames(), Relaxed);
+        result
+    }
+
     #[inline]
     fn allocate(&self) -> Result<u32, OutOfMemory> {
         if let Some(mut cache) = self.caches.claim(Registered::current()) {
@@ -199,22 +215,22 @@ impl State {
 
     #[cold]
     fn refill(&self, cache: &mut Cache) -> Option<u32> {
-        cache.filled = self.buddy.lock().allocate_many(&mut cache.numbers[..BATCH]);
+        cache.filled = self.with_buddy(|buddy| buddy.allocate_many(&mut cache.numbers[..BATCH]));
         cache.pop()
     }
 
     #[cold]
     fn allocate_run(&self, frames: u32, order: usize) -> Result<u32, OutOfMemory> {
-        if let Some(number) = self.buddy.lock().allocate_run(frames, order) {
+        if let Some(number) = self.with_buddy(|buddy| buddy.allocate_run(frames, order)) {
             return Ok(number);
         }
         self.collect();
-        self.buddy.lock().allocate_run(frames, order).ok_or(OutOfMemory)
+        self.with_buddy(|buddy| buddy.allocate_run(frames, order)).ok_or(OutOfMemory)
     }
 
     /// Empties the caches of all harts into the buddy system.
     fn collect(&self) {
-        self.caches.for_each(|cache| cache.flush(&mut self.buddy.lock(), CACHE));
+        self.caches.for_each(|cache| self.with_buddy(|buddy| cache.flush(buddy, CACHE)));
     }
 
     #[inline]
@@ -225,14 +241,15 @@ impl State {
             }
             return self.spill(&mut cache, number);
         }
-        self.buddy.lock().free(number, 0);
+        self.with_buddy(|buddy| buddy.free(number, 0));
     }
 
     #[cold]
     fn spill(&self, cache: &mut Cache, number: u32) {
-        let mut buddy = self.buddy.lock();
-        cache.flush(&mut buddy, BATCH);
-        buddy.free(number, 0);
+        self.with_buddy(|buddy| {
+            cache.flush(buddy, BATCH);
+            buddy.free(number, 0);
+        });
     }
 }
 
@@ -259,7 +276,7 @@ pub(crate) fn give_run(first: u32, frames: u32) {
     if frames == 1 {
         state.free(first);
     } else {
-        state.buddy.lock().free_run(first, frames);
+        state.with_buddy(|buddy| buddy.free_run(first, frames));
     }
 }
 
@@ -305,6 +322,27 @@ pub fn statistics() -> Statistics {
 #[must_use]
 pub fn free_frames() -> usize {
     statistics().free
+}
+
+/// All frames that can ever be allocated.
+#[must_use]
+pub fn total_frames() -> usize {
+    STATE.get().map_or(0, |state| state.total)
+}
+
+/// Whether programs may have `frames` more: they may not have the last ones. The kernel keeps a sixty-fourth of the
+/// memory, up to 4 MiB, for itself, so that a program that takes all it can get meets its own end, and no allocation
+/// of the kernel fails because of it.
+///
+/// Costs one load, and does not count what harts have in their caches.
+#[must_use]
+pub fn available_to_programs(frames: usize) -> bool {
+    uncached_frames() >= RESERVE.load(Relaxed).saturating_add(frames)
+}
+
+/// Free frames, without those in caches: what any hart can have at once.
+pub(crate) fn uncached_frames() -> usize {
+    STATE.get().map_or(0, |state| state.uncached.load(Relaxed))
 }
 
 /// The physical address behind a pointer that was made by [`Block::pointer`] or by the kernel heap; `None` if it points

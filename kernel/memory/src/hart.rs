@@ -1,15 +1,15 @@
 //! One value for each hart, without locks that are ever waited for.
 //!
 //! The allocators keep a small cache for each hart, so that harts do not meet on one lock. By the invariant HART-LOCAL
-//! a plain cell would do: kernel code on a hart is neither interrupted nor moved. But "a plain cell" makes memory safety
-//! depend on everybody who writes a scheduler, a trap handler or a test that passes the wrong index. So each value
-//! has a *claim*: one atomic swap takes it, one store gives it back. When HART-LOCAL holds, the claim always succeeds and
-//! costs a handful of instructions on a cache line that the hart owns anyway; when it is broken the claim fails and the
-//! caller takes the shared, locked path. A wrong index costs time, never memory. As a gift, any hart can claim the
-//! caches of the others to collect their contents when memory runs out.
+//! a plain cell would do: kernel code on a hart is neither interrupted nor moved. But "a plain cell" makes memory
+//! safety depend on everybody who writes a scheduler, a trap handler or a test that passes the wrong index. So each
+//! value has a *claim*: one atomic swap takes it, one store gives it back. When HART-LOCAL holds, the claim always
+//! succeeds and costs a handful of instructions on a cache line that the hart owns anyway; when it is broken the
+//! claim fails and the caller takes the shared, locked path. A wrong index costs time, never memory. As a gift, any
+//! hart can claim the caches of the others to collect their contents when memory runs out.
 //!
-//! Rejected: `UnsafeCell` with an unsafe contract (saves four instructions, and puts the proof into other crates), and a
-//! spin lock (a nested call would hang instead of taking the slow path).
+//! Rejected: `UnsafeCell` with an unsafe contract (saves four instructions, and puts the proof into other crates),
+//! and a spin lock (a nested call would hang instead of taking the slow path).
 
 use crate::MAX_HARTS;
 use core::cell::UnsafeCell;
@@ -68,8 +68,8 @@ impl<T> Slot<T> {
     }
 }
 
-// SAFETY: `value` is reached only through a `Claim`, and `claimed` lets at most one exist at a time; so sharing the slot
-// moves exclusive access to `T` from hart to hart, which is what `T: Send` permits.
+// SAFETY: `value` is reached only through a `Claim`, and `claimed` lets at most one exist at a time; so sharing the
+// slot moves exclusive access to `T` from hart to hart, which is what `T: Send` permits.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 impl<T> HartLocal<T> {

@@ -9,9 +9,11 @@
 //! Three levels, each asked only when the one above has run dry:
 //!
 //! 1. **A cache for each hart**: for each size class a short stack of addresses. Allocating pops, freeing
-//!    pushes, whichever hart the memory came from; so there is no remote-free queue. By HART-LOCAL nobody waits for anybody.
-//! 2. **A depot for each size class**, behind a lock of its own: slabs of one to four frames, each with a list of its free objects,
-//!    which exchanges batches with the caches. A slab that is wholly free goes back to the frame allocator.
+//!    pushes, whichever hart the memory came from; so there is no remote-free queue. By HART-LOCAL nobody waits for
+//!    anybody.
+//! 2. **A depot for each size class**, behind a lock of its own: slabs of one to four frames, each with a list of its
+//!    free objects, which exchanges batches with the caches. A slab that is wholly free goes back to the frame
+//!    allocator.
 //! 3. **The frame allocator**. Everything above [`LARGEST_CLASS`] bytes is a run of whole frames from there.
 //!
 //! The heap never calls itself: its own records are the frame allocator's. Exhaustion, or reaching the limit set with
@@ -20,7 +22,8 @@
 //!
 //! # Alignment
 //! Slabs start at a page, and objects at multiples of the class size, so an object is aligned to every power of two
-//! that divides its class size. For an alignment above 16 the size is rounded up to a power of two, which is a class of its own.
+//! that divides its class size. For an alignment above 16 the size is rounded up to a power of two, which is a class
+//! of its own.
 //!
 //! Rejected: linked free lists through the objects in the caches (a freed object that is written to would corrupt
 //! them; stacks of addresses cost the same), and headers before objects (spoil the alignment and cost memory).
@@ -35,7 +38,8 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use spin::Mutex;
 
-/// Sizes of small objects. Steps of a quarter of the size, so that at most a fifth of an object is wasted; every power of two is there.
+/// Sizes of small objects. Steps of a quarter of the size, so that at most a fifth of an object is wasted; every
+/// power of two is there.
 const SIZES: [u16; CLASSES] = [
     16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792,
     2048,
@@ -144,9 +148,26 @@ static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Bytes in allocations above [`LARGEST_CLASS`].
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
-/// The most memory, in bytes of whole frames, that the heap may take from now on; more makes allocations fail. What it has already it keeps.
+/// The most memory, in bytes of whole frames, that the heap may take from now on; more makes allocations fail. What
+/// it has already it keeps.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
+}
+
+/// Whether the heap could take `bytes` more from the frame allocator, by its limit and by what is free. Costs a few
+/// loads. Between this and an allocation others may allocate too, so ask for more than will be needed.
+#[must_use]
+#[inline]
+pub fn is_available(bytes: usize) -> bool {
+    let limit = LIMIT.load(Relaxed);
+    FOOTPRINT.load(Relaxed).checked_add(bytes).is_some_and(|all| all <= limit)
+        && frames::uncached_frames() >= bytes.div_ceil(PAGE_SIZE as usize)
+}
+
+/// Bytes in use: see [`Statistics::used`].
+#[must_use]
+pub fn bytes_in_use() -> usize {
+    statistics().used()
 }
 
 /// Books `frames` for the heap, if the limit permits.
@@ -176,9 +197,10 @@ fn give_frames(first: u32, frames: u32) {
 
 /// The slabs of one class.
 ///
-/// A slab's records (see [`crate::buddy`]) say, for each of its frames, `state`: [`SLAB`] + which frame of the slab it is; and for
-/// the first, `count`: free objects << 16 | index of the first free one; `next` and `previous`: the list of slabs that have free objects.
-/// A free object holds, in its first four bytes, the index of the next free one. All of it belongs to the holder of the depot's lock.
+/// A slab's records (see [`crate::buddy`]) say, for each of its frames, `state`: [`SLAB`] + which frame of the slab
+/// it is; and for the first, `count`: free objects << 16 | index of the first free one; `next` and `previous`: the
+/// list of slabs that have free objects. A free object holds, in its first four bytes, the index of the next free
+/// one. All of it belongs to the holder of the depot's lock.
 struct Depot {
     class: usize,
     /// First slab with free objects.
@@ -441,9 +463,9 @@ impl<H: CurrentHart> Default for Heap<H> {
 }
 
 // SAFETY: an allocated object is inside a slab or run of frames that the heap owns, is in no cache and no list, and is
-// handed out once: every address is either in one magazine, or free in one slab, or with the caller; the claim and the depot's lock make each
-// move exclusive. Sizes and alignments: see the module. `dealloc` finds the class from the same layout. Nothing here panics
-// on the paths that callers reach with valid layouts.
+// handed out once: every address is either in one magazine, or free in one slab, or with the caller; the claim and
+// the depot's lock make each move exclusive. Sizes and alignments: see the module. `dealloc` finds the class from the
+// same layout. Nothing here panics on the paths that callers reach with valid layouts.
 unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -489,8 +511,8 @@ unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
         // SAFETY: `new` is valid and, by the caller's promise, not empty.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: both are allocated, for at least the smaller of the sizes, and are different objects; the old one was
-            // allocated here with `layout`.
+            // SAFETY: both are allocated, for at least the smaller of the sizes, and are different objects; the old
+            // one was allocated here with `layout`.
             unsafe {
                 core::ptr::copy_nonoverlapping(object, moved, layout.size().min(new_size));
                 self.dealloc(object, layout);
@@ -551,8 +573,8 @@ pub fn statistics() -> Statistics {
     Statistics { classes, large: LARGE.load(Relaxed), footprint: FOOTPRINT.load(Relaxed) }
 }
 
-/// Empties all caches and returns every slab that is wholly free to the frame allocator; for a kernel that runs out of frames,
-/// and for tests that count them.
+/// Empties all caches and returns every slab that is wholly free to the frame allocator; for a kernel that runs out
+/// of frames, and for tests that count them.
 pub fn trim() {
     CACHES.for_each(|cache| {
         for (magazine, depot) in cache.magazines.iter_mut().zip(&DEPOTS) {

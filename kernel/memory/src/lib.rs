@@ -14,11 +14,11 @@
 //! # Invariants
 //!
 //! * **BOOT-MEMORY**: the ranges given to [`frames::init`] are ordinary memory, mapped readable and writable at
-//!   `address + direct_map_offset` for ever, and nobody else uses them. This is the one promise that the compiler cannot
-//!   check and that the caller makes at boot.
+//!   `address + direct_map_offset` for ever, and nobody else uses them. This is the one promise that the compiler
+//!   cannot check and that the caller makes at boot.
 //! * **ONE-OWNER**: a frame is either in the free lists, or in one hart's cache, or owned by exactly one handle
-//!   ([`Frame`], [`Block`], a count of [`SharedFrame`], a leaf of a page table, the heap). Handles are made only by taking
-//!   a frame out of the free lists or from another handle that is consumed.
+//!   ([`Frame`], [`Block`], a count of [`SharedFrame`], a leaf of a page table, the heap). Handles are made only by
+//!   taking a frame out of the free lists or from another handle that is consumed.
 //! * **NO-REFERENCES**: no `&[u8]`, `&mut [u8]` or other plain reference ever points into a frame. The kernel touches
 //!   frames with volatile copies and with atomics only (module [`bytes`] says why), so a program that
 //!   scribbles over a page while the kernel reads it can change values, and never their meaning to the compiler.
@@ -26,7 +26,8 @@
 //!   migrate in the middle, so the claim that guards a cache is never contended. Memory safety does *not*
 //!   rest on it (module [`hart`] says how); speed does.
 //! * **FLUSH-BEFORE-FREE**: a frame or table that the TLB may still know is freed only after the flush. Values that
-//!   carry such frames free them when they are told that the flush is done, and leak them (safely) when they are dropped.
+//!   carry such frames free them when they are told that the flush is done, and leak them (safely) when they are
+//!   dropped.
 //! * **KERNEL-HALF**: the upper half of every root is a copy of the kernel's, made when the root is made, so the
 //!   kernel's root entries never change after the first address space exists.
 #![no_std]

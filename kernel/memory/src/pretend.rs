@@ -1,7 +1,7 @@
 //! A pretend machine's memory, so that everything here, and kernels above it, run in tests on the host.
 //!
-//! One allocation of the host plays physical memory from [`BASE`] on; the direct map is wherever the host put it. Harts are
-//! threads: each test thread says which hart it plays.
+//! One allocation of the host plays physical memory from [`BASE`] on; the direct map is wherever the host put it.
+//! Harts are threads: each test thread says which hart it plays.
 
 use crate::frames::{self, InitError};
 use core::cell::Cell;

@@ -1,8 +1,8 @@
 //! Sv39 page tables as data (RISC-V privileged specification, "Sv39: Page-Based 39-bit Virtual-Memory System").
 //!
-//! A [`PageTable`] owns the frames of its tables and of the pages mapped with [`Leaf::Owned`]. Changing it changes memory only; what the TLBs of
-//! the harts still remember is returned as an [`Unmapped`], which also holds the frames that were mapped, so that they cannot be
-//! freed before the flush (FLUSH-BEFORE-FREE).
+//! A [`PageTable`] owns the frames of its tables and of the pages mapped with [`Leaf::Owned`]. Changing it changes
+//! memory only; what the TLBs of the harts still remember is returned as an [`Unmapped`], which also holds the frames
+//! that were mapped, so that they cannot be freed before the flush (FLUSH-BEFORE-FREE).
 //!
 //! # Entries
 //! Accessed and dirty bits are set from the start: nobody here looks at them, and harts differ in whether they set
@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | 1 | 1 | mapped; the entry owns the frame |
 //! | 1 | 0 | mapped; somebody else keeps the frame, or it is a device |
-//! | 0 | 1 or 0 | not accessible (protection [`Protection::None`]), but the page is still known and may become accessible again |
+//! | 0 | 1 or 0 | not accessible ([`Protection::None`]), but the page is kept for later |
 //!
 //! An empty entry is zero as a whole; page 0 of physical memory is never mapped.
 //!
@@ -25,8 +25,9 @@
 //! Root entries 256 to 511 are copies of the kernel's (KERNEL-HALF), so that a trap needs no switch of tables.
 //!
 //! # Large roots
-//! `hgatp` in mode Sv39x4 wants a root of 16 KiB whose first 512 entries have the format of a Sv39 root. A root of that size serves
-//! `satp` and `hgatp` at the same time: kernel entries lack the user bit, which the second stage refuses.
+//! `hgatp` in mode Sv39x4 wants a root of 16 KiB whose first 512 entries have the format of a Sv39 root. A root of
+//! that size serves `satp` and `hgatp` at the same time: kernel entries lack the user bit, which the second stage
+//! refuses.
 
 use crate::bytes;
 use crate::frames::{self, Block, Frame, FrameList, OutOfMemory, SharedFrame};
@@ -91,7 +92,8 @@ impl fmt::Display for WritableAndExecutable {
 impl core::error::Error for WritableAndExecutable {}
 
 impl Protection {
-    /// From the bits of `mmap` and of ELF segments as Linux numbers them for `mmap`: 1 read, 2 write, 4 execute. Write implies read.
+    /// From the bits of `mmap` and of ELF segments as Linux numbers them for `mmap`: 1 read, 2 write, 4 execute.
+    /// Write implies read.
     ///
     /// # Errors
     /// [`WritableAndExecutable`] if both are asked for. Other bits are ignored.
@@ -266,8 +268,8 @@ impl Unmapped {
         self.pages
     }
 
-    /// Frees the frames after `flush` has made all harts that may know the pages forget them. `flush` is not called if there is nothing to
-    /// forget.
+    /// Frees the frames after `flush` has made all harts that may know the pages forget them. `flush` is not called
+    /// if there is nothing to forget.
     pub fn after(self, flush: impl FnOnce(&Scope)) {
         if self.scope != Scope::Nothing {
             flush(&self.scope);
@@ -383,8 +385,9 @@ impl PageTable {
         if entry & (VALID | LEAF) != VALID {
             return None;
         }
-        // SAFETY: entries above level 0 in the user half that are valid and no leaves are written by `table_for` alone, and name
-        // table frames that this `PageTable` keeps until the entry is cleared, which takes `&mut self`.
+        // SAFETY: entries above level 0 in the user half that are valid and no leaves are written by `table_for`
+        // alone, and name table frames that this `PageTable` keeps until the entry is cleared, which takes `&mut
+        // self`.
         Some(unsafe { bytes::table(target(entry)) })
     }
 
@@ -396,7 +399,8 @@ impl PageTable {
         Some(&bottom[index(address, 0)])
     }
 
-    /// The table below the entry, made if there is none. `parent` is the table that contains the entry; `None` for the root.
+    /// The table below the entry, made if there is none. `parent` is the table that contains the entry; `None` for
+    /// the root.
     fn table_for<'a>(
         entry: &AtomicU64,
         parent: Option<u64>,
@@ -476,7 +480,8 @@ impl PageTable {
         result
     }
 
-    /// Where an address leads, and what the program may do there; `None` if no page is there. Pages without access are found too.
+    /// Where an address leads, and what the program may do there; `None` if no page is there. Pages without access
+    /// are found too.
     #[must_use]
     pub fn translate(&self, address: u64) -> Option<Translation> {
         let entry = self.find(address)?;
@@ -508,7 +513,8 @@ impl PageTable {
         }
     }
 
-    /// Calls `visit` for each entry of a page in the range that is not empty, with the table that contains it, skipping what has no tables.
+    /// Calls `visit` for each entry of a page in the range that is not empty, with the table that contains it,
+    /// skipping what has no tables.
     fn for_each(&self, range: Range<u64>, mut visit: impl FnMut(u64, &AtomicU64)) {
         let mut address = range.start;
         while address < range.end {
@@ -616,8 +622,8 @@ impl PageTable {
 }
 
 impl Drop for PageTable {
-    /// Frees the user half: pages, tables and root. No hart may use the table any more, and no TLB may know pages of it under an identifier that is
-    /// used again ([`crate::space`] sees to both).
+    /// Frees the user half: pages, tables and root. No hart may use the table any more, and no TLB may know pages of
+    /// it under an identifier that is used again ([`crate::space`] sees to both).
     fn drop(&mut self) {
         if self.root.is_leaked() {
             return;
@@ -638,7 +644,8 @@ fn clip(range: Range<u64>) -> Range<u64> {
 /// The frame that an entry with [`OWNED`], or an entry that points to a table, keeps. The entry must have been cleared.
 fn owned(entry: u64) -> Frame {
     let number = number(target(entry)).expect("frame 0 is never given out");
-    // SAFETY: the entry was written from `Frame::into_number`, and its only copy was cleared by the caller, so the number is used once.
+    // SAFETY: the entry was written from `Frame::into_number`, and its only copy was cleared by the caller, so the
+    // number is used once.
     unsafe { Frame::from_number(number) }
 }
 
