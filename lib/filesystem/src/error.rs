@@ -1,0 +1,65 @@
+//! What can go wrong with a file.
+
+use core::fmt;
+
+/// Why an operation did nothing. Each variant is one errno of Unix, named in its description; converting is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Error {
+    /// `ENOENT`: no such name, or the directory has been removed.
+    NotFound,
+    /// `EEXIST`: the name is taken.
+    AlreadyExists,
+    /// `ENOTDIR`: something on the way, or what was asked for, is not a directory.
+    NotADirectory,
+    /// `EISDIR`: it is a directory, and the operation is for anything else.
+    IsADirectory,
+    /// `ENOTEMPTY`: the directory still contains something.
+    DirectoryNotEmpty,
+    /// `ELOOP`: too many symbolic links, or one where none may be.
+    TooManySymbolicLinks,
+    /// `ENAMETOOLONG`: one name or the whole path.
+    NameTooLong,
+    /// `EINVAL`: the request makes no sense, such as moving a directory into itself.
+    InvalidArgument,
+    /// `EBUSY`: the root, or a path that ends in `.` or `..`, cannot be renamed or removed.
+    Busy,
+    /// `EPERM`: directories have one name only.
+    NotPermitted,
+    /// `EBADF`: the file was not opened for this.
+    NotOpenForThis,
+    /// `EXDEV`: the two paths are on different file systems.
+    CrossFilesystem,
+    /// `EMLINK`: the file has as many names as a file can have.
+    TooManyLinks,
+    /// `EFBIG`: the end would lie beyond the largest file.
+    FileTooLarge,
+    /// `ENOSPC`: the file system has reached its limit.
+    NoSpace,
+    /// `ENOMEM`: the machine has no memory left.
+    OutOfMemory,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Error::NotFound => "no such file or directory",
+            Error::AlreadyExists => "file exists",
+            Error::NotADirectory => "not a directory",
+            Error::IsADirectory => "is a directory",
+            Error::DirectoryNotEmpty => "directory not empty",
+            Error::TooManySymbolicLinks => "too many symbolic links",
+            Error::NameTooLong => "name too long",
+            Error::InvalidArgument => "invalid argument",
+            Error::Busy => "busy",
+            Error::NotPermitted => "not permitted",
+            Error::NotOpenForThis => "file not opened for this",
+            Error::CrossFilesystem => "not on the same file system",
+            Error::TooManyLinks => "too many links",
+            Error::FileTooLarge => "file too large",
+            Error::NoSpace => "no space left on the file system",
+            Error::OutOfMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for Error {}

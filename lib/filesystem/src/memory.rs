@@ -1,0 +1,27 @@
+//! Allocation that can fail.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::error::Error;
+
+/// Room for exactly `length` more elements.
+pub(crate) fn reserve<T>(vector: &mut Vec<T>, length: usize) -> Result<(), Error> {
+    vector.try_reserve_exact(length).map_err(|_| Error::OutOfMemory)
+}
+
+/// A copy of `bytes`, exactly as long: turning it into a box moves nothing.
+pub(crate) fn copy(bytes: &[u8]) -> Result<Box<[u8]>, Error> {
+    let mut vector = Vec::new();
+    reserve(&mut vector, bytes.len())?;
+    vector.extend_from_slice(bytes);
+    Ok(vector.into_boxed_slice())
+}
+
+/// Zeros, likewise.
+pub(crate) fn zeros(length: usize) -> Result<Box<[u8]>, Error> {
+    let mut vector = Vec::new();
+    reserve(&mut vector, length)?;
+    vector.resize(length, 0);
+    Ok(vector.into_boxed_slice())
+}

@@ -1,0 +1,367 @@
+//! Open files: a node, what it may be used for, and a position.
+//!
+//! This is Unix's *open file description*: descriptors that were duplicated share one, and with it the position. A kernel
+//! keeps it behind a reference count of its own.
+
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use spin::Mutex;
+
+use crate::contents::{MAX_FILE_LENGTH, WriteFrom};
+use crate::error::Error;
+use crate::node::{DirectoryEntry, FileKind, Node, Timestamp, copier};
+use crate::table::Held;
+use crate::tree::{Filesystem, Recipe, create};
+use crate::walk::{Final, LastLink, walk};
+
+/// What a file is opened for (`O_ACCMODE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// `O_RDONLY`
+    #[default]
+    Read,
+    /// `O_WRONLY`
+    Write,
+    /// `O_RDWR`
+    ReadWrite,
+}
+
+impl Access {
+    fn reads(self) -> bool {
+        self != Access::Write
+    }
+
+    fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// Whether opening may make the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Creation {
+    /// It must exist.
+    #[default]
+    Never,
+    /// It is made if it does not exist (`O_CREAT`).
+    IfMissing,
+    /// It must not exist (`O_CREAT | O_EXCL`).
+    Always,
+}
+
+/// What happens to what a file contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contents {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It goes (`O_TRUNC`).
+    Discard,
+}
+
+/// Where writes without an offset go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writes {
+    /// To the position.
+    #[default]
+    AtPosition,
+    /// To the end of the file (`O_APPEND`).
+    AtEnd,
+}
+
+/// What may be opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expect {
+    /// Whatever is there.
+    #[default]
+    Anything,
+    /// A directory, or nothing (`O_DIRECTORY`).
+    Directory,
+}
+
+/// How to open a file. The default is what Unix does without flags: read what exists, following links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What for.
+    pub access: Access,
+    /// Whether it may, or must, be made.
+    pub creation: Creation,
+    /// Whether it is emptied.
+    pub contents: Contents,
+    /// Where writes go.
+    pub writes: Writes,
+    /// Whether only a directory will do.
+    pub expect: Expect,
+    /// [`LastLink::Keep`] is `O_NOFOLLOW`: a symbolic link in last place is an error.
+    pub last_link: LastLink,
+    /// The permissions of a new file, after the process's mask.
+    pub permissions: u16,
+}
+
+/// From where [`OpenFile::seek`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekFrom {
+    /// The start (`SEEK_SET`).
+    Start(u64),
+    /// The position (`SEEK_CUR`).
+    Current(i64),
+    /// The end (`SEEK_END`).
+    End(i64),
+}
+
+/// A file that was opened. For a [`FileKind::CharacterDevice`] only [`OpenFile::node`] and [`OpenFile::access`] mean
+/// anything: the kernel asks the device instead.
+#[derive(Debug)]
+pub struct OpenFile {
+    node: Node,
+    access: Access,
+    appends: AtomicBool,
+    // Held for a whole read or write, so that two of them do not use the same position.
+    position: Mutex<u64>,
+}
+
+impl Filesystem {
+    /// Opens, and perhaps makes, what `path` names (`openat`).
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] with [`Creation::Always`]; [`Error::IsADirectory`] if a directory would be written to or
+    /// made; [`Error::NotADirectory`] with [`Expect::Directory`] or a trailing slash; [`Error::TooManySymbolicLinks`] also for a
+    /// link in last place with [`LastLink::Keep`]; [`Error::InvalidArgument`] to make a directory; [`Error::NoSpace`].
+    pub fn open(&self, base: &Node, path: &[u8], options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
+        let held = if options.creation == Creation::Never {
+            let position = walk(self.base(base)?, path, options.last_link.into())?;
+            position.target()?
+        } else {
+            if options.expect == Expect::Directory {
+                return Err(Error::InvalidArgument);
+            }
+            let (held, is_new) = self.open_or_create(base, path, options, now)?;
+            if is_new {
+                // Whatever the permissions are: who makes a file may use it.
+                return Ok(OpenFile::new(&held, options));
+            }
+            if held.is_directory() {
+                return Err(Error::IsADirectory);
+            }
+            held
+        };
+        if options.expect == Expect::Directory && !held.is_directory() {
+            return Err(Error::NotADirectory);
+        }
+        let file = OpenFile::new(&held, options);
+        match held.kind {
+            FileKind::SymbolicLink => return Err(Error::TooManySymbolicLinks),
+            FileKind::Directory if options.access.writes() || options.contents == Contents::Discard => {
+                return Err(Error::IsADirectory);
+            }
+            FileKind::Regular if options.contents == Contents::Discard => {
+                file.node.truncate(0, now)?;
+            }
+            _ => {}
+        }
+        Ok(file)
+    }
+
+    fn open_or_create<'node>(
+        &self,
+        base: &'node Node,
+        path: &[u8],
+        options: &OpenOptions,
+        now: Timestamp,
+    ) -> Result<(Held<'node>, bool), Error> {
+        let last = match (options.creation, options.last_link) {
+            (Creation::Always, _) | (_, LastLink::Keep) => Final::Keep,
+            (_, LastLink::Follow) => Final::Follow,
+        };
+        loop {
+            let position = walk(self.base(base)?, path, last)?;
+            let Some(name) = position.name() else {
+                return Err(match options.creation {
+                    Creation::Always => Error::AlreadyExists,
+                    Creation::Never | Creation::IfMissing => Error::IsADirectory,
+                });
+            };
+            if position.has_trailing_slash {
+                return Err(Error::IsADirectory);
+            }
+            if position.is_found() {
+                if options.creation == Creation::Always {
+                    return Err(Error::AlreadyExists);
+                }
+                return Ok((position.target()?, false));
+            }
+            let recipe = Recipe::File(&[]);
+            let made = create(&position.directory, name, &recipe, options.permissions, now);
+            match made {
+                Ok(held) => return Ok((held, true)),
+                // Somebody else was faster: use theirs.
+                Err(Error::AlreadyExists) if options.creation == Creation::IfMissing => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl OpenFile {
+    fn new(held: &Held<'_>, options: &OpenOptions) -> OpenFile {
+        OpenFile {
+            node: Node::new(held),
+            access: options.access,
+            appends: AtomicBool::new(options.writes == Writes::AtEnd),
+            position: Mutex::new(0),
+        }
+    }
+
+    /// What was opened.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// What for.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Where writes go.
+    pub fn writes(&self) -> Writes {
+        if self.appends.load(Ordering::Relaxed) { Writes::AtEnd } else { Writes::AtPosition }
+    }
+
+    /// Changes where writes go (`F_SETFL`).
+    pub fn set_writes(&self, writes: Writes) {
+        self.appends.store(writes == Writes::AtEnd, Ordering::Relaxed);
+    }
+
+    fn readable(&self) -> Result<&Node, Error> {
+        if self.access.reads() { Ok(&self.node) } else { Err(Error::NotOpenForThis) }
+    }
+
+    fn writable(&self) -> Result<&Node, Error> {
+        if self.access.writes() { Ok(&self.node) } else { Err(Error::NotOpenForThis) }
+    }
+
+    /// Reads from the position on, and moves it. See [`Node::read_at`].
+    ///
+    /// # Errors
+    /// [`Error::NotOpenForThis`]; otherwise as [`Node::read_at`].
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        let node = self.readable()?;
+        let mut position = self.position.lock();
+        let count = node.read_at(*position, buffer)?;
+        *position += count as u64;
+        Ok(count)
+    }
+
+    /// Reads from the position on without a copy in between, and moves it. See [`Node::read_with`].
+    ///
+    /// # Errors
+    /// As [`OpenFile::read`].
+    pub fn read_with(&self, length: usize, sink: impl FnMut(&[u8]) -> usize) -> Result<usize, Error> {
+        let node = self.readable()?;
+        let mut position = self.position.lock();
+        let count = node.read_with(*position, length, sink)?;
+        *position += count as u64;
+        Ok(count)
+    }
+
+    /// Reads at an offset and leaves the position alone (`pread64`).
+    ///
+    /// # Errors
+    /// As [`OpenFile::read`].
+    pub fn read_at_with(&self, offset: u64, length: usize, sink: impl FnMut(&[u8]) -> usize) -> Result<usize, Error> {
+        self.readable()?.read_with(offset, length, sink)
+    }
+
+    /// Writes at the position, or at the end, and moves the position behind what was written. See [`Node::write_at`].
+    ///
+    /// # Errors
+    /// [`Error::NotOpenForThis`]; otherwise as [`Node::write_at`].
+    pub fn write(&self, data: &[u8], now: Timestamp) -> Result<usize, Error> {
+        self.write_with(data.len(), now, copier(data))
+    }
+
+    /// Writes as [`OpenFile::write`] does, without a copy in between. See [`Node::write_with`].
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`].
+    pub fn write_with(
+        &self,
+        length: usize,
+        now: Timestamp,
+        source: impl FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Error> {
+        let node = self.writable()?;
+        let mut position = self.position.lock();
+        let from = match self.writes() {
+            Writes::AtPosition => WriteFrom::Offset(*position),
+            Writes::AtEnd => WriteFrom::End,
+        };
+        let (start, count) = node.write_from(from, length, now, source)?;
+        if count > 0 {
+            *position = start + count as u64;
+        }
+        Ok(count)
+    }
+
+    /// Writes at an offset and leaves the position alone (`pwrite64`). A file that appends does so here too, as on Linux.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`].
+    pub fn write_at_with(
+        &self,
+        offset: u64,
+        length: usize,
+        now: Timestamp,
+        source: impl FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Error> {
+        let from = match self.writes() {
+            Writes::AtPosition => WriteFrom::Offset(offset),
+            Writes::AtEnd => WriteFrom::End,
+        };
+        let (_, count) = self.writable()?.write_from(from, length, now, source)?;
+        Ok(count)
+    }
+
+    /// Cuts the file off, or makes it longer (`ftruncate`).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it was not opened for writing; otherwise as [`Node::truncate`].
+    pub fn truncate(&self, length: u64, now: Timestamp) -> Result<(), Error> {
+        if !self.access.writes() {
+            return Err(Error::InvalidArgument);
+        }
+        self.node.truncate(length, now)
+    }
+
+    /// Moves the position, also beyond the end; returns the new one. A directory's position is its cursor.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it would be negative or beyond [`MAX_FILE_LENGTH`].
+    pub fn seek(&self, from: SeekFrom) -> Result<u64, Error> {
+        let mut position = self.position.lock();
+        let target = match from {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(distance) => position.checked_add_signed(distance),
+            SeekFrom::End(distance) => self.end().checked_add_signed(distance),
+        };
+        *position = target.filter(|target| *target <= MAX_FILE_LENGTH).ok_or(Error::InvalidArgument)?;
+        Ok(*position)
+    }
+
+    fn end(&self) -> u64 {
+        match self.node.kind() {
+            FileKind::Regular => self.node.metadata().size,
+            _ => 0,
+        }
+    }
+
+    /// Lists a directory from the position on, and moves it. See [`Node::read_directory`].
+    ///
+    /// # Errors
+    /// As [`Node::read_directory`].
+    pub fn read_directory(&self, sink: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<()>) -> Result<(), Error> {
+        let mut position = self.position.lock();
+        *position = self.node.read_directory(*position, sink)?;
+        Ok(())
+    }
+}

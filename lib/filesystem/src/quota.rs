@@ -1,0 +1,43 @@
+//! How much a file system may take.
+//!
+//! Everything that a program can make more of is charged: pages at their size, inodes and names at roughly what they
+//! occupy. So the limit bounds the memory of the whole tree and not only that of file contents; a million empty files
+//! reach it too.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+
+/// A limit and what is used of it, in bytes.
+pub(crate) struct Quota {
+    limit: u64,
+    // A count and nothing else depends on it: no memory is published through it, so that `Relaxed` is enough.
+    used: AtomicU64,
+}
+
+impl Quota {
+    pub(crate) fn new(limit: u64) -> Quota {
+        Quota { limit, used: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn charge(&self, bytes: u64) -> Result<(), Error> {
+        self.used
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= self.limit)
+            })
+            .map(|_| ())
+            .map_err(|_| Error::NoSpace)
+    }
+
+    pub(crate) fn refund(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,403 @@
+//! The inodes of one file system: where they are, how long they live, and their locks.
+//!
+//! An inode is found by its index. Indices are what directories store, and inode numbers are indices plus one. The table
+//! grows in segments, each twice as large as the one before, that never move; so an inode is reached without a lock, and
+//! growing can fail without harm. Free inodes are reused, segments are kept.
+//!
+//! # Life
+//!
+//! One word counts two kinds of references: **links**, the names the inode has, and **handles**, everything else that
+//! keeps it ([`Held`]: open files, current directories, a path resolution on its way, and the `..` of each subdirectory).
+//! Both counts are in one word so that exactly one of several simultaneous releases sees the word become zero; that one
+//! frees the inode. Afterwards nobody can find it: names and handles are the only ways to it.
+//!
+//! A handle is taken only where a reference certainly exists that somebody else cannot drop meanwhile: while an entry with
+//! the index is seen under its directory's lock, or while another handle is held. Memory orders: taking needs none,
+//! because of that other reference; each release publishes what its owner did (`Release`) and the last one sees all
+//! of it (`Acquire`) before it frees.
+//!
+//! # Who may touch what
+//!
+//! | field | read | written |
+//! |---|---|---|
+//! | `counts` | any time | as above |
+//! | `parent` | under the directory's own lock, or the rename lock | under both, or before anyone knows the inode |
+//! | `attributes` | under its lock | under its lock |
+//! | `content` | under its lock | under its lock; the variant changes only when the inode is made and freed |
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::contents::FileContents;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::memory;
+use crate::node::{DeviceNumber, FileKind, Timestamp};
+use crate::quota::Quota;
+
+/// The root directory's index. The root is made with the table and never freed.
+pub(crate) const ROOT: u32 = 0;
+
+const HANDLE: u64 = 1;
+const LINK: u64 = 1 << 48;
+
+/// As many names as the 16 bits for them can count, with room for those who are about to find out.
+const MAX_LINKS: u64 = 65_000;
+
+const FIRST_SEGMENT: u32 = 64;
+/// Segment k has 64 << k inodes; all together have somewhat fewer than 2^32.
+const SEGMENTS: usize = 26;
+
+/// What an inode is charged, beside what its contents are.
+pub(crate) const INODE_COST: u64 = size_of::<Inode>() as u64;
+
+/// What an inode is, and the lock that guards it.
+pub(crate) enum Content {
+    /// Nothing: the inode is free.
+    Vacant,
+    File(FileContents),
+    Directory(Directory),
+    SymbolicLink(Box<[u8]>),
+    Device(DeviceNumber),
+}
+
+impl Content {
+    pub(crate) fn kind(&self) -> FileKind {
+        match self {
+            Content::Vacant | Content::File(_) => FileKind::Regular,
+            Content::Directory(_) => FileKind::Directory,
+            Content::SymbolicLink(_) => FileKind::SymbolicLink,
+            Content::Device(_) => FileKind::CharacterDevice,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Result<&Directory, Error> {
+        match self {
+            Content::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotADirectory),
+        }
+    }
+
+    pub(crate) fn directory_mut(&mut self) -> Result<&mut Directory, Error> {
+        match self {
+            Content::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotADirectory),
+        }
+    }
+
+    pub(crate) fn file(&self) -> Result<&FileContents, Error> {
+        match self {
+            Content::File(file) => Ok(file),
+            Content::Directory(_) => Err(Error::IsADirectory),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    pub(crate) fn file_mut(&mut self) -> Result<&mut FileContents, Error> {
+        match self {
+            Content::File(file) => Ok(file),
+            Content::Directory(_) => Err(Error::IsADirectory),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    /// What the contents have been charged: to be given back when the inode is freed.
+    fn charged(&self) -> u64 {
+        match self {
+            Content::File(file) => file.charged(),
+            Content::SymbolicLink(target) => target.len() as u64,
+            // A directory that is freed is empty.
+            Content::Vacant | Content::Directory(_) | Content::Device(_) => 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Attributes {
+    pub(crate) permissions: u16,
+    pub(crate) accessed: Timestamp,
+    pub(crate) modified: Timestamp,
+    pub(crate) changed: Timestamp,
+}
+
+pub(crate) struct Inode {
+    counts: AtomicU64,
+    parent: AtomicU32,
+    pub(crate) attributes: Mutex<Attributes>,
+    content: RwLock<Content>,
+}
+
+impl Inode {
+    fn vacant() -> Inode {
+        Inode {
+            counts: AtomicU64::new(0),
+            parent: AtomicU32::new(ROOT),
+            attributes: Mutex::new(Attributes {
+                permissions: 0,
+                accessed: Timestamp::default(),
+                modified: Timestamp::default(),
+                changed: Timestamp::default(),
+            }),
+            content: RwLock::new(Content::Vacant),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> RwLockReadGuard<'_, Content> {
+        self.content.read()
+    }
+
+    /// Announces the writer first, which keeps new readers out: a stream of readers would otherwise hold it off for ever.
+    pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, Content> {
+        self.content.upgradeable_read().upgrade()
+    }
+
+    pub(crate) fn links(&self) -> u32 {
+        (self.counts.load(Ordering::Relaxed) / LINK) as u32
+    }
+
+    /// Gives the inode another name, unless it has lost its last one or has too many.
+    pub(crate) fn add_link(&self) -> Result<(), Error> {
+        let mut counts = self.counts.load(Ordering::Relaxed);
+        loop {
+            if counts / LINK == 0 {
+                return Err(Error::NotFound);
+            }
+            if counts / LINK >= MAX_LINKS {
+                return Err(Error::TooManyLinks);
+            }
+            match self.counts.compare_exchange_weak(counts, counts + LINK, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => counts = now,
+            }
+        }
+    }
+
+    /// The directory this directory is in. See the table above for when this may be asked.
+    pub(crate) fn parent(&self) -> u32 {
+        self.parent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_parent(&self, parent: u32) {
+        self.parent.store(parent, Ordering::Relaxed);
+    }
+
+    /// Notes a change of the contents.
+    pub(crate) fn touch(&self, now: Timestamp) {
+        let mut attributes = self.attributes.lock();
+        attributes.modified = now;
+        attributes.changed = now;
+    }
+
+    /// Notes a change of the attributes or the links.
+    pub(crate) fn touch_attributes(&self, now: Timestamp) {
+        self.attributes.lock().changed = now;
+    }
+}
+
+struct FreeList {
+    /// Has room for every inode there is, so that freeing never allocates.
+    indices: Vec<u32>,
+    segments: usize,
+}
+
+/// One file system's state; [`Held`] and the public types point to it.
+pub(crate) struct Shared {
+    segments: [Once<Box<[Inode]>>; SEGMENTS],
+    free: Mutex<FreeList>,
+    pub(crate) quota: Quota,
+    pub(crate) rename: Mutex<()>,
+}
+
+impl Shared {
+    pub(crate) fn new(limit: u64) -> Result<Shared, Error> {
+        let shared = Shared {
+            segments: [const { Once::new() }; SEGMENTS],
+            free: Mutex::new(FreeList { indices: Vec::new(), segments: 0 }),
+            quota: Quota::new(limit),
+            rename: Mutex::new(()),
+        };
+        let root = shared.allocate(
+            Content::Directory(Directory::new()),
+            Attributes {
+                permissions: 0o755,
+                accessed: Timestamp::default(),
+                modified: Timestamp::default(),
+                changed: Timestamp::default(),
+            },
+            ROOT,
+        )?;
+        // The link and the handle it was made with are never given up.
+        debug_assert_eq!(root, ROOT);
+        Ok(shared)
+    }
+
+    pub(crate) fn inode(&self, index: u32) -> &Inode {
+        let (segment, offset) = locate(index);
+        match self.segments[segment].get() {
+            Some(inodes) => &inodes[offset],
+            None => unreachable!("an index is given out after its segment was made"),
+        }
+    }
+
+    /// How many inodes are in use.
+    pub(crate) fn in_use(&self) -> u64 {
+        let free = self.free.lock();
+        let made = (1u64 << free.segments).saturating_sub(1) * u64::from(FIRST_SEGMENT);
+        made - free.indices.len() as u64
+    }
+
+    /// Makes an inode with one link and one handle.
+    pub(crate) fn allocate(&self, content: Content, attributes: Attributes, parent: u32) -> Result<u32, Error> {
+        let extra = content.charged();
+        self.quota.charge(INODE_COST + extra)?;
+        let index = match self.take_free() {
+            Ok(index) => index,
+            Err(error) => {
+                self.quota.refund(INODE_COST + extra);
+                return Err(error);
+            }
+        };
+        let inode = self.inode(index);
+        inode.set_parent(parent);
+        *inode.attributes.lock() = attributes;
+        *inode.exclusive() = content;
+        inode.counts.store(LINK + HANDLE, Ordering::Relaxed);
+        Ok(index)
+    }
+
+    fn take_free(&self) -> Result<u32, Error> {
+        let mut free = self.free.lock();
+        if free.indices.is_empty() {
+            self.grow(&mut free)?;
+        }
+        free.indices.pop().ok_or(Error::OutOfMemory)
+    }
+
+    fn grow(&self, free: &mut FreeList) -> Result<(), Error> {
+        let segment = self.segments.get(free.segments).ok_or(Error::NoSpace)?;
+        let first = start(free.segments);
+        let length = FIRST_SEGMENT << free.segments;
+        // Room in the list for all inodes, also for those in use now.
+        memory::reserve(&mut free.indices, (first + length) as usize)?;
+        segment.try_call_once(|| {
+            let mut inodes = Vec::new();
+            memory::reserve(&mut inodes, length as usize)?;
+            inodes.resize_with(length as usize, Inode::vacant);
+            Ok(inodes.into_boxed_slice())
+        })?;
+        free.segments += 1;
+        free.indices.extend((first..first + length).rev());
+        Ok(())
+    }
+
+    /// Takes a handle; the caller knows of a reference that stays meanwhile.
+    pub(crate) fn add_handle(&self, index: u32) {
+        self.inode(index).counts.fetch_add(HANDLE, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release_handle(&self, index: u32) {
+        self.release(index, HANDLE);
+    }
+
+    pub(crate) fn release_link(&self, index: u32) {
+        self.release(index, LINK);
+    }
+
+    fn release(&self, index: u32, mut amount: u64) {
+        let mut next = Some(index);
+        // Freeing a directory releases its parent: a loop, because a removed chain of directories can be long.
+        while let Some(index) = next.take() {
+            let inode = self.inode(index);
+            if inode.counts.fetch_sub(amount, Ordering::AcqRel) == amount {
+                let content = core::mem::replace(&mut *inode.exclusive(), Content::Vacant);
+                if let Content::Directory(_) = content {
+                    next = Some(inode.parent());
+                    amount = HANDLE;
+                }
+                self.quota.refund(INODE_COST + content.charged());
+                drop(content);
+                self.free.lock().indices.push(index);
+            }
+        }
+    }
+
+    /// Whether `inode` is `directory` or one of the directories above it. Under the rename lock.
+    pub(crate) fn is_above(&self, inode: u32, mut directory: u32) -> bool {
+        loop {
+            if directory == inode {
+                return true;
+            }
+            if directory == ROOT {
+                return false;
+            }
+            directory = self.inode(directory).parent();
+        }
+    }
+}
+
+/// The first index of a segment.
+fn start(segment: usize) -> u32 {
+    FIRST_SEGMENT * ((1 << segment) - 1)
+}
+
+fn locate(index: u32) -> (usize, usize) {
+    let segment = (index / FIRST_SEGMENT + 1).ilog2() as usize;
+    (segment, (index - start(segment)) as usize)
+}
+
+/// A handle: keeps an inode from being freed.
+pub(crate) struct Held<'shared> {
+    pub(crate) shared: &'shared Arc<Shared>,
+    pub(crate) index: u32,
+    pub(crate) kind: FileKind,
+}
+
+impl<'shared> Held<'shared> {
+    /// Takes a handle; the caller knows of a reference that stays meanwhile.
+    pub(crate) fn take(shared: &'shared Arc<Shared>, index: u32, kind: FileKind) -> Held<'shared> {
+        shared.add_handle(index);
+        Held { shared, index, kind }
+    }
+
+    pub(crate) fn root(shared: &'shared Arc<Shared>) -> Held<'shared> {
+        Held::take(shared, ROOT, FileKind::Directory)
+    }
+
+    pub(crate) fn inode(&self) -> &'shared Inode {
+        self.shared.inode(self.index)
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.shared.release_handle(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_are_dense_and_found_again() {
+        let mut expected = (0, 0);
+        for index in 0..100_000 {
+            assert_eq!(locate(index), expected);
+            expected.1 += 1;
+            if expected.1 == (FIRST_SEGMENT as usize) << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        // The last index of the last segment exists.
+        let last = start(SEGMENTS - 1) + ((FIRST_SEGMENT << (SEGMENTS - 1)) - 1);
+        assert_eq!(locate(last).0, SEGMENTS - 1);
+    }
+}

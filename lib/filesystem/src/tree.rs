@@ -1,0 +1,552 @@
+//! The tree of names, and the operations that change it.
+//!
+//! Each of them first decides and then acts: what can fail (permissions of the tree's shape, memory, the limit) comes
+//! before the first change, so that an operation that returns an error has changed nothing. The walk that found the place
+//! held no lock when it returned; so whatever it saw is looked up again under the lock of the directory that changes.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use spin::RwLockWriteGuard;
+
+use crate::contents::FileContents;
+use crate::directory::{Directory, FIRST_CURSOR};
+use crate::error::Error;
+use crate::memory;
+use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
+use crate::table::{Attributes, Content, Held, ROOT, Shared};
+use crate::walk::{Final, Last, LastLink, MAX_PATH_LENGTH, Position, resolve, walk};
+
+/// What [`Filesystem::rename`] does when the new name is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replacement {
+    /// What had the name loses it.
+    #[default]
+    Replace,
+    /// Nothing: [`Error::AlreadyExists`] (`RENAME_NOREPLACE`).
+    Refuse,
+    /// The two change names (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// How full a file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// What it may take, in bytes.
+    pub limit: u64,
+    /// What it takes, in bytes.
+    pub used: u64,
+    /// How many files of all kinds there are.
+    pub inodes: u64,
+}
+
+/// A tree of files in memory.
+///
+/// A clone is another reference to the same tree. Paths are bytes, separated by slashes; a path that does not start with
+/// a slash begins at `base`, which every operation takes as the `*at` calls of Unix do.
+#[derive(Clone)]
+pub struct Filesystem {
+    shared: Arc<Shared>,
+}
+
+/// What to make.
+pub(crate) enum Recipe<'target> {
+    File(&'static [u8]),
+    Directory,
+    SymbolicLink(&'target [u8]),
+    Device(DeviceNumber),
+}
+
+impl Recipe<'_> {
+    fn content(&self) -> Result<Content, Error> {
+        Ok(match self {
+            Recipe::File(backing) => Content::File(FileContents::new(backing)),
+            Recipe::Directory => Content::Directory(Directory::new()),
+            Recipe::SymbolicLink(target) => Content::SymbolicLink(memory::copy(target)?),
+            Recipe::Device(device) => Content::Device(*device),
+        })
+    }
+}
+
+impl Filesystem {
+    /// Makes a tree that consists of an empty root directory and may take up to `limit` bytes of memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or [`Error::NoSpace`] if not even the root fits.
+    pub fn new(limit: u64) -> Result<Filesystem, Error> {
+        Ok(Filesystem { shared: Arc::new(Shared::new(limit)?) })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Node {
+        Node::new(&Held::root(&self.shared))
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        Usage { limit: self.shared.quota.limit(), used: self.shared.quota.used(), inodes: self.shared.in_use() }
+    }
+
+    pub(crate) fn base<'node>(&self, node: &'node Node) -> Result<Held<'node>, Error> {
+        if node.is_in(&self.shared) { Ok(node.held()) } else { Err(Error::CrossFilesystem) }
+    }
+
+    /// What `path` names.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymbolicLinks`], [`Error::NameTooLong`];
+    /// [`Error::InvalidArgument`] if the path contains a zero byte, [`Error::CrossFilesystem`] if `base` is another file
+    /// system's, [`Error::OutOfMemory`]. Every operation that takes a path can return these.
+    pub fn look_up(&self, base: &Node, path: &[u8], last: LastLink) -> Result<Node, Error> {
+        Ok(Node::new(&resolve(self.base(base)?, path, last)?))
+    }
+
+    /// Makes a directory (`mkdirat`).
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    pub fn make_directory(&self, base: &Node, path: &[u8], permissions: u16, now: Timestamp) -> Result<Node, Error> {
+        self.make(base, path, Recipe::Directory, permissions, now)
+    }
+
+    /// Makes a symbolic link that points to `target`, which need not exist (`symlinkat`).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] also if the target is empty, [`Error::AlreadyExists`], [`Error::NoSpace`].
+    pub fn make_symbolic_link(&self, base: &Node, path: &[u8], target: &[u8], now: Timestamp) -> Result<Node, Error> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() > MAX_PATH_LENGTH {
+            return Err(Error::NameTooLong);
+        }
+        if target.contains(&0) {
+            return Err(Error::InvalidArgument);
+        }
+        self.make(base, path, Recipe::SymbolicLink(target), 0o777, now)
+    }
+
+    /// Makes a device node (`mknodat` with `S_IFCHR`).
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    pub fn make_device(
+        &self,
+        base: &Node,
+        path: &[u8],
+        device: DeviceNumber,
+        permissions: u16,
+        now: Timestamp,
+    ) -> Result<Node, Error> {
+        self.make(base, path, Recipe::Device(device), permissions, now)
+    }
+
+    /// Makes a regular file whose contents are `backing` until it is written to.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    pub fn make_file(
+        &self,
+        base: &Node,
+        path: &[u8],
+        backing: &'static [u8],
+        permissions: u16,
+        now: Timestamp,
+    ) -> Result<Node, Error> {
+        self.make(base, path, Recipe::File(backing), permissions, now)
+    }
+
+    fn make(
+        &self,
+        base: &Node,
+        path: &[u8],
+        recipe: Recipe<'_>,
+        permissions: u16,
+        now: Timestamp,
+    ) -> Result<Node, Error> {
+        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let name = new_name(&position, matches!(recipe, Recipe::Directory))?;
+        let held = create(&position.directory, name, &recipe, permissions, now)?;
+        Ok(Node::new(&held))
+    }
+
+    /// Gives a file another name (`linkat`). `last` says what to do if `existing` is a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory, [`Error::AlreadyExists`], [`Error::TooManyLinks`], [`Error::NoSpace`].
+    pub fn link(
+        &self,
+        existing_base: &Node,
+        existing: &[u8],
+        last: LastLink,
+        base: &Node,
+        path: &[u8],
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let file = resolve(self.base(existing_base)?, existing, last)?;
+        self.link_held(&file, base, path, now)
+    }
+
+    /// Gives a file that is held another name (`linkat` with `AT_EMPTY_PATH`).
+    ///
+    /// # Errors
+    /// As [`Filesystem::link`]; [`Error::NotFound`] also if it has lost its last name.
+    pub fn link_node(&self, file: &Node, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
+        self.link_held(&self.base(file)?, base, path, now)
+    }
+
+    fn link_held(&self, file: &Held<'_>, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
+        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let name = new_name(&position, false)?;
+        if file.is_directory() {
+            return Err(Error::NotPermitted);
+        }
+        let inode = position.directory.inode();
+        let mut content = inode.exclusive();
+        let directory = content.directory_mut()?;
+        check_free(directory, name)?;
+        let prepared = directory.prepare(&self.shared.quota, name)?;
+        if let Err(error) = file.inode().add_link() {
+            Directory::forget(&self.shared.quota, prepared);
+            return Err(error);
+        }
+        directory.insert(prepared, file.index, file.kind);
+        inode.touch(now);
+        file.inode().touch_attributes(now);
+        Ok(())
+    }
+
+    /// Removes a name that is not a directory's (`unlinkat`). The file itself stays as long as it has another name or is
+    /// held by a [`Node`].
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`].
+    pub fn unlink(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
+        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let name = position.name().ok_or(Error::IsADirectory)?;
+        let inode = position.directory.inode();
+        let removed = {
+            let mut content = inode.exclusive();
+            let directory = content.directory_mut()?;
+            let entry = directory.find(name).ok_or(Error::NotFound)?;
+            if entry.kind == FileKind::Directory {
+                return Err(Error::IsADirectory);
+            }
+            if position.has_trailing_slash {
+                return Err(Error::NotADirectory);
+            }
+            self.shared.inode(entry.inode).touch_attributes(now);
+            directory.remove(&self.shared.quota, name)
+        };
+        inode.touch(now);
+        if let Some(entry) = removed {
+            // Outside the directory's lock: this may free a long file.
+            self.shared.release_link(entry.inode);
+        }
+        Ok(())
+    }
+
+    /// Removes an empty directory (`unlinkat` with `AT_REMOVEDIR`).
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::DirectoryNotEmpty`]; [`Error::Busy`] for the root and [`Error::InvalidArgument`]
+    /// for a path that ends in `.`
+    pub fn remove_directory(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
+        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let name = position.name().ok_or(match position.last {
+            Last::Root => Error::Busy,
+            Last::Parent => Error::DirectoryNotEmpty,
+            Last::Current | Last::Name(_) => Error::InvalidArgument,
+        })?;
+        let inode = position.directory.inode();
+        let removed = {
+            let mut content = inode.exclusive();
+            let directory = content.directory_mut()?;
+            let entry = directory.find(name).ok_or(Error::NotFound)?;
+            if entry.kind != FileKind::Directory {
+                return Err(Error::NotADirectory);
+            }
+            let child = self.shared.inode(entry.inode);
+            mark_removed(&mut child.exclusive())?;
+            child.touch_attributes(now);
+            directory.subdirectories -= 1;
+            directory.remove(&self.shared.quota, name)
+        };
+        inode.touch(now);
+        if let Some(entry) = removed {
+            self.shared.release_link(entry.inode);
+        }
+        Ok(())
+    }
+
+    /// Gives a file or a directory another name and perhaps another directory, in one step (`renameat2`).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] to move a directory into itself; [`Error::DirectoryNotEmpty`], [`Error::IsADirectory`] or
+    /// [`Error::NotADirectory`] if one may not replace the other; [`Error::Busy`] for the root and for paths that end in
+    /// `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`]; [`Error::NoSpace`].
+    pub fn rename(
+        &self,
+        old_base: &Node,
+        old_path: &[u8],
+        new_base: &Node,
+        new_path: &[u8],
+        replacement: Replacement,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let old = walk(self.base(old_base)?, old_path, Final::Keep)?;
+        let new = walk(self.base(new_base)?, new_path, Final::Keep)?;
+        let old_name = old.name().ok_or(Error::Busy)?;
+        let new_name = new.name().ok_or(match replacement {
+            Replacement::Refuse => Error::AlreadyExists,
+            Replacement::Replace | Replacement::Exchange => Error::Busy,
+        })?;
+
+        let _one_at_a_time = self.shared.rename.lock();
+        let mut pair = Pair::lock(&self.shared, &old.directory, &new.directory);
+        let source = pair.old()?.find(old_name).ok_or(Error::NotFound)?;
+        let source = (source.inode, source.kind);
+        let target = pair.new()?.find(new_name);
+        let target = target.map(|entry| (entry.inode, entry.kind));
+        let source_is_directory = source.1 == FileKind::Directory;
+
+        match (replacement, target) {
+            (Replacement::Refuse, Some(_)) => return Err(Error::AlreadyExists),
+            (Replacement::Exchange, None) => return Err(Error::NotFound),
+            (Replacement::Exchange, Some((_, kind))) if kind != FileKind::Directory && new.has_trailing_slash => {
+                return Err(Error::NotADirectory);
+            }
+            _ => {}
+        }
+        let new_slash_counts = replacement != Replacement::Exchange && new.has_trailing_slash;
+        if !source_is_directory && (old.has_trailing_slash || new_slash_counts) {
+            return Err(Error::NotADirectory);
+        }
+        if source_is_directory && self.shared.is_above(source.0, new.directory.index) {
+            return Err(Error::InvalidArgument);
+        }
+        if let Some((target, FileKind::Directory)) = target
+            && self.shared.is_above(target, old.directory.index)
+        {
+            return Err(match replacement {
+                Replacement::Exchange => Error::InvalidArgument,
+                Replacement::Replace | Replacement::Refuse => Error::DirectoryNotEmpty,
+            });
+        }
+        if target.is_some_and(|target| target.0 == source.0) {
+            return Ok(());
+        }
+
+        match (target, replacement) {
+            (Some(target), Replacement::Exchange) => {
+                pair.old()?.replace(old_name, target.0, target.1);
+                pair.new()?.replace(new_name, source.0, source.1);
+                if target.1 == FileKind::Directory {
+                    pair.new()?.subdirectories -= 1;
+                    pair.old()?.subdirectories += 1;
+                    self.set_parent(target.0, &new.directory, &old.directory);
+                }
+                self.shared.inode(target.0).touch_attributes(now);
+            }
+            (Some(target), _) => {
+                let target_is_directory = target.1 == FileKind::Directory;
+                if source_is_directory && !target_is_directory {
+                    return Err(Error::NotADirectory);
+                }
+                if target_is_directory {
+                    if !source_is_directory {
+                        return Err(Error::IsADirectory);
+                    }
+                    // The last thing that can fail.
+                    mark_removed(&mut self.shared.inode(target.0).exclusive())?;
+                    pair.new()?.subdirectories -= 1;
+                }
+                self.shared.inode(target.0).touch_attributes(now);
+                pair.new()?.replace(new_name, source.0, source.1);
+                pair.old()?.remove(&self.shared.quota, old_name);
+            }
+            (None, _) => {
+                if pair.new()?.is_removed {
+                    return Err(Error::NotFound);
+                }
+                let prepared = pair.new()?.prepare(&self.shared.quota, new_name)?;
+                // Insert before removing: a directory that becomes empty gives up the room that was prepared.
+                pair.new()?.insert(prepared, source.0, source.1);
+                pair.old()?.remove(&self.shared.quota, old_name);
+            }
+        }
+        if source_is_directory {
+            pair.old()?.subdirectories -= 1;
+            pair.new()?.subdirectories += 1;
+            self.set_parent(source.0, &old.directory, &new.directory);
+        }
+        drop(pair);
+        old.directory.inode().touch(now);
+        new.directory.inode().touch(now);
+        self.shared.inode(source.0).touch_attributes(now);
+        if let (Some(target), Replacement::Replace | Replacement::Refuse) = (target, replacement) {
+            self.shared.release_link(target.0);
+        }
+        Ok(())
+    }
+
+    /// Tells a directory that it is in another directory now. Under the rename lock and the locks of both, which are held
+    /// by the caller, so that nothing is freed here.
+    fn set_parent(&self, directory: u32, from: &Held<'_>, to: &Held<'_>) {
+        if from.index != to.index {
+            let inode = self.shared.inode(directory);
+            let _content = inode.exclusive();
+            self.shared.add_handle(to.index);
+            inode.set_parent(to.index);
+            self.shared.release_handle(from.index);
+        }
+    }
+
+    /// The absolute path of a directory (`getcwd`).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NotADirectory`].
+    pub fn path_of(&self, directory: &Node) -> Result<Vec<u8>, Error> {
+        let held = self.base(directory)?;
+        if !held.is_directory() {
+            return Err(Error::NotADirectory);
+        }
+        let _nothing_moves = self.shared.rename.lock();
+        // Built from its end.
+        let mut path = Vec::new();
+        let mut index = held.index;
+        while index != ROOT {
+            let parent = self.shared.inode(index).parent();
+            let content = self.shared.inode(parent).shared();
+            let (_, entry) = content
+                .directory()?
+                .entries_from(FIRST_CURSOR)
+                .find(|(_, entry)| entry.inode == index)
+                .ok_or(Error::NotFound)?;
+            let name = entry.name();
+            path.try_reserve(name.len() + 1).map_err(|_| Error::OutOfMemory)?;
+            path.extend(name.iter().rev());
+            path.push(b'/');
+            index = parent;
+        }
+        if path.is_empty() {
+            memory::reserve(&mut path, 1)?;
+            path.push(b'/');
+        }
+        path.reverse();
+        Ok(path)
+    }
+}
+
+/// The name that an operation is about to make.
+fn new_name<'position>(position: &'position Position<'_, '_>, is_directory: bool) -> Result<&'position [u8], Error> {
+    let name = position.name().ok_or(Error::AlreadyExists)?;
+    if position.is_found() {
+        Err(Error::AlreadyExists)
+    } else if position.has_trailing_slash && !is_directory {
+        Err(Error::NotFound)
+    } else {
+        Ok(name)
+    }
+}
+
+fn check_free(directory: &Directory, name: &[u8]) -> Result<(), Error> {
+    if directory.is_removed {
+        Err(Error::NotFound)
+    } else if directory.find(name).is_some() {
+        Err(Error::AlreadyExists)
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes something new under a name that is free.
+pub(crate) fn create<'shared>(
+    parent: &Held<'shared>,
+    name: &[u8],
+    recipe: &Recipe<'_>,
+    permissions: u16,
+    now: Timestamp,
+) -> Result<Held<'shared>, Error> {
+    let shared = parent.shared;
+    let content = recipe.content()?;
+    let kind = content.kind();
+    let attributes = Attributes { permissions: permissions & 0o7777, accessed: now, modified: now, changed: now };
+    let inode = parent.inode();
+    let mut guard = inode.exclusive();
+    let directory = guard.directory_mut()?;
+    check_free(directory, name)?;
+    let prepared = directory.prepare(&shared.quota, name)?;
+    let index = match shared.allocate(content, attributes, parent.index) {
+        Ok(index) => index,
+        Err(error) => {
+            Directory::forget(&shared.quota, prepared);
+            return Err(error);
+        }
+    };
+    // The inode was made with the link that the entry is and the handle that is returned.
+    directory.insert(prepared, index, kind);
+    if kind == FileKind::Directory {
+        directory.subdirectories += 1;
+        shared.add_handle(parent.index);
+    }
+    drop(guard);
+    inode.touch(now);
+    Ok(Held { shared, index, kind })
+}
+
+/// Ends an empty directory: nothing can be made in it any more.
+fn mark_removed(content: &mut Content) -> Result<(), Error> {
+    let directory = content.directory_mut()?;
+    if !directory.is_empty() {
+        return Err(Error::DirectoryNotEmpty);
+    }
+    directory.is_removed = true;
+    Ok(())
+}
+
+/// The locks of the two directories of a rename, which may be one.
+struct Pair<'shared> {
+    first: RwLockWriteGuard<'shared, Content>,
+    second: Option<RwLockWriteGuard<'shared, Content>>,
+    order: Order,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    OldFirst,
+    NewFirst,
+}
+
+impl<'shared> Pair<'shared> {
+    /// Locks an ancestor before its descendant, as all other operations do. Two directories of which neither is above the
+    /// other are locked by nobody else together, because of the rename lock; any order will do for them.
+    fn lock(shared: &'shared Shared, old: &Held<'_>, new: &Held<'_>) -> Pair<'shared> {
+        let (old, new) = (old.index, new.index);
+        let order = if shared.is_above(new, old) { Order::NewFirst } else { Order::OldFirst };
+        let (first, second) = match order {
+            Order::OldFirst => (old, new),
+            Order::NewFirst => (new, old),
+        };
+        Pair {
+            first: shared.inode(first).exclusive(),
+            second: (first != second).then(|| shared.inode(second).exclusive()),
+            order,
+        }
+    }
+
+    fn old(&mut self) -> Result<&mut Directory, Error> {
+        self.choose(Order::OldFirst)
+    }
+
+    fn new(&mut self) -> Result<&mut Directory, Error> {
+        self.choose(Order::NewFirst)
+    }
+
+    fn choose(&mut self, first: Order) -> Result<&mut Directory, Error> {
+        match &mut self.second {
+            Some(second) if self.order != first => second.directory_mut(),
+            _ => self.first.directory_mut(),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! From a path to a place in the tree.
+//!
+//! A walk goes from directory to directory and stops *before* the last component, because what happens to that one depends
+//! on the operation: opening follows a symbolic link there, removing does not, creating wants it to be missing.
+//!
+//! A symbolic link on the way is followed by putting its target in front of what is left of the path, and walking on. So
+//! a link needs no recursion, which a kernel's stack would not bear, and a trailing slash after a link keeps its meaning.
+//!
+//! The walk holds no lock when it returns. An operation that changes a directory looks again under that directory's lock.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::error::Error;
+use crate::memory;
+use crate::node::FileKind;
+use crate::table::{Content, Held};
+
+/// The longest name of one component, in bytes.
+pub const MAX_NAME_LENGTH: usize = 255;
+
+/// The longest path and the longest target of a symbolic link, in bytes; the terminating zero makes it 4096.
+pub const MAX_PATH_LENGTH: usize = 4095;
+
+/// How many symbolic links one look-up follows at most.
+pub const MAX_SYMBOLIC_LINKS: usize = 40;
+
+/// What to do with a path whose last component is a symbolic link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LastLink {
+    /// Go where it points.
+    #[default]
+    Follow,
+    /// Stay at the link itself, unless a slash after it says that a directory is meant.
+    Keep,
+}
+
+/// What a walk does with a symbolic link in last place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Final {
+    Follow,
+    FollowBeforeSlash,
+    /// For operations on the name itself, such as removing it.
+    Keep,
+}
+
+impl From<LastLink> for Final {
+    fn from(last: LastLink) -> Final {
+        match last {
+            LastLink::Follow => Final::Follow,
+            LastLink::Keep => Final::FollowBeforeSlash,
+        }
+    }
+}
+
+/// The last component of a path.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// There is none: the path consists of slashes.
+    Root,
+    /// `.`
+    Current,
+    /// `..`
+    Parent,
+    /// A name: these bytes of the path.
+    Name(Range<usize>),
+}
+
+/// Where a walk ended.
+pub(crate) struct Position<'shared, 'path> {
+    /// The directory of the last component.
+    pub(crate) directory: Held<'shared>,
+    pub(crate) last: Last,
+    /// The last component is followed by a slash: only a directory will do.
+    pub(crate) has_trailing_slash: bool,
+    /// What the last component named when the walk passed, for a [`Last::Name`].
+    found: Option<Held<'shared>>,
+    path: Path<'path>,
+}
+
+impl<'shared> Position<'shared, '_> {
+    pub(crate) fn name(&self) -> Option<&[u8]> {
+        match &self.last {
+            Last::Name(range) => Some(&self.path.bytes()[range.clone()]),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_found(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// What the whole path names.
+    pub(crate) fn target(self) -> Result<Held<'shared>, Error> {
+        let target = match self.last {
+            Last::Root | Last::Current => self.directory,
+            Last::Parent => parent(&self.directory),
+            Last::Name(_) => self.found.ok_or(Error::NotFound)?,
+        };
+        if self.has_trailing_slash && !target.is_directory() {
+            return Err(Error::NotADirectory);
+        }
+        Ok(target)
+    }
+}
+
+/// The caller's path, or one made by following links.
+enum Path<'path> {
+    Given(&'path [u8]),
+    Made(Vec<u8>),
+}
+
+impl Path<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Path::Given(bytes) => bytes,
+            Path::Made(bytes) => bytes,
+        }
+    }
+}
+
+/// Walks `path` from `base`.
+pub(crate) fn walk<'shared, 'path>(
+    base: Held<'shared>,
+    path: &'path [u8],
+    last: Final,
+) -> Result<Position<'shared, 'path>, Error> {
+    if path.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if path.len() > MAX_PATH_LENGTH {
+        return Err(Error::NameTooLong);
+    }
+    if path.contains(&0) {
+        return Err(Error::InvalidArgument);
+    }
+    let shared = base.shared;
+    let mut directory = base;
+    let mut path = Path::Given(path);
+    let mut at = 0;
+    let mut links = 0;
+    if path.bytes()[0] == b'/' {
+        directory = Held::root(shared);
+    } else if !directory.is_directory() {
+        return Err(Error::NotADirectory);
+    }
+
+    loop {
+        let Some(step) = Step::next(path.bytes(), at) else {
+            return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path });
+        };
+        let name = &path.bytes()[step.name.clone()];
+        if name.len() > MAX_NAME_LENGTH {
+            return Err(Error::NameTooLong);
+        }
+        let special = match name {
+            b"." => Some(Last::Current),
+            b".." => Some(Last::Parent),
+            _ => None,
+        };
+        let found = match special {
+            Some(_) => None,
+            None => look_up(&directory, name)?,
+        };
+
+        if let Some(link) = &found
+            && link.kind == FileKind::SymbolicLink
+            && step.follows(last)
+        {
+            links += 1;
+            if links > MAX_SYMBOLIC_LINKS {
+                return Err(Error::TooManySymbolicLinks);
+            }
+            let made = splice(link, &path.bytes()[step.name.end..])?;
+            if made[0] == b'/' {
+                directory = Held::root(shared);
+            }
+            path = Path::Made(made);
+            at = 0;
+            continue;
+        }
+        if step.is_last {
+            return Ok(Position {
+                directory,
+                last: special.unwrap_or(Last::Name(step.name)),
+                has_trailing_slash: step.has_slash,
+                found,
+                path,
+            });
+        }
+        directory = match (special, found) {
+            (Some(Last::Parent), _) => parent(&directory),
+            (Some(_), _) => directory,
+            (None, None) => return Err(Error::NotFound),
+            (None, Some(next)) if next.is_directory() => next,
+            (None, Some(_)) => return Err(Error::NotADirectory),
+        };
+        at = step.name.end;
+    }
+}
+
+/// One component of a path.
+struct Step {
+    name: Range<usize>,
+    has_slash: bool,
+    is_last: bool,
+}
+
+impl Step {
+    fn next(path: &[u8], at: usize) -> Option<Step> {
+        let is_slash = |byte: &u8| *byte == b'/';
+        let start = at + path[at..].iter().position(|byte| !is_slash(byte))?;
+        let length = path[start..].iter().position(is_slash);
+        let end = length.map_or(path.len(), |length| start + length);
+        Some(Step { name: start..end, has_slash: end < path.len(), is_last: path[end..].iter().all(is_slash) })
+    }
+
+    fn follows(&self, last: Final) -> bool {
+        !self.is_last
+            || match last {
+                Final::Follow => true,
+                Final::FollowBeforeSlash => self.has_slash,
+                Final::Keep => false,
+            }
+    }
+}
+
+/// What `name` means in `directory`.
+fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Held<'shared>>, Error> {
+    let content = directory.inode().shared();
+    // The entry is a link, and stays one while the lock is held.
+    Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))
+}
+
+/// `..`: the root is its own parent.
+pub(crate) fn parent<'shared>(directory: &Held<'shared>) -> Held<'shared> {
+    let inode = directory.inode();
+    // Under its lock a directory keeps its parent, and so the handle on it.
+    let _content = inode.shared();
+    Held::take(directory.shared, inode.parent(), FileKind::Directory)
+}
+
+/// The link's target followed by the rest of the path.
+fn splice(link: &Held<'_>, rest: &[u8]) -> Result<Vec<u8>, Error> {
+    let content = link.inode().shared();
+    let Content::SymbolicLink(target) = &*content else {
+        return Err(Error::InvalidArgument);
+    };
+    let mut path = Vec::new();
+    memory::reserve(&mut path, target.len() + rest.len())?;
+    path.extend_from_slice(target);
+    path.extend_from_slice(rest);
+    Ok(path)
+}
+
+/// Walks a path to its end.
+pub(crate) fn resolve<'shared>(base: Held<'shared>, path: &[u8], last: LastLink) -> Result<Held<'shared>, Error> {
+    walk(base, path, last.into())?.target()
+}
