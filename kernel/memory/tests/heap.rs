@@ -1,0 +1,223 @@
+//! The heap on a pretend machine: contents, alignment, counts, limits, several harts.
+//!
+//! The heap is called through `GlobalAlloc`, beside the host's own allocator, so that a mistake fails a test and not
+//! the test harness.
+
+use memory::heap::{self, Heap, LARGEST_CLASS};
+use memory::{frames, pretend};
+use proptest::prelude::*;
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+
+static HEAP: Heap = Heap::new();
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    pretend::init(64 << 20);
+    guard
+}
+
+/// An allocation filled with a pattern, which is checked when it is freed.
+struct Object {
+    start: *mut u8,
+    layout: Layout,
+    mark: u8,
+}
+
+// SAFETY: an `Object` owns its allocation, and the heap may be called from any thread.
+unsafe impl Send for Object {}
+
+impl Object {
+    fn new(size: usize, align: usize, mark: u8) -> Option<Self> {
+        let layout = Layout::from_size_align(size, align).expect("a valid layout");
+        // SAFETY: the tests use no empty layouts.
+        let start = unsafe { HEAP.alloc(layout) };
+        if start.is_null() {
+            return None;
+        }
+        assert!(start.addr().is_multiple_of(align), "{layout:?} at {start:p}");
+        // SAFETY: `size` bytes were allocated.
+        unsafe { start.write_bytes(mark, size) };
+        Some(Self { start, layout, mark })
+    }
+
+    fn check(&self) {
+        // SAFETY: the object is allocated, initialised, and nobody else writes to it.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start, self.layout.size()) };
+        assert!(bytes.iter().all(|&byte| byte == self.mark), "overwritten: {:?}", self.layout);
+    }
+
+    fn resize(&mut self, size: usize) {
+        self.check();
+        let kept = size.min(self.layout.size());
+        // SAFETY: allocated with this layout; the new size is not zero.
+        let moved = unsafe { HEAP.realloc(self.start, self.layout, size) };
+        if moved.is_null() {
+            return;
+        }
+        self.start = moved;
+        self.layout = Layout::from_size_align(size, self.layout.align()).expect("a valid layout");
+        // SAFETY: `size` bytes are allocated, of which `kept` are initialised.
+        unsafe {
+            assert!(std::slice::from_raw_parts(moved, kept).iter().all(|&byte| byte == self.mark));
+            moved.write_bytes(self.mark, size);
+        }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.check();
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { HEAP.dealloc(self.start, self.layout) };
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate(usize, u32),
+    Free(usize),
+    Resize(usize, usize),
+    Hart(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let size = prop_oneof![8 => 1usize..600, 3 => 600usize..5000, 1 => 5000usize..40_000];
+    prop_oneof![
+        5 => (size.clone(), 0u32..14).prop_map(|(size, align)| Step::Allocate(size, align)),
+        4 => any::<usize>().prop_map(Step::Free),
+        1 => (any::<usize>(), size).prop_map(|(which, size)| Step::Resize(which, size)),
+        1 => (0usize..8).prop_map(Step::Hart),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn objects_keep_their_contents_and_counts_are_exact(steps in prop::collection::vec(step(), 1..400)) {
+        let _alone = alone();
+        heap::trim();
+        let before = frames::free_frames();
+        let mut objects = Vec::new();
+        let mut mark = 0u8;
+        for step in steps {
+            mark = mark.wrapping_add(1);
+            match step {
+                // Mostly small alignments, as in real programs; large ones must work too.
+                Step::Allocate(size, align) => {
+                    let align = if align < 8 { 1 << (align / 2) } else { 1 << align };
+                    objects.push(Object::new(size, align, mark).expect("there is memory"));
+                }
+                Step::Free(which) if !objects.is_empty() => drop(objects.swap_remove(which % objects.len())),
+                Step::Resize(which, size) if !objects.is_empty() => {
+                    let which = which % objects.len();
+                    objects[which].resize(size);
+                }
+                Step::Hart(hart) => pretend::set_hart(hart),
+                _ => {}
+            }
+        }
+        let statistics = heap::statistics();
+        let small: usize = objects.iter().filter(|object| {
+            let layout = object.layout;
+            let size = if layout.align() > 16 {
+                layout.size().max(layout.align()).next_power_of_two()
+            } else {
+                layout.size()
+            };
+            size <= LARGEST_CLASS
+        }).count();
+        prop_assert_eq!(statistics.classes.iter().map(|class| class.used).sum::<usize>(), small);
+        let wanted: usize = objects.iter().map(|object| object.layout.size()).sum();
+        prop_assert!(statistics.used() >= wanted);
+        prop_assert!(statistics.footprint >= statistics.used());
+        prop_assert!(before * 4096 - frames::free_frames() * 4096 == statistics.footprint);
+        drop(objects);
+        heap::trim();
+        pretend::set_hart(0);
+        prop_assert_eq!(heap::statistics().used(), 0);
+        prop_assert_eq!(heap::statistics().footprint, 0);
+        prop_assert_eq!(frames::free_frames(), before);
+    }
+}
+
+#[test]
+fn harts_free_what_others_allocated() {
+    let _alone = alone();
+    heap::trim();
+    let before = frames::free_frames();
+    std::thread::scope(|scope| {
+        let (send, receive) = mpsc::channel::<Object>();
+        for hart in 0..3usize {
+            let send = send.clone();
+            scope.spawn(move || {
+                // Two threads share an index: slower, and still right.
+                pretend::set_hart(hart / 2);
+                let mut kept = Vec::new();
+                for round in 0..30_000usize {
+                    let size = 1 + (round * 37 + hart * 101) % 1500;
+                    let object = Object::new(size, 8, round as u8).expect("there is memory");
+                    if round % 4 == 0 {
+                        send.send(object).expect("the receiver is there");
+                    } else {
+                        kept.push(object);
+                    }
+                    if kept.len() > 100 {
+                        kept.swap_remove(round % 100);
+                    }
+                }
+            });
+        }
+        drop(send);
+        pretend::set_hart(7);
+        for object in receive {
+            drop(object);
+        }
+    });
+    pretend::set_hart(0);
+    heap::trim();
+    assert_eq!(heap::statistics().used(), 0);
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn the_limit_and_exhaustion_give_null() {
+    let _alone = alone();
+    heap::trim();
+    let before = frames::free_frames();
+    heap::set_limit(1 << 20);
+    assert!(heap::is_available(1 << 20));
+    assert!(!heap::is_available((1 << 20) + 1));
+    assert!(!heap::is_available(usize::MAX));
+    for size in [24, 700, 3000, 100_000] {
+        let mut objects = Vec::new();
+        while let Some(object) = Object::new(size, 8, 9) {
+            objects.push(object);
+        }
+        let bytes: usize = objects.iter().map(|object| object.layout.size()).sum();
+        assert!(bytes <= 1 << 20);
+        assert!(bytes > 600 << 10, "{size}: only {bytes}");
+        assert!(heap::statistics().footprint <= 1 << 20);
+        assert!(heap::bytes_in_use() >= bytes);
+        drop(objects);
+        heap::trim();
+    }
+    heap::set_limit(usize::MAX);
+    let mut objects = Vec::new();
+    while let Some(object) = Object::new(1 << 20, 4096, 1) {
+        objects.push(object);
+    }
+    while let Some(object) = Object::new(2048, 8, 2) {
+        objects.push(object);
+    }
+    assert!(frames::free_frames() < 4);
+    assert!(!heap::is_available(1 << 20));
+    // What fits in slabs that exist still works.
+    objects.pop();
+    assert!(Object::new(2000, 8, 3).is_some());
+    assert!(Object::new(64 << 20, 8, 3).is_none());
+    assert!(Object::new(isize::MAX as usize - 4096, 1, 3).is_none());
+    drop(objects);
+    heap::trim();
+    assert_eq!(frames::free_frames(), before);
+}
