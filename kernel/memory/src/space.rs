@@ -499,6 +499,7 @@ impl AddressSpace {
     /// See [`MapError`]. A range with nothing in it is no error.
     pub fn unmap(&mut self, range: Range<u64>) -> Result<Flush, MapError> {
         check(&range)?;
+        self.check_limit(self.regions_after_unmap(&range))?;
         let mut shared = Vec::new();
         let inside = self.isolate(&range, &mut shared)?;
         Ok(self.remove(inside, range, shared))
@@ -523,9 +524,10 @@ impl AddressSpace {
         if next < range.end {
             return Err(MapError::NotMapped);
         }
+        self.check_limit(self.regions.len() + self.pieces_outside(&range))?;
         self.split(range.start)?;
         self.split(range.end)?;
-        let inside = self.first_above(range.start)..self.first_above(range.end - 1) + 1;
+        let inside = self.overlapping(&range);
         for region in &mut self.regions[inside.clone()] {
             region.protection = protection;
         }
@@ -564,8 +566,9 @@ impl AddressSpace {
             return Err(MapError::Forbidden);
         }
         let mut shared = Vec::new();
+        self.check_limit(self.regions_after_unmap(&range) + 1)?;
         let inside = self.isolate(&range, &mut shared)?;
-        self.make_room(inside.len())?;
+        self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
         // Nothing below fails.
         let index = inside.start;
         let flush = self.remove(inside, range, shared);
@@ -614,7 +617,7 @@ impl AddressSpace {
         let Some(index) = self.find(address).filter(|&index| self.regions[index].start < address) else {
             return Ok(());
         };
-        self.make_room(0)?;
+        self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
         let region = &mut self.regions[index];
         let pages = ((address - region.start) / PAGE_SIZE) as usize;
         let backing = match &mut region.backing {
@@ -634,26 +637,42 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Makes sure that one more region can be inserted after `leaving` ones are removed.
-    fn make_room(&mut self, leaving: usize) -> Result<(), MapError> {
-        if self.regions.len() - leaving >= self.limits.regions {
+    /// How many pieces of regions would lie outside of the range if the regions that cross its ends were split.
+    fn pieces_outside(&self, range: &Range<u64>) -> usize {
+        let crossed = |address| self.find(address).is_some_and(|index| self.regions[index].start < address);
+        usize::from(crossed(range.start)) + usize::from(crossed(range.end))
+    }
+
+    /// Indices of the regions that overlap the range.
+    fn overlapping(&self, range: &Range<u64>) -> Range<usize> {
+        let first = self.first_above(range.start);
+        first..first + self.regions[first..].partition_point(|region| region.start < range.end)
+    }
+
+    /// How many regions there would be if the range were unmapped: each that overlaps it loses one piece.
+    fn regions_after_unmap(&self, range: &Range<u64>) -> usize {
+        self.regions.len() + self.pieces_outside(range) - self.overlapping(range).len()
+    }
+
+    /// Refuses what would leave more regions than the limit.
+    fn check_limit(&self, regions: usize) -> Result<(), MapError> {
+        if regions > self.limits.regions && regions > self.regions.len() {
             return Err(MapError::TooManyRegions);
         }
-        self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)
+        Ok(())
     }
 
     /// Splits at the ends of a range, reserves memory for the frames to be released, and says which regions are inside.
     fn isolate(&mut self, range: &Range<u64>, shared: &mut Vec<SharedFrame>) -> Result<Range<usize>, MapError> {
         self.split(range.start)?;
         self.split(range.end)?;
-        let first = self.first_above(range.start);
-        let end = first + self.regions[first..].partition_point(|region| region.start < range.end);
-        let released = self.regions[first..end].iter().map(|region| match &region.backing {
+        let inside = self.overlapping(range);
+        let released = self.regions[inside.clone()].iter().map(|region| match &region.backing {
             Backing::Shared { frames, .. } => frames.len(),
             Backing::Anonymous | Backing::Device(_) => 0,
         });
         shared.try_reserve_exact(released.sum()).map_err(|_| MapError::OutOfMemory)?;
-        Ok(first..end)
+        Ok(inside)
     }
 
     /// Removes the regions, which lie in `range`, and their pages. `shared` has room for their frames.

@@ -19,10 +19,13 @@ fn alone() -> MutexGuard<'static, ()> {
 #[test]
 fn memory_is_given_once() {
     let _alone = alone();
-    let again = frames::init(&[0x1000..0x10_0000], 0, pretend::current_hart);
+    let again = frames::init(std::slice::from_ref(&(0x1000..0x10_0000)), 0, pretend::current_hart);
     assert_eq!(again, Err(InitError::AlreadyDone));
     assert_eq!(frames::init(&[], 0, pretend::current_hart), Err(InitError::NoMemory));
-    assert_eq!(frames::init(&[0x1000..0x1fff], 0, pretend::current_hart), Err(InitError::NoMemory));
+    assert_eq!(
+        frames::init(std::slice::from_ref(&(0x1000..0x1fff)), 0, pretend::current_hart),
+        Err(InitError::NoMemory)
+    );
     let overlap = [0x1000..0x8000, 0x7000..0x20_0000];
     assert_eq!(frames::init(&overlap, 0, pretend::current_hart), Err(InitError::Overlap));
     let statistics = frames::statistics();

@@ -1,8 +1,13 @@
 //! Address spaces against a model that knows each page on its own.
 
-use memory::space::{Fault, Interrupted, Limits, Placement};
-use memory::sv39::{Access, KernelHalf, Protection, RootSize, USER};
-use memory::{AddressSpace, PAGE_SIZE, frames, pretend};
+use memory::asid::{Identifiers, LocalFlush};
+use memory::space::{
+    Fault, FlushRequest, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
+};
+use memory::sv39::{Access, KernelHalf, Protection, RootSize, Scope, USER};
+use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, frames, pretend};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counts of frames are exact only if one test runs at a time.
@@ -17,33 +22,567 @@ fn space(limits: Limits) -> AddressSpace {
     AddressSpace::new(&KernelHalf::empty(), RootSize::Page, limits).expect("there is memory")
 }
 
+fn anonymous(space: &mut AddressSpace, start: u64, pages: u64, protection: Protection) {
+    let placement = Placement::FixedIfFree(start);
+    let (at, flush) = space.map_anonymous(placement, pages * PAGE_SIZE, protection, "data").expect("free");
+    assert_eq!(at, start);
+    flush.after(|_| unreachable!("nothing was mapped"));
+}
+
+fn shared(pages: usize) -> Vec<SharedFrame> {
+    (0..pages).map(|_| Frame::allocate_zeroed().expect("there is memory").share()).collect()
+}
+
 #[test]
 fn copies_cross_pages_and_stop_at_holes() {
     let _alone = alone();
     let before = frames::free_frames();
     {
         let mut space = space(Limits::DEFAULT);
-        let (start, flush) = space
-            .map_anonymous(Placement::Fixed(0x10_0000), 3 * PAGE_SIZE, Protection::ReadWrite, "data")
-            .expect("free");
-        assert!(flush.is_empty());
-        flush.after(|_| unreachable!("nothing was mapped"));
+        let start = 0x10_0000;
+        anonymous(&mut space, start, 3, Protection::ReadWrite);
         let bytes: Vec<u8> = (0..9000u32).map(|index| (index % 251) as u8).collect();
         space.copy_out(start + 100, &bytes).expect("mapped");
         let mut back = vec![0; 9000];
         space.copy_in(start + 100, &mut back).expect("mapped");
         assert_eq!(back, bytes);
         assert_eq!(space.resident_frames(), 3);
-        assert_eq!(space.copy_in(start + 3 * PAGE_SIZE - 10, &mut back[..11]), Err(Fault::NotMapped));
+        let end = start + 3 * PAGE_SIZE;
+        assert_eq!(space.copy_in(end - 10, &mut back[..11]), Err(Fault::NotMapped));
+        assert_eq!(space.copy_out(end - 10, &back[..11]), Err(Fault::NotMapped));
         assert_eq!(
-            space.for_each_slice(start + 3 * PAGE_SIZE - 10, 20, Access::Read, |bytes| bytes.len()),
+            space.for_each_slice(end - 10, 20, Access::Read, |bytes| bytes.len()),
             Err(Interrupted { done: 10, fault: Fault::NotMapped })
         );
-        assert_eq!(space.copy_in(u64::MAX - 3, &mut back[..8]), Err(Fault::NotMapped));
-        assert_eq!(space.copy_in(0, &mut back[..8]), Err(Fault::NotMapped));
-        assert_eq!(space.copy_in(USER.end - 4, &mut back[..8]), Err(Fault::NotMapped));
-        assert_eq!(space.copy_in(0xffff_ffc0_8000_0000, &mut back[..8]), Err(Fault::NotMapped));
+        // A visitor that uses less than it is given ends the transfer.
+        let mut pieces = vec![];
+        let used = space.for_each_slice(start + 4000, 5000, Access::Read, |bytes| {
+            pieces.push(bytes.len());
+            if pieces.len() == 2 { 7 } else { bytes.len() }
+        });
+        assert_eq!((used, pieces), (Ok(96 + 7), vec![96, 4096]));
+        for bad in [0, 8, u64::MAX - 3, USER.end - 4, USER.end, 1 << 39, 0xffff_ffc0_8000_0000] {
+            assert_eq!(space.copy_in(bad, &mut back[..8]), Err(Fault::NotMapped), "{bad:#x}");
+            assert_eq!(space.copy_out(bad, &back[..8]), Err(Fault::NotMapped), "{bad:#x}");
+            assert_eq!(space.zero(bad, 5000), Err(Fault::NotMapped), "{bad:#x}");
+            assert_eq!(space.read_u64(bad), Err(Fault::NotMapped), "{bad:#x}");
+        }
         assert_eq!(space.copy_in(0, &mut []), Ok(()));
+        assert_eq!(space.copy_out(0, &[]), Ok(()));
+        assert_eq!(space.zero(start, usize::MAX), Err(Fault::NotMapped));
     }
     assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn words_and_strings() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let start = 0x10_0000;
+    anonymous(&mut space, start, 2, Protection::ReadWrite);
+    let across = start + PAGE_SIZE - 3;
+    for address in [start, start + 1, across] {
+        space.write_u64(address, 0x0102_0304_0506_0708).expect("mapped");
+        assert_eq!(space.read_u64(address), Ok(0x0102_0304_0506_0708));
+        space.write_u32(address, 0x0a0b_0c0d).expect("mapped");
+        assert_eq!(space.read_u32(address), Ok(0x0a0b_0c0d));
+        assert_eq!(space.read_u64(address), Ok(0x0102_0304_0a0b_0c0d));
+    }
+    space.store_u32(start, 5).expect("mapped");
+    assert_eq!(space.compare_exchange_u32(start, 5, 6), Ok(Ok(5)));
+    assert_eq!(space.compare_exchange_u32(start, 5, 7), Ok(Err(6)));
+    assert_eq!(space.load_u32(start), Ok(6));
+    assert_eq!(space.compare_exchange_u32(start + 2, 5, 7), Err(Fault::Misaligned));
+    assert_eq!(space.compare_exchange_u32(across, 5, 7), Err(Fault::Misaligned));
+    assert_eq!(space.compare_exchange_u32(0x20_0000, 5, 7), Err(Fault::NotMapped));
+
+    let text = [b'x'; 100];
+    let at = start + PAGE_SIZE - 50;
+    space.copy_out(at, &text).expect("mapped");
+    assert_eq!(space.copy_in_string(at, 100).as_deref(), Ok(&text[..]));
+    assert_eq!(space.copy_in_string(at, 99), Err(StringError::TooLong));
+    assert_eq!(space.copy_in_string(at + 100, 0).as_deref(), Ok(&b""[..]));
+    let end = start + 2 * PAGE_SIZE;
+    space.copy_out(end - 20, &text[..20]).expect("mapped");
+    assert_eq!(space.copy_in_string(end - 20, 1000), Err(StringError::Fault(Fault::NotMapped)));
+    assert_eq!(space.copy_in_string(u64::MAX - 7, 1000), Err(StringError::Fault(Fault::NotMapped)));
+}
+
+#[test]
+fn shared_frames_are_never_written_against_the_owner_s_will() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let frames = shared(3);
+        frames[1].write(0, b"image");
+        let mut space = space(Limits::DEFAULT);
+        let start = 0x3f_ffe0_0000;
+        let range = start..start + 3 * PAGE_SIZE;
+        let fixed = Placement::Fixed(start);
+        let refused =
+            space.map_shared(fixed, frames.clone(), Sharing::ReadOnly, Protection::ReadWrite, "image").map(|_| ());
+        assert_eq!(refused, Err(MapError::Forbidden));
+        let (_, flush) =
+            space.map_shared(fixed, frames.clone(), Sharing::ReadOnly, Protection::ReadExecute, "image").expect("free");
+        flush.after(|_| unreachable!("nothing was mapped"));
+        let mut bytes = [0; 5];
+        space.copy_in(start + PAGE_SIZE, &mut bytes).expect("readable");
+        assert_eq!(&bytes, b"image");
+        assert_eq!(space.copy_out(start, b"x"), Err(Fault::Protection));
+        assert_eq!(space.fault(start, Access::Write), Err(Fault::Protection));
+        assert_eq!(space.protect(range.clone(), Protection::ReadWrite).map(|_| ()), Err(MapError::Forbidden));
+        assert_eq!(space.resident_frames(), 0);
+        // Taking the middle out splits the region, and gives the share back after the flush.
+        let flush = space.unmap(start + PAGE_SIZE..start + 2 * PAGE_SIZE).expect("mapped");
+        assert_eq!(frames[1].shares(), 2);
+        flush.after(|_| unreachable!("no hart has entered"));
+        assert_eq!(frames[1].shares(), 1);
+        assert_eq!(space.regions().count(), 2);
+        assert_eq!(space.copy_in(start + PAGE_SIZE, &mut bytes), Err(Fault::NotMapped));
+        frames[2].write(0, b"third");
+        space.copy_in(start + 2 * PAGE_SIZE, &mut bytes).expect("readable");
+        assert_eq!(&bytes, b"third");
+        // Without access and back again.
+        space.protect(start..start + PAGE_SIZE, Protection::None).expect("mapped").after(|_| ());
+        assert_eq!(space.copy_in(start, &mut bytes), Err(Fault::Protection));
+        space.protect(start..start + PAGE_SIZE, Protection::Read).expect("mapped").after(|_| ());
+        assert_eq!(space.copy_in(start, &mut bytes), Ok(()));
+        drop(space);
+        assert!(frames.iter().all(|frame| frame.shares() == 1));
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn devices_are_mapped_for_programs_only() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let memory = Frame::allocate_zeroed().expect("there is memory").physical_address();
+    let map = |space: &mut AddressSpace, at: u64, protection| {
+        space.map_device(Placement::Anywhere, at..at + 2 * PAGE_SIZE, protection, "device").map(|(start, _)| start)
+    };
+    assert_eq!(map(&mut space, memory - PAGE_SIZE, Protection::ReadWrite), Err(MapError::Forbidden));
+    assert_eq!(map(&mut space, 0x1000_0000, Protection::ReadExecute), Err(MapError::Forbidden));
+    let start = map(&mut space, 0x1000_0000, Protection::ReadWrite).expect("a device");
+    assert_eq!(start, MAPPING_AREA.end - 2 * PAGE_SIZE);
+    assert_eq!(space.fault(start + PAGE_SIZE, Access::Write), Ok(()));
+    assert_eq!(space.copy_in(start + PAGE_SIZE, &mut [0; 4]), Err(Fault::Protection));
+}
+
+#[test]
+fn limits_are_the_process_s_own() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let mut space = space(Limits { frames: 12, regions: 4 });
+        anonymous(&mut space, 0x10_0000, 100, Protection::ReadWrite);
+        let mut touched = 0;
+        while space.fault(0x10_0000 + touched * PAGE_SIZE, Access::Write).is_ok() {
+            touched += 1;
+        }
+        assert_eq!(space.fault(0x10_0000 + touched * PAGE_SIZE, Access::Write), Err(Fault::OutOfMemory));
+        assert!((7..=9).contains(&touched));
+        assert!(space.owned_frames() <= 12);
+        let hole = |page: u64| 0x10_0000 + page * PAGE_SIZE..0x10_0000 + (page + 1) * PAGE_SIZE;
+        for page in [10, 20, 30] {
+            space.unmap(hole(page)).expect("within the limit").after(|_| ());
+        }
+        assert_eq!(space.unmap(hole(40)).map(|_| ()), Err(MapError::TooManyRegions));
+        let more = space.map_anonymous(Placement::Anywhere, 1, Protection::Read, "more").map(|_| ());
+        assert_eq!(more, Err(MapError::TooManyRegions));
+        // Replacing, and unmapping whole regions, is possible at the limit.
+        let (_, flush) = space
+            .map_anonymous(Placement::Fixed(0x10_0000), 10 * PAGE_SIZE, Protection::Read, "other")
+            .expect("replaces");
+        flush.after(|_| ());
+        assert_eq!(space.resident_frames(), 0);
+        space.unmap(0x10_0000..0x20_0000).expect("whole regions").after(|_| ());
+        assert_eq!(space.regions().count(), 0);
+        assert_eq!(space.owned_frames(), 1);
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn programs_cannot_take_the_last_frames() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let mut space = space(Limits::DEFAULT);
+        anonymous(&mut space, 0x10_0000, 100_000, Protection::ReadWrite);
+        let end = 0x10_0000 + 100_000 * PAGE_SIZE;
+        assert_eq!(space.populate(0x10_0000..end), Err(Fault::OutOfMemory));
+        assert!(frames::free_frames() >= frames::total_frames() / 64 - 64);
+        assert!(Frame::allocate().is_ok());
+        assert_eq!(space.copy_out(end - 8, &[1; 8]), Err(Fault::OutOfMemory));
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn the_break_grows_and_shrinks() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    space.set_break_start(0x2_0001);
+    let start = 0x2_1000;
+    assert_eq!(space.break_end(), start);
+    space.set_break(start + 100).expect("free").after(|_| ());
+    space.copy_out(start, &[1; 4096]).expect("whole pages");
+    space.set_break(start + 3 * PAGE_SIZE).expect("free").after(|_| ());
+    assert_eq!(space.regions().count(), 1);
+    space.copy_out(start + 2 * PAGE_SIZE, &[2; 100]).expect("mapped");
+    space.set_break(start + PAGE_SIZE - 1).expect("mapped").after(|_| ());
+    assert_eq!(space.copy_in(start + PAGE_SIZE, &mut [0]), Err(Fault::NotMapped));
+    // What comes back is zero.
+    space.set_break(start + 3 * PAGE_SIZE).expect("free").after(|_| ());
+    assert_eq!(space.read_u64(start + 2 * PAGE_SIZE), Ok(0));
+    assert_eq!(space.read_u32(start), Ok(0x0101_0101));
+    anonymous(&mut space, start + 5 * PAGE_SIZE, 1, Protection::Read);
+    assert_eq!(space.set_break(start + 6 * PAGE_SIZE).map(|_| ()), Err(MapError::Occupied));
+    assert_eq!(space.set_break(start - 1).map(|_| ()), Err(MapError::InvalidRange));
+    assert_eq!(space.set_break(u64::MAX).map(|_| ()), Err(MapError::InvalidRange));
+    assert_eq!(space.break_end(), start + 3 * PAGE_SIZE);
+    space.set_break(start).expect("mapped").after(|_| ());
+    assert_eq!(space.regions().count(), 1);
+    space.clear().expect("there is memory").after(|_| ());
+    assert_eq!(space.owned_frames(), 1);
+}
+
+#[test]
+fn only_harts_inside_are_asked_to_flush() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    let identifiers = Identifiers::new(16);
+    {
+        let mut space = space(Limits::DEFAULT);
+        let page = |index: u64| 0x10_0000 + index * PAGE_SIZE..0x10_0000 + (index + 1) * PAGE_SIZE;
+        anonymous(&mut space, 0x10_0000, 10, Protection::ReadWrite);
+        space.populate(0x10_0000..0x10_0000 + 10 * PAGE_SIZE).expect("there is memory");
+        let entry = space.enter(&identifiers, 0);
+        assert_eq!(entry.satp() >> 60, 8);
+        assert_eq!(entry.satp() >> 44 & 0xffff, u64::from(entry.identifier));
+        assert_eq!(entry.satp() << 20 >> 8, space.root_address());
+        assert_eq!(space.enter(&identifiers, 2).identifier, entry.identifier);
+        let mut seen = None;
+        space.unmap(page(0)).expect("mapped").after(|request| {
+            let FlushRequest { scope, identifier, harts } = request;
+            seen = Some(((*scope).clone(), *identifier, *harts));
+        });
+        assert_eq!(seen, Some((Scope::Pages(page(0)), entry.identifier, 0b101)));
+        // A hart that left is not disturbed, and flushes when it comes back.
+        space.leave(2);
+        let mut harts = 0;
+        space.protect(page(1), Protection::Read).expect("mapped").after(|request| harts = request.harts);
+        assert_eq!(harts, 0b001);
+        assert_eq!(space.enter(&identifiers, 2).flush, LocalFlush::Identifier(entry.identifier));
+        space.leave(2);
+        assert_eq!(space.enter(&identifiers, 2).flush, LocalFlush::Nothing);
+        assert_eq!(space.active_harts(), 0b101);
+        // The frames stay until the flush is done.
+        let free = frames::free_frames();
+        let flush = space.unmap(page(2)).expect("mapped");
+        assert!(!flush.is_empty());
+        assert_eq!(frames::free_frames(), free);
+        flush.after(|_| assert_eq!(frames::free_frames(), free));
+        assert_eq!(frames::free_frames(), free + 1);
+        space.leave(0);
+        space.leave(2);
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn a_flush_that_is_forgotten_leaks() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let identifiers = Identifiers::new(16);
+        let mut space = space(Limits::DEFAULT);
+        anonymous(&mut space, 0x10_0000, 1, Protection::ReadWrite);
+        space.populate(0x10_0000..0x10_1000).expect("there is memory");
+        let _ = space.enter(&identifiers, 0);
+        drop(space.unmap(0x10_0000..0x10_1000));
+        space.leave(0);
+    }
+    // The page and the two tables above it.
+    assert_eq!(frames::free_frames(), before - 3);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Anonymous,
+    Shared(Sharing),
+}
+
+/// What the model knows of a page.
+#[derive(Clone, Debug)]
+struct Page {
+    kind: Kind,
+    protection: Protection,
+    mark: u8,
+    /// Of a shared page.
+    frame: Option<SharedFrame>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Anonymous { start: u64, pages: u64, protection: usize, placement: usize },
+    Shared { start: u64, pages: u64, protection: usize, writable: bool },
+    Unmap { start: u64, pages: u64 },
+    Protect { start: u64, pages: u64, protection: usize },
+    Write { page: u64, mark: u8 },
+    Copy { start: u64, pages: u64, access: bool },
+    Touch { page: u64 },
+}
+
+const WINDOW: u64 = 48;
+/// Half of the window below a border of the middle tables.
+const BASE: u64 = 0x4000_0000 - WINDOW / 2 * PAGE_SIZE;
+const PROTECTIONS: [Protection; 5] =
+    [Protection::ReadWrite, Protection::Read, Protection::None, Protection::Execute, Protection::ReadExecute];
+
+fn step() -> impl Strategy<Value = Step> {
+    let run = || (0..WINDOW, 1u64..12);
+    prop_oneof![
+        3 => (run(), 0..5usize, 0..3usize).prop_map(|((start, pages), protection, placement)| {
+            Step::Anonymous { start, pages, protection, placement }
+        }),
+        1 => (run(), 0..5usize, any::<bool>()).prop_map(|((start, pages), protection, writable)| {
+            Step::Shared { start, pages, protection, writable }
+        }),
+        2 => run().prop_map(|(start, pages)| Step::Unmap { start, pages }),
+        2 => (run(), 0..5usize).prop_map(|((start, pages), protection)| Step::Protect { start, pages, protection }),
+        4 => (0..WINDOW, 1u8..255).prop_map(|(page, mark)| Step::Write { page, mark }),
+        2 => (run(), any::<bool>()).prop_map(|((start, pages), access)| Step::Copy { start, pages, access }),
+        1 => (0..WINDOW).prop_map(|page| Step::Touch { page }),
+    ]
+}
+
+fn at(page: u64) -> u64 {
+    BASE + page * PAGE_SIZE
+}
+
+proptest! {
+    #[test]
+    fn a_space_does_what_its_pages_do(steps in prop::collection::vec(step(), 1..150)) {
+        let _alone = alone();
+        let before = frames::free_frames();
+        {
+            let identifiers = Identifiers::new(8);
+            let mut space = space(Limits { frames: 10_000, regions: 24 });
+            let mut model = BTreeMap::<u64, Page>::new();
+            let _ = space.enter(&identifiers, 0);
+            for step in steps {
+                let mut full = false;
+                match step {
+                    Step::Anonymous { start, pages, protection, placement } => {
+                        let protection = PROTECTIONS[protection];
+                        let taken = (start..start + pages).any(|page| model.contains_key(&page));
+                        let placement = match placement {
+                            0 => Placement::Fixed(at(start)),
+                            1 => Placement::FixedIfFree(at(start)),
+                            _ => Placement::Near(at(start) + 1),
+                        };
+                        let length = pages * PAGE_SIZE - 7;
+                        match space.map_anonymous(placement, length, protection, "anonymous") {
+                            Ok((found, flush)) => {
+                                flush.after(|_| ());
+                                if found == at(start) {
+                                    prop_assert!(!taken || matches!(placement, Placement::Fixed(_)));
+                                    for page in start..start + pages {
+                                        let kind = Kind::Anonymous;
+                                        model.insert(page, Page { kind, protection, mark: 0, frame: None });
+                                    }
+                                } else {
+                                    prop_assert!(taken && matches!(placement, Placement::Near(_)));
+                                    prop_assert!(found >= MAPPING_AREA.end - 1000 * PAGE_SIZE);
+                                    let length = pages * PAGE_SIZE;
+                                    space.unmap(found..found + length).expect("whole").after(|_| ());
+                                }
+                            }
+                            Err(MapError::Occupied) => {
+                                prop_assert!(taken && matches!(placement, Placement::FixedIfFree(_)));
+                            }
+                            Err(MapError::TooManyRegions) => full = true,
+                            Err(error) => prop_assert!(false, "{error}"),
+                        }
+                    }
+                    Step::Shared { start, pages, protection, writable } => {
+                        let protection = PROTECTIONS[protection];
+                        let sharing = if writable { Sharing::ReadWrite } else { Sharing::ReadOnly };
+                        let frames = shared(pages as usize);
+                        let placement = Placement::Fixed(at(start));
+                        match space.map_shared(placement, frames.clone(), sharing, protection, "shared") {
+                            Ok((found, flush)) => {
+                                flush.after(|_| ());
+                                prop_assert_eq!(found, at(start));
+                                for (page, frame) in (start..).zip(frames) {
+                                    let (kind, frame) = (Kind::Shared(sharing), Some(frame));
+                                    model.insert(page, Page { kind, protection, mark: 0, frame });
+                                }
+                            }
+                            Err(MapError::Forbidden) => {
+                                prop_assert!(!writable && protection == Protection::ReadWrite);
+                            }
+                            Err(MapError::TooManyRegions) => full = true,
+                            Err(error) => prop_assert!(false, "{error}"),
+                        }
+                    }
+                    Step::Unmap { start, pages } => match space.unmap(at(start)..at(start + pages)) {
+                        Ok(flush) => {
+                            flush.after(|_| ());
+                            model.retain(|page, _| !(start..start + pages).contains(page));
+                        }
+                        Err(error) => {
+                            prop_assert_eq!(error, MapError::TooManyRegions);
+                            full = true;
+                        }
+                    },
+                    Step::Protect { start, pages, protection } => {
+                        let protection = PROTECTIONS[protection];
+                        let result = space.protect(at(start)..at(start + pages), protection);
+                        let all = (start..start + pages).all(|page| model.contains_key(&page));
+                        let writes = protection == Protection::ReadWrite;
+                        let refused = model
+                            .range(start..start + pages)
+                            .any(|(_, page)| writes && page.kind == Kind::Shared(Sharing::ReadOnly));
+                        match result {
+                            Ok(flush) => {
+                                flush.after(|_| ());
+                                prop_assert!(all && !refused);
+                                for (_, page) in model.range_mut(start..start + pages) {
+                                    page.protection = protection;
+                                }
+                            }
+                            Err(MapError::NotMapped) => prop_assert!(!all),
+                            Err(MapError::Forbidden) => prop_assert!(refused),
+                            Err(MapError::TooManyRegions) => full = true,
+                            Err(error) => prop_assert!(false, "{error}"),
+                        }
+                    }
+                    Step::Write { page, mark } => {
+                        let result = space.copy_out(at(page) + 9, &[mark; 3]);
+                        match model.get_mut(&page) {
+                            None => prop_assert_eq!(result, Err(Fault::NotMapped)),
+                            Some(page) if page.protection == Protection::ReadWrite => {
+                                prop_assert_eq!(result, Ok(()));
+                                page.mark = mark;
+                            }
+                            Some(_) => prop_assert_eq!(result, Err(Fault::Protection)),
+                        }
+                    }
+                    Step::Copy { start, pages, access } => {
+                        let access = if access { Access::Read } else { Access::Write };
+                        let first = (start..start + pages)
+                            .find(|page| model.get(page).is_none_or(|page| !page.protection.allows(access)));
+                        let length = (pages * PAGE_SIZE) as usize;
+                        let mut marks = Vec::new();
+                        let result = space.for_each_slice(at(start), length, access, |bytes| {
+                            marks.push(bytes.byte(10).expect("a whole page"));
+                            bytes.len()
+                        });
+                        let expected = match first {
+                            None => Ok(length),
+                            Some(page) => Err(Interrupted {
+                                done: ((page - start) * PAGE_SIZE) as usize,
+                                fault: if model.contains_key(&page) { Fault::Protection } else { Fault::NotMapped },
+                            }),
+                        };
+                        prop_assert_eq!(result, expected);
+                        let known: Vec<u8> =
+                            model.range(start..).take(marks.len()).map(|(_, page)| page.mark).collect();
+                        prop_assert_eq!(marks, known);
+                    }
+                    Step::Touch { page } => {
+                        for access in [Access::Read, Access::Write, Access::Execute] {
+                            let expected = match model.get(&page) {
+                                None => Err(Fault::NotMapped),
+                                Some(page) if page.protection.allows(access) => Ok(()),
+                                Some(_) => Err(Fault::Protection),
+                            };
+                            prop_assert_eq!(space.fault(at(page) + 77, access), expected);
+                        }
+                    }
+                }
+                if full {
+                    // At the limit, or just below it with two splits to make.
+                    prop_assert!(space.regions().count() + 2 >= 24);
+                }
+                // Sorted, not empty, not overlapping, and page for page what the model says.
+                let regions = space.regions().collect::<Vec<_>>();
+                prop_assert!(regions.len() <= 24);
+                let mut end = 0;
+                let mut pages = 0;
+                for region in &regions {
+                    prop_assert!(region.range.start >= end && region.range.start < region.range.end);
+                    end = region.range.end;
+                    for address in region.range.clone().step_by(4096) {
+                        let page = &model[&((address - BASE) / PAGE_SIZE)];
+                        prop_assert_eq!(page.protection, region.protection);
+                        prop_assert_eq!(page.kind == Kind::Anonymous, region.name == "anonymous");
+                        pages += 1;
+                    }
+                }
+                prop_assert_eq!(pages, model.len());
+                let own = model.values().filter(|page| page.kind == Kind::Anonymous).count();
+                prop_assert!(space.resident_frames() <= own);
+                // Shared frames have seen what was written through the mapping, each by its own page.
+                for page in model.values() {
+                    if let Some(frame) = &page.frame {
+                        prop_assert_eq!(frame.bytes().byte(10), Some(page.mark));
+                        prop_assert_eq!(frame.shares(), 2);
+                    }
+                }
+            }
+            space.leave(0);
+        }
+        prop_assert_eq!(frames::free_frames(), before);
+    }
+
+    /// Whatever a program passes, the answer is an error or a copy.
+    #[test]
+    fn no_address_is_too_wild(
+        calls in prop::collection::vec((any::<u64>(), 0u32..64, any::<u64>(), 0u32..64, 0..8usize), 1..60),
+    ) {
+        let _alone = alone();
+        let before = frames::free_frames();
+        {
+            let mut space = space(Limits { frames: 200, regions: 50 });
+            let mut buffer = vec![0; 10_000];
+            for (address, small, length, short, call) in calls {
+                let (address, length) = (address >> small, length >> short);
+                let page = address & !0xfff;
+                let range = page..page.saturating_add(length & !0xfff);
+                let size = length as usize % 10_000;
+                let protection = PROTECTIONS[length as usize % 5];
+                let flush = match call {
+                    0 => space.map_anonymous(Placement::Fixed(page), length, protection, "a").map(|(_, flush)| flush),
+                    1 => space.map_anonymous(Placement::Near(address), length, protection, "b").map(|(_, flush)| flush),
+                    2 => space.unmap(range),
+                    3 => space.protect(range, protection),
+                    4 => {
+                        let _ = space.copy_in(address, &mut buffer[..size]);
+                        let _ = space.copy_in_string(address, size);
+                        Err(MapError::NotMapped)
+                    }
+                    5 => {
+                        let _ = space.copy_out(address, &buffer[..size]);
+                        let _ = space.write_u64(address, length);
+                        Err(MapError::NotMapped)
+                    }
+                    6 => {
+                        let _ = space.fault(address, Access::Write);
+                        let _ = space.compare_exchange_u32(address, 0, 1);
+                        Err(MapError::NotMapped)
+                    }
+                    _ => space.set_break(address),
+                };
+                if let Ok(flush) = flush {
+                    flush.after(|_| ());
+                }
+                prop_assert!(space.owned_frames() <= 200);
+            }
+        }
+        prop_assert_eq!(frames::free_frames(), before);
+    }
 }

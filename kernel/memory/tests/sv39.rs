@@ -1,0 +1,252 @@
+//! Page tables against a map from page to frame, and against a pretend TLB that remembers everything it could.
+
+use memory::sv39::{
+    Access, DevicePage, KernelHalf, Leaf, MapError, PageTable, Protection, RootSize, Scope, Translation, USER,
+    WritableAndExecutable,
+};
+use memory::{Block, Frame, PAGE_SIZE, frames, pretend};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    pretend::init(64 << 20);
+    guard
+}
+
+/// Reads an entry as the hardware would: a word of physical memory. Pretend memory has a frame for each address.
+fn walk(table: &PageTable, address: u64) -> Option<(u64, u64)> {
+    let offset = {
+        let probe = Block::allocate_zeroed(0).expect("there is memory");
+        (probe.pointer().as_ptr().expose_provenance() as u64).wrapping_sub(probe.physical_address())
+    };
+    let mut at = table.root_address();
+    for level in [2, 1, 0] {
+        let index = address >> (12 + 9 * level) & 511;
+        let pointer = std::ptr::with_exposed_provenance::<u64>((at + index * 8).wrapping_add(offset) as usize);
+        // SAFETY: the tables are pretend memory, and nobody changes them during the test.
+        let entry = unsafe { pointer.read_volatile() };
+        if entry & 1 == 0 {
+            return None;
+        }
+        let next = (entry >> 10 & ((1 << 44) - 1)) << 12;
+        if entry & 0b1110 != 0 {
+            return (level == 0).then_some((next + address % PAGE_SIZE, entry & 0xff));
+        }
+        assert_eq!(entry & 0xff, 1, "a pointer to a table has no other bits");
+        at = next;
+    }
+    None
+}
+
+fn bits(protection: Protection) -> u64 {
+    match protection {
+        Protection::None => 0,
+        Protection::Read => 0b0010,
+        Protection::ReadWrite => 0b0110,
+        Protection::Execute => 0b1000,
+        Protection::ReadExecute => 0b1010,
+    }
+}
+
+const PROTECTIONS: [Protection; 5] =
+    [Protection::None, Protection::Read, Protection::ReadWrite, Protection::Execute, Protection::ReadExecute];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Map(u64, usize, bool),
+    Unmap(u64, u64),
+    Protect(u64, u64, usize),
+}
+
+/// Pages around the borders of tables of every level, so that all of them appear and vanish.
+fn page() -> impl Strategy<Value = u64> {
+    let borders = prop_oneof![Just(0u64), Just(0x20_0000), Just(0x4000_0000), Just(0x3f_c000_0000), Just(USER.end)];
+    (borders, -6i64..6).prop_map(|(border, pages)| border.wrapping_add_signed(pages * 4096))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (page(), 0..5usize, any::<bool>()).prop_map(|(page, protection, device)| Step::Map(page, protection, device)),
+        2 => (page(), page()).prop_map(|(start, end)| Step::Unmap(start.min(end), start.max(end))),
+        1 => (page(), page(), 0..5usize).prop_map(|(start, end, protection)| {
+            Step::Protect(start.min(end), start.max(end), protection)
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn tables_do_what_a_map_does(steps in prop::collection::vec(step(), 1..120), large in any::<bool>()) {
+        let _alone = alone();
+        let before = frames::free_frames();
+        {
+            let size = if large { RootSize::Shared } else { RootSize::Page };
+            let mut table = PageTable::new(&KernelHalf::empty(), size).expect("there is memory");
+            let empty = table.table_frames();
+            prop_assert_eq!(empty, if large { 4 } else { 1 });
+            let mut model = BTreeMap::<u64, (u64, Protection)>::new();
+            for (count, step) in steps.into_iter().enumerate() {
+                let old = model.clone();
+                let mut scope = Scope::Nothing;
+                match step {
+                    Step::Map(page, protection, device) => {
+                        let protection = PROTECTIONS[protection];
+                        let leaf = if device {
+                            Leaf::Device(DevicePage::new(0x1000_0000 + count as u64 * PAGE_SIZE).expect("no memory"))
+                        } else {
+                            Leaf::Owned(Frame::allocate_zeroed().expect("there is memory"))
+                        };
+                        let address = match &leaf {
+                            Leaf::Owned(frame) => frame.physical_address(),
+                            Leaf::Device(_) => 0x1000_0000 + count as u64 * PAGE_SIZE,
+                        };
+                        match table.map(page, leaf, protection) {
+                            Ok(()) => {
+                                prop_assert!(USER.contains(&page));
+                                prop_assert!(model.insert(page, (address, protection)).is_none());
+                            }
+                            Err((MapError::Occupied, _)) => prop_assert!(model.contains_key(&page)),
+                            Err((MapError::InvalidAddress, _)) => prop_assert!(!USER.contains(&page)),
+                            Err((MapError::OutOfMemory, _)) => prop_assert!(false, "there is memory"),
+                        }
+                    }
+                    Step::Unmap(start, end) => {
+                        let unmapped = table.unmap(start..end);
+                        scope = unmapped.scope().clone();
+                        let gone = model.range(start..end).filter(|(_, (at, _))| *at >= pretend::BASE).count();
+                        prop_assert_eq!(unmapped.pages(), gone);
+                        model.retain(|page, _| !(start..end).contains(page));
+                        unmapped.after(|_| ());
+                    }
+                    Step::Protect(start, end, protection) => {
+                        let protection = PROTECTIONS[protection];
+                        let unmapped = table.protect(start..end, protection);
+                        scope = unmapped.scope().clone();
+                        prop_assert_eq!(unmapped.pages(), 0);
+                        for (_, entry) in model.range_mut(start..end) {
+                            entry.1 = protection;
+                        }
+                        unmapped.after(|_| ());
+                    }
+                }
+                // What a TLB could remember of a page that changed must be named.
+                for (page, was) in &old {
+                    if was.1 != Protection::None && model.get(page) != Some(was) {
+                        let named = match &scope {
+                            Scope::Nothing => false,
+                            Scope::Pages(pages) => pages.contains(page),
+                            Scope::All => true,
+                        };
+                        prop_assert!(named, "{page:#x} changed, but only {scope:?} is to be flushed");
+                    }
+                }
+                for page in old.keys().chain(model.keys()) {
+                    let expected = model.get(page);
+                    let found = table.translate(page + 5);
+                    prop_assert_eq!(
+                        found,
+                        expected.map(|&(at, protection)| Translation { address: at + 5, protection })
+                    );
+                    // The hardware's view: readable, writable, executable, user, accessed, dirty, not global.
+                    let visible = expected.filter(|(_, protection)| *protection != Protection::None);
+                    prop_assert_eq!(
+                        walk(&table, page + 5),
+                        visible.map(|&(at, protection)| (at + 5, bits(protection) | 0b1101_0001))
+                    );
+                }
+            }
+            let unmapped = table.unmap(0..!0xfff);
+            unmapped.after(|_| ());
+            prop_assert_eq!(table.table_frames(), empty);
+        }
+        prop_assert_eq!(frames::free_frames(), before);
+    }
+}
+
+#[test]
+fn the_kernel_s_half_is_copied() {
+    let _alone = alone();
+    let mut entries = [0u64; 256];
+    for (index, entry) in entries.iter_mut().enumerate() {
+        *entry = 0x2000_0001 + (index as u64) * 0x400;
+    }
+    let before = frames::free_frames();
+    let table = PageTable::new(&KernelHalf::new(entries), RootSize::Shared).expect("there is memory");
+    assert!(table.root_address().is_multiple_of(0x4000));
+    let mut root = vec![0u8; 0x4000];
+    let probe = Block::allocate_zeroed(0).expect("there is memory");
+    let offset = (probe.pointer().as_ptr().expose_provenance() as u64).wrapping_sub(probe.physical_address());
+    let start = std::ptr::with_exposed_provenance::<u8>(table.root_address().wrapping_add(offset) as usize);
+    // SAFETY: the root is 16 KiB of pretend memory.
+    unsafe { start.copy_to(root.as_mut_ptr(), root.len()) };
+    let words: Vec<u64> =
+        root.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect();
+    assert!(words[..256].iter().all(|&word| word == 0));
+    assert_eq!(words[256..512], entries);
+    assert!(words[512..].iter().all(|&word| word == 0));
+    drop((table, probe));
+    // Dropping the table frees nothing of the kernel's.
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn addresses_outside_the_user_half_are_rejected() {
+    let _alone = alone();
+    let mut table = PageTable::new(&KernelHalf::empty(), RootSize::Page).expect("there is memory");
+    for address in [0, 1, 0x1001, USER.end, 0xffff_ffc0_0000_0000, 1 << 39, 1 << 38 | 0x1000, !0xfff] {
+        let frame = Frame::allocate_zeroed().expect("there is memory");
+        let (error, _) = table.map(address, Leaf::Owned(frame), Protection::Read).expect_err("rejected");
+        assert_eq!(error, MapError::InvalidAddress, "{address:#x}");
+        assert_eq!(table.translate(address), None);
+        table.unmap(address & !0xfff..(address & !0xfff).saturating_add(4096) & !0xfff).after(|_| unreachable!());
+    }
+    assert_eq!(table.table_frames(), 1);
+}
+
+#[test]
+fn nothing_is_writable_and_executable() {
+    assert_eq!(Protection::from_bits(6), Err(WritableAndExecutable));
+    assert_eq!(Protection::from_bits(7), Err(WritableAndExecutable));
+    assert!(WritableAndExecutable.to_string().contains("map it writable, fill it, then make it executable"));
+    assert_eq!(Protection::from_bits(0), Ok(Protection::None));
+    assert_eq!(Protection::from_bits(1), Ok(Protection::Read));
+    assert_eq!(Protection::from_bits(2), Ok(Protection::ReadWrite));
+    assert_eq!(Protection::from_bits(3), Ok(Protection::ReadWrite));
+    assert_eq!(Protection::from_bits(4), Ok(Protection::Execute));
+    assert_eq!(Protection::from_bits(5), Ok(Protection::ReadExecute));
+    for protection in PROTECTIONS {
+        assert!(!(protection.allows(Access::Write) && protection.allows(Access::Execute)));
+    }
+}
+
+#[test]
+fn memory_is_no_device() {
+    let _alone = alone();
+    let frame = Frame::allocate_zeroed().expect("there is memory");
+    assert_eq!(DevicePage::new(frame.physical_address()), None);
+    assert_eq!(DevicePage::new(0), None);
+    assert_eq!(DevicePage::new(0x1000_0001), None);
+    assert_eq!(DevicePage::new(!0xfff), None);
+    assert!(DevicePage::new(0x1000_0000).is_some());
+}
+
+#[test]
+fn frames_are_kept_until_the_flush() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    let mut table = PageTable::new(&KernelHalf::empty(), RootSize::Page).expect("there is memory");
+    let frame = Frame::allocate_zeroed().expect("there is memory");
+    table.map(0x5000, Leaf::Owned(frame), Protection::ReadWrite).map_err(|(error, _)| error).expect("free");
+    assert_eq!(before - frames::free_frames(), 4);
+    let unmapped = table.unmap(0x5000..0x6000);
+    assert_eq!(*unmapped.scope(), Scope::All);
+    assert_eq!(before - frames::free_frames(), 4);
+    unmapped.after(|scope| {
+        assert_eq!(*scope, Scope::All);
+        assert_eq!(before - frames::free_frames(), 4);
+    });
+    assert_eq!(before - frames::free_frames(), 1);
+}
