@@ -108,6 +108,11 @@ impl<R: Registers> Uart<R> {
         count
     }
 
+    /// Bytes that wait for the transmitter.
+    pub fn waiting(&self) -> usize {
+        self.transmit.len()
+    }
+
     /// Bytes that were received but not read.
     pub fn received(&self) -> usize {
         self.receive.len()

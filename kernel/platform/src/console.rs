@@ -58,6 +58,12 @@ pub fn use_interrupts(serial: &Serial) {
 }
 
 fn serve(_: usize) {
+    serve_console();
+}
+
+/// Moves bytes between the rings and the device, and wakes readers: what the serial line's interrupt does. For kernels that
+/// give that interrupt a handler of their own.
+pub fn serve_console() {
     let mut readers = Vec::new();
     {
         let mut console = CONSOLE.lock();
@@ -96,6 +102,11 @@ pub fn console_flush() {
     if let Some(uart) = &mut CONSOLE.lock().uart {
         uart.write_polled(&[]);
     }
+}
+
+/// How many bytes wait for the device to take them.
+pub fn console_waiting() -> usize {
+    CONSOLE.lock().uart.as_ref().map_or(0, |uart| uart.waiting())
 }
 
 /// Takes bytes that were typed, without waiting; says how many.

@@ -71,9 +71,6 @@ pub fn start(description: &Description) {
         description::Controller::None => None,
         description::Controller::Plic { registers, sources, contexts } => Mapped::new(*registers).map(|registers| {
             let plic = Plic::new(registers);
-            for context in contexts.iter().flatten() {
-                plic.reset_context(*context, *sources);
-            }
             for source in 1..=*sources {
                 plic.set_priority(source, 0);
             }
@@ -92,13 +89,15 @@ pub fn start(description: &Description) {
     }
 }
 
-/// Prepares the calling hart's part of the controller.
+/// Prepares the calling hart's part of the controller. Each hart does it for itself, when it runs: the firmware closes a
+/// hart's context of a PLIC when it starts the hart, and only the hart itself reaches its interrupt file.
 fn prepare_hart(hart: usize) {
     let Some(controller) = CONTROLLER.get() else { return };
-    let (Kind::Aplic(aplic, imsic), Some(position)) = (&controller.kind, controller.positions[hart]) else { return };
-    match imsic {
-        None => aplic.enable_delivery(position),
-        Some(description) => {
+    let Some(position) = controller.positions[hart] else { return };
+    match &controller.kind {
+        Kind::Plic(plic, _) => plic.reset_context(position, controller.sources),
+        Kind::Aplic(aplic, None) => aplic.enable_delivery(position),
+        Kind::Aplic(_, Some(description)) => {
             imsic::initialise(&OwnFile, description.identities);
             let page = description.pages.0 + imsic::page_offset(position, description.guest_index_bits, 0);
             if let Some(window) = machine::Window::new(page, imsic::PAGE) {

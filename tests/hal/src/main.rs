@@ -2,6 +2,8 @@
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 #[cfg(target_os = "none")]
+mod programs;
+#[cfg(target_os = "none")]
 mod suite;
 
 #[cfg(target_os = "none")]

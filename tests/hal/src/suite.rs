@@ -1,8 +1,19 @@
-//! The tests.
+//! The tests, and the little that they need: a page table, user programs of a few instructions, work for other harts.
+//!
+//! With `fault=NAME` on the command line the kernel makes the mistake of that name after the tests; the machine must then
+//! say what happened and end as failed. Without, it ends with success exactly if every test passed.
 
-use hal_api::{BootInformation, Machine as _, Status};
-use platform::{Machine, println};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
+use hal_api::{
+    Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, Status, Trap, UserContext,
+};
+use platform::{Machine, Platform, poll_interrupts, println};
+
+use crate::programs;
+
+/// Runs on the hart that booted.
 pub fn main(boot: &'static BootInformation) -> ! {
     let platform = match platform::start(boot) {
         Ok(platform) => platform,
@@ -11,15 +22,608 @@ pub fn main(boot: &'static BootInformation) -> ! {
             Machine::shutdown(Status::Failure(2))
         }
     };
-    println!("harts {:?} memory {:x?} free {:x?}", platform.hart_ids, platform.memory, platform.free_memory);
-    println!("{:x?} {:x?}", platform.serial, platform.controller);
+    let mut suite = Suite { platform, next_frame: platform.free_memory[0].0, passed: 0, failed: 0 };
+    println!("{} harts, {} MiB free, {:x?}", platform.hart_ids.len(), platform.free_bytes() >> 20, platform.controller);
+    suite.run();
+    println!("hal: {} passed, {} failed", suite.passed, suite.failed);
     platform::console_flush();
-    Machine::shutdown(Status::Success)
+    if let Some(name) = platform.arguments.split(' ').find_map(|argument| argument.strip_prefix("fault=")) {
+        commit(name);
+    }
+    Machine::shutdown(if suite.failed == 0 { Status::Success } else { Status::Failure(1) })
 }
 
-pub fn hart_main(_hart: usize) -> ! {
+/// Makes the mistake of this name.
+fn commit(name: &str) {
+    let text = main as *const () as usize;
+    match name {
+        "panic" => panic!("as the command line asks"),
+        "overflow" => {
+            println!("{}", overflow(0));
+        }
+        // SAFETY: none; the machine must refuse each of these, and report it.
+        "write-text" => unsafe { (text as *mut u8).write_volatile(0) },
+        // SAFETY: as above.
+        "write-text-alias" => unsafe {
+            Machine::direct_map(hal_riscv64::image_to_physical(text)).write_volatile(0);
+        },
+        "execute-data" => {
+            static DATA: AtomicU64 = AtomicU64::new(0x8082);
+            // SAFETY: as above.
+            let function = unsafe { core::mem::transmute::<usize, fn()>(DATA.as_ptr() as usize) };
+            function();
+        }
+        "null" => {
+            // SAFETY: as above.
+            println!("{}", unsafe { (core::hint::black_box(8) as *const u8).read_volatile() });
+        }
+        // SAFETY: as above: an instruction of the floating-point unit, which is off in the kernel.
+        "floating-point" => unsafe { core::arch::asm!("fcvt.d.w f0, zero") },
+        _ => println!("there is no fault called {name}"),
+    }
+    println!("the machine let {name} pass");
+}
+
+#[inline(never)]
+#[expect(unconditional_recursion, reason = "this is the mistake")]
+fn overflow(depth: usize) -> usize {
+    let room = core::hint::black_box([depth; 64]);
+    overflow(depth + 1) + room[depth % 64]
+}
+
+/// Work for each hart; null when it has none.
+static WORK: [AtomicPtr<()>; MAXIMUM_HARTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAXIMUM_HARTS];
+static IPIS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
+static RUNNING: AtomicUsize = AtomicUsize::new(1);
+
+/// Runs on every other hart.
+pub fn hart_main(hart: usize) -> ! {
     platform::join();
+    assert_eq!(hart, Machine::hart());
+    RUNNING.fetch_add(1, AcqRel);
     loop {
         Machine::wait_for_interrupt();
+        if poll_interrupts().ipi {
+            IPIS[hart].fetch_add(1, AcqRel);
+        }
+        let work = WORK[hart].load(Acquire);
+        if !work.is_null() {
+            // SAFETY: only functions of this type are ever stored.
+            let work = unsafe { core::mem::transmute::<*mut (), fn()>(work) };
+            work();
+            WORK[hart].store(core::ptr::null_mut(), Release);
+        }
     }
+}
+
+/// Lets another hart run a function, and waits until it has.
+fn on_hart(hart: usize, work: fn()) {
+    if hart == Machine::hart() {
+        return work();
+    }
+    WORK[hart].store(work as *mut (), Release);
+    Machine::send_ipi(hart);
+    assert!(wait_until(|| WORK[hart].load(Acquire).is_null()), "hart {hart} does not do its work");
+}
+
+/// Polls interrupts until something is true, for two seconds at most.
+fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Machine::now() + platform::get().ticks(2_000_000_000);
+    while !done() {
+        if Machine::now() > deadline {
+            return false;
+        }
+        let _ = poll_interrupts();
+        core::hint::spin_loop();
+    }
+    true
+}
+
+struct Suite {
+    platform: &'static Platform,
+    next_frame: u64,
+    passed: usize,
+    failed: usize,
+}
+
+/// Where the tests map things in user space.
+const CODE: u64 = 0x1_0000;
+const DATA: u64 = 0x2_0000;
+const STACK: u64 = DATA + PAGE_SIZE as u64;
+
+const VALID: u64 = 1;
+const READ: u64 = 2;
+const WRITE: u64 = 4;
+const EXECUTE: u64 = 8;
+const USER: u64 = 16;
+const ACCESSED_DIRTY: u64 = 0xc0;
+
+/// A context that several harts use in turn.
+struct Shared(UnsafeCell<UserContext>);
+// SAFETY: one hart at a time runs work, and `on_hart` waits for it.
+unsafe impl Sync for Shared {}
+static CONTEXT: Shared = Shared(UnsafeCell::new(UserContext::new(0, 0)));
+static ROOT: AtomicU64 = AtomicU64::new(0);
+
+impl Suite {
+    fn run(&mut self) {
+        self.test("the page table never allows writing and executing", Suite::no_page_is_writable_and_executable);
+        self.test("text and constants have no writable alias", Suite::constants_have_no_writable_alias);
+        self.test("free memory can be written", Suite::free_memory_can_be_written);
+        self.test("the section .vdso has pages of its own", Suite::vdso_has_its_own_pages);
+        self.test("the timer interrupts when its time has come", Suite::timer);
+        self.test("device registers can be read", Suite::devices);
+        self.test("the serial line interrupts", Suite::serial_interrupts);
+        self.test("all harts start", Suite::harts_start);
+        self.test("each hart gets interprocessor interrupts", Suite::interprocessor_interrupts);
+        self.test("interrupts move to other harts", Suite::interrupts_move);
+        self.make_address_space();
+        self.test("a system call keeps every register", Suite::system_call);
+        self.test("faults tell address and access", Suite::faults);
+        self.test("the timer ends an endless loop", Suite::endless_loop);
+        self.test("user code sees time and counters", Suite::counters);
+        self.test("floating-point contexts are kept apart", Suite::floating_point);
+        self.test("floating-point contexts move between harts", Suite::floating_point_moves);
+        self.test("translations are forgotten on every hart", Suite::flush);
+        self.test("a round trip is short", Suite::round_trip);
+    }
+
+    fn test(&mut self, name: &str, test: fn(&mut Suite) -> Result<(), &'static str>) {
+        match test(self) {
+            Ok(()) => {
+                self.passed += 1;
+                println!("ok      {name}");
+            }
+            Err(reason) => {
+                self.failed += 1;
+                println!("FAILED  {name}: {reason}");
+            }
+        }
+    }
+
+    /// Each leaf of the kernel's table: virtual address, physical address, length, flags.
+    fn each_leaf(mut visit: impl FnMut(u64, u64, u64, u64)) {
+        fn table(ppn: u64, base: u64, level: u32, visit: &mut impl FnMut(u64, u64, u64, u64)) {
+            for index in 0..512 {
+                let entry = word(ppn << 12 | index << 3);
+                let cover = 1 << (12 + 9 * level);
+                let mut address = base + index * cover;
+                if level == 2 && index >= 256 {
+                    address |= 0xffff_ff80_0000_0000;
+                }
+                if entry & VALID == 0 {
+                    continue;
+                }
+                if entry & (READ | WRITE | EXECUTE) != 0 {
+                    visit(address, entry >> 10 << 12, cover, entry & 0x3ff);
+                } else {
+                    table(entry >> 10, address, level - 1, visit);
+                }
+            }
+        }
+        table(Machine::kernel_root_ppn(), 0, 2, &mut visit);
+    }
+
+    fn no_page_is_writable_and_executable(&mut self) -> Result<(), &'static str> {
+        let (mut writable, mut executable, mut both, mut user) = (0, 0, 0, 0);
+        Suite::each_leaf(|_, _, length, flags| {
+            writable += if flags & WRITE != 0 { length } else { 0 };
+            executable += if flags & EXECUTE != 0 { length } else { 0 };
+            both += (flags & WRITE != 0 && flags & EXECUTE != 0) as usize;
+            user += (flags & USER != 0) as usize;
+        });
+        check(writable > self.platform.free_bytes(), "the direct map is missing")?;
+        check(executable > 0 && executable < 16 << 20, "the text is missing, or too much is executable")?;
+        check(both == 0, "a page is both")?;
+        check(user == 0, "a kernel page is open to user code")
+    }
+
+    fn constants_have_no_writable_alias(&mut self) -> Result<(), &'static str> {
+        let text = hal_riscv64::image_to_physical(main as *const () as usize);
+        let constant = hal_riscv64::image_to_physical(programs::all().as_ptr() as usize);
+        let mut aliases = 0;
+        let mut writable = 0;
+        Suite::each_leaf(|_, physical, length, flags| {
+            for address in [text, constant] {
+                if (physical..physical + length).contains(&address) {
+                    aliases += 1;
+                    writable += (flags & WRITE != 0) as usize;
+                }
+            }
+        });
+        check(aliases == 4, "each should be in the image and in the direct map")?;
+        check(writable == 0, "one of them can be written")
+    }
+
+    fn free_memory_can_be_written(&mut self) -> Result<(), &'static str> {
+        for &(start, end) in &self.platform.free_memory {
+            for address in [start, end - 8, (start + end) / 2 & !7] {
+                set_word(address, address ^ 0x5555);
+                check(word(address) == address ^ 0x5555, "memory does not keep what is written")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn vdso_has_its_own_pages(&mut self) -> Result<(), &'static str> {
+        let (start, end) = hal_riscv64::vdso_pages();
+        check(start % 4096 == 0 && end == start + 4096, "the section is not one page")?;
+        check(word(start) & 0xffff_ffff == u64::from(programs::VDSO[0]), "the section is not what was put there")?;
+        let mut found = false;
+        Suite::each_leaf(|_, physical, length, flags| {
+            found |= (physical..physical + length).contains(&start) && flags & EXECUTE != 0;
+        });
+        check(found, "the section is not executable")
+    }
+
+    fn timer(&mut self) -> Result<(), &'static str> {
+        for microseconds in [0, 100, 2000] {
+            let start = Machine::now();
+            let deadline = start + self.platform.ticks(microseconds * 1000);
+            Machine::set_timer(deadline);
+            loop {
+                Machine::wait_for_interrupt();
+                if poll_interrupts().timer {
+                    break;
+                }
+                check(Machine::now() < start + self.platform.timebase_frequency, "it does not interrupt")?;
+            }
+            check(Machine::now() >= deadline, "it interrupts too early")?;
+            check(!poll_interrupts().timer, "it interrupts twice")?;
+        }
+        Machine::set_timer(Machine::now());
+        Machine::set_timer(u64::MAX);
+        check(!poll_interrupts().timer, "a deadline cannot be taken back")?;
+        check(self.platform.nanoseconds(self.platform.timebase_frequency) == 1_000_000_000, "a second is not a second")
+    }
+
+    fn devices(&mut self) -> Result<(), &'static str> {
+        use drivers::Registers;
+        check(!self.platform.virtio.is_empty(), "there are no virtio devices")?;
+        for device in &self.platform.virtio {
+            let registers = platform::Mapped::new((device.address, device.length)).ok_or("a device is not mapped")?;
+            check(registers.read32(0) == 0x7472_6976, "a virtio device has the wrong magic number")?;
+            check(device.interrupt.is_some(), "a device has no interrupt")?;
+        }
+        check(platform::Mapped::new((self.next_frame, 4096)).is_none(), "memory can be had as a device")
+    }
+
+    fn serial_interrupts(&mut self) -> Result<(), &'static str> {
+        platform::console_flush();
+        platform::console_write(&[b'.'; 200]);
+        platform::console_write(b"\n");
+        check(platform::console_waiting() > 0, "everything was sent by polling")?;
+        check(wait_until(|| platform::console_waiting() == 0), "nothing takes what waits")
+    }
+
+    fn harts_start(&mut self) -> Result<(), &'static str> {
+        let count = self.platform.hart_ids.len();
+        check(platform::start_harts(MAXIMUM_HARTS) == count, "the firmware refuses one")?;
+        check(wait_until(|| RUNNING.load(Acquire) == count), "one does not arrive")
+    }
+
+    fn interprocessor_interrupts(&mut self) -> Result<(), &'static str> {
+        for hart in 1..self.platform.hart_ids.len() {
+            for _ in 0..10 {
+                let before = IPIS[hart].load(Acquire);
+                Machine::send_ipi(hart);
+                check(wait_until(|| IPIS[hart].load(Acquire) > before), "a hart does not notice")?;
+            }
+        }
+        Machine::send_ipi(0);
+        Machine::wait_for_interrupt();
+        check(poll_interrupts().ipi, "a hart does not reach itself")?;
+        check(!poll_interrupts().ipi, "one interrupt comes twice")?;
+        // A hart that does not exist is nobody.
+        Machine::send_ipi(MAXIMUM_HARTS + 5);
+        Ok(())
+    }
+
+    fn interrupts_move(&mut self) -> Result<(), &'static str> {
+        static SERVED: AtomicUsize = AtomicUsize::new(0);
+        fn serve(data: usize) {
+            SERVED.fetch_or(1 << Machine::hart(), AcqRel);
+            assert_eq!(data, 77);
+            platform::serve_console();
+        }
+        let interrupt = self.platform.serial.and_then(|serial| serial.device.interrupt).ok_or("no serial line")?;
+        check(
+            platform::register_interrupt(interrupt, serve, 77) == Err(platform::RegisterError::Taken),
+            "a source can be taken twice",
+        )?;
+        let harts = self.platform.hart_ids.len();
+        for _ in 0..harts {
+            platform::console_flush();
+            platform::remove_interrupt(interrupt.source);
+            platform::register_interrupt(interrupt, serve, 77).map_err(|_| "a source cannot be taken again")?;
+            platform::console_write(&[b'.'; 100]);
+            platform::console_write(b"\n");
+            check(wait_until(|| platform::console_waiting() == 0), "nobody serves the source")?;
+        }
+        check(SERVED.load(Acquire) == (1 << harts) - 1, "not every hart had its turn")
+    }
+
+    fn frame(&mut self) -> u64 {
+        let frame = self.next_frame;
+        self.next_frame += 4096;
+        for offset in (0..4096).step_by(8) {
+            set_word(frame + offset, 0);
+        }
+        frame
+    }
+
+    /// Maps one page of user space.
+    fn map(&mut self, root: u64, address: u64, physical: u64, flags: u64) {
+        let mut table = root;
+        for level in [2, 1] {
+            let slot = table + (address >> (12 + 9 * level) & 511) * 8;
+            if word(slot) == 0 {
+                let new = self.frame();
+                set_word(slot, new >> 2 | VALID);
+            }
+            table = word(slot) >> 10 << 12;
+        }
+        set_word(table + (address >> 12 & 511) * 8, physical >> 2 | flags | VALID | USER | ACCESSED_DIRTY);
+    }
+
+    /// A page of code and two of data for every test, and the kernel's half.
+    fn make_address_space(&mut self) {
+        let root = self.frame();
+        for index in 256..512 {
+            set_word(root + index * 8, word(Machine::kernel_root_ppn() << 12 | index << 3));
+        }
+        let code = self.frame();
+        for (position, &instruction) in programs::all().iter().enumerate() {
+            let place = Machine::direct_map(code + position as u64 * 4);
+            // SAFETY: the frame is free memory that nothing else uses.
+            unsafe { place.cast::<u32>().write_volatile(instruction) };
+        }
+        self.map(root, CODE, code, READ | EXECUTE);
+        let data = self.frame();
+        self.map(root, DATA, data, READ | WRITE);
+        ROOT.store(root, Release);
+        activate();
+        // SAFETY: makes the new code visible to instruction fetches.
+        unsafe { core::arch::asm!("fence.i") };
+        for hart in 1..self.platform.hart_ids.len() {
+            on_hart(hart, || {
+                activate();
+                // SAFETY: as above.
+                unsafe { core::arch::asm!("fence.i") };
+            });
+        }
+    }
+
+    fn system_call(&mut self) -> Result<(), &'static str> {
+        let mut context = UserContext::new(entry(programs::Program::IncrementAll), STACK);
+        for number in 1..32 {
+            context.set_register(number, 0x1234_5678_9abc_0000 + number as u64 * 0x101);
+        }
+        let before = context.clone();
+        check(Machine::enter_user(&mut context) == Trap::SystemCall, "it is no system call")?;
+        for number in 1..32 {
+            check(context.register(number) == before.register(number) + 1, "a register is wrong")?;
+        }
+        let behind = before.pc + 32 * 4;
+        check(context.pc == behind, "pc is not behind the call")?;
+        // The program goes on behind the call: a breakpoint.
+        check(Machine::enter_user(&mut context) == Trap::Breakpoint, "it does not go on behind the call")?;
+        check(context.pc == behind, "pc is not on the breakpoint")
+    }
+
+    fn faults(&mut self) -> Result<(), &'static str> {
+        use Access::*;
+        let kernel = Suite::run as *const () as u64;
+        for address in [0, 0x5000, DATA - 1, kernel, Machine::direct_map(self.next_frame) as u64] {
+            let mut context = UserContext::new(entry(programs::Program::Load), STACK);
+            context.set_register(10, address);
+            let trap = Machine::enter_user(&mut context);
+            check(trap == Trap::PageFault { address, access: Read }, "a load is not refused")?;
+            check(context.pc == entry(programs::Program::Load), "pc is not on the instruction")?;
+
+            let mut context = UserContext::new(entry(programs::Program::Store), STACK);
+            context.set_register(10, address);
+            let trap = Machine::enter_user(&mut context);
+            check(trap == Trap::PageFault { address, access: Write }, "a store is not refused")?;
+
+            if address & 1 == 0 {
+                let trap = Machine::enter_user(&mut UserContext::new(address, STACK));
+                check(trap == Trap::PageFault { address, access: Execute }, "a fetch is not refused")?;
+            }
+        }
+        let mut context = UserContext::new(entry(programs::Program::Store), STACK);
+        context.set_register(10, CODE);
+        let trap = Machine::enter_user(&mut context);
+        check(trap == Trap::PageFault { address: CODE, access: Write }, "code can be written")?;
+        let trap = Machine::enter_user(&mut UserContext::new(DATA, STACK));
+        check(trap == Trap::PageFault { address: DATA, access: Execute }, "data can be executed")?;
+
+        for program in [programs::Program::Privileged, programs::Program::Illegal] {
+            let trap = Machine::enter_user(&mut UserContext::new(entry(program), STACK));
+            let bits = u64::from(programs::first_instruction(program));
+            check(trap == Trap::IllegalInstruction { bits }, "an illegal instruction is not refused")?;
+        }
+        let mut context = UserContext::new(entry(programs::Program::Load), STACK);
+        // An address that the page table maps but where the machine has nothing.
+        let nothing = 0x1_0000_0000_u64 * 12;
+        self.map(ROOT.load(Acquire), 0x40_0000, nothing, READ | WRITE);
+        context.set_register(10, 0x40_0000);
+        let trap = Machine::enter_user(&mut context);
+        check(trap == Trap::AccessFault { address: 0x40_0000, access: Read }, "an access to nothing is not refused")
+    }
+
+    fn endless_loop(&mut self) -> Result<(), &'static str> {
+        let mut context = UserContext::new(entry(programs::Program::Endless), STACK);
+        for _ in 0..4 {
+            Machine::set_timer(Machine::now() + self.platform.ticks(500_000));
+            let counted = context.register(10);
+            let mut timer = false;
+            while !timer {
+                check(Machine::enter_user(&mut context) == Trap::Interrupt, "something else ended it")?;
+                timer = poll_interrupts().timer;
+            }
+            check(context.register(10) > counted, "it did not run")?;
+            check(context.pc - entry(programs::Program::Endless) < 8, "pc left the loop")?;
+        }
+        Ok(())
+    }
+
+    fn counters(&mut self) -> Result<(), &'static str> {
+        let mut context = UserContext::new(entry(programs::Program::Counters), STACK);
+        let before = Machine::now();
+        check(Machine::enter_user(&mut context) == Trap::SystemCall, "a counter cannot be read")?;
+        let after = Machine::now();
+        check((before..=after).contains(&context.register(10)), "user code sees another time")
+    }
+
+    fn floating_point(&mut self) -> Result<(), &'static str> {
+        let mut contexts = [const { UserContext::new(0, STACK) }; 3];
+        for round in 0..4_u64 {
+            for (number, context) in contexts.iter_mut().enumerate() {
+                let seed = 1000 * number as u64 + 1 + 64 * round;
+                add_to_floating_point(context, seed)?;
+                check(context.floating_point().f[31] == sum(number as u64, round) + 31 * (round + 1), "f31 is wrong")?;
+            }
+        }
+        // A program that does not touch the unit keeps its contents too.
+        let mut context = contexts[1].clone();
+        context.pc = entry(programs::Program::IncrementAll);
+        check(Machine::enter_user(&mut context) == Trap::SystemCall, "it is no system call")?;
+        check(context.floating_point() == contexts[1].floating_point(), "contents changed")?;
+        // Copies go their own ways from where they parted.
+        let mut copy = contexts[1].clone();
+        add_to_floating_point(&mut contexts[1], 5)?;
+        let expected = copy.floating_point().f[7] + 9 + 7;
+        add_to_floating_point(&mut copy, 9)?;
+        check(copy.floating_point().f[7] == expected, "a copy sees what the other did")?;
+        // The kernel's own changes are seen.
+        copy.floating_point_mut().f[7] = 70;
+        copy.floating_point_mut().fcsr = 0x20;
+        add_to_floating_point(&mut copy, 1)?;
+        check(copy.floating_point().f[7] == 78, "the kernel's change is lost")?;
+        check(copy.floating_point().fcsr == 0x20, "the rounding mode is lost")
+    }
+
+    fn floating_point_moves(&mut self) -> Result<(), &'static str> {
+        static FAILURES: AtomicUsize = AtomicUsize::new(0);
+        fn step() {
+            // SAFETY: one hart at a time; `on_hart` waits.
+            let context = unsafe { &mut *CONTEXT.0.get() };
+            if add_to_floating_point(context, 10).is_err() {
+                FAILURES.fetch_add(1, AcqRel);
+            }
+        }
+        let harts = self.platform.hart_ids.len();
+        for round in 1..=3 * harts as u64 {
+            on_hart(round as usize % harts, step);
+            // SAFETY: as above.
+            let f = unsafe { (*CONTEXT.0.get()).floating_point().f };
+            check((0..32).all(|n| f[n] == round * (10 + n as u64)), "contents are stale on another hart")?;
+        }
+        check(FAILURES.load(Acquire) == 0, "the program failed")
+    }
+
+    fn flush(&mut self) -> Result<(), &'static str> {
+        static SEEN: AtomicU64 = AtomicU64::new(0);
+        fn look() {
+            let mut context = UserContext::new(entry(programs::Program::Load), STACK);
+            context.set_register(10, DATA + 8);
+            while Machine::enter_user(&mut context) == Trap::Interrupt {
+                let _ = poll_interrupts();
+            }
+            SEEN.store(context.register(11), Release);
+        }
+        let root = ROOT.load(Acquire);
+        let pages = [self.frame(), self.frame()];
+        for (value, page) in pages.iter().enumerate() {
+            set_word(page + 8, 100 + value as u64);
+        }
+        let harts = self.platform.hart_ids.len();
+        let scopes = [
+            Scope::All,
+            Scope::AddressSpace { asid: 0 },
+            Scope::Page { address: DATA as usize + 8, asid: 0 },
+            Scope::Range { start: DATA as usize, length: 1, asid: 0 },
+            Scope::Range { start: 0, length: 1 << 30, asid: 0 },
+        ];
+        for (round, scope) in scopes.iter().enumerate() {
+            self.map(root, DATA, pages[round % 2], READ | WRITE);
+            Machine::flush_tlb(Flush::Remote(HartSet::first(MAXIMUM_HARTS), *scope));
+            for hart in 0..harts {
+                on_hart(hart, look);
+                check(SEEN.load(Acquire) == 100 + round as u64 % 2, "a hart sees the old page")?;
+            }
+        }
+        check(Machine::maximum_asid() > 0, "there are no identifiers of address spaces")?;
+        // SAFETY: a table made by `make_address_space`.
+        unsafe { Machine::activate(root >> 12, Machine::maximum_asid()) };
+        look();
+        activate();
+        check(SEEN.load(Acquire) == 100, "another identifier sees another page")
+    }
+
+    fn round_trip(&mut self) -> Result<(), &'static str> {
+        const ROUNDS: u64 = 1000;
+        let mut context = UserContext::new(entry(programs::Program::EcallLoop), STACK);
+        check(Machine::enter_user(&mut context) == Trap::SystemCall, "it is no system call")?;
+        let start = hal_riscv64::instructions();
+        for _ in 0..ROUNDS {
+            if Machine::enter_user(&mut context) != Trap::SystemCall {
+                return Err("it is no system call");
+            }
+        }
+        let trip = (hal_riscv64::instructions() - start) / ROUNDS;
+        println!("        {trip} instructions for each round trip");
+        // An emulator that does not count instructions says how much time passed; only with `counted` on the command line
+        // is there something to check.
+        let counted = self.platform.arguments.split(' ').any(|argument| argument == "counted");
+        check(!counted || trip <= 130, "a round trip is long")
+    }
+}
+
+fn activate() {
+    // SAFETY: `make_address_space` made the table with the kernel's upper half, and nobody frees it.
+    unsafe { Machine::activate(ROOT.load(Acquire) >> 12, 0) };
+}
+
+/// Where a program starts in user space.
+fn entry(program: programs::Program) -> u64 {
+    CODE + program as u64 * programs::SPACE
+}
+
+/// Lets a program add `seed + n` to the bits of each register f`n`.
+fn add_to_floating_point(context: &mut UserContext, seed: u64) -> Result<(), &'static str> {
+    let before = context.floating_point().f;
+    context.pc = entry(programs::Program::AddFloatingPoint);
+    context.set_register(10, seed);
+    let mut trap = Trap::Interrupt;
+    while trap == Trap::Interrupt {
+        let _ = poll_interrupts();
+        trap = Machine::enter_user(context);
+    }
+    check(trap == Trap::SystemCall, "the program does not come to its end")?;
+    let after = context.floating_point().f;
+    check((0..32).all(|n| after[n] == before[n] + seed + n as u64), "a floating-point register is wrong")
+}
+
+/// What the rounds up to `round` added to each register of the context with this number, apart from the register's own
+/// number.
+fn sum(number: u64, round: u64) -> u64 {
+    (0..=round).map(|round| 1000 * number + 1 + 64 * round).sum()
+}
+
+fn check(condition: bool, reason: &'static str) -> Result<(), &'static str> {
+    if condition { Ok(()) } else { Err(reason) }
+}
+
+/// Reads memory through the direct map.
+fn word(physical: u64) -> u64 {
+    // SAFETY: the tests pass addresses of tables and of free memory, which are mapped; they may change under us.
+    unsafe { Machine::direct_map(physical).cast::<u64>().read_volatile() }
+}
+
+/// Writes memory through the direct map.
+fn set_word(physical: u64, value: u64) {
+    // SAFETY: the tests pass addresses of free memory, which nothing else uses.
+    unsafe { Machine::direct_map(physical).cast::<u64>().write_volatile(value) };
 }

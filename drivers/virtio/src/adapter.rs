@@ -1,0 +1,76 @@
+//! The network device as the stack wants it. Only this module knows the stack's traits.
+
+use drivers::Registers;
+use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use network::time::Instant;
+use network::{ChecksumOffload, Link};
+
+use crate::Memory;
+use crate::network_device::{LARGEST_FRAME, Network, Offload, Sender};
+
+/// A frame that has arrived.
+pub struct Arrived<'a>(&'a [u8]);
+
+impl RxToken for Arrived<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+/// The permission to send a frame.
+pub struct Departing<'a, M: Memory>(Sender<'a, M>);
+
+impl<M: Memory> TxToken for Departing<'_, M> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        self.0.send(length, f)
+    }
+}
+
+impl<R: Registers, M: Memory> Device for Network<R, M> {
+    type RxToken<'a>
+        = Arrived<'a>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Departing<'a, M>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Departing<'_, M>)> {
+        let length = self.next_frame()?;
+        // The answer to a frame is dropped if nothing can be sent: it is never worth more than the next frame.
+        self.can_send();
+        let (frame, sender) = self.split();
+        Some((Arrived(frame.get(..length)?), Departing(sender)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Departing<'_, M>> {
+        if !self.can_send() {
+            // Perhaps the device does not know yet that there is something to send.
+            self.notify();
+            return None;
+        }
+        Some(Departing(self.split().1))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = LARGEST_FRAME;
+        capabilities.checksum = match self.offload() {
+            Offload::Device => ChecksumOffload::Transmit.remaining(),
+            Offload::Stack => ChecksumOffload::None.remaining(),
+        };
+        capabilities
+    }
+}
+
+impl<R: Registers, M: Memory> Link for Network<R, M> {
+    fn hardware_address(&self) -> [u8; 6] {
+        self.address()
+    }
+
+    fn flush(&mut self) {
+        self.notify();
+    }
+}

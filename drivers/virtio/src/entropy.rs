@@ -1,0 +1,103 @@
+//! The entropy device (virtio 1.2 section 5.4): a source of random bytes from the host.
+
+use drivers::Registers;
+
+use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
+use crate::queue::{self, Direction, Notify, Queue};
+use crate::{Error, Memory};
+
+const SIZE: u16 = 2;
+/// How much is asked for at once: a seed, not a stream.
+const REQUEST: usize = 64;
+
+/// A source of random bytes. One request is always under way; the bytes of each are given out once.
+pub struct Entropy<R: Registers, M: Memory> {
+    transport: Mmio<R>,
+    queue: Queue<M>,
+    memory: M,
+    failure: Option<Error>,
+}
+
+impl<R: Registers, M: Memory> Entropy<R, M> {
+    /// Starts the device and the first request. `allocate` gives at least that many bytes of zeros.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it is no entropy device, [`Error::OutOfMemory`].
+    pub fn new(mut transport: Mmio<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
+        if transport.kind() != Kind::Entropy {
+            return Err(Error::Unsupported);
+        }
+        let made = transport.start(feature::EVENT_INDEX, 0).and_then(|agreed| {
+            let memory = allocate(REQUEST).ok_or(Error::OutOfMemory)?;
+            let queue = allocate(queue::bytes(SIZE)).ok_or(Error::OutOfMemory)?;
+            let queue = Queue::new(&mut transport, 0, SIZE, queue, agreed & feature::EVENT_INDEX != 0)?;
+            Ok((queue, memory))
+        });
+        let (mut queue, memory) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                transport.stop();
+                return Err(error);
+            }
+        };
+        queue.describe(0, memory.physical_address(), REQUEST as u32, Direction::FromDevice);
+        queue.offer(0);
+        transport.finish();
+        queue.arm();
+        if queue.publish() == Notify::Needed {
+            transport.notify(0);
+        }
+        Ok(Entropy { transport, queue, memory, failure: None })
+    }
+
+    /// Copies random bytes to the start of `into` and returns how many there were; none means that the device has not
+    /// answered yet and will interrupt when it has.
+    ///
+    /// # Errors
+    /// [`Error::Misbehaved`].
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        loop {
+            match self.queue.take() {
+                Ok(Some(used)) => {
+                    let length = (used.length as usize).min(into.len());
+                    if let Some(into) = into.get_mut(..length) {
+                        self.memory.read(0, into);
+                    }
+                    // The bytes are given out once; the device replaces them.
+                    self.memory.write(0, &[0; REQUEST]);
+                    self.queue.offer(used.buffer);
+                    if self.queue.publish() == Notify::Needed {
+                        self.transport.notify(0);
+                    }
+                    return Ok(length);
+                }
+                Ok(None) => {
+                    if !self.queue.arm() {
+                        return Ok(0);
+                    }
+                }
+                Err(error) => {
+                    self.failure = Some(error);
+                    self.transport.stop();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Takes the device's interrupt back. Do this before reading; see [`Acknowledger`].
+    pub fn acknowledge_interrupt(&self) -> Interrupt {
+        self.transport.acknowledge()
+    }
+
+    /// A handle that takes interrupts back without the driver, for an interrupt handler.
+    pub fn acknowledger(&self) -> Acknowledger<R>
+    where
+        R: Clone,
+    {
+        self.transport.acknowledger()
+    }
+}

@@ -1,0 +1,388 @@
+//! The network device (virtio 1.2 section 5.1).
+
+use alloc::vec::Vec;
+
+use drivers::Registers;
+
+use crate::checksum;
+use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
+use crate::queue::{self, Direction, Notify, Queue, Used};
+use crate::{Error, Memory};
+
+const RECEIVE: u32 = 0;
+const TRANSMIT: u32 = 1;
+
+/// Bytes of memory for each frame with its header; two in a page.
+const BUFFER: usize = 2048;
+/// The largest Ethernet frame without its check sequence.
+pub(crate) const LARGEST_FRAME: usize = 1514;
+/// How many frames may arrive between two looks, and how many may be on their way out. Four more pages for each
+/// eight of these.
+const RECEIVE_BUFFERS: u16 = 256;
+const TRANSMIT_BUFFERS: u16 = 256;
+/// With fewer the device is not worth driving.
+const FEWEST_BUFFERS: u16 = 8;
+
+mod network_feature {
+    /// The device fills in checksums of what is sent.
+    pub const CHECKSUM: u64 = 1;
+    /// The device has an address.
+    pub const ADDRESS: u64 = 1 << 5;
+    /// The device tells the state of the link.
+    pub const STATUS: u64 = 1 << 16;
+}
+
+/// Whether the cable is plugged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkStatus {
+    /// Frames get through.
+    Up,
+    /// Nothing gets through.
+    Down,
+    /// The device does not tell.
+    Unknown,
+}
+
+/// What the device has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkCounters {
+    /// Frames received.
+    pub received: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that were not sent because all buffers were on their way.
+    pub dropped: u64,
+    /// How often the device was told that there is something to do.
+    pub notifications: u64,
+}
+
+/// A network device. Frames are handed over by the traits [`network::phy::Device`] and [`network::Link`].
+///
+/// All buffers exist from the beginning. A received frame is copied out and its buffer offered again at once; a frame to be
+/// sent is copied into a free buffer, and buffers that the device has sent are found free when the next one is wanted.
+/// The device is told of new buffers once for each batch, and interrupts only when frames have arrived since the
+/// driver last found none.
+pub struct Network<R: Registers, M: Memory> {
+    transport: Mmio<R>,
+    receive: Queue<M>,
+    receive_memory: M,
+    transmit: Queue<M>,
+    transmit_memory: M,
+    free: Vec<u16>,
+    /// The frame received last.
+    arrived: Vec<u8>,
+    /// The header and frame being written.
+    departing: Vec<u8>,
+    header: usize,
+    address: [u8; 6],
+    offload: Offload,
+    tells_status: bool,
+    failure: Option<Error>,
+    counters: NetworkCounters,
+}
+
+/// Who computes the transport checksums of what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offload {
+    Stack,
+    Device,
+}
+
+fn zeros(length: usize) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Error::OutOfMemory)?;
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
+/// A queue with buffers for all of its descriptors: as many as wanted, or as there is memory for.
+fn queue_with_buffers<R: Registers, M: Memory>(
+    transport: &mut Mmio<R>,
+    number: u32,
+    wanted: u16,
+    event_index: bool,
+    allocate: &mut impl FnMut(usize) -> Option<M>,
+) -> Result<(Queue<M>, M, u16), Error> {
+    let largest = transport.largest_queue(number);
+    if largest < FEWEST_BUFFERS.into() {
+        return Err(Error::Unsupported);
+    }
+    let mut size = wanted.min(largest.min(1 << 15) as u16);
+    if !size.is_power_of_two() {
+        size = size.next_power_of_two() / 2;
+    }
+    while size >= FEWEST_BUFFERS {
+        let buffers = allocate(usize::from(size) * BUFFER);
+        let memory = allocate(queue::bytes(size));
+        if let (Some(buffers), Some(memory)) = (buffers, memory)
+            && buffers.length() >= usize::from(size) * BUFFER
+        {
+            let queue = Queue::new(transport, number, size, memory, event_index)?;
+            return Ok((queue, buffers, size));
+        }
+        size /= 2;
+    }
+    Err(Error::OutOfMemory)
+}
+
+impl<R: Registers, M: Memory> Network<R, M> {
+    /// Starts the device. `allocate` gives at least that many bytes of zeros; it is called a few times.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it is no network device or an unusable one, [`Error::OutOfMemory`].
+    pub fn new(mut transport: Mmio<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
+        if transport.kind() != Kind::Network {
+            return Err(Error::Unsupported);
+        }
+        let result = Self::start(&mut transport, &mut allocate);
+        let parts = match result {
+            Ok(parts) => parts,
+            Err(error) => {
+                transport.stop();
+                return Err(error);
+            }
+        };
+        let (agreed, receive, receive_memory, transmit, transmit_memory, sizes) = parts;
+        let mut free = Vec::new();
+        let enough = free.try_reserve_exact(sizes.1.into()).is_ok();
+        let (arrived, departing) = match (zeros(BUFFER), zeros(BUFFER)) {
+            (Ok(arrived), Ok(departing)) if enough => (arrived, departing),
+            _ => {
+                transport.stop();
+                return Err(Error::OutOfMemory);
+            }
+        };
+        // The number of buffers at the end of the header exists since version 1.
+        let header = if agreed & feature::VERSION_1 != 0 { 12 } else { 10 };
+        let mut address = [0; 6];
+        for (offset, byte) in address.iter_mut().enumerate() {
+            *byte = transport.configuration(offset);
+        }
+        let mut device = Network {
+            transport,
+            receive,
+            receive_memory,
+            transmit,
+            transmit_memory,
+            free,
+            arrived,
+            departing,
+            header,
+            address,
+            offload: if agreed & network_feature::CHECKSUM != 0 { Offload::Device } else { Offload::Stack },
+            tells_status: agreed & network_feature::STATUS != 0,
+            failure: None,
+            counters: NetworkCounters::default(),
+        };
+        for buffer in 0..sizes.0 {
+            let at = device.receive_memory.physical_address() + u64::from(buffer) * BUFFER as u64;
+            device.receive.describe(buffer, at, BUFFER as u32, Direction::FromDevice);
+            device.receive.offer(buffer);
+        }
+        for buffer in 0..sizes.1 {
+            let at = device.transmit_memory.physical_address() + u64::from(buffer) * BUFFER as u64;
+            device.transmit.describe(buffer, at, 0, Direction::ToDevice);
+            device.free.push(buffer);
+        }
+        device.transmit.disarm();
+        device.transport.finish();
+        device.receive.arm();
+        device.notify();
+        Ok(device)
+    }
+
+    #[expect(clippy::type_complexity, reason = "one caller, just above")]
+    fn start(
+        transport: &mut Mmio<R>,
+        allocate: &mut impl FnMut(usize) -> Option<M>,
+    ) -> Result<(u64, Queue<M>, M, Queue<M>, M, (u16, u16)), Error> {
+        let wanted = feature::EVENT_INDEX | network_feature::CHECKSUM | network_feature::STATUS;
+        let agreed = transport.start(wanted, network_feature::ADDRESS)?;
+        let event_index = agreed & feature::EVENT_INDEX != 0;
+        let (receive, receive_memory, receive_size) =
+            queue_with_buffers(transport, RECEIVE, RECEIVE_BUFFERS, event_index, allocate)?;
+        let (transmit, transmit_memory, transmit_size) =
+            queue_with_buffers(transport, TRANSMIT, TRANSMIT_BUFFERS, event_index, allocate)?;
+        Ok((agreed, receive, receive_memory, transmit, transmit_memory, (receive_size, transmit_size)))
+    }
+
+    /// The device's own address.
+    pub fn address(&self) -> [u8; 6] {
+        self.address
+    }
+
+    /// The state of the link now.
+    pub fn link_status(&self) -> LinkStatus {
+        match self.tells_status {
+            true if self.transport.configuration(6) & 1 != 0 => LinkStatus::Up,
+            true => LinkStatus::Down,
+            false => LinkStatus::Unknown,
+        }
+    }
+
+    /// Takes the device's interrupt back. Do this before polling; see [`Acknowledger`].
+    pub fn acknowledge_interrupt(&self) -> Interrupt {
+        self.transport.acknowledge()
+    }
+
+    /// A handle that takes interrupts back without the driver, for an interrupt handler.
+    pub fn acknowledger(&self) -> Acknowledger<R>
+    where
+        R: Clone,
+    {
+        self.transport.acknowledger()
+    }
+
+    /// What the device has carried so far.
+    pub fn counters(&self) -> NetworkCounters {
+        self.counters
+    }
+
+    /// Why the device is not used any more, if it is not.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure
+    }
+
+    pub(crate) fn offload(&self) -> Offload {
+        self.offload
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.failure = Some(error);
+        self.transport.stop();
+    }
+
+    /// Copies the next frame that has arrived to where [`split`](Self::split) finds it, and returns its length.
+    pub(crate) fn next_frame(&mut self) -> Option<usize> {
+        loop {
+            if self.failure.is_some() {
+                return None;
+            }
+            match self.receive.take() {
+                Ok(Some(used)) => {
+                    let length = self.copy_out(used);
+                    self.receive.offer(used.buffer);
+                    // Give back in good time, lest the device run out of buffers during a long batch.
+                    if self.receive.unpublished() >= RECEIVE_BUFFERS / 4 {
+                        self.notify();
+                    }
+                    // A frame too short to be one is dropped.
+                    if length.is_some() {
+                        self.counters.received += 1;
+                        return length;
+                    }
+                }
+                Ok(None) => {
+                    if !self.receive.arm() {
+                        return None;
+                    }
+                }
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    fn copy_out(&mut self, used: Used) -> Option<usize> {
+        let length = (used.length as usize).checked_sub(self.header)?;
+        let frame = self.arrived.get_mut(..length)?;
+        self.receive_memory.read(usize::from(used.buffer) * BUFFER + self.header, frame);
+        Some(length)
+    }
+
+    /// Finds a free buffer.
+    pub(crate) fn can_send(&mut self) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        !self.free.is_empty() && self.failure.is_none()
+    }
+
+    /// Takes back the buffers that the device has sent.
+    fn reclaim(&mut self) {
+        loop {
+            match self.transmit.take() {
+                // `free` has room for every buffer there is, and `take` gives each back once.
+                Ok(Some(used)) => self.free.push(used.buffer),
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail(error);
+                    break;
+                }
+            }
+        }
+        self.transmit.disarm();
+    }
+
+    /// The frame that arrived, and the other half of the device, which can send while the frame is looked at.
+    pub(crate) fn split(&mut self) -> (&[u8], Sender<'_, M>) {
+        (
+            &self.arrived,
+            Sender {
+                transmit: &mut self.transmit,
+                memory: &self.transmit_memory,
+                free: &mut self.free,
+                departing: &mut self.departing,
+                header: self.header,
+                offload: self.offload,
+                counters: &mut self.counters,
+            },
+        )
+    }
+
+    /// Shows the device what was offered in both queues, and tells it if it sleeps.
+    pub(crate) fn notify(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        for (number, queue) in [(RECEIVE, &mut self.receive), (TRANSMIT, &mut self.transmit)] {
+            if queue.publish() == Notify::Needed {
+                self.counters.notifications += 1;
+                self.transport.notify(number);
+            }
+        }
+    }
+}
+
+/// The sending half.
+pub(crate) struct Sender<'a, M: Memory> {
+    transmit: &'a mut Queue<M>,
+    memory: &'a M,
+    free: &'a mut Vec<u16>,
+    departing: &'a mut Vec<u8>,
+    header: usize,
+    offload: Offload,
+    counters: &'a mut NetworkCounters,
+}
+
+impl<M: Memory> Sender<'_, M> {
+    /// Sends a frame of `length` bytes that `fill` writes; drops it if there is no free buffer. The device sees it
+    /// with the next [`Network::notify`].
+    pub(crate) fn send<T>(self, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
+        const NEEDS_CHECKSUM: u8 = 1;
+        // The stack keeps to the largest frame it was told; what is longer is cut off.
+        let end = self.header + length.min(LARGEST_FRAME);
+        let (header, frame) = self.departing[..end].split_at_mut(self.header);
+        header.fill(0);
+        let result = fill(frame);
+        if self.offload == Offload::Device
+            && let Some(request) = checksum::prepare(frame)
+        {
+            header[0] = NEEDS_CHECKSUM;
+            header[6..8].copy_from_slice(&request.start.to_le_bytes());
+            header[8..10].copy_from_slice(&request.offset.to_le_bytes());
+        }
+        match self.free.pop() {
+            Some(buffer) => {
+                self.memory.write(usize::from(buffer) * BUFFER, &self.departing[..end]);
+                self.transmit.set_length(buffer, end as u32);
+                self.transmit.offer(buffer);
+                self.counters.sent += 1;
+            }
+            None => self.counters.dropped += 1,
+        }
+        result
+    }
+}

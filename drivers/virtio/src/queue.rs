@@ -1,0 +1,253 @@
+//! A split virtqueue of single descriptors (virtio 1.2 section 2.7).
+//!
+//! Descriptor number *i* always describes buffer number *i*, so there is no free list here and no chain: to offer a
+//! buffer is to write its number into the available ring. The layout is the one that legacy devices assume, which suits
+//! modern ones as well:
+//!
+//! ```text
+//! descriptors   16 bytes each: address, length, flags
+//! available     flags, index, one number each, used_event
+//! (next page)
+//! used          flags, index, (number, length) each, avail_event
+//! ```
+//!
+//! Fields of 16 bits are read and written as halves of 32-bit words. Where the other half is the device's to read, it is
+//! rewritten with its old value.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, fence};
+
+use drivers::Registers;
+
+use crate::mmio::{Mmio, PAGE, QueueAddresses};
+use crate::{Error, Memory};
+
+const DEVICE_WRITES: u32 = 2;
+
+/// Who writes a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    ToDevice,
+    FromDevice,
+}
+
+/// A buffer that the device has finished with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) buffer: u16,
+    /// How many bytes it has written there.
+    pub(crate) length: u32,
+}
+
+/// Whether the device must be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Notify {
+    Needed,
+    NotNeeded,
+}
+
+pub(crate) struct Queue<M: Memory> {
+    memory: M,
+    size: u16,
+    available: usize,
+    used: usize,
+    event_index: bool,
+    /// What the device has: the length of each buffer it was offered, or 0.
+    offered: Vec<u32>,
+    lengths: Vec<u32>,
+    /// How many buffers were offered since the beginning, and how many of these the device was shown.
+    offers: u16,
+    published: u16,
+    /// How many buffers the device has used since the beginning, as far as we have looked.
+    taken: u16,
+}
+
+/// The bytes that a queue takes.
+pub(crate) fn bytes(size: u16) -> usize {
+    let size = usize::from(size);
+    used_offset(size) + 8 + 8 * size
+}
+
+fn used_offset(size: usize) -> usize {
+    (16 * size + 6 + 2 * size).next_multiple_of(PAGE)
+}
+
+impl<M: Memory> Queue<M> {
+    /// Queue number `number` of a device, with `size` buffers (a power of two). `memory` has at least [`bytes`] zeros.
+    pub(crate) fn new<R: Registers>(
+        transport: &mut Mmio<R>,
+        number: u32,
+        size: u16,
+        memory: M,
+        event_index: bool,
+    ) -> Result<Self, Error> {
+        if !size.is_power_of_two() || size < 2 || transport.largest_queue(number) < size.into() {
+            return Err(Error::Unsupported);
+        }
+        let address = memory.physical_address();
+        if memory.length() < bytes(size) || !address.is_multiple_of(PAGE as u64) {
+            return Err(Error::OutOfMemory);
+        }
+        let available = 16 * usize::from(size);
+        let used = used_offset(size.into());
+        let mut offered = Vec::new();
+        let mut lengths = Vec::new();
+        for list in [&mut offered, &mut lengths] {
+            list.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
+            list.resize(size.into(), 0);
+        }
+        transport.set_queue(
+            number,
+            size,
+            QueueAddresses {
+                descriptors: address,
+                driver: address + available as u64,
+                device: address + used as u64,
+            },
+        )?;
+        Ok(Queue {
+            memory,
+            size,
+            available,
+            used,
+            event_index,
+            offered,
+            lengths,
+            offers: 0,
+            published: 0,
+            taken: 0,
+        })
+    }
+
+    /// Says where a buffer is. Only for a buffer that the device does not have.
+    pub(crate) fn describe(&mut self, buffer: u16, address: u64, length: u32, direction: Direction) {
+        let at = 16 * usize::from(buffer);
+        self.memory.store(at, address as u32);
+        self.memory.store(at + 4, (address >> 32) as u32);
+        let flags = match direction {
+            Direction::ToDevice => 0,
+            Direction::FromDevice => DEVICE_WRITES,
+        };
+        self.memory.store(at + 12, flags);
+        self.set_length(buffer, length);
+    }
+
+    /// Changes the length of a buffer that the device does not have.
+    pub(crate) fn set_length(&mut self, buffer: u16, length: u32) {
+        if let Some(slot) = self.lengths.get_mut(usize::from(buffer)) {
+            *slot = length;
+            self.memory.store(16 * usize::from(buffer) + 8, length);
+        }
+    }
+
+    /// Puts a buffer into the ring; the device sees it after [`publish`](Self::publish). Only for a buffer that
+    /// was described and that the device does not have.
+    pub(crate) fn offer(&mut self, buffer: u16) {
+        let index = usize::from(buffer);
+        let (Some(offered), Some(length)) = (self.offered.get_mut(index), self.lengths.get(index)) else {
+            return;
+        };
+        *offered = (*length).max(1);
+        // Two numbers share a word.
+        let slot = usize::from(self.offers & (self.size - 1));
+        let at = self.available + 4 + 2 * (slot & !1);
+        let word = self.memory.load(at);
+        self.memory.store(
+            at,
+            if slot & 1 == 0 {
+                word & 0xffff_0000 | u32::from(buffer)
+            } else {
+                word & 0xffff | u32::from(buffer) << 16
+            },
+        );
+        self.offers = self.offers.wrapping_add(1);
+    }
+
+    /// How many offered buffers the device was not shown yet.
+    pub(crate) fn unpublished(&self) -> u16 {
+        self.offers.wrapping_sub(self.published)
+    }
+
+    /// Shows the device what was offered, and finds out whether it must be told.
+    pub(crate) fn publish(&mut self) -> Notify {
+        if self.offers == self.published {
+            return Notify::NotNeeded;
+        }
+        // What the buffers contain comes before their publication.
+        fence(Ordering::Release);
+        let word = self.memory.load(self.available);
+        self.memory.store(self.available, word & 0xffff | u32::from(self.offers) << 16);
+        let before = self.published;
+        self.published = self.offers;
+        // The publication comes before the look at whether the device sleeps. Without this fence both sides could go
+        // to sleep, each having missed what the other wrote.
+        fence(Ordering::SeqCst);
+        let needed = if self.event_index {
+            // The device wants to be told when a certain buffer is published: was it among these? All modulo 2^16.
+            let event = self.memory.load(self.used + 4 + 8 * usize::from(self.size)) as u16;
+            self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(before)
+        } else {
+            self.memory.load(self.used) & 1 == 0
+        };
+        if needed { Notify::Needed } else { Notify::NotNeeded }
+    }
+
+    /// Takes the next buffer that the device has finished with.
+    ///
+    /// # Errors
+    /// [`Error::Misbehaved`] if it is one that the device did not have, or longer than it was, or if there are more
+    /// than were offered.
+    pub(crate) fn take(&mut self) -> Result<Option<Used>, Error> {
+        let index = (self.memory.load(self.used) >> 16) as u16;
+        let ready = index.wrapping_sub(self.taken);
+        if ready == 0 {
+            return Ok(None);
+        }
+        if ready > self.size {
+            return Err(Error::Misbehaved);
+        }
+        // The index comes before the entry and the buffer.
+        fence(Ordering::Acquire);
+        let at = self.used + 4 + 8 * usize::from(self.taken & (self.size - 1));
+        let number = self.memory.load(at);
+        let length = self.memory.load(at + 4);
+        let offered = self.offered.get_mut(number as usize).ok_or(Error::Misbehaved)?;
+        if *offered == 0 || length > *offered {
+            return Err(Error::Misbehaved);
+        }
+        *offered = 0;
+        self.taken = self.taken.wrapping_add(1);
+        Ok(Some(Used { buffer: number as u16, length }))
+    }
+
+    /// Asks for an interrupt when the device finishes the next buffer. Returns whether it already has: then there will
+    /// be none, and the caller must look again.
+    pub(crate) fn arm(&mut self) -> bool {
+        if self.event_index {
+            self.set_used_event(self.taken);
+        } else {
+            let word = self.memory.load(self.available);
+            self.memory.store(self.available, word & 0xffff_0000);
+        }
+        // The request comes before the look, as in `publish`.
+        fence(Ordering::SeqCst);
+        (self.memory.load(self.used) >> 16) as u16 != self.taken
+    }
+
+    /// Asks for no interrupts.
+    pub(crate) fn disarm(&mut self) {
+        if self.event_index {
+            // The event furthest away: the one just passed. It must be moved along before the device comes round to it,
+            // which `taken` does on every call.
+            self.set_used_event(self.taken.wrapping_sub(1));
+        } else {
+            let word = self.memory.load(self.available);
+            self.memory.store(self.available, word | 1);
+        }
+    }
+
+    fn set_used_event(&mut self, event: u16) {
+        self.memory.store(self.available + 4 + 2 * usize::from(self.size), u32::from(event));
+    }
+}

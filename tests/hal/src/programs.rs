@@ -1,0 +1,108 @@
+//! User programs of a few instructions, and the page that stands for a vDSO.
+
+use core::arch::global_asm;
+
+/// A program.
+#[derive(Clone, Copy)]
+pub enum Program {
+    /// Adds 1 to every register and calls; a breakpoint is next.
+    IncrementAll,
+    /// Loads a1 from the address in a0, then calls.
+    Load,
+    /// Stores a1 to the address in a0, then calls.
+    Store,
+    /// Reads a register of the supervisor.
+    Privileged,
+    /// Executes what is no instruction.
+    Illegal,
+    /// Counts in a0, for ever.
+    Endless,
+    /// Reads all counters, a0 is the time, then calls.
+    Counters,
+    /// Calls, for ever.
+    EcallLoop,
+    /// Adds a0 + n to the bits of each floating-point register f n, then calls.
+    AddFloatingPoint,
+}
+
+/// Bytes from one program to the next.
+pub const SPACE: u64 = 384;
+/// Bytes of all programs.
+pub const LENGTH: usize = 4096;
+
+global_asm!(
+    r#"
+    .section .rodata.programs, "a"
+    .balign 4096
+    .option push
+    .option norvc
+    .globl hal_smoke_programs
+hal_smoke_programs:
+    .irp n, 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    addi    x\n, x\n, 1
+    .endr
+    ecall
+    ebreak
+
+    .org hal_smoke_programs + 384 * 1
+    ld      a1, 0(a0)
+    ecall
+
+    .org hal_smoke_programs + 384 * 2
+    sd      a1, 0(a0)
+    ecall
+
+    .org hal_smoke_programs + 384 * 3
+    csrr    a0, sstatus
+    ecall
+
+    .org hal_smoke_programs + 384 * 4
+    .word   0xffffffff
+
+    .org hal_smoke_programs + 384 * 5
+1:  addi    a0, a0, 1
+    j       1b
+
+    .org hal_smoke_programs + 384 * 6
+    rdcycle a1
+    rdinstret a2
+    rdtime  a0
+    ecall
+
+    .org hal_smoke_programs + 384 * 7
+1:  ecall
+    j       1b
+
+    .org hal_smoke_programs + 384 * 8
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    fmv.x.d t0, f\n
+    add     t0, t0, a0
+    addi    t0, t0, \n
+    fmv.d.x f\n, t0
+    .endr
+    ecall
+
+    .org hal_smoke_programs + 4096
+    .option pop
+    "#
+);
+
+unsafe extern "C" {
+    static hal_smoke_programs: [u32; LENGTH / 4];
+}
+
+/// The instructions of all programs.
+pub fn all() -> &'static [u32; LENGTH / 4] {
+    // SAFETY: the assembly above defines exactly this, and nothing changes it.
+    unsafe { &hal_smoke_programs }
+}
+
+/// The first instruction of a program.
+pub fn first_instruction(program: Program) -> u32 {
+    all()[program as usize * SPACE as usize / 4]
+}
+
+/// Stands for the image that kernels share with programs.
+#[used]
+#[unsafe(link_section = ".vdso")]
+pub static VDSO: [u32; 3] = [0x1234_5678, 0, 7];
