@@ -31,6 +31,8 @@ mod network_device;
 #[cfg(test)]
 mod pretend;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub use entropy::Entropy;
 pub use memory::Memory;

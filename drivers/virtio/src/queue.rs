@@ -100,24 +100,9 @@ impl<M: Memory> Queue<M> {
         transport.set_queue(
             number,
             size,
-            QueueAddresses {
-                descriptors: address,
-                driver: address + available as u64,
-                device: address + used as u64,
-            },
+            QueueAddresses { descriptors: address, driver: address + available as u64, device: address + used as u64 },
         )?;
-        Ok(Queue {
-            memory,
-            size,
-            available,
-            used,
-            event_index,
-            offered,
-            lengths,
-            offers: 0,
-            published: 0,
-            taken: 0,
-        })
+        Ok(Queue { memory, size, available, used, event_index, offered, lengths, offers: 0, published: 0, taken: 0 })
     }
 
     /// Says where a buffer is. Only for a buffer that the device does not have.

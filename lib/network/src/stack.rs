@@ -114,6 +114,13 @@ pub struct Configuration {
     pub patience: Patience,
 }
 
+impl Default for Configuration {
+    /// No Ethernet interface, and a seed of 0, which anybody can guess.
+    fn default() -> Self {
+        Configuration { address: None, seed: 0, limits: Limits::default(), patience: Patience::default() }
+    }
+}
+
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {

@@ -1,0 +1,343 @@
+//! A pretended virtio device in pretended memory, strict about what a driver may do.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::vec;
+use std::vec::Vec;
+
+use drivers::Registers;
+
+use crate::Memory;
+
+const BASE: u64 = 0x8000_0000;
+const PAGE: usize = 4096;
+
+/// The memory of the pretended machine.
+#[derive(Clone, Default)]
+pub struct Arena(Rc<RefCell<Vec<u8>>>);
+
+/// A piece of it.
+pub struct Piece {
+    arena: Arena,
+    start: usize,
+    length: usize,
+}
+
+impl Arena {
+    pub fn allocate(&self, bytes: usize) -> Option<Piece> {
+        let mut memory = self.0.borrow_mut();
+        let (start, length) = (memory.len(), bytes.next_multiple_of(PAGE));
+        memory.resize(start + length, 0);
+        drop(memory);
+        Some(Piece { arena: self.clone(), start, length })
+    }
+
+    fn bytes<const N: usize>(&self, address: u64) -> [u8; N] {
+        let at = (address - BASE) as usize;
+        self.0.borrow()[at..at + N].try_into().unwrap()
+    }
+
+    fn u16(&self, address: u64) -> u16 {
+        u16::from_le_bytes(self.bytes(address))
+    }
+
+    fn u32(&self, address: u64) -> u32 {
+        u32::from_le_bytes(self.bytes(address))
+    }
+
+    pub fn put(&self, address: u64, bytes: &[u8]) {
+        let at = (address - BASE) as usize;
+        self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn get(&self, address: u64, length: usize) -> Vec<u8> {
+        let at = (address - BASE) as usize;
+        self.0.borrow()[at..at + length].to_vec()
+    }
+}
+
+impl Memory for Piece {
+    fn physical_address(&self) -> u64 {
+        BASE + self.start as u64
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn load(&self, offset: usize) -> u32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.length);
+        self.arena.u32(self.physical_address() + offset as u64)
+    }
+
+    fn store(&self, offset: usize, value: u32) {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.length);
+        self.arena.put(self.physical_address() + offset as u64, &value.to_le_bytes());
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset + into.len() <= self.length);
+        into.copy_from_slice(&self.arena.get(self.physical_address() + offset as u64, into.len()));
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) {
+        assert!(offset + from.len() <= self.length);
+        self.arena.put(self.physical_address() + offset as u64, from);
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct PretendQueue {
+    size: u16,
+    descriptors: u64,
+    available: u64,
+    pub used: u64,
+    seen: u16,
+    pub done: u16,
+}
+
+/// What kind of device to pretend.
+#[derive(Clone, Copy)]
+pub struct Model {
+    pub kind: u32,
+    pub version: u32,
+    pub features: u64,
+    pub largest_queue: u32,
+}
+
+pub struct State {
+    pub arena: Arena,
+    model: Model,
+    status: u32,
+    feature_half: u32,
+    agreed: u64,
+    selected: usize,
+    pub queues: [PretendQueue; 2],
+    pub interrupt: u32,
+    pub interrupts: usize,
+    pub notifications: usize,
+    pub sent: VecDeque<Vec<u8>>,
+    address: [u8; 6],
+    pub link: u8,
+}
+
+/// The registers of the pretended device.
+#[derive(Clone)]
+pub struct Device(pub Rc<RefCell<State>>);
+
+pub const MODERN: u64 = 1 << 32;
+pub const ANY_LAYOUT: u64 = 1 << 27;
+pub const EVENT_INDEX: u64 = 1 << 29;
+pub const CHECKSUM: u64 = 1;
+pub const ADDRESS: u64 = 1 << 5;
+pub const STATUS: u64 = 1 << 16;
+
+impl Device {
+    pub fn new(model: Model, last: u8) -> Device {
+        Device(Rc::new(RefCell::new(State {
+            arena: Arena::default(),
+            model,
+            status: 0,
+            feature_half: 0,
+            agreed: 0,
+            selected: 0,
+            queues: Default::default(),
+            interrupt: 0,
+            interrupts: 0,
+            notifications: 0,
+            sent: VecDeque::new(),
+            address: [2, 0, 0, 0, 0, last],
+            link: 1,
+        })))
+    }
+
+    pub fn network(version: u32, features: u64) -> Device {
+        let common = if version == 1 { ANY_LAYOUT } else { MODERN };
+        let features = features | common | ADDRESS;
+        Device::new(Model { kind: 1, version, features, largest_queue: 1024 }, 1)
+    }
+
+    pub fn allocator(&self) -> impl FnMut(usize) -> Option<Piece> + use<> {
+        let arena = self.0.borrow().arena.clone();
+        move |bytes| arena.allocate(bytes)
+    }
+
+    /// A frame from the wire; `false` if the driver has offered no buffer.
+    pub fn deliver(&self, frame: &[u8]) -> bool {
+        self.0.borrow_mut().deliver(frame)
+    }
+
+    pub fn header(&self) -> usize {
+        if self.0.borrow().agreed & MODERN != 0 { 12 } else { 10 }
+    }
+
+    pub fn take_sent(&self) -> Option<Vec<u8>> {
+        self.0.borrow_mut().sent.pop_front()
+    }
+}
+
+impl State {
+    fn event_index(&self) -> bool {
+        self.agreed & EVENT_INDEX != 0
+    }
+
+    fn next(&mut self, queue: usize) -> Option<(u16, u64, u32, u16)> {
+        let state = &mut self.queues[queue];
+        let index = self.arena.u16(state.available + 2);
+        if index == state.seen {
+            return None;
+        }
+        assert!(index.wrapping_sub(state.seen) <= state.size, "more offered than there is room for");
+        let slot = u64::from(state.seen % state.size);
+        let head = self.arena.u16(state.available + 4 + 2 * slot);
+        assert!(head < state.size);
+        let descriptor = state.descriptors + 16 * u64::from(head);
+        let address = u64::from_le_bytes(self.arena.bytes(descriptor));
+        let length = self.arena.u32(descriptor + 8);
+        let flags = self.arena.u16(descriptor + 12);
+        state.seen = state.seen.wrapping_add(1);
+        Some((head, address, length, flags))
+    }
+
+    fn finish(&mut self, queue: usize, head: u16, length: u32) {
+        let event_index = self.event_index();
+        let state = &mut self.queues[queue];
+        let slot = u64::from(state.done % state.size);
+        self.arena.put(state.used + 4 + 8 * slot, &u32::from(head).to_le_bytes());
+        self.arena.put(state.used + 8 + 8 * slot, &length.to_le_bytes());
+        let old = state.done;
+        state.done = state.done.wrapping_add(1);
+        self.arena.put(state.used + 2, &state.done.to_le_bytes());
+        let wanted = if event_index {
+            let event = self.arena.u16(state.available + 4 + 2 * u64::from(state.size));
+            event == old
+        } else {
+            self.arena.u16(state.available) & 1 == 0
+        };
+        if wanted {
+            self.interrupt |= 1;
+            self.interrupts += 1;
+        }
+    }
+
+    fn deliver(&mut self, frame: &[u8]) -> bool {
+        let header = if self.agreed & MODERN != 0 { 12 } else { 10 };
+        let Some((head, address, length, flags)) = self.next(0) else {
+            return false;
+        };
+        assert_eq!(flags, 2, "a receive buffer is for the device to write");
+        let mut bytes = vec![0; header];
+        bytes.extend_from_slice(frame);
+        assert!(bytes.len() <= length as usize);
+        self.arena.put(address, &bytes);
+        self.finish(0, head, bytes.len() as u32);
+        true
+    }
+
+    /// What the device does when it is told of something: it takes all there is, and goes to sleep.
+    fn wake(&mut self, queue: usize) {
+        self.notifications += 1;
+        if self.model.kind == 4 {
+            while let Some((head, address, length, flags)) = self.next(0) {
+                assert_eq!(flags, 2);
+                self.arena.put(address, &vec![0x5a; length as usize]);
+                self.finish(0, head, length);
+            }
+        } else if queue == 1 {
+            while let Some((head, address, length, flags)) = self.next(1) {
+                assert_eq!(flags, 0, "a frame to be sent is for the device to read");
+                self.sent.push_back(self.arena.get(address, length as usize));
+                self.finish(1, head, 0);
+            }
+        }
+        if self.event_index() {
+            let state = self.queues[queue];
+            self.arena.put(state.used + 4 + 8 * u64::from(state.size), &state.seen.to_le_bytes());
+        }
+    }
+
+    fn write(&mut self, offset: usize, value: u32) {
+        let selected = self.selected;
+        let half = |old: u64, high: bool| {
+            if high { old & 0xffff_ffff | u64::from(value) << 32 } else { old & !0xffff_ffff | u64::from(value) }
+        };
+        match offset {
+            0x014 | 0x024 => self.feature_half = value,
+            0x020 => {
+                self.agreed = half(self.agreed, self.feature_half == 1);
+                assert_eq!(self.agreed & !self.model.features, 0, "a feature that was not offered");
+            }
+            0x028 => assert_eq!(value, 4096),
+            0x030 => self.selected = value as usize,
+            0x038 => self.queues[selected].size = value as u16,
+            0x03c => assert_eq!(value, 4096),
+            0x040 => {
+                assert_eq!(self.model.version, 1);
+                let queue = &mut self.queues[selected];
+                queue.descriptors = u64::from(value) * 4096;
+                queue.available = queue.descriptors + 16 * u64::from(queue.size);
+                queue.used = (queue.available + 6 + 2 * u64::from(queue.size)).next_multiple_of(4096);
+            }
+            0x044 => assert_eq!(self.model.version, 2),
+            0x050 => {
+                assert!(self.status & 4 != 0, "told of something before it began");
+                self.wake(value as usize);
+            }
+            0x064 => self.interrupt &= !value,
+            0x070 => {
+                if value == 0 {
+                    self.queues = Default::default();
+                    self.agreed = 0;
+                }
+                self.status = value;
+            }
+            0x080 | 0x084 => {
+                self.queues[selected].descriptors = half(self.queues[selected].descriptors, offset == 0x084);
+            }
+            0x090 | 0x094 => {
+                self.queues[selected].available = half(self.queues[selected].available, offset == 0x094);
+            }
+            0x0a0 | 0x0a4 => {
+                self.queues[selected].used = half(self.queues[selected].used, offset == 0x0a4);
+            }
+            _ => panic!("a write to {offset:#x}"),
+        }
+    }
+
+    fn read(&self, offset: usize) -> u32 {
+        match offset {
+            0x000 => 0x7472_6976,
+            0x004 => self.model.version,
+            0x008 => self.model.kind,
+            0x010 => (self.model.features >> (32 * self.feature_half)) as u32,
+            0x034 => self.model.largest_queue,
+            0x060 => self.interrupt,
+            0x070 => self.status,
+            _ => panic!("a read from {offset:#x}"),
+        }
+    }
+}
+
+impl Registers for Device {
+    fn read8(&self, offset: usize) -> u8 {
+        let state = self.0.borrow();
+        match offset {
+            0x100..0x106 => state.address[offset - 0x100],
+            0x106 => state.link,
+            _ => panic!("a read of one byte from {offset:#x}"),
+        }
+    }
+
+    fn write8(&self, offset: usize, _: u8) {
+        panic!("a write of one byte to {offset:#x}");
+    }
+
+    fn read32(&self, offset: usize) -> u32 {
+        self.0.borrow().read(offset)
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        self.0.borrow_mut().write(offset, value);
+    }
+}

@@ -1,0 +1,316 @@
+//! The drivers against pretended devices.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::vec;
+use std::vec::Vec;
+
+use network::phy::{Device as _, RxToken, TxToken};
+use network::time::Instant;
+use network::{Address, Configuration, Link, Received, Sharing, Stack, TcpOptions};
+use proptest::prelude::*;
+
+use crate::pretend::{ADDRESS, CHECKSUM, Device, EVENT_INDEX, MODERN, Model, Piece, STATUS};
+use crate::{Entropy, Error, Kind, LinkStatus, Mmio, Network};
+
+const NOW: Instant = Instant::ZERO;
+
+fn start(device: &Device) -> Network<Device, Piece> {
+    Network::new(Mmio::probe(device.clone()).unwrap(), device.allocator()).unwrap()
+}
+
+fn models() -> impl Iterator<Item = (u32, u64)> {
+    [1, 2].into_iter().flat_map(|version| [0, EVENT_INDEX, STATUS | CHECKSUM].map(|features| (version, features)))
+}
+
+fn receive(network: &mut Network<Device, Piece>) -> Option<Vec<u8>> {
+    let (frame, _) = network.receive(NOW)?;
+    Some(frame.consume(<[u8]>::to_vec))
+}
+
+fn send(network: &mut Network<Device, Piece>, frame: &[u8]) -> bool {
+    match network.transmit(NOW) {
+        Some(token) => {
+            token.consume(frame.len(), |room| room.copy_from_slice(frame));
+            true
+        }
+        None => false,
+    }
+}
+
+#[test]
+fn a_device_is_recognised() {
+    let device = Device::network(2, 0);
+    assert_eq!(Mmio::probe(device.clone()).unwrap().kind(), Kind::Network);
+    let nothing = Device::new(Model { kind: 0, version: 1, features: 0, largest_queue: 0 }, 0);
+    assert_eq!(Mmio::probe(nothing.clone()).unwrap().kind(), Kind::Nothing);
+    let driven = Network::new(Mmio::probe(nothing.clone()).unwrap(), nothing.allocator());
+    assert_eq!(driven.err(), Some(Error::Unsupported));
+    let future = Device::new(Model { kind: 1, version: 3, features: 0, largest_queue: 0 }, 0);
+    assert_eq!(Mmio::probe(future).err(), Some(Error::Unsupported));
+    // A modern device that does not keep to the standard, one without queues, and one too old.
+    for (version, features, largest_queue) in [(2, ADDRESS, 256), (2, ADDRESS | MODERN, 4), (1, ADDRESS, 256)] {
+        let device = Device::new(Model { kind: 1, version, features, largest_queue }, 0);
+        let driven = Network::new(Mmio::probe(device.clone()).unwrap(), device.allocator());
+        assert_eq!(driven.err(), Some(Error::Unsupported));
+    }
+}
+
+#[test]
+fn memory_may_be_short() {
+    let device = Device::network(2, 0);
+    let mut allocate = device.allocator();
+    // Only small pieces: a device with fewer buffers.
+    let network =
+        Network::new(Mmio::probe(device.clone()).unwrap(), |bytes| (bytes <= 65536).then(|| allocate(bytes)).flatten());
+    assert!(network.is_ok());
+    let none = Network::<_, Piece>::new(Mmio::probe(device).unwrap(), |_| None);
+    assert_eq!(none.err(), Some(Error::OutOfMemory));
+}
+
+#[test]
+fn frames_get_through_in_both_directions_for_ever() {
+    for (version, features) in models() {
+        let device = Device::network(version, features);
+        let mut network = start(&device);
+        assert_eq!(network.hardware_address(), [2, 0, 0, 0, 0, 1]);
+        // More than 65,536 of each, so that every index wraps around.
+        for number in 0..70_000u32 {
+            let mut frame = vec![0; 60 + number as usize % 1400];
+            frame[..4].copy_from_slice(&number.to_le_bytes());
+            assert!(device.deliver(&frame));
+            assert_eq!(receive(&mut network).as_deref(), Some(&frame[..]));
+            assert!(send(&mut network, &frame));
+            network.flush();
+            let sent = device.take_sent().expect("a notification was lost");
+            assert_eq!(&sent[device.header()..], frame);
+        }
+        assert_eq!(receive(&mut network), None);
+        assert_eq!(network.counters().received, 70_000);
+        assert_eq!(network.failure(), None);
+    }
+}
+
+#[test]
+fn batches_are_announced_once() {
+    for (version, features) in models() {
+        let device = Device::network(version, features);
+        let mut network = start(&device);
+        while receive(&mut network).is_some() {}
+        let before = (device.0.borrow().notifications, device.0.borrow().interrupts);
+        for _ in 0..10 {
+            assert!(send(&mut network, &[1; 60]));
+            assert!(device.deliver(&[2; 60]));
+        }
+        network.flush();
+        let mut received = 0;
+        while receive(&mut network).is_some() {
+            received += 1;
+        }
+        assert_eq!(received, 10);
+        let state = device.0.borrow();
+        assert_eq!(state.notifications - before.0, 1);
+        // Nobody asked to be told of frames sent; with the event index, of ten frames received only the first.
+        let interrupts = state.interrupts - before.1;
+        assert_eq!(interrupts, if features & EVENT_INDEX != 0 { 1 } else { 10 });
+    }
+}
+
+#[test]
+fn a_full_device_takes_no_more_and_recovers() {
+    let device = Device::network(2, 0);
+    let mut network = start(&device);
+    let mut sent = 0;
+    while send(&mut network, &[3; 100]) {
+        sent += 1;
+        assert!(sent < 10_000);
+        if sent == 256 {
+            // The device was told only now, by the driver that found no buffer.
+            assert_eq!(device.0.borrow().sent.len(), 0);
+            assert!(network.transmit(NOW).is_none());
+            break;
+        }
+    }
+    assert_eq!(device.0.borrow().sent.len(), 256);
+    assert!(send(&mut network, &[3; 100]));
+    // Nobody offers more receive buffers than there are.
+    let mut delivered = 0;
+    while device.deliver(&[4; 60]) {
+        delivered += 1;
+    }
+    assert_eq!(delivered, 256);
+    while receive(&mut network).is_some() {}
+    network.flush();
+    assert!(device.deliver(&[4; 60]));
+}
+
+#[test]
+fn an_interrupt_is_acknowledged_before_the_look() {
+    let device = Device::network(1, EVENT_INDEX);
+    let mut network = start(&device);
+    assert!(receive(&mut network).is_none());
+    let acknowledger = network.acknowledger();
+    device.deliver(&[1; 60]);
+    assert!(acknowledger.acknowledge().queue);
+    assert!(!acknowledger.acknowledge().is_some());
+    // A second frame does not interrupt, because the driver is at work anyhow ...
+    device.deliver(&[2; 60]);
+    assert!(!acknowledger.acknowledge().is_some());
+    assert!(receive(&mut network).is_some());
+    assert!(receive(&mut network).is_some());
+    assert!(receive(&mut network).is_none());
+    // ... but the first one after it has found none does.
+    device.deliver(&[3; 60]);
+    assert!(network.acknowledge_interrupt().queue);
+}
+
+#[test]
+fn the_link_status_is_told() {
+    let device = Device::network(2, STATUS);
+    let network = start(&device);
+    assert_eq!(network.link_status(), LinkStatus::Up);
+    device.0.borrow_mut().link = 0;
+    assert_eq!(network.link_status(), LinkStatus::Down);
+    let quiet = Device::network(2, 0);
+    assert_eq!(start(&quiet).link_status(), LinkStatus::Unknown);
+}
+
+#[test]
+fn random_bytes_are_given_out_once() {
+    for version in [1, 2] {
+        let common = if version == 1 { 1 << 27 } else { MODERN };
+        let device = Device::new(Model { kind: 4, version, features: common | EVENT_INDEX, largest_queue: 8 }, 0);
+        let mut entropy = Entropy::new(Mmio::probe(device.clone()).unwrap(), device.allocator()).unwrap();
+        for _ in 0..70_000 {
+            let mut bytes = [0; 40];
+            assert_eq!(entropy.read(&mut bytes), Ok(40));
+            assert_eq!(bytes, [0x5a; 40]);
+        }
+    }
+}
+
+/// A driver's answer to a frame, whatever its header says the device still has to compute, as it leaves the device.
+fn completed(device: &Device, mut sent: Vec<u8>) -> Vec<u8> {
+    let header = device.header();
+    let mut frame = sent.split_off(header);
+    if sent[0] & 1 != 0 {
+        let start = usize::from(u16::from_le_bytes([sent[6], sent[7]]));
+        let at = start + usize::from(u16::from_le_bytes([sent[8], sent[9]]));
+        let mut sum: u32 = 0;
+        for pair in frame[start..].chunks(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+        }
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        frame[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    }
+    frame
+}
+
+#[test]
+fn two_stacks_talk_through_two_devices() {
+    for (version, features) in models() {
+        let devices = [Device::network(version, features), Device::network(version, features)];
+        let mut stacks: Vec<_> = devices
+            .iter()
+            .zip(1..)
+            .map(|(device, last)| {
+                let address = Address { address: Ipv4Addr::new(10, 0, 0, last), prefix: 24, gateway: None };
+                let configuration =
+                    Configuration { address: Some(address), seed: last.into(), ..Configuration::default() };
+                Stack::new(start(device), &configuration, 0).unwrap()
+            })
+            .collect();
+        let binding = stacks[0].tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 80), Sharing::Exclusive).unwrap();
+        let listener = stacks[0].tcp_listen(binding, 1, &TcpOptions::default()).unwrap();
+        let to = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
+        let client = stacks[1].tcp_connect(None, to, &TcpOptions::default(), 0).unwrap();
+        let data: Vec<u8> = (0..100_000u32).map(|number| (number * 7) as u8).collect();
+        let (mut server, mut got, mut sent) = (None, Vec::new(), 0);
+        let mut now = 0;
+        while got.len() < data.len() {
+            now += 1_000_000;
+            assert!(now < 100_000_000_000, "nothing gets through");
+            for stack in &mut stacks {
+                stack.poll(now);
+            }
+            for (from, to) in [(0, 1), (1, 0)] {
+                while let Some(frame) = devices[from].take_sent() {
+                    assert!(devices[to].deliver(&completed(&devices[from], frame)));
+                }
+            }
+            server = server.or_else(|| stacks[0].accept(listener).unwrap().map(|(id, _)| id));
+            if stacks[1].connected(client) == Ok(true) {
+                let fill = |room: &mut [u8]| {
+                    let count = room.len().min(data.len() - sent);
+                    room[..count].copy_from_slice(&data[sent..sent + count]);
+                    sent += count;
+                    count
+                };
+                stacks[1].tcp_send_with(client, fill, now).unwrap();
+            }
+            if let Some(id) = server {
+                let take = |bytes: &[u8]| {
+                    got.extend_from_slice(bytes);
+                    bytes.len()
+                };
+                assert_ne!(stacks[0].tcp_receive_with(id, take, now), Ok(Received::End));
+            }
+        }
+        assert_eq!(got, data);
+    }
+}
+
+proptest! {
+    /// Whatever a device writes into its ring, the driver stops or goes on, but neither panics nor hangs.
+    #[test]
+    fn a_device_may_misbehave(
+        version in 1u32..3,
+        features in prop::sample::select(vec![0, EVENT_INDEX]),
+        writes in prop::collection::vec((0u64..2, 0u64..600, any::<u32>(), any::<bool>()), 1..40),
+    ) {
+        let device = Device::network(version, features);
+        let mut network = start(&device);
+        for (queue, word, value, small) in writes {
+            {
+                let state = device.0.borrow();
+                let used = state.queues[queue as usize].used;
+                if used == 0 {
+                    break;
+                }
+                let value = if small { value % 300 } else { value };
+                let word = if small { word % 8 } else { word % 512 };
+                state.arena.put(used + 4 * word, &value.to_le_bytes());
+            }
+            for _ in 0..300 {
+                if receive(&mut network).is_none() {
+                    break;
+                }
+            }
+            send(&mut network, &[9; 64]);
+            if network.failure().is_none() {
+                // The pretended device would rightly complain about what its ring has become.
+                network.transmit(NOW);
+            }
+        }
+        if network.failure().is_some() {
+            prop_assert_eq!(network.failure(), Some(Error::Misbehaved));
+            prop_assert!(receive(&mut network).is_none());
+            prop_assert!(!send(&mut network, &[9; 64]));
+        }
+    }
+
+    #[test]
+    fn any_frame_can_be_prepared(mut frame in prop::collection::vec(any::<u8>(), 0..80), ip in any::<bool>()) {
+        if ip && frame.len() > 24 {
+            frame[12] = 8;
+            frame[13] = 0;
+            frame[14] = 0x45;
+            frame[23] = 6;
+        }
+        let length = frame.len();
+        if let Some(request) = crate::checksum::prepare(&mut frame) {
+            prop_assert!(usize::from(request.start) + usize::from(request.offset) + 2 <= length);
+        }
+    }
+}
