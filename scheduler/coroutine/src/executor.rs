@@ -1,0 +1,577 @@
+//! The executor as safe Rust.
+
+use alloc::alloc::{alloc_zeroed, dealloc};
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::fmt;
+use core::future::Future;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::pin::Pin;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::task::{Context, Poll};
+
+use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
+use scheduler::{CHUNK_BYTES, Counters, Hooks, entry};
+
+use crate::frame::{Frame, register};
+use crate::join::{After, Ready};
+use crate::table::Table;
+use crate::task::Block;
+
+/// Names a coroutine of one executor. It is never used twice, so that one that is kept too long names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Cid(u64);
+
+impl Cid {
+    /// From a number that may come from anywhere. One that names nothing gives [`Stale`] wherever it is used.
+    pub const fn from_raw(raw: u64) -> Cid {
+        Cid(raw)
+    }
+
+    /// The number: generation in the upper half, index in the lower. Never 0 for a coroutine.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// What an executor needs from the system it runs in.
+///
+/// None of these is called while the scheduler holds a lock.
+pub trait Platform: Sync + 'static {
+    /// The number of the worker that calls; any number if the caller is none.
+    fn worker(&self) -> usize;
+
+    /// Makes a worker, whose [`run`](Worker::run) had returned [`Outcome::Idle`], call it again. May come early, late
+    /// or for nothing; a notification that comes before the worker sleeps must keep it from sleeping.
+    fn notify(&self, worker: usize);
+
+    /// The completion counters given to this worker differ: takes the completions and wakes their coroutines.
+    fn completions(&self, worker: usize) {
+        let _ = worker;
+    }
+
+    /// A lock has been busy for long, so whoever holds it probably has no processor.
+    fn relax(&self) {}
+}
+
+/// Words that a worker looks at before each poll.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Signals {
+    /// Not 0: [`Worker::run`] returns [`Outcome::Attention`].
+    pub attention: Option<&'static AtomicU64>,
+    /// Tail and head of the completion ring: if they differ, [`Platform::completions`] is called.
+    pub completions: Option<(&'static AtomicU64, &'static AtomicU64)>,
+}
+
+pub use scheduler::{Outcome, State};
+
+/// The cid names no coroutine of this executor: it has exited, or never was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale;
+
+/// The coroutine was cancelled and has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled;
+
+/// Why an executor cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitialiseError {
+    /// It was initialised before.
+    Twice,
+    /// The program has too many executors.
+    TooMany,
+}
+
+/// Why a worker cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerError {
+    /// There is no worker of this number, or it exists already.
+    Taken,
+    /// The program has too many workers.
+    TooMany,
+}
+
+/// There is no memory for a coroutine. The future is given back.
+pub struct SpawnError<F>(pub F);
+
+impl<F> fmt::Debug for SpawnError<F> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SpawnError")
+    }
+}
+
+/// Runs coroutines, most important first, on up to eight workers.
+///
+/// It is a static: `static EXECUTOR: Executor = Executor::new();`, then [`initialise`](Self::initialise) once, then a
+/// [`worker`](Self::worker) for each stack that is to run coroutines.
+///
+/// # Panics
+/// Every function but `new` and `initialise` panics if the executor is not initialised.
+#[repr(C, align(128))]
+pub struct Executor {
+    table: UnsafeCell<MaybeUninit<Table>>,
+    platform: UnsafeCell<MaybeUninit<PlatformFunctions>>,
+    ready: UnsafeCell<Option<&'static [ReadyWord; MAXIMUM_WORKERS]>>,
+    /// Its place in `EXECUTORS`.
+    number: UnsafeCell<usize>,
+    /// [`EMPTY`], [`BUSY`] or [`INITIALISED`].
+    phase: AtomicU32,
+    /// One bit for each worker that exists.
+    workers: AtomicU32,
+    core: UnsafeCell<MaybeUninit<scheduler::Executor>>,
+}
+
+const EMPTY: u32 = 0;
+const BUSY: u32 = 1;
+const INITIALISED: u32 = 2;
+
+// SAFETY: the cells are written once, by whoever moves `phase` from EMPTY to BUSY, and read only after it is INITIALISED; the
+// scheduler's executor is Sync.
+unsafe impl Sync for Executor {}
+
+/// The part of the platform that the scheduler does not call itself.
+#[derive(Clone, Copy)]
+struct PlatformFunctions {
+    platform: *const (),
+    worker: unsafe fn(*const ()) -> usize,
+}
+
+impl Executor {
+    /// An executor that must be initialised before it is used.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Executor {
+        Executor {
+            table: UnsafeCell::new(MaybeUninit::uninit()),
+            platform: UnsafeCell::new(MaybeUninit::uninit()),
+            ready: UnsafeCell::new(None),
+            number: UnsafeCell::new(0),
+            phase: AtomicU32::new(EMPTY),
+            workers: AtomicU32::new(0),
+            core: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Makes the executor ready for use. `ready` is where it publishes what is ready: in a process, the process page; it must
+    /// not be given to two executors.
+    ///
+    /// # Errors
+    /// [`InitialiseError`]; the executor is as it was.
+    pub fn initialise<P: Platform>(
+        &'static self,
+        table: Table,
+        ready: &'static [ReadyWord; MAXIMUM_WORKERS],
+        platform: &'static P,
+    ) -> Result<(), InitialiseError> {
+        unsafe fn worker<P: Platform>(platform: *const ()) -> usize {
+            // SAFETY: this is the platform given to `initialise`.
+            unsafe { (*platform.cast::<P>()).worker() }
+        }
+        unsafe extern "C" fn notify<P: Platform>(platform: *mut c_void, worker: u32) {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).notify(worker as usize) }
+        }
+        unsafe extern "C" fn completions<P: Platform>(platform: *mut c_void, worker: u32) {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).completions(worker as usize) }
+        }
+        unsafe extern "C" fn relax<P: Platform>(platform: *mut c_void) {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).relax() }
+        }
+
+        if self.phase.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return Err(InitialiseError::Twice);
+        }
+        let platform = core::ptr::from_ref(platform);
+        let hooks = Hooks {
+            context: platform.cast_mut().cast(),
+            notify: Some(notify::<P>),
+            completions: Some(completions::<P>),
+            resume: None,
+            relax: Some(relax::<P>),
+        };
+        // SAFETY: BUSY makes the cells ours. The executor is static, so it neither moves nor ends, and neither do the ready
+        // words, which the scheduler only writes through atomics.
+        unsafe {
+            (*self.table.get()).write(table);
+            (*self.platform.get()).write(PlatformFunctions { platform: platform.cast(), worker: worker::<P> });
+            *self.ready.get() = Some(ready);
+            (table.executor_init)((*self.core.get()).as_mut_ptr(), ready, &hooks);
+        }
+        let Some(number) = register(self) else {
+            self.phase.store(EMPTY, Ordering::Release);
+            return Err(InitialiseError::TooMany);
+        };
+        // SAFETY: as above.
+        unsafe { *self.number.get() = number };
+        // Release: whoever sees INITIALISED sees all of this.
+        self.phase.store(INITIALISED, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes a worker. A number can be used again after the worker is dropped.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    pub fn worker(&'static self, number: usize, signals: Signals) -> Result<Worker, WorkerError> {
+        let table = self.table();
+        if number >= MAXIMUM_WORKERS || self.workers.fetch_or(1 << number, Ordering::Acquire) & 1 << number != 0 {
+            return Err(WorkerError::Taken);
+        }
+        // SAFETY: initialised, as `table` has checked.
+        let Some(frame) = Frame::claim(unsafe { *self.number.get() }) else {
+            self.workers.fetch_and(!(1 << number), Ordering::Release);
+            return Err(WorkerError::TooMany);
+        };
+        let pointer = |word: Option<&'static AtomicU64>| word.map_or(core::ptr::null(), core::ptr::from_ref);
+        let signals = scheduler::Signals {
+            attention: pointer(signals.attention).cast(),
+            completion_tail: pointer(signals.completions.map(|(tail, _)| tail)).cast(),
+            completion_head: pointer(signals.completions.map(|(_, head)| head)).cast(),
+        };
+        // SAFETY: the words are static, and the worker does not run yet.
+        unsafe { (table.add_worker)(self.core(), number as u32, &signals) };
+        Ok(Worker { executor: self, number, frame, not_shared: PhantomData })
+    }
+
+    /// Makes a coroutine of the future, ready at once. Dropping the handle detaches it.
+    ///
+    /// There is one allocation, for everything; a page more once in a while for the scheduler's own table.
+    ///
+    /// # Panics
+    /// As [`alloc::boxed::Box::new`], if there is no memory. See [`try_spawn`](Self::try_spawn).
+    #[inline]
+    pub fn spawn<F>(&'static self, future: F, priority: Priority) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        match self.try_spawn(future, priority, 0) {
+            Ok(handle) => handle,
+            Err(_) => alloc::alloc::handle_alloc_error(Layout::new::<F>()),
+        }
+    }
+
+    /// As [`spawn`](Self::spawn), with a kind, which the scheduler keeps and does not look at.
+    ///
+    /// # Errors
+    /// [`SpawnError`], with the future, if there is no memory or the executor has all the coroutines it can have.
+    #[inline]
+    pub fn try_spawn<F>(
+        &'static self,
+        future: F,
+        priority: Priority,
+        kind: u16,
+    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let table = self.table();
+        let block = Block::allocate(future, kind, priority.number()).map_err(SpawnError)?;
+        // SAFETY: initialised, as `table` has checked.
+        let hint = unsafe {
+            let platform = (*self.platform.get()).assume_init_ref();
+            (platform.worker)(platform.platform)
+        };
+        loop {
+            // SAFETY: the block is fresh, and only its finish function gives it back.
+            match unsafe { (table.spawn)(self.core(), Block::header(block), hint as u32) } {
+                0 => {
+                    if !self.add_slots(hint) {
+                        // SAFETY: the block was not spawned.
+                        return Err(SpawnError(unsafe { Block::withdraw(block) }));
+                    }
+                }
+                cid => {
+                    return Ok(JoinHandle { block: Some(block), cid: Cid(cid), executor: self, output: PhantomData });
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn add_slots(&'static self, hint: usize) -> bool {
+        // The scheduler writes the whole page, but an allocator may have zeroed ones at hand.
+        let Ok(layout) = Layout::from_size_align(CHUNK_BYTES, 4096) else { return false };
+        // SAFETY: not of size 0.
+        let page = unsafe { alloc_zeroed(layout) };
+        // SAFETY: a fresh page, which is never given back once the scheduler has it.
+        if !page.is_null() && unsafe { (self.table().add_slots)(self.core(), page.cast(), hint as u32) } == entry::OK {
+            return true;
+        }
+        if !page.is_null() {
+            // SAFETY: the scheduler refused it.
+            unsafe { dealloc(page, layout) };
+        }
+        false
+    }
+
+    /// Makes a blocked coroutine ready; one that is ready or running will be polled once more.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn wake(&'static self, cid: Cid) -> Result<(), Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        status(unsafe { (self.table().wake)(self.core(), cid.0) })
+    }
+
+    /// Asks for the end of a coroutine: its future is dropped by a worker, never during a poll.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn cancel(&'static self, cid: Cid) -> Result<(), Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        status(unsafe { (self.table().cancel)(self.core(), cid.0) })
+    }
+
+    /// Changes a coroutine's priority, in whatever state it is. A running one feels it when it is next made ready.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn set_priority(&'static self, cid: Cid, priority: Priority) -> Result<(), Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        status(unsafe { (self.table().set_priority)(self.core(), cid.0, priority.number().into()) })
+    }
+
+    /// A coroutine's priority.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn priority(&'static self, cid: Cid) -> Result<Priority, Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        let priority = unsafe { (self.table().priority)(self.core(), cid.0) };
+        u8::try_from(priority).ok().and_then(Priority::new).ok_or(Stale)
+    }
+
+    /// The kind that a coroutine was spawned with.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn kind(&'static self, cid: Cid) -> Result<u16, Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        let kind = unsafe { (self.table().kind)(self.core(), cid.0) };
+        u16::try_from(kind).map_err(|_| Stale)
+    }
+
+    /// Where a coroutine is, at some moment during the call.
+    ///
+    /// # Errors
+    /// [`Stale`]: it has exited, or never was.
+    pub fn state(&'static self, cid: Cid) -> Result<State, Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        let state = unsafe { (self.table().state)(self.core(), cid.0) };
+        [State::Ready, State::Running, State::Blocked, State::Suspended]
+            .into_iter()
+            .find(|&known| known as i32 == state)
+            .ok_or(Stale)
+    }
+
+    /// The coroutine that calls. `None` outside of a poll.
+    pub fn current(&'static self) -> Option<Cid> {
+        let table = self.table();
+        // SAFETY: initialised, as `table` has checked.
+        let cid = unsafe {
+            let platform = (*self.platform.get()).assume_init_ref();
+            (table.current)(self.core(), (platform.worker)(platform.platform) as u32)
+        };
+        if cid == 0 { None } else { Some(Cid(cid)) }
+    }
+
+    /// The priorities at which something is ready, one bit each, over all workers: a hint by the time it is looked at.
+    pub fn ready(&'static self) -> u64 {
+        self.table();
+        // SAFETY: initialised.
+        let ready = unsafe { *self.ready.get() };
+        ready.map_or(0, |ready| ready.iter().fold(0, |all, word| all | word.0.load(Ordering::Relaxed)))
+    }
+
+    /// What the shard of a worker has counted.
+    pub fn counters(&'static self, worker: usize) -> Counters {
+        let mut counters = Counters::default();
+        // SAFETY: initialised, as `table` has checked.
+        unsafe { (self.table().counters)(self.core(), worker as u32, &mut counters) };
+        counters
+    }
+
+    /// For wakers.
+    ///
+    /// # Safety
+    /// The executor is initialised.
+    #[inline(always)]
+    pub(crate) unsafe fn wake_from_waker(&'static self, cid: u64) {
+        // SAFETY: initialised. A stale cid is no error here: its coroutine has ended, so nobody waits.
+        unsafe { ((*self.table.get()).assume_init_ref().wake)(self.core(), cid) };
+    }
+
+    /// The functions, if they are there.
+    #[inline(always)]
+    fn table(&'static self) -> &'static Table {
+        // Acquire: pairs with the end of `initialise`.
+        if self.phase.load(Ordering::Acquire) != INITIALISED {
+            not_initialised();
+        }
+        // SAFETY: written before the phase.
+        unsafe { (*self.table.get()).assume_init_ref() }
+    }
+
+    fn core(&self) -> *const scheduler::Executor {
+        self.core.get().cast()
+    }
+}
+
+#[cold]
+fn not_initialised() -> ! {
+    panic!("an executor was used before it was initialised")
+}
+
+fn status(status: i32) -> Result<(), Stale> {
+    if status == entry::OK { Ok(()) } else { Err(Stale) }
+}
+
+/// The right to run an executor's coroutines as one of its workers. Dropping it leaves what is in its shard to the others.
+pub struct Worker {
+    executor: &'static Executor,
+    number: usize,
+    frame: &'static Frame,
+    /// It may move to another thread, but not be used by two.
+    not_shared: PhantomData<core::cell::Cell<()>>,
+}
+
+impl Worker {
+    /// Its number.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Polls ready coroutines, most important first, until nothing is ready ([`Outcome::Idle`]: somebody will call
+    /// [`Platform::notify`]) or the attention word is set ([`Outcome::Attention`]).
+    pub fn run(&mut self) -> Outcome {
+        // SAFETY: the executor is initialised; `&mut self` of the only worker of this number excludes another run of it.
+        outcome(unsafe { (self.executor.table().run)(self.executor.core(), self.number as u32, self.frame()) })
+    }
+
+    /// Polls at most one coroutine ([`Outcome::Ran`]); otherwise as [`run`](Self::run).
+    pub fn run_one(&mut self) -> Outcome {
+        // SAFETY: as in `run`.
+        outcome(unsafe { (self.executor.table().run_one)(self.executor.core(), self.number as u32, self.frame()) })
+    }
+
+    fn frame(&self) -> *mut c_void {
+        core::ptr::from_ref(self.frame).cast_mut().cast()
+    }
+}
+
+fn outcome(outcome: u32) -> Outcome {
+    match outcome {
+        0 => Outcome::Idle,
+        1 => Outcome::Attention,
+        _ => Outcome::Ran,
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // SAFETY: the executor is initialised, and the worker does not run.
+        unsafe { (self.executor.table().remove_worker)(self.executor.core(), self.number as u32) };
+        self.frame.release();
+        self.executor.workers.fetch_and(!(1 << self.number), Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Worker").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// Waits for the end of a coroutine and gives its result. Dropping it detaches the coroutine, which goes on.
+///
+/// # Cancellation
+/// Dropping it while awaiting detaches too.
+#[must_use = "dropping a handle detaches the coroutine; say so with `detach`"]
+pub struct JoinHandle<T> {
+    /// `None` after the result was taken.
+    block: Option<NonNull<Block>>,
+    cid: Cid,
+    executor: &'static Executor,
+    output: PhantomData<T>,
+}
+
+// SAFETY: what is shared with the executor is protected by the join state, and the output may be sent.
+unsafe impl<T: Send> Send for JoinHandle<T> {}
+// SAFETY: `&JoinHandle` gives no access to the output.
+unsafe impl<T: Send> Sync for JoinHandle<T> {}
+impl<T> Unpin for JoinHandle<T> {}
+
+impl<T> JoinHandle<T> {
+    /// The coroutine's cid.
+    pub fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// Asks for the end of the coroutine. The handle still gives the result if it was there first, else [`Cancelled`].
+    pub fn cancel(&self) {
+        // A stale cid means that it has ended by itself, so that there is nothing left to cancel.
+        let _ = self.executor.cancel(self.cid);
+    }
+
+    /// Lets the coroutine go on by itself.
+    pub fn detach(self) {}
+
+    /// Whether the coroutine has ended.
+    pub fn is_finished(&self) -> bool {
+        // SAFETY: the handle owns a share of the block while it has the pointer.
+        self.block.is_none_or(|block| unsafe { (*block.as_ptr()).join.is_complete() })
+    }
+
+    /// The handle's last step.
+    fn leave(&mut self, block: NonNull<Block>, taken: bool) {
+        self.block = None;
+        // SAFETY: the handle owns a share of the block, which it gives up here.
+        unsafe {
+            let after: After = (*block.as_ptr()).join.leave(taken);
+            Block::after(block, after);
+        }
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, Cancelled>;
+
+    /// # Panics
+    /// If it is polled again after it gave its result.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let block = self.block.expect("a join handle was polled after it had given its result");
+        // SAFETY: the handle owns a share of the block.
+        match unsafe { (*block.as_ptr()).join.poll(context.waker()) } {
+            Ready::Pending => Poll::Pending,
+            Ready::Cancelled => {
+                self.leave(block, false);
+                Poll::Ready(Err(Cancelled))
+            }
+            Ready::Output => {
+                // SAFETY: the join state says that it is there and ours; the handle forgets the block with it.
+                let output = unsafe { Block::take_output(block) };
+                self.leave(block, true);
+                Poll::Ready(Ok(output))
+            }
+        }
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block {
+            self.leave(block, false);
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("JoinHandle").field(&self.cid).finish()
+    }
+}

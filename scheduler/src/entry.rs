@@ -1,0 +1,220 @@
+//! The scheduler's functions in the shape that the image exports: C types, numbers for errors.
+//!
+//! Each is the [`Executor`] function of the same name. The image gives them the names in [`NAMES`]; `user/c/cops.h` is
+//! their C declaration.
+
+use core::ffi::c_void;
+
+use crate::executor::{Counters, Executor, Header, Hooks, Signals, Stale};
+use crate::{ReadyWord, SHARDS};
+
+/// Version of these functions and of the layouts they use. The major version is in the upper 16 bits; another one means
+/// that a caller must not use the image.
+pub const VERSION: u32 = 1 << 16;
+
+/// The call did what it says.
+pub const OK: i32 = 0;
+/// The cid names no coroutine of this executor.
+pub const STALE: i32 = -1;
+/// The executor has all the slots it can have.
+pub const FULL: i32 = -2;
+
+/// Names of the exported functions, in the order of the Rust binding's table.
+pub const NAMES: [&str; 19] = [
+    "cops_scheduler_version",
+    "cops_executor_size",
+    "cops_executor_init",
+    "cops_add_slots",
+    "cops_add_worker",
+    "cops_remove_worker",
+    "cops_spawn",
+    "cops_wake",
+    "cops_cancel",
+    "cops_set_priority",
+    "cops_priority",
+    "cops_kind",
+    "cops_state",
+    "cops_current",
+    "cops_suspend",
+    "cops_resume",
+    "cops_run",
+    "cops_run_one",
+    "cops_counters",
+];
+
+fn status(result: Result<(), Stale>) -> i32 {
+    match result {
+        Ok(()) => OK,
+        Err(Stale) => STALE,
+    }
+}
+
+/// Gives [`VERSION`].
+pub extern "C" fn version() -> u32 {
+    VERSION
+}
+
+/// Gives the bytes that an executor needs; it must be aligned to 128.
+pub extern "C" fn executor_size() -> usize {
+    size_of::<Executor>()
+}
+
+/// See [`Executor::initialise`].
+///
+/// # Safety
+/// As there; `hooks` points to hooks, which are copied.
+pub unsafe extern "C" fn executor_init(
+    executor: *mut Executor,
+    ready: *const [ReadyWord; SHARDS],
+    hooks: *const Hooks,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { Executor::initialise(executor, ready, *hooks) }
+}
+
+/// See [`Executor::add_slots`]; gives [`OK`] or [`FULL`].
+///
+/// # Safety
+/// As there; `executor` was initialised.
+pub unsafe extern "C" fn add_slots(executor: *const Executor, page: *mut c_void, hint: u32) -> i32 {
+    // SAFETY: the caller's promise.
+    match unsafe { (*executor).add_slots(page, hint as usize) } {
+        Ok(()) => OK,
+        Err(crate::Full) => FULL,
+    }
+}
+
+/// See [`Executor::add_worker`].
+///
+/// # Safety
+/// As there; `executor` was initialised; `signals` points to signals, which are copied.
+pub unsafe extern "C" fn add_worker(executor: *const Executor, worker: u32, signals: *const Signals) {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).add_worker(worker as usize, *signals) }
+}
+
+/// See [`Executor::remove_worker`].
+///
+/// # Safety
+/// `executor` was initialised; the worker does not run.
+pub unsafe extern "C" fn remove_worker(executor: *const Executor, worker: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).remove_worker(worker as usize) }
+}
+
+/// See [`Executor::spawn`]; gives the cid, or 0 if slots are needed.
+///
+/// # Safety
+/// As there; `executor` was initialised.
+pub unsafe extern "C" fn spawn(executor: *const Executor, header: *mut Header, hint: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).spawn(header, hint as usize) }.unwrap_or(0)
+}
+
+/// See [`Executor::wake`]; gives [`OK`] or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn wake(executor: *const Executor, cid: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    status(unsafe { (*executor).wake(cid) })
+}
+
+/// See [`Executor::cancel`]; gives [`OK`] or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn cancel(executor: *const Executor, cid: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    status(unsafe { (*executor).cancel(cid) })
+}
+
+/// See [`Executor::set_priority`]; gives [`OK`] or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn set_priority(executor: *const Executor, cid: u64, priority: u32) -> i32 {
+    // SAFETY: the caller's promise.
+    status(unsafe { (*executor).set_priority(cid, priority.min(u8::MAX.into()) as u8) })
+}
+
+/// See [`Executor::priority`]; gives the number, or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn priority(executor: *const Executor, cid: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).priority(cid) }.map_or(STALE, i32::from)
+}
+
+/// See [`Executor::kind`]; gives the kind, or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn kind(executor: *const Executor, cid: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).kind(cid) }.map_or(STALE, i32::from)
+}
+
+/// See [`Executor::state`]; gives the number of a [`State`](crate::State), or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn state(executor: *const Executor, cid: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).state(cid) }.map_or(STALE, |state| state as i32)
+}
+
+/// See [`Executor::current`]; gives the cid, or 0.
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn current(executor: *const Executor, worker: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).current(worker as usize) }.unwrap_or(0)
+}
+
+/// See [`Executor::suspend`]; gives the cid, or 0.
+///
+/// # Safety
+/// `executor` was initialised; the call comes from the worker, inside a poll.
+pub unsafe extern "C" fn suspend(executor: *const Executor, worker: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).suspend(worker as usize) }.unwrap_or(0)
+}
+
+/// See [`Executor::resume`]; gives [`OK`] or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn resume(executor: *const Executor, cid: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    status(unsafe { (*executor).resume(cid) })
+}
+
+/// See [`Executor::run`]; gives the number of an [`Outcome`](crate::Outcome).
+///
+/// # Safety
+/// As there; `executor` was initialised.
+pub unsafe extern "C" fn run(executor: *const Executor, worker: u32, frame: *mut c_void) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).run(worker as usize, frame) as u32 }
+}
+
+/// See [`Executor::run_one`]; gives the number of an [`Outcome`](crate::Outcome).
+///
+/// # Safety
+/// As there; `executor` was initialised.
+pub unsafe extern "C" fn run_one(executor: *const Executor, worker: u32, frame: *mut c_void) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).run_one(worker as usize, frame) as u32 }
+}
+
+/// See [`Executor::counters`].
+///
+/// # Safety
+/// `executor` was initialised; `counters` is valid for a write.
+pub unsafe extern "C" fn counters(executor: *const Executor, shard: u32, counters: *mut Counters) {
+    // SAFETY: the caller's promise.
+    unsafe { counters.write((*executor).counters(shard as usize)) }
+}

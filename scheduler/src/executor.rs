@@ -1,0 +1,960 @@
+//! The executor: shards, slots, and everything but running.
+//!
+//! # Who may touch what
+//!
+//! | field | protected by |
+//! |---|---|
+//! | a shard's lists, `free` list, `sleepers`, `wakes`, its ready bitmap (writes) | the shard's lock |
+//! | a shard's ready bitmap (reads), running word, `current`, `polls`, `steals`, `spins` | atomic; written by the worker, or under the lock |
+//! | a shard's `signals` | written by `add_worker`, read by the worker's `run`: one after the other, as the caller promises |
+//! | a slot's word | atomic; see [`crate::state`] |
+//! | a slot's header pointer | written by whoever takes or frees the slot, under a shard's lock; read by whoever made the coroutine ready |
+//! | a header's links | the lock of the coroutine's shard |
+//! | `idle`, `shards`, `chunks`, `directory` | atomic |
+//!
+//! No two shard locks are ever waited for together: whoever holds one only *tries* another. So there is no deadlock, and
+//! no lock order to keep.
+
+use core::ffi::c_void;
+
+use crate::state::{self, AWAKE, CANCELLED, FREE, HELD, NOT_BLOCKED, SUSPENDED, WOKEN};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put, spin};
+use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
+
+/// Polls a coroutine; answers one of [`PENDING`], [`DONE`], [`YIELDED`].
+///
+/// `frame` is what the caller gave to `run`: something of its own for each stack that polls.
+pub type Poll = unsafe extern "C" fn(header: *mut Header, frame: *mut c_void) -> u32;
+/// Takes a control block back: the executor will never touch it again. `outcome` is one of [`COMPLETED`], [`CANCELLED_OUTCOME`].
+pub type Finish = unsafe extern "C" fn(header: *mut Header, outcome: u32);
+
+/// Answer of a poll: wait until somebody wakes it.
+pub const PENDING: u32 = 0;
+/// Answer of a poll: it has ended.
+pub const DONE: u32 = 1;
+/// Answer of a poll: others first, then poll it again.
+pub const YIELDED: u32 = 2;
+
+/// Outcome of a coroutine whose poll answered [`DONE`].
+pub const COMPLETED: u32 = 0;
+/// Outcome of a coroutine that was cancelled: its poll will not be called again.
+pub const CANCELLED_OUTCOME: u32 = 1;
+
+/// A place in a circular list.
+#[repr(C)]
+pub struct Link {
+    next: Plain<*const Link>,
+    previous: Plain<*const Link>,
+}
+
+impl Link {
+    fn unlinked() -> Link {
+        Link { next: Plain::new(core::ptr::null()), previous: Plain::new(core::ptr::null()) }
+    }
+}
+
+/// The control block of a coroutine, in memory of the caller, at a fixed address from `spawn` until `finish` is called.
+///
+/// The caller fills in `poll`, `finish`, `kind` and `priority`, the rest is the executor's.
+#[repr(C)]
+pub struct Header {
+    pub(crate) link: Link,
+    pub(crate) slot: Plain<*const Slot>,
+    pub(crate) cid: Plain<u64>,
+    pub(crate) poll: Poll,
+    pub(crate) finish: Finish,
+    kind: u16,
+    priority: u8,
+}
+
+impl Header {
+    /// A control block for a coroutine that is not spawned yet.
+    ///
+    /// `kind` means nothing to the scheduler. A `priority` of 64 or more counts as 63.
+    pub fn new(poll: Poll, finish: Finish, kind: u16, priority: u8) -> Header {
+        Header {
+            link: Link::unlinked(),
+            slot: Plain::new(core::ptr::null()),
+            cid: Plain::new(0),
+            poll,
+            finish,
+            kind,
+            priority,
+        }
+    }
+
+    /// The cid that `spawn` gave, 0 before.
+    ///
+    /// # Safety
+    /// No `spawn` of this header runs at the same time.
+    pub unsafe fn cid(&self) -> u64 {
+        // SAFETY: only spawn writes it, and the caller excludes that.
+        unsafe { self.cid.get() }
+    }
+}
+
+/// One place for a coroutine: its state, and where its control block is.
+#[repr(C)]
+pub struct Slot {
+    pub(crate) word: AtomicU64,
+    /// The header; in a free slot, the next free slot.
+    pub(crate) header: Plain<*const c_void>,
+}
+
+/// Functions of the caller that the executor calls, never while it holds a lock.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Hooks {
+    /// Given to each of them.
+    pub context: *mut c_void,
+    /// Make this worker, which had found nothing to do, call `run` again.
+    pub notify: Option<unsafe extern "C" fn(context: *mut c_void, worker: u32)>,
+    /// The completion counters of this worker differ: take the completions and wake their coroutines.
+    pub completions: Option<unsafe extern "C" fn(context: *mut c_void, worker: u32)>,
+    /// Continue a coroutine that was suspended inside a poll, on its own stack. Returns when this stack is used again.
+    pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header)>,
+    /// A lock has been busy for long, so its holder probably has no processor: give it yours.
+    pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
+}
+
+impl Hooks {
+    /// No hook at all: enough for one worker whose caller knows when to run.
+    pub const NONE: Hooks =
+        Hooks { context: core::ptr::null_mut(), notify: None, completions: None, resume: None, relax: None };
+}
+
+/// Words that a worker looks at before each take. A null pointer means that there is nothing to look at.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Signals {
+    /// Not 0: return from `run` with [`Outcome::Attention`].
+    pub attention: *const AtomicU64,
+    /// Counts completions that were posted.
+    pub completion_tail: *const AtomicU64,
+    /// Counts completions that were taken.
+    pub completion_head: *const AtomicU64,
+}
+
+impl Signals {
+    /// Nothing to look at.
+    pub const NONE: Signals = Signals {
+        attention: core::ptr::null(),
+        completion_tail: core::ptr::null(),
+        completion_head: core::ptr::null(),
+    };
+}
+
+/// Why `run` returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Outcome {
+    /// Nothing is ready. The worker will be notified.
+    Idle = 0,
+    /// The attention word is not 0.
+    Attention = 1,
+    /// One coroutine was polled (`run_one` only).
+    Ran = 2,
+}
+
+/// The cid names no coroutine of this executor: it has exited, or never was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale;
+
+/// Why a coroutine was not spawned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpawnError {
+    /// Give the executor memory with `add_slots`, then try again.
+    NeedSlots,
+}
+
+/// The executor already has all the slots it can ever have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Where a coroutine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// In a ready list.
+    Ready = 1,
+    /// Being polled.
+    Running = 2,
+    /// Waiting for a wake.
+    Blocked = 3,
+    /// Interrupted inside a poll, with a stack.
+    Suspended = 4,
+}
+
+/// What a shard has counted since the executor was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    /// Polls by its worker.
+    pub polls: u64,
+    /// Blocked coroutines that became ready in it.
+    pub wakes: u64,
+    /// Coroutines its worker took from other shards.
+    pub steals: u64,
+    /// Turns spent waiting for its lock.
+    pub spins: u64,
+}
+
+/// What belongs to one worker.
+#[repr(C, align(128))]
+pub(crate) struct Shard {
+    lock: AtomicU32,
+    /// Workers that may have found this shard empty and sleep since.
+    sleepers: Plain<u32>,
+    free: Plain<*const Slot>,
+    wakes: AtomicU64,
+    spins: AtomicU64,
+    pub(crate) polls: AtomicU64,
+    pub(crate) steals: AtomicU64,
+    /// The cid that the worker polls, or 0.
+    pub(crate) current: AtomicU64,
+    pub(crate) signals: Plain<Signals>,
+}
+
+/// The executor, in memory of the caller. It must not move.
+#[repr(C, align(128))]
+pub struct Executor {
+    ready: *const [ReadyWord; SHARDS],
+    pub(crate) hooks: Hooks,
+    /// Shards that may hold coroutines: 0, and each that ever had a worker.
+    pub(crate) shards: AtomicU32,
+    /// Workers that found nothing and returned.
+    pub(crate) idle: AtomicU32,
+    chunks: AtomicU32,
+    /// Always 0: what signals that are not there point to.
+    zero: AtomicU64,
+    shards_memory: [Shard; SHARDS],
+    lists: [[Link; PRIORITIES]; SHARDS],
+    directory: [AtomicPtr<Slot>; CHUNKS],
+}
+
+// SAFETY: the table at the top of this file says what keeps the accesses to each field apart.
+unsafe impl Sync for Executor {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Executor {}
+
+impl Executor {
+    /// Makes an executor in `memory`, with one shard and no worker.
+    ///
+    /// # Safety
+    /// `memory` is valid for writes, aligned, and nobody uses it yet; it stays where it is for as long as the executor is
+    /// used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever thread
+    /// calls the executor.
+    pub unsafe fn initialise(memory: *mut Executor, ready: *const [ReadyWord; SHARDS], hooks: Hooks) {
+        // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
+        unsafe {
+            put(&raw mut (*memory).ready, ready);
+            put(&raw mut (*memory).hooks, hooks);
+            put(&raw mut (*memory).shards, AtomicU32::new(1));
+            put(&raw mut (*memory).idle, AtomicU32::new(0));
+            put(&raw mut (*memory).chunks, AtomicU32::new(0));
+            put(&raw mut (*memory).zero, AtomicU64::new(0));
+            let zero = &raw const (*memory).zero;
+            for index in 0..SHARDS {
+                put(
+                    (&raw mut (*memory).shards_memory).cast::<Shard>().add(index),
+                    Shard {
+                        lock: AtomicU32::new(0),
+                        sleepers: Plain::new(0),
+                        free: Plain::new(core::ptr::null()),
+                        wakes: AtomicU64::new(0),
+                        spins: AtomicU64::new(0),
+                        polls: AtomicU64::new(0),
+                        steals: AtomicU64::new(0),
+                        current: AtomicU64::new(0),
+                        signals: Plain::new(Signals { attention: zero, completion_tail: zero, completion_head: zero }),
+                    },
+                );
+            }
+            let lists = (&raw mut (*memory).lists).cast::<Link>();
+            for index in 0..SHARDS * PRIORITIES {
+                let link = lists.add(index);
+                put(link, Link { next: Plain::new(link), previous: Plain::new(link) });
+            }
+            let directory = (&raw mut (*memory).directory).cast::<AtomicPtr<Slot>>();
+            for index in 0..CHUNKS {
+                put(directory.add(index), AtomicPtr::new(core::ptr::null_mut()));
+            }
+        }
+    }
+
+    /// Gives the executor places for [`SLOTS_IN_CHUNK`] more coroutines.
+    ///
+    /// # Errors
+    /// [`Full`]: it has [`CHUNKS`] chunks already; `memory` was not touched.
+    ///
+    /// # Safety
+    /// `memory` is valid for writes of [`CHUNK_BYTES`](crate::CHUNK_BYTES), aligned to 16, unused, and stays the
+    /// executor's for as long as that is used.
+    pub unsafe fn add_slots(&self, memory: *mut c_void, hint: usize) -> Result<(), Full> {
+        let slots = memory.cast::<Slot>();
+        let mut chunk = self.chunks.load(Ordering::Relaxed);
+        loop {
+            if chunk as usize >= CHUNKS {
+                return Err(Full);
+            }
+            // Relaxed: only the number matters; the chunk itself is published by the directory and by the free list.
+            match self.chunks.compare_exchange(chunk, chunk + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => chunk = now,
+            }
+        }
+        for place in 0..SLOTS_IN_CHUNK {
+            // SAFETY: inside the caller's chunk.
+            let (slot, next) = unsafe { (slots.add(place), slots.add(place + 1)) };
+            let index = chunk * SLOTS_IN_CHUNK as u32 + place as u32;
+            // SAFETY: as above; nobody knows the chunk yet.
+            unsafe {
+                put(slot, Slot { word: AtomicU64::new(state::free(index, 1)), header: Plain::new(next.cast()) });
+            }
+        }
+        if let Some(place) = self.directory.get(chunk as usize) {
+            // Release: whoever finds the chunk by a cid finds its words written. (Spawn finds it under the lock.)
+            place.store(slots, Ordering::Release);
+        }
+        let shard = self.shard_for(hint);
+        self.lock(shard);
+        // SAFETY: the last slot is in the chunk and the free list is ours, as we have the lock.
+        unsafe {
+            (*slots.add(SLOTS_IN_CHUNK - 1)).header.set(self.shard(shard).free.get().cast());
+            self.shard(shard).free.set(slots);
+        }
+        self.unlock(shard);
+        Ok(())
+    }
+
+    /// Announces a worker, from whose shard others may take from now on.
+    ///
+    /// # Safety
+    /// The signals' words outlive the worker, and the worker does not run at the same time.
+    pub unsafe fn add_worker(&self, worker: usize, signals: Signals) {
+        let worker = worker & (SHARDS - 1);
+        let or_zero = |word: *const AtomicU64| if word.is_null() { &raw const self.zero } else { word };
+        // SAFETY: the worker does not run, so nobody reads the signals.
+        unsafe {
+            self.shard(worker).signals.set(Signals {
+                attention: or_zero(signals.attention),
+                completion_tail: or_zero(signals.completion_tail),
+                completion_head: or_zero(signals.completion_head),
+            });
+        }
+        if self.shards.fetch_or(1 << worker, Ordering::AcqRel) & 1 << worker == 0 {
+            // A worker that goes to sleep at this moment either sees the new shard, and leaves its mark in it, or we see
+            // the worker. Each side writes its own word and then reads the other's, which only fences can order.
+            fence(Ordering::SeqCst);
+            let idle = self.idle.load(Ordering::Relaxed);
+            self.lock(worker);
+            // SAFETY: we have the lock.
+            unsafe { self.shard(worker).sleepers.set(self.shard(worker).sleepers.get() | idle) };
+            self.unlock(worker);
+        }
+    }
+
+    /// Says that a worker will not run any more, until `add_worker` is called again. Others take what is in its shard.
+    ///
+    /// The worker must not be inside `run`.
+    pub fn remove_worker(&self, worker: usize) {
+        let worker = worker & (SHARDS - 1);
+        self.idle.fetch_and(!(1 << worker), Ordering::AcqRel);
+        // It may have been notified of work that it will never look at, so pass that on.
+        if (0..SHARDS).any(|shard| self.ready(shard).0.load(Ordering::Relaxed) != 0) {
+            self.notify_one(worker);
+        }
+    }
+
+    /// Makes a coroutine, ready at once, and gives its cid. `hint` is the worker that probably calls.
+    ///
+    /// # Errors
+    /// [`SpawnError::NeedSlots`]: nothing has changed.
+    ///
+    /// # Safety
+    /// `header` was initialised and is not in use; it stays valid and in place until its `finish` is called; its functions
+    /// may be called on any worker.
+    #[inline]
+    pub unsafe fn spawn(&self, header: *mut Header, hint: usize) -> Result<u64, SpawnError> {
+        let shard = self.shard_for(hint);
+        self.lock(shard);
+        // SAFETY: we have the lock.
+        let mut slot = unsafe { self.shard(shard).free.get() };
+        if slot.is_null() {
+            slot = self.free_slot_elsewhere(shard);
+            if slot.is_null() {
+                self.unlock(shard);
+                return Err(SpawnError::NeedSlots);
+            }
+        }
+        // SAFETY: the slot is free and in the free list, whose lock we have, so nobody else uses it; the caller says that
+        // the header is fresh.
+        unsafe {
+            self.shard(shard).free.set((*slot).header.get().cast());
+            let word = (*slot).word.load(Ordering::Relaxed);
+            let priority = ((*header).priority as usize).min(PRIORITIES - 1);
+            let cid = word & !u64::from(u32::MAX) | u64::from(state::index_of_free(word));
+            (*slot).header.set(header.cast_const().cast());
+            (*header).slot.set(slot);
+            (*header).cid.set(cid);
+            (*slot).word.store(state::spawned(word, (*header).kind, priority, shard), Ordering::Release);
+            self.link(shard, priority, header);
+            self.publish(shard, priority);
+            self.unlock_and_notify(shard);
+            Ok(cid)
+        }
+    }
+
+    /// Takes the free slots of another shard for this one, which is locked and has none; gives the first, or null.
+    #[cold]
+    #[inline(never)]
+    fn free_slot_elsewhere(&self, shard: usize) -> *const Slot {
+        let shards = self.shards.load(Ordering::Relaxed);
+        for other in 0..SHARDS {
+            if other != shard && shards & 1 << other != 0 && self.try_lock(other) {
+                // SAFETY: we have both locks. The second was only tried, so nobody waits in a circle.
+                let slots = unsafe {
+                    let slots = self.shard(other).free.get();
+                    self.shard(other).free.set(core::ptr::null());
+                    self.shard(shard).free.set(slots);
+                    slots
+                };
+                self.unlock(other);
+                if !slots.is_null() {
+                    return slots;
+                }
+            }
+        }
+        core::ptr::null()
+    }
+
+    /// Makes a blocked coroutine ready; one that is ready, running or suspended will be polled once more.
+    ///
+    /// What the caller wrote before is seen by that poll.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
+    #[inline]
+    pub fn wake(&self, cid: u64) -> Result<(), Stale> {
+        let slot = self.slot(cid)?;
+        let mut word = slot.word.load(Ordering::Relaxed);
+        loop {
+            if !state::same_generation(word, cid) {
+                return Err(Stale);
+            }
+            if word & NOT_BLOCKED != 0 {
+                if word & FREE != 0 {
+                    return Err(Stale);
+                }
+                // Also when WOKEN is set already: this is what hands our writes to the poll.
+                match slot.word.compare_exchange(word, word | WOKEN, Ordering::Release, Ordering::Relaxed) {
+                    Ok(_) => return Ok(()),
+                    Err(now) => word = now,
+                }
+            } else {
+                match self.make_ready(slot, word, HELD) {
+                    Ok(()) => return Ok(()),
+                    Err(now) => word = now,
+                }
+            }
+        }
+    }
+
+    /// From blocked to ready, if the word is still what it was; otherwise gives the new word.
+    #[inline(always)]
+    fn make_ready(&self, slot: &Slot, word: u64, add: u64) -> Result<(), u64> {
+        let shard = state::shard(word);
+        self.lock(shard);
+        match slot.word.compare_exchange(word, word | add, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => {
+                let priority = state::priority(word);
+                let wakes = &self.shard(shard).wakes;
+                wakes.store(wakes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                // SAFETY: the exchange made us its one holder, we have the lock of its shard, and the header exists until
+                // a worker takes it from the list.
+                unsafe {
+                    self.link(shard, priority, slot.header.get().cast());
+                    self.publish(shard, priority);
+                    self.unlock_and_notify(shard);
+                }
+                Ok(())
+            }
+            Err(now) => {
+                self.unlock(shard);
+                Err(now)
+            }
+        }
+    }
+
+    /// Asks for the end of a coroutine. It will not be polled again after a poll that is going on now; its `finish` is
+    /// called with [`CANCELLED_OUTCOME`], by a worker. A poll that is going on may still complete it normally.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn cancel(&self, cid: u64) -> Result<(), Stale> {
+        let slot = self.slot(cid)?;
+        let mut word = slot.word.load(Ordering::Relaxed);
+        loop {
+            if !state::same_generation(word, cid) || word & FREE != 0 {
+                return Err(Stale);
+            }
+            let attempt = if word & NOT_BLOCKED != 0 {
+                slot.word.compare_exchange(word, word | CANCELLED, Ordering::Release, Ordering::Relaxed).map(|_| ())
+            } else {
+                self.make_ready(slot, word, HELD | CANCELLED)
+            };
+            match attempt {
+                Ok(()) => return Ok(()),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Changes a coroutine's priority: a ready one moves to the end of its new list at once, a blocked or running one is
+    /// linked there when it becomes ready. Numbers from 64 on count as 63.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn set_priority(&self, cid: u64, priority: u8) -> Result<(), Stale> {
+        let priority = (priority as usize).min(PRIORITIES - 1);
+        let slot = self.slot(cid)?;
+        let mut word = slot.word.load(Ordering::Relaxed);
+        loop {
+            if !state::same_generation(word, cid) || word & FREE != 0 {
+                return Err(Stale);
+            }
+            if state::priority(word) == priority {
+                return Ok(());
+            }
+            let new = state::with_priority(word, priority);
+            match slot.word.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+        if word & AWAKE == 0 {
+            return Ok(());
+        }
+        // It was held, so it may be linked at the old priority. If it has left this shard since, or was linked since, the
+        // one who did that read the new priority.
+        let shard = state::shard(word);
+        self.lock(shard);
+        self.if_linked(slot, cid, shard, |header| {
+            let now = state::priority(slot.word.load(Ordering::Relaxed));
+            // SAFETY: it is linked in this shard, whose lock we have.
+            unsafe {
+                self.unlink(shard, header);
+                self.link(shard, now, header);
+            }
+            self.publish(shard, now);
+        });
+        self.unlock(shard);
+        Ok(())
+    }
+
+    /// Calls `then` if the coroutine is linked in a list of this shard, whose lock the caller has; says whether it is.
+    fn if_linked(&self, slot: &Slot, cid: u64, shard: usize, then: impl FnOnce(*const Header)) -> bool {
+        let word = slot.word.load(Ordering::Relaxed);
+        if !state::same_generation(word, cid) || word & FREE != 0 || word & AWAKE == 0 || state::shard(word) != shard {
+            return false;
+        }
+        // SAFETY: invariant Alive.
+        let (header, linked) = unsafe {
+            let header = slot.header.get().cast::<Header>();
+            (header, !(*header).link.next.get().is_null())
+        };
+        if linked {
+            then(header);
+        }
+        linked
+    }
+
+    /// Where a coroutine is, at some moment during the call.
+    ///
+    /// # Errors
+    /// [`Stale`]: it has exited, or never was.
+    pub fn state(&self, cid: u64) -> Result<State, Stale> {
+        let slot = self.slot(cid)?;
+        loop {
+            let word = slot.word.load(Ordering::Acquire);
+            if !state::same_generation(word, cid) || word & FREE != 0 {
+                return Err(Stale);
+            }
+            if word & (SUSPENDED | HELD) == SUSPENDED {
+                return Ok(State::Suspended);
+            }
+            if word & AWAKE == 0 {
+                return Ok(State::Blocked);
+            }
+            let shard = state::shard(word);
+            self.lock(shard);
+            let linked = self.if_linked(slot, cid, shard, |_| ());
+            // Relaxed: it was held at the beginning; if it still is, in the same shard, it was not linked elsewhere.
+            let same = slot.word.load(Ordering::Relaxed);
+            self.unlock(shard);
+            if linked {
+                return Ok(State::Ready);
+            }
+            if state::same_generation(same, cid) && same & AWAKE != 0 && state::shard(same) == shard {
+                return Ok(State::Running);
+            }
+        }
+    }
+
+    /// A coroutine's priority.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn priority(&self, cid: u64) -> Result<u8, Stale> {
+        self.word(cid).map(|word| state::priority(word) as u8)
+    }
+
+    /// The kind that a coroutine was spawned with.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn kind(&self, cid: u64) -> Result<u16, Stale> {
+        self.word(cid).map(state::kind)
+    }
+
+    /// The cid that a worker polls at this moment; `None` outside a poll.
+    pub fn current(&self, worker: usize) -> Option<u64> {
+        match self.shard(worker).current.load(Ordering::Relaxed) {
+            0 => None,
+            cid => Some(cid),
+        }
+    }
+
+    /// What a shard has counted.
+    pub fn counters(&self, shard: usize) -> Counters {
+        let shard = self.shard(shard);
+        Counters {
+            polls: shard.polls.load(Ordering::Relaxed),
+            wakes: shard.wakes.load(Ordering::Relaxed),
+            steals: shard.steals.load(Ordering::Relaxed),
+            spins: shard.spins.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Marks the coroutine that `worker` polls as suspended: its poll was interrupted and its stack is put aside. The
+    /// worker may then run others on another stack. Gives its cid; `None` outside a poll.
+    ///
+    /// Wakes are remembered but do not make it ready; [`resume`](Self::resume) does, and the next take calls the `resume`
+    /// hook on the same worker, because the interrupted poll returns into the `run` of that worker.
+    ///
+    /// # Safety
+    /// The caller is the worker itself, in an interruption of the poll.
+    pub unsafe fn suspend(&self, worker: usize) -> Option<u64> {
+        let worker = worker & (SHARDS - 1);
+        let cid = self.current(worker)?;
+        let slot = self.slot(cid).ok()?;
+        slot.word.fetch_add(SUSPENDED - HELD, Ordering::Release);
+        self.shard(worker).current.store(0, Ordering::Relaxed);
+        self.ready(worker).1.store(0, Ordering::Relaxed);
+        Some(cid)
+    }
+
+    /// Makes a suspended coroutine ready again. One that is not suspended stays as it is.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn resume(&self, cid: u64) -> Result<(), Stale> {
+        let slot = self.slot(cid)?;
+        let mut word = slot.word.load(Ordering::Relaxed);
+        loop {
+            if !state::same_generation(word, cid) || word & FREE != 0 {
+                return Err(Stale);
+            }
+            if word & (SUSPENDED | HELD) != SUSPENDED {
+                return Ok(());
+            }
+            match self.make_ready(slot, word, HELD) {
+                Ok(()) => return Ok(()),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    // ---- what run and the functions above are made of ----
+
+    #[inline(always)]
+    fn slot(&self, cid: u64) -> Result<&Slot, Stale> {
+        let index = cid as u32 as usize;
+        let Some(chunk) = self.directory.get(index / SLOTS_IN_CHUNK) else { return Err(Stale) };
+        // Acquire: pairs with `add_slots`, for cids that did not come from a spawn.
+        let chunk = chunk.load(Ordering::Acquire);
+        if chunk.is_null() {
+            return Err(Stale);
+        }
+        // SAFETY: a chunk has that many slots and stays for as long as the executor.
+        Ok(unsafe { &*chunk.add(index % SLOTS_IN_CHUNK) })
+    }
+
+    fn word(&self, cid: u64) -> Result<u64, Stale> {
+        let word = self.slot(cid)?.word.load(Ordering::Relaxed);
+        if !state::same_generation(word, cid) || word & FREE != 0 { Err(Stale) } else { Ok(word) }
+    }
+
+    /// The shard of this worker, or one that is looked at if that never had a worker.
+    #[inline(always)]
+    fn shard_for(&self, hint: usize) -> usize {
+        let hint = hint & (SHARDS - 1);
+        if self.shards.load(Ordering::Relaxed) & 1 << hint != 0 { hint } else { 0 }
+    }
+
+    // The masks in these three change nothing: they let the compiler leave out its checks of the indexes, whose panics
+    // would bring writable data into the image.
+
+    #[inline(always)]
+    pub(crate) fn ready(&self, shard: usize) -> &ReadyWord {
+        // SAFETY: valid since `initialise`, as the caller promised there.
+        unsafe { &(*self.ready)[shard & (SHARDS - 1)] }
+    }
+
+    #[inline(always)]
+    pub(crate) fn shard(&self, shard: usize) -> &Shard {
+        &self.shards_memory[shard & (SHARDS - 1)]
+    }
+
+    #[inline(always)]
+    pub(crate) fn list(&self, shard: usize, priority: usize) -> *const Link {
+        &self.lists[shard & (SHARDS - 1)][priority & (PRIORITIES - 1)]
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self, shard: usize) -> bool {
+        self.shard(shard).lock.swap(1, Ordering::Acquire) == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self, shard: usize) {
+        if !self.try_lock(shard) {
+            self.lock_slowly(shard);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self, shard: usize) {
+        let mut spins = 0;
+        loop {
+            while self.shard(shard).lock.load(Ordering::Relaxed) != 0 {
+                spin();
+                spins += 1;
+                if spins & 0xff == 0
+                    && let Some(relax) = self.hooks.relax
+                {
+                    // SAFETY: the caller of `initialise` allowed it.
+                    unsafe { relax(self.hooks.context) };
+                }
+            }
+            if self.try_lock(shard) {
+                break;
+            }
+        }
+        let counter = &self.shard(shard).spins;
+        counter.store(counter.load(Ordering::Relaxed) + spins, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn unlock(&self, shard: usize) {
+        self.shard(shard).lock.store(0, Ordering::Release);
+    }
+
+    /// Unlocks; and if a worker sleeps that relied on this shard being empty, wakes one.
+    ///
+    /// # Safety
+    /// The caller has the lock.
+    #[inline(always)]
+    unsafe fn unlock_and_notify(&self, shard: usize) {
+        // SAFETY: the lock protects it.
+        let sleepers = unsafe { self.shard(shard).sleepers.get() };
+        if sleepers != 0 {
+            // SAFETY: as above.
+            unsafe { self.unlock_with_sleepers(shard, sleepers) };
+        } else {
+            self.unlock(shard);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn unlock_with_sleepers(&self, shard: usize, sleepers: u32) {
+        // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
+        // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
+        let sleepers = sleepers & self.idle.load(Ordering::Relaxed);
+        // SAFETY: the caller has the lock.
+        unsafe { self.shard(shard).sleepers.set(sleepers) };
+        self.unlock(shard);
+        if sleepers != 0 {
+            self.notify_one(shard);
+        }
+    }
+
+    /// Claims one idle worker, this one if possible, and notifies it.
+    #[cold]
+    fn notify_one(&self, preferred: usize) {
+        loop {
+            let idle = self.idle.load(Ordering::Relaxed);
+            if idle == 0 {
+                return;
+            }
+            let worker = if idle & 1 << preferred != 0 { preferred } else { idle.trailing_zeros() as usize };
+            if self.notify_if_idle(worker) {
+                return;
+            }
+        }
+    }
+
+    /// Claims this worker if it is idle, and notifies it.
+    pub(crate) fn notify_if_idle(&self, worker: usize) -> bool {
+        // AcqRel: the claim is a link between the worker's last look and the notification.
+        if self.idle.fetch_and(!(1 << worker), Ordering::AcqRel) & 1 << worker == 0 {
+            return false;
+        }
+        if let Some(notify) = self.hooks.notify {
+            // SAFETY: the caller of `initialise` allowed it; no lock is held.
+            unsafe { notify(self.hooks.context, worker as u32) };
+        }
+        true
+    }
+
+    /// Puts a header at the end of a list.
+    ///
+    /// # Safety
+    /// The caller has the shard's lock and is the header's holder; the header is in no list.
+    #[inline(always)]
+    pub(crate) unsafe fn link(&self, shard: usize, priority: usize, header: *const Header) {
+        let list = self.list(shard, priority);
+        // SAFETY: the list's links are the lock's, and so are those of the headers in it.
+        unsafe {
+            let link = header.cast::<Link>();
+            let last = (*list).previous.get();
+            (*link).next.set(list);
+            (*link).previous.set(last);
+            (*last).next.set(link);
+            (*list).previous.set(link);
+        }
+    }
+
+    /// Removes a header from the list it is in, wherever it stands there.
+    ///
+    /// # Safety
+    /// The caller has the shard's lock; the header is in one of its lists.
+    unsafe fn unlink(&self, shard: usize, header: *const Header) {
+        // SAFETY: as for `link`.
+        unsafe {
+            let link = header.cast::<Link>();
+            let (next, previous) = ((*link).next.get(), (*link).previous.get());
+            (*previous).next.set(next);
+            (*next).previous.set(previous);
+            (*link).next.set(core::ptr::null());
+            if next == previous {
+                // Only the list's own link can be both: the list is empty now, and the link's place says which it is.
+                let priority = next.offset_from(self.list(shard, 0)) as usize;
+                let ready = &self.ready(shard).0;
+                ready.store(ready.load(Ordering::Relaxed) & !(1 << priority), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Sets a priority's bit in the shard's bitmap, whose lock the caller has.
+    #[inline(always)]
+    pub(crate) fn publish(&self, shard: usize, priority: usize) {
+        let ready = &self.ready(shard).0;
+        let bitmap = ready.load(Ordering::Relaxed);
+        let with = bitmap | 1 << priority;
+        if with != bitmap {
+            // Relaxed: a reader without the lock takes it as a hint; with the lock, the lock orders it.
+            ready.store(with, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the first header of a list, which is not empty; says whether the list is empty now.
+    ///
+    /// # Safety
+    /// The caller has the lock of the list's shard.
+    #[inline(always)]
+    pub(crate) unsafe fn take_first(&self, list: *const Link) -> (*const Header, bool) {
+        // SAFETY: as for `link`; the list is not empty, so its next is a header's link, which stands at its beginning.
+        unsafe {
+            let link = (*list).next.get();
+            let next = (*link).next.get();
+            (*list).next.set(next);
+            (*next).previous.set(list);
+            (*link).next.set(core::ptr::null());
+            (link.cast(), next == list)
+        }
+    }
+
+    /// Whether the first coroutine of a list, which is not empty, is suspended, so that only its own worker can run it.
+    ///
+    /// # Safety
+    /// The caller has the lock of the list's shard.
+    pub(crate) unsafe fn first_is_suspended(&self, list: *const Link) -> bool {
+        // SAFETY: as above; a linked header exists.
+        unsafe {
+            let header = (*list).next.get().cast::<Header>();
+            (*(*header).slot.get()).word.load(Ordering::Relaxed) & SUSPENDED != 0
+        }
+    }
+
+    /// Frees the slot of a coroutine that has ended: from here on its cid is stale.
+    ///
+    /// # Safety
+    /// The caller is the worker that ran it, and has the lock of its own shard, which is the coroutine's.
+    #[inline(always)]
+    pub(crate) unsafe fn free_slot(&self, shard: usize, header: *const Header) {
+        // SAFETY: the header is the worker's until `finish`, the free list is the lock's.
+        unsafe {
+            let slot = (*header).slot.get();
+            let cid = (*header).cid.get();
+            let generation = ((cid >> 32) as u32).wrapping_add(1);
+            // Release: pairs with the spawner that takes the slot, through the lock, and with stale wakes.
+            (*slot).word.store(state::free(cid as u32, generation), Ordering::Release);
+            // A slot whose generations are used up is never used again, so that no cid ever means two coroutines.
+            if generation != 0 {
+                (*slot).header.set(self.shard(shard).free.get().cast());
+                self.shard(shard).free.set(slot);
+            }
+        }
+    }
+
+    /// Marks the worker as idle if every shard is empty; says whether it is.
+    ///
+    /// The worker first sets its idle bit, then looks at each shard under its lock and leaves a mark there. Whoever makes
+    /// something ready holds that lock: either before our look, and we see it, or after, and it sees the mark and then
+    /// the idle bit. The lock that a wake needs anyway replaces the fence that a flag would need at each wake.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle(&self, worker: usize) -> bool {
+        let bit = 1 << worker;
+        self.idle.fetch_or(bit, Ordering::AcqRel);
+        // With `add_worker`: we see the new shard, or it sees us.
+        fence(Ordering::SeqCst);
+        let shards = self.shards.load(Ordering::Relaxed);
+        for shard in 0..SHARDS {
+            if shards & 1 << shard == 0 {
+                continue;
+            }
+            self.lock(shard);
+            let bitmap = self.ready(shard).0.load(Ordering::Relaxed);
+            // What only another worker can run is nothing for us; that worker runs or was notified.
+            // SAFETY: we have the lock, and the list is not empty if its bit is set.
+            let empty = bitmap == 0
+                || shard != worker
+                    && unsafe { self.first_is_suspended(self.list(shard, bitmap.trailing_zeros() as usize)) };
+            if empty {
+                // SAFETY: we have the lock.
+                unsafe { self.shard(shard).sleepers.set(self.shard(shard).sleepers.get() | bit) };
+            }
+            self.unlock(shard);
+            if !empty {
+                // If somebody has claimed us meanwhile, a notification comes for nothing.
+                self.idle.fetch_and(!bit, Ordering::AcqRel);
+                return false;
+            }
+        }
+        true
+    }
+}

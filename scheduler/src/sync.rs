@@ -1,0 +1,88 @@
+//! The words that the scheduler shares between threads, in two versions.
+//!
+//! Normally these are the machine's own atomics and plain memory. Under `cfg(loom)` every one of them is loom's, so that
+//! the model checker sees each access and tries each interleaving; in particular it reports a [`Plain`] that two threads
+//! touch without the lock that should protect it.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Tells the processor (or the model checker) that this is a spinning wait.
+#[inline(always)]
+pub(crate) fn spin() {
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+/// A word that is not atomic: a lock, or the ownership that a state gives, keeps its readers and writers apart.
+#[repr(transparent)]
+pub struct Plain<T: Copy>(#[cfg(not(loom))] core::cell::UnsafeCell<T>, #[cfg(loom)] loom::cell::UnsafeCell<T>);
+
+impl<T: Copy> Plain<T> {
+    /// A word with this value.
+    #[cfg(not(loom))]
+    pub const fn new(value: T) -> Plain<T> {
+        Plain(core::cell::UnsafeCell::new(value))
+    }
+
+    /// A word with this value.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Plain<T> {
+        Plain(loom::cell::UnsafeCell::new(value))
+    }
+
+    /// Reads the word.
+    ///
+    /// # Safety
+    /// Nobody writes it at the same time.
+    #[inline(always)]
+    pub(crate) unsafe fn get(&self) -> T {
+        #[cfg(not(loom))]
+        // SAFETY: the caller says that there is no writer.
+        unsafe {
+            *self.0.get()
+        }
+        #[cfg(loom)]
+        // SAFETY: as above, and loom checks it.
+        self.0.with(|word| unsafe { *word })
+    }
+
+    /// Writes the word.
+    ///
+    /// # Safety
+    /// Nobody reads or writes it at the same time.
+    #[inline(always)]
+    pub(crate) unsafe fn set(&self, value: T) {
+        #[cfg(not(loom))]
+        // SAFETY: the caller says that nobody else touches the word.
+        unsafe {
+            *self.0.get() = value;
+        }
+        #[cfg(loom)]
+        // SAFETY: as above, and loom checks it.
+        self.0.with_mut(|word| unsafe { *word = value })
+    }
+}
+
+/// What one worker publishes; see [`abi_queue::ReadyWord`], which this is outside the model checker.
+#[cfg(not(loom))]
+pub use abi_queue::ReadyWord;
+
+/// The model checker's version of [`abi_queue::ReadyWord`].
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub struct ReadyWord(pub AtomicU64, pub AtomicU64);
+
+/// Puts a value into fresh memory.
+///
+/// # Safety
+/// `place` is valid for a write of `T` and aligned.
+#[inline(always)]
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
+    // SAFETY: the caller's promise is `write`'s requirement.
+    unsafe { place.write(value) }
+}
