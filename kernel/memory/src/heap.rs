@@ -25,6 +25,8 @@
 //! that divides its class size. For an alignment above 16 the size is rounded up to a power of two, which is a class
 //! of its own.
 //!
+//! Before the heap gives up it collects the caches of all harts, so that what one hart keeps is not missing elsewhere.
+//!
 //! Rejected: linked free lists through the objects in the caches (a freed object that is written to would corrupt
 //! them; stacks of addresses cost the same), and headers before objects (spoil the alignment and cost memory).
 
@@ -84,52 +86,61 @@ const fn slab_objects(class: usize) -> usize {
     ((PAGE_SIZE as usize) << slab_order(class)) / SIZES[class] as usize
 }
 
-/// One hart's free objects of one class, as addresses.
-#[derive(Clone, Copy)]
-struct Magazine {
-    filled: u32,
-    depth: u32,
-    objects: [usize; DEPTH],
+static DEPTHS: [u8; CLASSES] = {
+    let mut depths = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        depths[class] = depth(class) as u8;
+        class += 1;
+    }
+    depths
+};
+
+/// One hart's free objects, as addresses.
+#[repr(C)]
+struct Cache {
+    /// How many there are of each class.
+    filled: [u32; CLASSES],
+    objects: [[usize; DEPTH]; CLASSES],
+    /// Makes a [`Slot`] a power of two long, which saves a multiplication.
+    padding: [usize; CACHE_SIZE / 8 - CLASSES / 2 - CLASSES * DEPTH - 1],
 }
 
-impl Magazine {
+const CACHE_SIZE: usize = 8192;
+const _: () = assert!(size_of::<Slot<Cache>>() == CACHE_SIZE);
+const _: () = assert!(DEPTH.is_power_of_two());
+
+impl Cache {
+    const EMPTY: Self = Self {
+        filled: [0; CLASSES],
+        objects: [[0; DEPTH]; CLASSES],
+        padding: [0; CACHE_SIZE / 8 - CLASSES / 2 - CLASSES * DEPTH - 1],
+    };
+
+    // `filled` is at most `DEPTH`, so taking indices modulo `DEPTH` changes none of them; it spares the check and the
+    // panic.
+
     #[inline(always)]
-    fn pop(&mut self) -> Option<usize> {
-        let top = self.filled.checked_sub(1)?;
-        let object = *self.objects.get(top as usize)?;
-        self.filled = top;
-        Some(object)
+    fn pop(&mut self, class: usize) -> Option<usize> {
+        let filled = &mut self.filled[class];
+        let top = filled.checked_sub(1)?;
+        *filled = top;
+        Some(self.objects[class][top as usize % DEPTH])
     }
 
     #[inline(always)]
-    fn push(&mut self, object: usize) -> Result<(), Full> {
-        if self.filled >= self.depth {
+    fn push(&mut self, class: usize, object: usize) -> Result<(), Full> {
+        let filled = self.filled[class];
+        if filled >= u32::from(DEPTHS[class]) {
             return Err(Full);
         }
-        *self.objects.get_mut(self.filled as usize).ok_or(Full)? = object;
-        self.filled += 1;
+        self.filled[class] = filled + 1;
+        self.objects[class][filled as usize % DEPTH] = object;
         Ok(())
     }
 }
 
 struct Full;
-
-#[derive(Clone, Copy)]
-struct Cache {
-    magazines: [Magazine; CLASSES],
-}
-
-impl Cache {
-    const EMPTY: Self = {
-        let mut magazines = [Magazine { filled: 0, depth: 0, objects: [0; DEPTH] }; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
-            magazines[class].depth = depth(class) as u32;
-            class += 1;
-        }
-        Self { magazines }
-    };
-}
 
 static CACHES: HartLocal<Cache> = HartLocal::new([const { Slot::new(Cache::EMPTY) }; MAX_HARTS]);
 static DEPOTS: [Mutex<Depot>; CLASSES] = {
@@ -370,13 +381,18 @@ fn refill(class: usize, hart: usize) -> *mut u8 {
     // Half of the depth, so that a hart that frees next has room.
     let mut objects = [0; DEPTH / 2];
     let wanted = (depth(class) / 2).max(1);
-    let got = DEPOTS[class].lock().take(&mut objects[..wanted]);
+    let mut got = DEPOTS[class].lock().take(&mut objects[..wanted]);
+    if got == 0 {
+        // What other harts and other classes have to spare may be enough.
+        trim();
+        got = DEPOTS[class].lock().take(&mut objects[..1]);
+    }
     let Some((&first, rest)) = objects[..got].split_first() else {
         return core::ptr::null_mut();
     };
     let mut kept = 0;
     if let Some(mut cache) = CACHES.claim(hart) {
-        while kept < rest.len() && cache.magazines[class].push(rest[kept]).is_ok() {
+        while kept < rest.len() && cache.push(class, rest[kept]).is_ok() {
             kept += 1;
         }
     }
@@ -394,7 +410,7 @@ fn spill(class: usize, hart: usize, object: usize) {
     if let Some(mut cache) = CACHES.claim(hart) {
         let half = (depth(class) / 2).max(1);
         while count < half {
-            match cache.magazines[class].pop() {
+            match cache.pop(class) {
                 Some(object) => objects[count] = object,
                 None => break,
             }
@@ -415,7 +431,13 @@ fn large(layout: &Layout) -> Option<(u32, usize)> {
 #[cold]
 #[inline(never)]
 fn allocate_large(layout: &Layout) -> *mut u8 {
-    let taken = large(layout).and_then(|(frames, order)| Some((take_frames(frames, order).ok()?, frames)));
+    let taken = large(layout).and_then(|(frames, order)| {
+        let first = take_frames(frames, order).or_else(|_| {
+            trim();
+            take_frames(frames, order)
+        });
+        Some((first.ok()?, frames))
+    });
     match taken {
         Some((first, frames)) => {
             LARGE.fetch_add(frames as usize * PAGE_SIZE as usize, Relaxed);
@@ -474,7 +496,7 @@ unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
         };
         let hart = H::current();
         if let Some(mut cache) = CACHES.claim(hart)
-            && let Some(object) = cache.magazines.get_mut(class).and_then(Magazine::pop)
+            && let Some(object) = cache.pop(class)
         {
             return core::ptr::with_exposed_provenance_mut(object);
         }
@@ -489,8 +511,7 @@ unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
         let hart = H::current();
         let object = object.expose_provenance();
         if let Some(mut cache) = CACHES.claim(hart)
-            && let Some(magazine) = cache.magazines.get_mut(class)
-            && magazine.push(object).is_ok()
+            && cache.push(class, object).is_ok()
         {
             return;
         }
@@ -559,8 +580,8 @@ impl Statistics {
 pub fn statistics() -> Statistics {
     let mut classes = [ClassStatistics::default(); CLASSES];
     CACHES.for_each(|cache| {
-        for (class, magazine) in classes.iter_mut().zip(&cache.magazines) {
-            class.cached += magazine.filled as usize;
+        for (class, filled) in classes.iter_mut().zip(cache.filled) {
+            class.cached += filled as usize;
         }
     });
     for (index, class) in classes.iter_mut().enumerate() {
@@ -577,10 +598,9 @@ pub fn statistics() -> Statistics {
 /// of frames, and for tests that count them.
 pub fn trim() {
     CACHES.for_each(|cache| {
-        for (magazine, depot) in cache.magazines.iter_mut().zip(&DEPOTS) {
-            let filled = (magazine.filled as usize).min(DEPTH);
-            depot.lock().give(&magazine.objects[..filled]);
-            magazine.filled = 0;
+        for (class, depot) in DEPOTS.iter().enumerate() {
+            depot.lock().give(&cache.objects[class][..cache.filled[class] as usize]);
+            cache.filled[class] = 0;
         }
     });
     for depot in &DEPOTS {

@@ -290,6 +290,7 @@ impl Region {
 
 /// A page whose place in the direct map is known.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Recent {
     /// The page, if it may be read; else [`NO_PAGE`].
     readable: u64,
@@ -329,6 +330,74 @@ pub struct AddressSpace {
 // SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
 // the page table owns; they are used under `&mut self` only.
 unsafe impl Send for AddressSpace {}
+
+/// Access to numbers of one width: short when the page is known, whatever is needed otherwise.
+macro_rules! numbers {
+    ($number:ty, $atomic:ty, $word:ident, $read:ident, $write:ident, $read_slowly:ident, $write_slowly:ident) => {
+        /// Reads a number, in a single access if it is aligned.
+        ///
+        /// # Errors
+        /// See [`Fault`].
+        #[inline]
+        pub fn $read(&mut self, address: u64) -> Result<$number, Fault> {
+            match self.known(address, size_of::<$number>(), Access::Read).and_then(|bytes| bytes.$word(0)) {
+                Some(word) => Ok(word.load(Ordering::Relaxed)),
+                None => self.$read_slowly(address),
+            }
+        }
+
+        /// Writes a number, in a single access if it is aligned.
+        ///
+        /// # Errors
+        /// See [`Fault`]; if it crosses into a page that faults, a part may have been written.
+        #[inline]
+        pub fn $write(&mut self, address: u64, value: $number) -> Result<(), Fault> {
+            match self.known(address, size_of::<$number>(), Access::Write).and_then(|bytes| bytes.$word(0)) {
+                Some(word) => {
+                    word.store(value, Ordering::Relaxed);
+                    Ok(())
+                }
+                None => self.$write_slowly(address, value),
+            }
+        }
+
+        #[cold]
+        #[inline(never)]
+        fn $read_slowly(&mut self, address: u64) -> Result<$number, Fault> {
+            if let Some(word) = self.$word(address, Access::Read)? {
+                return Ok(word.load(Ordering::Relaxed));
+            }
+            let mut bytes = [0; size_of::<$number>()];
+            self.copy_in_pages(address, &mut bytes)?;
+            Ok(<$number>::from_le_bytes(bytes))
+        }
+
+        #[cold]
+        #[inline(never)]
+        fn $write_slowly(&mut self, address: u64, value: $number) -> Result<(), Fault> {
+            if let Some(word) = self.$word(address, Access::Write)? {
+                word.store(value, Ordering::Relaxed);
+                return Ok(());
+            }
+            self.copy_out_pages(address, &value.to_le_bytes())
+        }
+
+        /// The word at the address, which the program may change at the same time; `None` if it is not aligned. With
+        /// [`Access::Read`] it must only be loaded: the page may be shared read-only.
+        fn $word(&mut self, address: u64, access: Access) -> Result<Option<&$atomic>, Fault> {
+            let length = size_of::<$number>();
+            if !address.is_multiple_of(length as u64) {
+                return Ok(None);
+            }
+            check_bytes(address, length)?;
+            let within = address % PAGE_SIZE;
+            let page = self.page(address - within, access)?;
+            // SAFETY: as in `for_each_slice`; an aligned word does not cross a page.
+            let bytes = unsafe { UserBytes::from_pointer(page.wrapping_add(within as usize), length) };
+            Ok(bytes.$word(0))
+        }
+    };
+}
 
 impl AddressSpace {
     /// An address space with nothing in its user half.
@@ -820,16 +889,25 @@ impl AddressSpace {
 
     // ---- the kernel's accesses ----
 
-    /// Where the page is in the direct map, if the program may access it so.
+    /// Where the page is in the direct map, if it was found lately and the program may access it so.
     #[inline(always)]
-    fn page(&mut self, page: u64, access: Access) -> Result<*mut u8, Fault> {
+    fn recent(&self, page: u64, access: Access) -> Option<*mut u8> {
         let recent = &self.recent[(page / PAGE_SIZE) as usize % RECENT];
         let known = match access {
             Access::Read => recent.readable == page,
             Access::Write => recent.writable == page,
             Access::Execute => false,
         };
-        if known { Ok(recent.pointer) } else { self.page_slowly(page, access) }
+        known.then_some(recent.pointer)
+    }
+
+    /// Where the page is in the direct map, if the program may access it so.
+    #[inline(always)]
+    fn page(&mut self, page: u64, access: Access) -> Result<*mut u8, Fault> {
+        match self.recent(page, access) {
+            Some(pointer) => Ok(pointer),
+            None => self.page_slowly(page, access),
+        }
     }
 
     #[cold]
@@ -891,17 +969,15 @@ impl AddressSpace {
         Ok(done)
     }
 
-    /// The bytes, if they lie in one page.
+    /// The bytes, if they lie in one page whose place is known: what makes the usual access short. Says nothing about
+    /// others.
     #[inline(always)]
-    fn one_page(&mut self, address: u64, length: usize, access: Access) -> Option<Result<UserBytes<'_>, Fault>> {
+    fn known(&self, address: u64, length: usize, access: Access) -> Option<UserBytes<'_>> {
         let within = (address % PAGE_SIZE) as usize;
-        if length > PAGE_SIZE as usize - within {
-            return None;
-        }
-        Some(self.page(address - within as u64, access).map(|page| {
-            // SAFETY: as in `for_each_slice`.
-            unsafe { UserBytes::from_pointer(page.wrapping_add(within), length) }
-        }))
+        let page = self.recent(address - within as u64, access)?;
+        // SAFETY: as in `for_each_slice`; the length is checked here.
+        (length <= PAGE_SIZE as usize - within)
+            .then(|| unsafe { UserBytes::from_pointer(page.wrapping_add(within), length) })
     }
 
     /// Copies user memory into the buffer.
@@ -910,13 +986,16 @@ impl AddressSpace {
     /// See [`Fault`]; the buffer may have been filled up to the page that faulted.
     #[inline]
     pub fn copy_in(&mut self, address: u64, destination: &mut [u8]) -> Result<(), Fault> {
-        if destination.is_empty() {
+        if let Some(bytes) = self.known(address, destination.len(), Access::Read) {
+            bytes.copy_to(destination);
             return Ok(());
         }
-        if let Some(bytes) = self.one_page(address, destination.len(), Access::Read) {
-            bytes?.copy_to(destination);
-            return Ok(());
-        }
+        self.copy_in_pages(address, destination)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_in_pages(&mut self, address: u64, destination: &mut [u8]) -> Result<(), Fault> {
         let length = destination.len();
         let mut rest = destination;
         self.for_each_slice(address, length, Access::Read, |bytes| {
@@ -934,13 +1013,16 @@ impl AddressSpace {
     /// See [`Fault`]; the pages before the one that faulted may have been written.
     #[inline]
     pub fn copy_out(&mut self, address: u64, source: &[u8]) -> Result<(), Fault> {
-        if source.is_empty() {
+        if let Some(bytes) = self.known(address, source.len(), Access::Write) {
+            bytes.copy_from(source);
             return Ok(());
         }
-        if let Some(bytes) = self.one_page(address, source.len(), Access::Write) {
-            bytes?.copy_from(source);
-            return Ok(());
-        }
+        self.copy_out_pages(address, source)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_out_pages(&mut self, address: u64, source: &[u8]) -> Result<(), Fault> {
         let mut rest = source;
         self.for_each_slice(address, source.len(), Access::Write, |bytes| {
             let (piece, after) = rest.split_at(bytes.len());
@@ -964,80 +1046,8 @@ impl AddressSpace {
         .map_err(|interrupted| interrupted.fault)
     }
 
-    /// Reads a 32-bit number, at once if it is aligned.
-    ///
-    /// # Errors
-    /// See [`Fault`].
-    #[inline]
-    pub fn read_u32(&mut self, address: u64) -> Result<u32, Fault> {
-        if address.is_multiple_of(4) {
-            return Ok(self.atomic_u32(address, Access::Read)?.load(Ordering::Relaxed));
-        }
-        let mut bytes = [0; 4];
-        self.copy_in(address, &mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    /// Writes a 32-bit number, at once if it is aligned.
-    ///
-    /// # Errors
-    /// See [`Fault`].
-    #[inline]
-    pub fn write_u32(&mut self, address: u64, value: u32) -> Result<(), Fault> {
-        if address.is_multiple_of(4) {
-            self.atomic_u32(address, Access::Write)?.store(value, Ordering::Relaxed);
-            return Ok(());
-        }
-        self.copy_out(address, &value.to_le_bytes())
-    }
-
-    /// Reads a 64-bit number, at once if it is aligned.
-    ///
-    /// # Errors
-    /// See [`Fault`].
-    #[inline]
-    pub fn read_u64(&mut self, address: u64) -> Result<u64, Fault> {
-        if address.is_multiple_of(8) {
-            return Ok(self.atomic_u64(address, Access::Read)?.load(Ordering::Relaxed));
-        }
-        let mut bytes = [0; 8];
-        self.copy_in(address, &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// Writes a 64-bit number, at once if it is aligned.
-    ///
-    /// # Errors
-    /// See [`Fault`].
-    #[inline]
-    pub fn write_u64(&mut self, address: u64, value: u64) -> Result<(), Fault> {
-        if address.is_multiple_of(8) {
-            self.atomic_u64(address, Access::Write)?.store(value, Ordering::Relaxed);
-            return Ok(());
-        }
-        self.copy_out(address, &value.to_le_bytes())
-    }
-
-    /// A 32-bit word that the program may change at the same time. With [`Access::Read`], only load it: the page may
-    /// be shared read-only.
-    ///
-    /// # Errors
-    /// See [`Fault`].
-    #[inline]
-    fn atomic_u32(&mut self, address: u64, access: Access) -> Result<&AtomicU32, Fault> {
-        match self.one_page(address, 4, access) {
-            Some(bytes) => bytes?.atomic_u32(0).ok_or(Fault::Misaligned),
-            None => Err(Fault::Misaligned),
-        }
-    }
-
-    #[inline]
-    fn atomic_u64(&mut self, address: u64, access: Access) -> Result<&AtomicU64, Fault> {
-        match self.one_page(address, 8, access) {
-            Some(bytes) => bytes?.atomic_u64(0).ok_or(Fault::Misaligned),
-            None => Err(Fault::Misaligned),
-        }
-    }
+    numbers!(u32, AtomicU32, atomic_u32, read_u32, write_u32, read_u32_slowly, write_u32_slowly);
+    numbers!(u64, AtomicU64, atomic_u64, read_u64, write_u64, read_u64_slowly, write_u64_slowly);
 
     /// Changes the aligned 32-bit word from `old` to `new` if it is `old`, as one operation that programs on other
     /// harts see as such. `Ok(Err(found))` if it is something else.
@@ -1045,7 +1055,7 @@ impl AddressSpace {
     /// # Errors
     /// See [`Fault`].
     pub fn compare_exchange_u32(&mut self, address: u64, old: u32, new: u32) -> Result<Result<u32, u32>, Fault> {
-        let word = self.atomic_u32(address, Access::Write)?;
+        let word = self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?;
         Ok(word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire))
     }
 
@@ -1054,7 +1064,7 @@ impl AddressSpace {
     /// # Errors
     /// See [`Fault`].
     pub fn load_u32(&mut self, address: u64) -> Result<u32, Fault> {
-        Ok(self.atomic_u32(address, Access::Read)?.load(Ordering::Acquire))
+        Ok(self.atomic_u32(address, Access::Read)?.ok_or(Fault::Misaligned)?.load(Ordering::Acquire))
     }
 
     /// Stores the aligned 32-bit word with release order.
@@ -1062,7 +1072,7 @@ impl AddressSpace {
     /// # Errors
     /// See [`Fault`].
     pub fn store_u32(&mut self, address: u64, value: u32) -> Result<(), Fault> {
-        self.atomic_u32(address, Access::Write)?.store(value, Ordering::Release);
+        self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?.store(value, Ordering::Release);
         Ok(())
     }
 
