@@ -1,2 +1,99 @@
-//! The one door for chores.
-fn main() {}
+//! The one door for chores: `cargo xtask …` builds COPS, boots it, tests it and measures it.
+//!
+//! The command line ([`cli`]) becomes one call of a module that does the chore. Below the chores are the parts they
+//! share: the workspace as cargo sees it, the toolchain and how to get it, the build, the machine in QEMU with its
+//! serial line, and the children that never outlive this program.
+//!
+//! Errors are for users: one sentence of what happened and what to do. They travel as `anyhow::Error` because nobody
+//! but [`main`] looks at them, with two exceptions that have types of their own, a failed machine and a failed load.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod board;
+mod build;
+mod chart;
+mod check;
+mod children;
+mod cli;
+mod context;
+mod demo;
+mod doctor;
+mod figures;
+mod guest;
+mod interrupt;
+mod progress;
+mod report;
+mod run;
+mod serial;
+mod suites;
+mod symbols;
+mod terminal;
+mod tidy;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+
+use cli::{Arguments, Command};
+use context::{Context, Need};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Command::Guard(guard) = &arguments.command {
+        let error = children::guard(guard.parent, &guard.command);
+        eprintln!("{}: {error}", guard.command[0].display());
+        return ExitCode::from(127);
+    }
+    if let Err(error) = interrupt::install() {
+        eprintln!("error: signals cannot be handled: {error}");
+        return ExitCode::FAILURE;
+    }
+    let result = run(&arguments);
+    interrupt::stand_still_if_requested();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if matches!(arguments.command, Command::Doctor) {
+        return doctor::doctor();
+    }
+    allow_many_files();
+    let context = Context::load(arguments.verbose)?;
+    match &arguments.command {
+        Command::Build => {
+            let (_, products) = context.build(Need::Boot)?;
+            println!("{}\n{}", products.kernel.display(), products.initramfs.display());
+            Ok(())
+        }
+        Command::Run(arguments) => run::run(&context, arguments),
+        Command::Demo(arguments) => demo::demo(&context, arguments),
+        Command::Test(arguments) => suites::test(&context, arguments),
+        Command::Check(arguments) => check::check(&context, arguments),
+        Command::Tidy => tidy::tidy(&context.workspace),
+        Command::Bench(arguments) => bench::bench(&context, arguments),
+        Command::Symbolise(arguments) => {
+            let elf = arguments.elf.clone().unwrap_or_else(|| context.workspace.products().join(build::KERNEL));
+            let symbols = symbols::Symbols::load(&elf)?;
+            symbols::pipe(&symbols, std::io::stdin().lock(), std::io::stdout().lock())
+                .context("standard input cannot be copied")
+        }
+        Command::Doctor | Command::Guard(_) => Ok(()),
+    }
+}
+
+/// Each connection of the load is an open file, here and in QEMU, and many hosts allow 1,024 unless asked for more.
+fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

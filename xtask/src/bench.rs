@@ -1,0 +1,320 @@
+//! `bench`: figures with goals, the same shape for every benchmark.
+//!
+//! Most benchmarks are scenarios of the program `bench` in the machine: it is booted with QEMU counting instructions
+//! (one instruction is one nanosecond of the machine's time, and the same run gives the same figures), and prints lines
+//! that this module collects:
+//!
+//! ```text
+//! bench: {"id": "yield", "value": 87.5, "unit": "instructions"}
+//! bench: {"series": "yield", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 87], [100000, 88.5]]}
+//! ```
+//!
+//! Then the machine ends. The goals stand here, once: a figure with a goal that the machine does not report is an
+//! error, and some figures follow from others ([`derive`]).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::board::Clock;
+use crate::cli;
+use crate::context::{Context, Need, command_line};
+use crate::figures::{figure, table};
+use crate::guest::{Echo, FailureKind, Guest};
+use crate::report;
+
+/// The benchmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum BenchName {
+    /// Yield, wake and spawn through the vDSO, in instructions.
+    Switch,
+    /// System calls: none, a pipe, asynchronous beside synchronous.
+    Syscall,
+    /// Requests to the matrix server with the client inside the machine.
+    Matrix,
+    /// The kernel's memory for idle connections and blocked calls.
+    Memory,
+    /// From power-on to the first answered request.
+    Boot,
+}
+
+/// The program in the machine that has the scenarios.
+const PROGRAM: &str = "bench";
+
+/// What every line of results begins with.
+const MARK: &str = "bench: ";
+
+/// How long a scenario may take: counting instructions is slow.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// How much a cost that should be constant may differ from its middle, in percent.
+const CONSTANT_PERCENT: f64 = 10.0;
+
+/// At most this much is good.
+type Goal = (&'static str, f64);
+
+impl BenchName {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
+
+    fn description(self) -> String {
+        self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
+    }
+
+    /// The goals, by the id of the figure.
+    fn goals(self) -> &'static [Goal] {
+        match self {
+            BenchName::Switch => &[
+                ("yield", 100.0),
+                ("wake", 150.0),
+                ("spawn", 300.0),
+                ("yield-variation", CONSTANT_PERCENT),
+                ("wake-variation", CONSTANT_PERCENT),
+                ("spawn-variation", CONSTANT_PERCENT),
+            ],
+            BenchName::Syscall => &[("null", 250.0), ("pipe", 1500.0), ("async-ratio", 1.3)],
+            BenchName::Matrix => &[("request", 12_500.0), ("scaling", 1.3), ("wrong", 0.0), ("lost", 0.0)],
+            BenchName::Memory => &[("connection", 4096.0)],
+            BenchName::Boot => &[("first-answer", 2.0)],
+        }
+    }
+}
+
+/// One figure as a scenario reports it.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(untagged, deny_unknown_fields)]
+enum Line {
+    Figure { id: String, value: f64, unit: String },
+    Series(Series),
+}
+
+/// Values along an axis.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Series {
+    #[serde(rename = "series")]
+    id: String,
+    unit: String,
+    x_unit: String,
+    points: Vec<(f64, f64)>,
+}
+
+/// One figure with its goal.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+struct Figure {
+    id: String,
+    value: f64,
+    unit: String,
+    goal: Option<f64>,
+    met: Option<bool>,
+}
+
+/// The results of one benchmark, in the one shape.
+#[derive(Clone, Debug, Serialize)]
+struct Results {
+    bench: String,
+    commit: String,
+    machine: String,
+    figures: Vec<Figure>,
+    series: Vec<Series>,
+}
+
+/// Runs a benchmark, or lists them.
+///
+/// # Errors
+///
+/// It cannot be run to its end, or does not report what it should. A goal that is missed is a result, not an error.
+pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
+    let name = match arguments.name {
+        Some(name) if !arguments.list => name,
+        _ => {
+            for name in BenchName::value_variants() {
+                println!("{:<10} {}", name.name(), name.description());
+            }
+            return Ok(());
+        }
+    };
+    let (lines, machine) = in_the_machine(context, name)?;
+    let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
+    print!("{}", summary(&results));
+    if let Some(file) = &arguments.json {
+        let json = serde_json::to_string_pretty(&results)? + "\n";
+        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Boots the scenario and collects its lines.
+fn in_the_machine(context: &Context, name: BenchName) -> Result<(Vec<String>, String)> {
+    let (toolchain, products) = context.build(Need::Boot)?;
+    if !products.programs.iter().any(|program| program == PROGRAM) {
+        bail!("the workspace has no program `{PROGRAM}`");
+    }
+    let machine = cli::Machine { harts: Some(1), memory: None, machine: None };
+    let mut configuration = context.configuration(&products, &machine, command_line(PROGRAM, &[name.name()])?);
+    configuration.clock = Clock::Instructions;
+    let log = context.log(&format!("bench-{}", name.name()));
+    let activity = context.progress.start(format!("Measuring {}", name.name()));
+    let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
+    let mut lines = Vec::new();
+    let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
+        activity.detail(line);
+        lines.extend(line.strip_prefix(MARK).map(str::to_string));
+        None::<()>
+    });
+    match end {
+        Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) => {
+        }
+        Err(failure) => return Err(failure.into()),
+        Ok(()) => unreachable!("no line is wanted"),
+    }
+    activity.clear();
+    let machine = format!(
+        "{} {}, {} hart, {}, -icount shift=0",
+        context.board.name,
+        configuration.machine,
+        configuration.harts,
+        toolchain.qemu_version()
+    );
+    Ok((lines, machine))
+}
+
+/// From lines to results.
+fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
+    let mut figures = Vec::new();
+    let mut series = Vec::new();
+    for line in lines {
+        match serde_json::from_str(line).with_context(|| format!("the benchmark printed what is no result: {line}"))? {
+            Line::Figure { id, value, unit } => figures.push((id, value, unit)),
+            Line::Series(one) => series.push(one),
+        }
+    }
+    derive(&mut figures, &series);
+    let goals: BTreeMap<&str, f64> = name.goals().iter().copied().collect();
+    let missing: Vec<_> = goals.keys().filter(|id| !figures.iter().any(|figure| figure.0 == **id)).copied().collect();
+    if !missing.is_empty() {
+        bail!("the benchmark did not report: {}", missing.join(", "));
+    }
+    let figures = figures.into_iter().map(|(id, value, unit)| {
+        let goal = goals.get(id.as_str()).copied();
+        Figure { met: goal.map(|goal| value <= goal), id, value, unit, goal }
+    });
+    Ok(Results { bench: name.name(), commit, machine, figures: figures.collect(), series })
+}
+
+/// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series
+/// `ID-variation`, how far its points are from the middle between lowest and highest, in percent.
+fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series]) {
+    let value = |id: &str| figures.iter().find(|figure| figure.0 == id).map(|figure| figure.1);
+    let mut more = Vec::new();
+    if let (None, Some(asynchronous), Some(synchronous)) = (value("async-ratio"), value("read-async"), value("read")) {
+        more.push(("async-ratio".to_string(), asynchronous / synchronous, "times".to_string()));
+    }
+    for one in series {
+        let id = format!("{}-variation", one.id);
+        let values = one.points.iter().map(|point| point.1);
+        let (low, high) =
+            values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
+        if value(&id).is_none() && low <= high {
+            more.push((id, (high - low) / (high + low) * 100.0, "percent".to_string()));
+        }
+    }
+    figures.extend(more);
+}
+
+fn summary(results: &Results) -> String {
+    let rows: Vec<_> = results
+        .figures
+        .iter()
+        .map(|one| {
+            let goal = one.goal.map(|goal| format!("<= {}", figure(goal))).unwrap_or_default();
+            let met = match one.met {
+                Some(true) => "met",
+                Some(false) => "missed",
+                None => "",
+            };
+            vec![one.id.clone(), figure(one.value), one.unit.clone(), goal, met.into()]
+        })
+        .collect();
+    let mut text = format!("{} on {}\n\n", results.bench, results.machine);
+    text += &table(&["figure", "value", "unit", "goal", ""], &rows);
+    for one in &results.series {
+        text += &format!("\n{} in {}\n", one.id, one.unit);
+        let rows: Vec<_> = one.points.iter().map(|point| vec![figure(point.0), figure(point.1)]).collect();
+        text += &table(&[&one.x_unit, &one.id], &rows);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[&str]) -> Vec<String> {
+        text.iter().map(|line| line.to_string()).collect()
+    }
+
+    const SYSCALL: [&str; 4] = [
+        r#"{"id": "null", "value": 200, "unit": "instructions"}"#,
+        r#"{"id": "pipe", "value": 1600.5, "unit": "instructions"}"#,
+        r#"{"id": "read", "value": 400, "unit": "instructions"}"#,
+        r#"{"id": "read-async", "value": 500, "unit": "instructions"}"#,
+    ];
+
+    #[test]
+    fn figures_are_compared_with_their_goals() {
+        let results = results(BenchName::Syscall, &lines(&SYSCALL), "m".into(), "c".into()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(&results).unwrap();
+        assert_eq!((&json["bench"], &json["commit"], &json["machine"]), (&"syscall".into(), &"c".into(), &"m".into()));
+        assert_eq!(
+            json["figures"][0],
+            serde_json::json!({"id": "null", "value": 200.0, "unit": "instructions", "goal": 250.0, "met": true})
+        );
+        assert_eq!(json["figures"][1]["met"], false);
+        assert_eq!(
+            json["figures"][2],
+            serde_json::json!({"id": "read", "value": 400.0, "unit": "instructions", "goal": null, "met": null})
+        );
+        assert_eq!(json["figures"][4]["id"], "async-ratio");
+        assert_eq!(json["figures"][4]["value"], 1.25);
+        let text = summary(&results);
+        assert!(text.contains("missed") && text.contains("<= 1,500"), "{text}");
+    }
+
+    #[test]
+    fn series_are_kept_and_their_variation_is_a_figure() {
+        let series = |id: &str| {
+            format!(
+                r#"{{"series": "{id}", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 90], [100000, 110]]}}"#
+            )
+        };
+        let figure = |id: &str| format!(r#"{{"id": "{id}", "value": 99, "unit": "instructions"}}"#);
+        let lines: Vec<_> = ["yield", "wake", "spawn"].iter().flat_map(|id| [figure(id), series(id)]).collect();
+        let results = results(BenchName::Switch, &lines, String::new(), String::new()).unwrap();
+        assert_eq!(results.series.len(), 3);
+        assert_eq!(results.series[0].points, [(1.0, 90.0), (100_000.0, 110.0)]);
+        let variation = results.figures.iter().find(|figure| figure.id == "yield-variation").unwrap();
+        assert_eq!((variation.value, variation.met), (10.0, Some(true)));
+        assert!(summary(&results).contains("coroutines"));
+    }
+
+    #[test]
+    fn what_is_missing_or_no_result_is_an_error() {
+        let error = results(BenchName::Syscall, &lines(&SYSCALL[1..]), String::new(), String::new()).unwrap_err();
+        assert_eq!(error.to_string(), "the benchmark did not report: null");
+        for wrong in ["", "{}", r#"{"id": "x"}"#, r#"{"id": "x", "value": "1", "unit": "y"}"#] {
+            assert!(results(BenchName::Boot, &lines(&[wrong]), String::new(), String::new()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_benchmark_has_a_description() {
+        for name in BenchName::value_variants() {
+            assert!(!name.description().is_empty() && !name.name().is_empty());
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Boards as data: `boards/*.toml` says which machines there are and how QEMU is called for them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// The interrupt controller of a machine.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// APLIC and IMSIC.
+    Aia,
+    /// The older PLIC.
+    Plic,
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Variant::Aia => "aia",
+            Variant::Plic => "plic",
+        })
+    }
+}
+
+/// A board file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Board {
+    /// The file's own name, without extension.
+    pub name: String,
+    /// One line for people.
+    #[serde(rename = "description")]
+    _description: String,
+    /// How QEMU is called.
+    pub qemu: Qemu,
+    /// What a command line that says nothing means.
+    pub defaults: Defaults,
+    machines: BTreeMap<Variant, Machine>,
+    devices: Vec<Device>,
+}
+
+/// How QEMU is called.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Qemu {
+    /// The program.
+    pub program: String,
+    arguments: Vec<String>,
+    counting_instructions: Vec<String>,
+    waiting_for_gdb: Vec<String>,
+}
+
+/// What a command line that says nothing means.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    /// The interrupt controller.
+    pub machine: Variant,
+    /// How many harts.
+    pub harts: u8,
+    /// How much memory, with QEMU's suffixes.
+    pub memory: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Machine {
+    arguments: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    #[serde(rename = "name")]
+    _name: String,
+    arguments: Vec<String>,
+}
+
+/// How virtual time passes in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// With the host's time, one host thread a hart.
+    Host,
+    /// With each instruction: slow, one host thread, repeatable.
+    Instructions,
+}
+
+/// One boot's choices.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// The interrupt controller.
+    pub machine: Variant,
+    /// How many harts.
+    pub harts: u8,
+    /// How much memory, with QEMU's suffixes.
+    pub memory: String,
+    /// The kernel's ELF file.
+    pub kernel: PathBuf,
+    /// The archive of files.
+    pub initramfs: PathBuf,
+    /// What the kernel is told.
+    pub command_line: String,
+    /// Ports of the host and of the machine.
+    pub forwards: Vec<crate::guest::Forward>,
+    /// How virtual time passes.
+    pub clock: Clock,
+    /// The port gdb is waited for on.
+    pub gdb_port: Option<u16>,
+}
+
+impl Board {
+    /// Reads a board file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is not a board.
+    pub fn load(file: &Path) -> Result<Board> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        Board::parse(&text).with_context(|| format!("{} is not a board", file.display()))
+    }
+
+    fn parse(text: &str) -> Result<Board> {
+        let board: Board = toml::from_str(text)?;
+        for variant in Variant::value_variants() {
+            if !board.machines.contains_key(variant) {
+                bail!("the machine `{variant}` is missing");
+            }
+        }
+        Ok(board)
+    }
+
+    /// QEMU's arguments for one boot.
+    pub fn arguments(&self, configuration: &Configuration) -> Vec<String> {
+        let machine = &self.machines[&configuration.machine].arguments;
+        let devices = self.devices.iter().flat_map(|device| &device.arguments);
+        let clock = match configuration.clock {
+            Clock::Host => &[][..],
+            Clock::Instructions => &self.qemu.counting_instructions,
+        };
+        let gdb = if configuration.gdb_port.is_some() { &self.qemu.waiting_for_gdb[..] } else { &[] };
+        let all = machine.iter().chain(&self.qemu.arguments).chain(devices).chain(clock).chain(gdb);
+
+        let forwards: String = configuration
+            .forwards
+            .iter()
+            .map(|forward| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest))
+            .collect();
+        // QEMU separates the parts of an option by commas; a comma in a value is written twice, but -kernel, -initrd and
+        // -append take their argument as it is.
+        let values = [
+            ("{kernel}", configuration.kernel.to_string_lossy().into_owned()),
+            ("{initramfs}", configuration.initramfs.to_string_lossy().into_owned()),
+            ("{command_line}", configuration.command_line.clone()),
+            ("{harts}", configuration.harts.to_string()),
+            ("{memory}", configuration.memory.clone()),
+            ("{forwards}", forwards),
+            ("{gdb_port}", configuration.gdb_port.unwrap_or(0).to_string()),
+        ];
+        all.map(|argument| substitute(argument, &values)).collect()
+    }
+}
+
+/// Replaces the placeholders of a template. What a value contains is not looked at again.
+fn substitute(template: &str, values: &[(&str, String)]) -> String {
+    let mut result = String::new();
+    let mut rest = template;
+    while let Some(start) = rest.find('{') {
+        result.push_str(&rest[..start]);
+        rest = &rest[start..];
+        match values.iter().find(|(name, _)| rest.starts_with(name)) {
+            Some((name, value)) => {
+                result.push_str(value);
+                rest = &rest[name.len()..];
+            }
+            None => {
+                result.push('{');
+                rest = &rest[1..];
+            }
+        }
+    }
+    result + rest
+}
+
+/// Checks a memory size as QEMU takes it: a number with the suffix M or G.
+///
+/// # Errors
+///
+/// It is something else.
+pub fn memory_size(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix(['M', 'G']).and_then(|number| number.parse::<u32>().ok());
+    match number {
+        Some(number) if number > 0 => Ok(text.to_string()),
+        _ => Err("give a number and M or G, as in 512M".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Forward;
+
+    fn board() -> Board {
+        Board::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap()
+    }
+
+    fn configuration() -> Configuration {
+        Configuration {
+            machine: Variant::Plic,
+            harts: 3,
+            memory: "256M".into(),
+            kernel: "/a dir/kernel".into(),
+            initramfs: "/x/{harts}".into(),
+            command_line: "init=/bin/hello -- {memory} a b".into(),
+            forwards: Vec::new(),
+            clock: Clock::Host,
+            gdb_port: None,
+        }
+    }
+
+    fn value_of<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
+        arguments.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1].as_str()).collect()
+    }
+
+    #[test]
+    fn placeholders_are_replaced_once() {
+        let arguments = board().arguments(&configuration());
+        assert_eq!(value_of(&arguments, "-smp"), ["3"]);
+        assert_eq!(value_of(&arguments, "-m"), ["256M"]);
+        assert_eq!(value_of(&arguments, "-kernel"), ["/a dir/kernel"]);
+        assert_eq!(value_of(&arguments, "-initrd"), ["/x/{harts}"]);
+        assert_eq!(value_of(&arguments, "-append"), ["init=/bin/hello -- {memory} a b"]);
+        assert_eq!(value_of(&arguments, "-machine"), ["virt"]);
+        assert_eq!(value_of(&arguments, "-netdev"), ["user,id=network0"]);
+        assert!(!arguments.iter().any(|argument| argument == "-icount" || argument == "-S"));
+    }
+
+    #[test]
+    fn variants_clock_forwards_and_gdb_are_choices() {
+        let arguments = board().arguments(&Configuration {
+            machine: Variant::Aia,
+            clock: Clock::Instructions,
+            forwards: vec![Forward { host: 5000, guest: 7000 }, Forward { host: 5001, guest: 80 }],
+            gdb_port: Some(1234),
+            ..configuration()
+        });
+        assert_eq!(value_of(&arguments, "-machine"), ["virt,aia=aplic-imsic,aia-guests=3"]);
+        assert_eq!(value_of(&arguments, "-icount"), ["shift=0"]);
+        assert_eq!(value_of(&arguments, "-gdb"), ["tcp:127.0.0.1:1234"]);
+        assert_eq!(
+            value_of(&arguments, "-netdev"),
+            ["user,id=network0,hostfwd=tcp:127.0.0.1:5000-:7000,hostfwd=tcp:127.0.0.1:5001-:80"]
+        );
+    }
+
+    #[test]
+    fn a_board_without_a_machine_or_with_an_unknown_key_is_refused() {
+        let text =
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap();
+        let without = text.replace("[machines.plic]", "[machines.aia2]");
+        assert!(Board::parse(&without).is_err());
+        assert!(Board::parse(&format!("color = 1\n{text}")).is_err());
+        assert!(Board::parse(&text.replace("harts = 4", "")).is_err());
+    }
+
+    #[test]
+    fn memory_sizes_are_those_of_qemu() {
+        assert_eq!(memory_size("512M").unwrap(), "512M");
+        for wrong in ["", "M", "512", "0M", "-1M", "1T", "512M,slots=2"] {
+            assert!(memory_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! From sources to a machine that can boot, in the order in which one thing needs the other:
+//!
+//! 1. the vDSO image, the scheduler that the kernel and every process run;
+//! 2. the programs and the C example;
+//! 3. the initramfs that holds them;
+//! 4. the kernel, which contains the vDSO image.
+//!
+//! Cargo decides what is to be compiled again. What this program makes itself is written only if it differs from what is
+//! there ([`write_if_changed`]), so that a build without a change touches no file and takes the time that cargo needs
+//! to find that out.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use filesystem::cpio;
+
+use crate::children::{self, Child, Ending};
+use crate::progress::{Activity, Progress};
+use crate::toolchain::{Item, Toolchain, install_command};
+use crate::workspace::{Package, TARGET, Workspace, write_if_changed};
+
+/// The package whose image is the vDSO.
+const VDSO: &str = "vdso";
+
+/// The package of the kernel, and its program.
+pub const KERNEL: &str = "kernel-unix";
+
+/// How the kernel's build learns where the vDSO image is.
+const VDSO_VARIABLE: &str = "COPS_VDSO_IMAGE";
+
+/// How long one call of the linker or of clang may take.
+const TOOL_LIMIT: Duration = Duration::from_secs(120);
+
+/// What a boot needs.
+#[derive(Clone, Debug)]
+pub struct Products {
+    /// The kernel's ELF file, with symbols.
+    pub kernel: PathBuf,
+    /// The archive of programs.
+    pub initramfs: PathBuf,
+    /// The names of the programs in the archive's /bin.
+    pub programs: Vec<String>,
+}
+
+/// Builds everything that a boot needs.
+///
+/// # Errors
+///
+/// Something does not compile or link; the message has what the compiler said.
+pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Products> {
+    let builder = Builder { workspace, toolchain, progress };
+    let vdso = builder.vdso()?;
+    let mut programs = builder.programs()?;
+    programs.extend(builder.c_programs()?);
+    programs.sort_by(|one, other| one.name.cmp(&other.name));
+    let initramfs = workspace.products().join("initramfs.cpio");
+    write_if_changed(&initramfs, &archive(&programs)?)?;
+    let kernel = builder.kernel(&vdso)?;
+    Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
+}
+
+/// Cargo for the target with everything set as for a build, for commands that look at the sources in other ways.
+pub fn cargo_for_target(workspace: &Workspace, toolchain: &Toolchain, subcommand: &str) -> Command {
+    let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };
+    let mut command = builder.cargo(subcommand, &COMMON_FLAGS);
+    command.env(VDSO_VARIABLE, builder.vdso_image());
+    command
+}
+
+struct Builder<'a> {
+    workspace: &'a Workspace,
+    toolchain: &'a Toolchain,
+    progress: &'a Progress,
+}
+
+impl Builder<'_> {
+    /// Where cargo puts what is compiled for the target.
+    fn output(&self) -> PathBuf {
+        self.target().join(TARGET).join("release")
+    }
+
+    fn target(&self) -> PathBuf {
+        self.workspace.products().join(self.toolchain.directory())
+    }
+
+    fn package(&self, name: &str) -> Result<&Package> {
+        self.workspace.package(name).with_context(|| format!("the workspace has no package `{name}`"))
+    }
+
+    fn cargo(&self, subcommand: &str, rustc_flags: &[&str]) -> Command {
+        let mut command = self.toolchain.cargo(subcommand);
+        command.current_dir(&self.workspace.root).arg("--release").arg("--target-dir").arg(self.target());
+        // Encoded flags take precedence over the user's RUSTFLAGS, which are meant for the host.
+        command.env("CARGO_ENCODED_RUSTFLAGS", rustc_flags.join("\x1f"));
+        command
+    }
+
+    fn vdso(&self) -> Result<PathBuf> {
+        self.package(VDSO)?;
+        let mut command = self.cargo("rustc", &COMMON_FLAGS);
+        command.args(["--package", VDSO, "--lib", "--crate-type", "staticlib", "--", "-Crelocation-model=pic"]);
+        run_cargo(command, "Building the vDSO image", self.progress)?;
+
+        let library = self.output().join("libvdso.a");
+        let image = self.vdso_image();
+        let part = image.with_extension("so.part");
+        std::fs::create_dir_all(self.workspace.products())?;
+        let mut linker = self.toolchain.linker();
+        linker.args(["-m", "elf64lriscv", "-shared", "-Bsymbolic", "--gc-sections", "-o"]).arg(&part).arg(&library);
+        run_tool(linker, "linking the vDSO image")?;
+        write_if_changed(&image, &std::fs::read(&part)?)?;
+        let _ = std::fs::remove_file(&part);
+        Ok(image)
+    }
+
+    fn vdso_image(&self) -> PathBuf {
+        self.workspace.products().join("vdso.so")
+    }
+
+    fn programs(&self) -> Result<Vec<Program>> {
+        let packages: Vec<_> = self.workspace.packages.iter().filter(|package| package.is_program()).collect();
+        if packages.is_empty() {
+            bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
+        }
+        let mut command = self.cargo("build", &COMMON_FLAGS);
+        for package in &packages {
+            command.args(["--package", &package.name]);
+        }
+        run_cargo(command, "Building the programs", self.progress)?;
+        let programs = packages.iter().flat_map(|package| package.programs());
+        programs.map(|program| Program::read(&program.name, &self.output().join(&program.name))).collect()
+    }
+
+    /// The C programs: directories under apps that hold C files and no manifest. Each is linked with the files of
+    /// user/c, as the Rust programs are linked, and with the same linker script.
+    fn c_programs(&self) -> Result<Vec<Program>> {
+        let root = &self.workspace.root;
+        let mut programs = Vec::new();
+        for directory in entries(&root.join("apps"))? {
+            let sources = c_sources(&directory)?;
+            if sources.is_empty() || directory.join("Cargo.toml").exists() {
+                continue;
+            }
+            let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some(clang) = &self.toolchain.clang else {
+                eprintln!(
+                    "The C example `{name}` is left out: there is no clang. On Debian: {}",
+                    install_command(&[Item::Clang])
+                );
+                continue;
+            };
+            let activity = self.progress.start(format!("Building {name}"));
+            let objects = self.workspace.products().join("c").join(&name);
+            std::fs::create_dir_all(&objects)?;
+            let mut linker = self.toolchain.linker();
+            for source in sources.into_iter().chain(c_sources(&root.join("user/c"))?) {
+                let object = objects.join(source.with_extension("o").file_name().unwrap_or_default());
+                let mut compiler = children::command(clang);
+                compiler.args(C_FLAGS).arg("-I").arg(root.join("user/c")).arg("-c").arg(&source).arg("-o").arg(&object);
+                run_tool(compiler, &format!("compiling {}", source.display()))?;
+                linker.arg(object);
+            }
+            let program = objects.join(&name);
+            linker.args(["-m", "elf64lriscv", "--gc-sections", "-T"]).arg(root.join("user/runtime/program.ld"));
+            run_tool(
+                {
+                    linker.arg("-o").arg(&program);
+                    linker
+                },
+                &format!("linking {name}"),
+            )?;
+            programs.push(Program::read(&name, &program)?);
+            activity.clear();
+        }
+        Ok(programs)
+    }
+
+    fn kernel(&self, vdso: &Path) -> Result<PathBuf> {
+        self.package(KERNEL)?;
+        let mut command = self.cargo("rustc", &COMMON_FLAGS);
+        command.env(VDSO_VARIABLE, vdso);
+        command.args(["--package", KERNEL, "--bin", KERNEL, "--", "-Clink-arg=-Tkernel.ld"]);
+        run_cargo(command, "Building the kernel", self.progress)?;
+        let kernel = self.workspace.products().join(KERNEL);
+        let built = self.output().join(KERNEL);
+        let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
+        write_if_changed(&kernel, &content)?;
+        Ok(kernel)
+    }
+}
+
+/// What everything for the target is compiled with: frame pointers, so that a backtrace needs nothing else.
+const COMMON_FLAGS: [&str; 1] = ["-Cforce-frame-pointers=yes"];
+
+/// What C programs are compiled with: no library and no host, warnings are errors.
+const C_FLAGS: [&str; 11] = [
+    "--target=riscv64-unknown-elf",
+    "-march=rv64gc",
+    "-mabi=lp64d",
+    "-mcmodel=medany",
+    "-std=c11",
+    "-O2",
+    "-ffreestanding",
+    "-ffunction-sections",
+    "-fno-omit-frame-pointer",
+    "-Wall",
+    "-Werror",
+];
+
+/// A program for COPS.
+#[derive(Clone, Debug)]
+struct Program {
+    name: String,
+    content: Vec<u8>,
+}
+
+impl Program {
+    fn read(name: &str, file: &Path) -> Result<Program> {
+        let content = std::fs::read(file).with_context(|| format!("the build made no {}", file.display()))?;
+        Ok(Program { name: name.into(), content })
+    }
+}
+
+/// The initramfs: the programs in /bin. The same programs make the same bytes.
+fn archive(programs: &[Program]) -> Result<Vec<u8>> {
+    let mut writer = cpio::Writer::new(0);
+    writer.directory(b"bin", 0o755)?;
+    for program in programs {
+        writer.file(format!("bin/{}", program.name).as_bytes(), 0o755, &program.content)?;
+    }
+    Ok(writer.finish())
+}
+
+/// What is in a directory, in order of names; nothing if it does not exist.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    if !directory.exists() {
+        return Ok(Vec::new());
+    }
+    let read = std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut entries = read.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    entries.sort();
+    Ok(entries)
+}
+
+fn c_sources(directory: &Path) -> Result<Vec<PathBuf>> {
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    Ok(entries(directory)?
+        .into_iter()
+        .filter(|file| file.extension().is_some_and(|extension| extension == "c"))
+        .collect())
+}
+
+/// Runs cargo with its progress shown as this program's.
+///
+/// # Errors
+///
+/// It fails; the message has what it printed.
+pub fn run_cargo(mut command: Command, title: &str, progress: &Progress) -> Result<()> {
+    let activity = progress.start(title);
+    if progress.verbose {
+        let status = Child::start(&mut command, Ending::Kill).and_then(|mut child| child.wait())?;
+        if !status.success() {
+            bail!("{title} failed");
+        }
+        return Ok(());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = Child::start(&mut command, Ending::Kill).context("cargo could not be started")?;
+    let stderr = child.pipes().stderr.take();
+    let printed = show_lines(stderr, &activity);
+    let status = child.wait()?;
+    if status.success() {
+        activity.clear();
+        return Ok(());
+    }
+    drop(activity);
+    // Lines that only say what is going on help nobody find out what is wrong.
+    let noise = ["Compiling ", "Downloading ", "Downloaded ", "Updating ", "Locking ", "Checking ", "Blocking "];
+    let report: Vec<_> =
+        printed.iter().filter(|line| !noise.iter().any(|word| line.trim_start().starts_with(word))).cloned().collect();
+    bail!("{title} failed:\n{}", report.join("\n"))
+}
+
+/// Shows each line of a pipe as the activity's detail until the pipe ends, and returns them.
+fn show_lines(pipe: Option<impl Read>, activity: &Activity) -> Vec<String> {
+    let mut printed = Vec::new();
+    if let Some(pipe) = pipe {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            activity.detail(&line);
+            printed.push(line);
+        }
+    }
+    printed
+}
+
+fn run_tool(mut command: Command, what: &str) -> Result<()> {
+    let output =
+        children::output(&mut command, Ending::Kill, TOOL_LIMIT).with_context(|| format!("{what} was not possible"))?;
+    if !output.status.success() {
+        let said = [output.stderr, output.stdout].concat();
+        bail!("{what} failed ({}):\n{}", output.status, String::from_utf8_lossy(&said).trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_has_the_programs_in_bin() {
+        let program = |name: &str, content: &[u8]| Program { name: name.into(), content: content.into() };
+        let archive = archive(&[program("a", b"one"), program("b", &[7; 1000])]).unwrap();
+        let entries: Vec<_> = cpio::entries(&archive).collect::<Result<_, _>>().unwrap();
+        let names: Vec<_> = entries.iter().map(|entry| String::from_utf8_lossy(entry.path)).collect();
+        assert_eq!(names, ["bin", "bin/a", "bin/b"]);
+        assert_eq!(entries[2].data, [7; 1000]);
+    }
+
+    #[test]
+    fn only_c_files_are_c_sources() {
+        let directory = std::env::temp_dir().join(format!("xtask-c-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for name in ["b.c", "a.c", "a.h", "README.md"] {
+            std::fs::write(directory.join(name), "").unwrap();
+        }
+        let sources = c_sources(&directory).unwrap();
+        assert_eq!(sources, [directory.join("a.c"), directory.join("b.c")]);
+        assert!(c_sources(&directory.join("a.c")).unwrap().is_empty());
+        assert!(entries(&directory.join("nothing")).unwrap().is_empty());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

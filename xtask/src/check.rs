@@ -1,0 +1,141 @@
+//! `check`: exactly what continuous integration does, one step after the other.
+//!
+//! A step that fails does not keep the others from running: one run says everything that is wrong.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::build::{self, run_cargo};
+use crate::children::{Child, Ending};
+use crate::cli;
+use crate::context::{Context, Need};
+use crate::suites::{self, Suite};
+use crate::tidy;
+use crate::workspace::{self, Package};
+
+/// A step of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Step {
+    /// Every source file is formatted as rustfmt does it.
+    Format,
+    /// The rules of the tree: ranks, sides, unsafe code, the map.
+    Tidy,
+    /// Everything for the target compiles and links, the C example too.
+    Build,
+    /// No warnings of clippy, for the host and for the target.
+    Clippy,
+    /// No warnings of rustdoc.
+    Docs,
+    /// The tests on the host.
+    Host,
+    /// The models of concurrent code.
+    Loom,
+    /// The whole system in QEMU.
+    Qemu,
+}
+
+/// Runs steps.
+///
+/// # Errors
+///
+/// A step fails; which ones is said at the end.
+pub fn check(context: &Context, arguments: &cli::Check) -> Result<()> {
+    let all = Step::value_variants();
+    let steps = all.iter().copied().filter(|step| arguments.steps.is_empty() || arguments.steps.contains(step));
+    let mut failed = Vec::new();
+    for step in steps {
+        let name = step.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default();
+        println!("\n== check {name}");
+        let started = Instant::now();
+        match run(context, step) {
+            Ok(()) => println!("check {name}: ok, {} s", started.elapsed().as_secs()),
+            Err(error) => {
+                crate::interrupt::stand_still_if_requested();
+                println!("check {name}: FAILED\n{error:#}");
+                failed.push(name);
+            }
+        }
+    }
+    if failed.is_empty() {
+        println!("\ncheck: everything is as it should be");
+        return Ok(());
+    }
+    bail!("check failed: {}", failed.join(", "))
+}
+
+fn run(context: &Context, step: Step) -> Result<()> {
+    match step {
+        Step::Format => show(workspace_cargo(context, &["fmt", "--all", "--check"]), "run `cargo fmt --all`"),
+        Step::Tidy => tidy::tidy(&context.workspace),
+        Step::Build => context.build(Need::Everything).map(|_| ()),
+        Step::Clippy => clippy(context),
+        Step::Docs => docs(context),
+        Step::Host => suite(context, Suite::Host),
+        Step::Loom => suite(context, Suite::Loom),
+        Step::Qemu => suite(context, Suite::Qemu),
+    }
+}
+
+fn suite(context: &Context, suite: Suite) -> Result<()> {
+    suites::test(context, &cli::Test { suites: vec![suite], harts: None, machine: None, filter: None })
+}
+
+fn workspace_cargo(context: &Context, arguments: &[&str]) -> Command {
+    let mut command = workspace::cargo();
+    command.current_dir(&context.workspace.root).args(arguments);
+    command
+}
+
+fn exclude_target_only(context: &Context, command: &mut Command) {
+    for package in context.workspace.packages.iter().filter(|package| package.is_target_only()) {
+        command.args(["--exclude", &package.name]);
+    }
+}
+
+fn clippy(context: &Context) -> Result<()> {
+    let mut host = workspace_cargo(context, &["clippy", "--workspace", "--all-targets"]);
+    exclude_target_only(context, &mut host);
+    host.args(["--", "-D", "warnings"]);
+    show(host, "clippy, on the host")?;
+    let mut target = for_target(context, "clippy", Package::is_for_target)?;
+    target.args(["--", "-D", "warnings"]);
+    show(target, "clippy, for the target")
+}
+
+fn docs(context: &Context) -> Result<()> {
+    let mut host = workspace_cargo(context, &["doc", "--workspace", "--no-deps"]);
+    exclude_target_only(context, &mut host);
+    run_cargo(deny_warnings(host), "Documenting", &context.progress)?;
+    let target = for_target(context, "doc", Package::is_target_only)?;
+    let mut target = deny_warnings(target);
+    target.arg("--no-deps");
+    run_cargo(target, "Documenting what is for the target only", &context.progress)
+}
+
+fn deny_warnings(mut command: Command) -> Command {
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+/// Cargo for the target, for all packages that `wanted` says.
+fn for_target(context: &Context, subcommand: &str, wanted: impl Fn(&Package) -> bool) -> Result<Command> {
+    let toolchain = context.toolchain(Need::Everything)?;
+    // The kernel contains the vDSO image, so it has to be there for whatever looks at the kernel.
+    let mut command = build::cargo_for_target(&context.workspace, &toolchain, subcommand);
+    for package in context.workspace.packages.iter().filter(|package| wanted(package)) {
+        command.args(["--package", &package.name]);
+    }
+    Ok(command)
+}
+
+fn show(mut command: Command, what: &str) -> Result<()> {
+    let mut child = Child::start(&mut command, Ending::Kill).context("cargo could not be started")?;
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{what}: {status}");
+    }
+    Ok(())
+}

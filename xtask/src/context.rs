@@ -1,0 +1,123 @@
+//! What every command starts from: the workspace, the board, the way to show progress.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::board::{Board, Clock, Configuration};
+use crate::build::{self, Products};
+use crate::cli::Machine;
+use crate::progress::Progress;
+use crate::toolchain::{CExample, Toolchain};
+use crate::workspace::Workspace;
+
+/// The board that commands are for.
+const BOARD: &str = "qemu-virt";
+
+/// What every command starts from.
+pub struct Context {
+    /// The workspace.
+    pub workspace: Workspace,
+    /// The board.
+    pub board: Board,
+    /// The way to show progress.
+    pub progress: Progress,
+}
+
+/// What a build is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A machine that boots. What can be left out is left out, and said.
+    Boot,
+    /// Everything there is.
+    Everything,
+}
+
+impl Context {
+    /// Reads workspace and board.
+    ///
+    /// # Errors
+    ///
+    /// One of them is not as it should be.
+    pub fn load(verbose: bool) -> Result<Context> {
+        let workspace = Workspace::load()?;
+        let board = Board::load(&workspace.root.join("boards").join(format!("{BOARD}.toml")))?;
+        Ok(Context { workspace, board, progress: Progress::new(verbose) })
+    }
+
+    /// Finds the tools, installing them if need be.
+    ///
+    /// # Errors
+    ///
+    /// Something is missing that only the user can provide.
+    pub fn toolchain(&self, need: Need) -> Result<Toolchain> {
+        let c_example = match need {
+            Need::Boot => CExample::WhereClangIs,
+            Need::Everything => CExample::Required,
+        };
+        Toolchain::ensure(&self.board.qemu.program, c_example, &self.progress)
+    }
+
+    /// Finds the tools and builds what a boot needs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::toolchain`] and [`build::build`].
+    pub fn build(&self, need: Need) -> Result<(Toolchain, Products)> {
+        let toolchain = self.toolchain(need)?;
+        let products = build::build(&self.workspace, &toolchain, &self.progress)?;
+        Ok((toolchain, products))
+    }
+
+    /// A boot's choices, with the board's defaults for what the user did not choose.
+    pub fn configuration(&self, products: &Products, machine: &Machine, command_line: String) -> Configuration {
+        let defaults = &self.board.defaults;
+        Configuration {
+            machine: machine.machine.unwrap_or(defaults.machine),
+            harts: machine.harts.unwrap_or(defaults.harts),
+            memory: machine.memory.clone().unwrap_or_else(|| defaults.memory.clone()),
+            kernel: products.kernel.clone(),
+            initramfs: products.initramfs.clone(),
+            command_line,
+            forwards: Vec::new(),
+            clock: Clock::Host,
+            gdb_port: None,
+        }
+    }
+
+    /// Where the serial log of a boot goes.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.workspace.logs().join(format!("{name}.log"))
+    }
+}
+
+/// The kernel's command line that starts a program of the initramfs.
+///
+/// # Errors
+///
+/// An argument cannot be passed on: the command line separates them by spaces.
+pub fn command_line(program: &str, arguments: &[String]) -> Result<String> {
+    let path = if program.starts_with('/') { program.to_string() } else { format!("/bin/{program}") };
+    for word in [&path].into_iter().chain(arguments) {
+        if word.is_empty() || word.contains(char::is_whitespace) {
+            anyhow::bail!("`{word}` cannot be passed to the program: arguments must be words without spaces");
+        }
+    }
+    let arguments = if arguments.is_empty() { String::new() } else { format!(" -- {}", arguments.join(" ")) };
+    Ok(format!("init={path}{arguments}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_name_program_and_arguments() {
+        let words = |text: &str| text.split(' ').map(str::to_string).collect::<Vec<_>>();
+        assert_eq!(command_line("hello", &[]).unwrap(), "init=/bin/hello");
+        assert_eq!(command_line("/bin/x", &words("-a b --")).unwrap(), "init=/bin/x -- -a b --");
+        assert!(command_line("hello", &["a b".into()]).is_err());
+        assert!(command_line("", &[]).is_ok_and(|line| line == "init=/bin/"));
+        assert!(command_line("hello", &[String::new()]).is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! The demonstration: boot, ask, check every answer, show the figures.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use load::{Continue, Measurement, Order, Pace, Plan, Stage};
+
+use crate::cli;
+use crate::context::{Context as Tools, Need};
+use crate::guest::{self, Echo, Failure, FailureKind, Forward, Guest};
+use crate::progress::Activity;
+use crate::report::{self, Conditions, Report, Row};
+use crate::workspace::write_if_changed;
+
+/// The program that serves, and the port it listens on.
+const SERVER: &str = "matrix-server";
+const SERVER_PORT: u16 = 7000;
+
+/// The line by which the server says that it listens, up to the address.
+const LISTENING: &str = "matrix-server: listening on";
+
+/// Rows and columns of the matrices: those of the measurements that ours are compared with.
+const ORDER: u32 = 15;
+
+/// The time between two requests of a connection.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long the machine may take until the server listens, and then until it answers.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often another port is tried when somebody else was quicker.
+const PORT_ATTEMPTS: usize = 3;
+
+/// Connections of the closed loop.
+const PEAK_CONNECTIONS: usize = 64;
+
+/// What is measured.
+struct Programme {
+    rows: Vec<(usize, Pace)>,
+    duration: Duration,
+}
+
+impl Programme {
+    fn new(quick: bool) -> Programme {
+        let every = |connections| (connections, Pace::Every(INTERVAL));
+        if quick {
+            Programme { rows: [1, 16, 64].map(every).into(), duration: Duration::from_secs(1) }
+        } else {
+            let doubling = (0..=8).map(|power| every(1 << power));
+            let rows = doubling.chain([(PEAK_CONNECTIONS, Pace::ClosedLoop)]).collect();
+            Programme { rows, duration: Duration::from_secs(5) }
+        }
+    }
+
+    /// What the programme takes if nothing is slow, in milliseconds.
+    fn length_ms(&self) -> u64 {
+        self.rows.len() as u64 * self.duration.as_millis() as u64
+    }
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+///
+/// Something kept it from its end, or a request was not answered rightly.
+pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
+    let (toolchain, products) = tools.build(Need::Boot)?;
+    if !products.programs.iter().any(|program| program == SERVER) {
+        bail!("the workspace has no program `{SERVER}`");
+    }
+    let log = tools.workspace.logs().join("demo.log");
+    let command_line = format!("init=/bin/{SERVER}");
+
+    let mut attempts = PORT_ATTEMPTS;
+    let (mut guest, port, configuration, boot) = loop {
+        attempts -= 1;
+        let port = match arguments.port {
+            Some(port) => port,
+            None => guest::free_port()?,
+        };
+        let mut configuration = tools.configuration(&products, &arguments.machine, command_line.clone());
+        configuration.forwards = vec![Forward { host: port, guest: SERVER_PORT }];
+        let started = Instant::now();
+        let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, &log, Echo::LogOnly)?;
+        match boot(tools, &mut guest, port, configuration.harts) {
+            Ok(()) => break (guest, port, configuration, started.elapsed()),
+            // Between our look for a free port and QEMU's use of it somebody else took it.
+            Err(error) if arguments.port.is_none() && attempts > 0 && is_port_in_use(&error) => {}
+            Err(error) => return Err(error),
+        }
+    };
+
+    let programme = Programme::new(arguments.quick);
+    let mut report = Report {
+        rows: Vec::new(),
+        peak: None,
+        conditions: Conditions {
+            commit: report::commit(&tools.workspace.root),
+            machine: format!("{} {}", tools.board.name, configuration.machine),
+            harts: configuration.harts,
+            memory: configuration.memory.clone(),
+            emulator: toolchain.qemu_version(),
+            host_cores: std::thread::available_parallelism().map_or(1, usize::from),
+            boot_to_first_answer_s: boot.as_secs_f64(),
+            matrix_order: ORDER as usize,
+            interval_ms: INTERVAL.as_millis() as u64,
+            duration_s: programme.duration.as_secs_f64(),
+        },
+    };
+    let mut first_failure = None;
+    let activity = tools.progress.start_steps("Asking", programme.length_ms());
+    for (index, &(connections, pace)) in programme.rows.iter().enumerate() {
+        let plan = Plan {
+            server: guest::address(port),
+            connections,
+            order: Order::new(ORDER)?,
+            pace,
+            duration: programme.duration,
+            patience: PATIENCE,
+        };
+        let before = index as u64 * programme.duration.as_millis() as u64;
+        let measurement = measure(&plan, &mut guest, &activity, before)?;
+        let row = Row::new(&measurement);
+        let silent = row.answered == 0;
+        first_failure = first_failure.or(measurement.first_failure);
+        match pace {
+            Pace::Every(_) => report.rows.push(row),
+            Pace::ClosedLoop => report.peak = Some(row),
+        }
+        if silent {
+            break;
+        }
+    }
+    activity.clear();
+    // What went wrong in the machine explains what went wrong with the answers.
+    let after = guest.check();
+    guest.end();
+
+    print!("{}", report.table());
+    if let Some(file) = &arguments.json {
+        std::fs::write(file, report.json()).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let html = arguments.html.clone().unwrap_or_else(|| tools.workspace.products().join("demo.html"));
+    write_if_changed(&html, report.html().as_bytes())?;
+    after?;
+    verdict(&report, programme.rows.len(), first_failure, &log)?;
+    println!("\nEvery request was answered and every answer verified. The report is");
+    println!("{}", html.display());
+    Ok(())
+}
+
+/// Waits until the server answers.
+fn boot(tools: &Tools, guest: &mut Guest, port: u16, harts: u8) -> Result<()> {
+    let plural = if harts == 1 { "" } else { "s" };
+    let activity = tools.progress.start(format!("Booting COPS on {harts} hart{plural}"));
+    guest.wait_for("the matrix server listened", BOOT_LIMIT, |line| {
+        activity.detail(line);
+        line.contains(LISTENING).then_some(())
+    })?;
+    activity.detail("waiting for the first answer");
+    if let Err(error) = load::probe(guest::address(port), Order::MINIMUM, ANSWER_LIMIT) {
+        guest.check()?;
+        bail!(
+            "the matrix server says that it listens, and yet its first request was not answered ({error}). \
+             The machine's serial log is {}",
+            guest.log().display()
+        );
+    }
+    activity.clear();
+    Ok(())
+}
+
+fn is_port_in_use(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<Failure>(), Some(Failure { kind: FailureKind::PortInUse(_), .. }))
+}
+
+fn measure(plan: &Plan, guest: &mut Guest, activity: &Activity, before: u64) -> Result<Measurement> {
+    let mut failure = None;
+    let result = load::run(plan, &mut |stage| {
+        let what = match plan.pace {
+            Pace::Every(_) => format!("{} connections", plan.connections),
+            Pace::ClosedLoop => format!("{} connections, closed loop", plan.connections),
+        };
+        match stage {
+            Stage::Connecting(established) => activity.detail(&format!("{what}: {established} connected")),
+            Stage::Sending(time) => {
+                activity.advance_to(before + time.as_millis() as u64);
+                activity.detail(&what);
+            }
+            Stage::Waiting(requests) => activity.detail(&format!("{what}: waiting for {requests} answers")),
+        }
+        match guest.check() {
+            Ok(()) => Continue::Yes,
+            Err(error) => {
+                failure = Some(error);
+                Continue::No
+            }
+        }
+    });
+    match (failure, result) {
+        (Some(failure), _) => Err(failure.into()),
+        (None, result) => Ok(result?),
+    }
+}
+
+fn verdict(report: &Report, rows: usize, first_failure: Option<String>, log: &Path) -> Result<()> {
+    let measured = report.all().count();
+    if report.is_faultless() && measured == rows {
+        return Ok(());
+    }
+    let wrong: u64 = report.all().map(|row| row.wrong).sum();
+    let lost: u64 = report.all().map(|row| row.lost).sum();
+    let first = first_failure.map(|failure| format!(" The first failure: {failure}.")).unwrap_or_default();
+    bail!(
+        "{wrong} requests were answered wrongly and {lost} were lost, in {measured} of {rows} rows.{first} \
+         The machine's serial log is {}",
+        log.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programme_is_the_documented_one() {
+        let full = Programme::new(false);
+        let connections: Vec<_> = full.rows.iter().map(|row| row.0).collect();
+        assert_eq!(connections, [1, 2, 4, 8, 16, 32, 64, 128, 256, PEAK_CONNECTIONS]);
+        assert_eq!(full.rows.iter().filter(|row| row.1 == Pace::ClosedLoop).count(), 1);
+        assert_eq!(full.length_ms(), 50_000);
+        let quick = Programme::new(true);
+        assert_eq!(quick.rows.iter().map(|row| row.0).collect::<Vec<_>>(), [1, 16, 64]);
+        assert_eq!(quick.length_ms(), 3000);
+    }
+}

@@ -1,0 +1,124 @@
+//! `doctor`: what the host has, what it lacks, and what to do about it.
+
+use anyhow::{Result, bail};
+
+use crate::toolchain::{Decision, Item, Seen, Way, decide, forced_way, install_command, look, missing};
+use crate::workspace::TARGET;
+
+/// Looks and prints.
+///
+/// # Errors
+///
+/// Something is missing that `demo` needs and this program cannot install by itself.
+pub fn doctor() -> Result<()> {
+    let seen = look();
+    let (text, verdict) = diagnosis(&seen, forced_way()?);
+    print!("{text}");
+    match verdict {
+        Verdict::Ready | Verdict::WillInstall => Ok(()),
+        Verdict::NeedsYou => bail!("this host is not ready; run the commands named above"),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Ready,
+    WillInstall,
+    NeedsYou,
+}
+
+fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
+    let mut lines = Vec::new();
+    let mut verdict = Verdict::Ready;
+    let mut say =
+        |good: bool, text: String| lines.push(format!("{} {text}", if good { "  ok     " } else { "  MISSING" }));
+
+    match &seen.rust {
+        Some(rust) => {
+            say(true, format!("Rust on the PATH: {}", rust.version));
+            let has = if rust.has_target { "has" } else { "lacks" };
+            say(rust.has_target, format!("its target {TARGET}: the toolchain {has} it"));
+        }
+        None => say(false, "Rust 1.95 or later on the PATH".into()),
+    }
+    let there = |item: Item| seen.present.contains(&item);
+    for item in [Item::DebianRustc, Item::DebianCargo, Item::DebianRustSource, Item::Lld] {
+        if there(item) {
+            say(true, format!("{} (package {})", item.description(), item.package()));
+        }
+    }
+    for item in [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind] {
+        say(there(item), format!("{} (package {})", item.description(), item.package()));
+    }
+    lines.push(String::new());
+    match decide(seen, forced) {
+        Decision::Use(Way::Rustup) => lines.push("COPS is compiled with the Rust on the PATH.".into()),
+        Decision::Use(Way::Debian) => lines.push("COPS is compiled with Debian's packages.".into()),
+        Decision::AddTarget => {
+            verdict = Verdict::WillInstall;
+            lines.push(format!("`cargo xtask build` will run: rustup target add {TARGET}"));
+        }
+        Decision::Install(items) => {
+            verdict = Verdict::WillInstall;
+            lines.push(format!("`cargo xtask build` will install: {}", packages(&items)));
+        }
+        Decision::Impossible(commands) => {
+            verdict = Verdict::NeedsYou;
+            lines.push(format!("To compile COPS, run: {}", commands.join("  or  ")));
+        }
+    }
+    let needed = missing(seen, &[Item::Qemu, Item::OpenSbi]);
+    if !needed.is_empty() {
+        if seen.debian && seen.may_install {
+            lines.push(format!("`cargo xtask build` will install: {}", packages(&needed)));
+            verdict = if verdict == Verdict::Ready { Verdict::WillInstall } else { verdict };
+        } else {
+            lines.push(format!(
+                "To boot COPS, install QEMU 7.2 or later with OpenSBI; on Debian: {}",
+                install_command(&needed)
+            ));
+            verdict = Verdict::NeedsYou;
+        }
+    }
+    if !there(Item::Clang) {
+        lines.push(format!(
+            "Without clang the C example is left out, and `check` fails; on Debian: {}",
+            install_command(&[Item::Clang])
+        ));
+    }
+    if verdict == Verdict::Ready {
+        lines.push("This host is ready: cargo xtask demo".into());
+    }
+    (lines.join("\n") + "\n", verdict)
+}
+
+fn packages(items: &[Item]) -> String {
+    items.iter().map(|item| item.package()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toolchain::RustOnPath;
+
+    #[test]
+    fn a_host_with_everything_is_ready() {
+        let rust = RustOnPath { version: "rustc 1.95.0".into(), has_target: true, rustup: true };
+        let seen =
+            Seen { rust: Some(rust), present: [Item::Qemu, Item::OpenSbi, Item::Clang].into(), ..Seen::default() };
+        let (text, verdict) = diagnosis(&seen, None);
+        assert_eq!(verdict, Verdict::Ready);
+        assert!(text.contains("This host is ready") && text.contains("MISSING valgrind"), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_command() {
+        let (text, verdict) = diagnosis(&Seen { debian: true, ..Seen::default() }, None);
+        assert_eq!(verdict, Verdict::NeedsYou);
+        assert!(text.contains("rustup target add") && text.contains("apt-get install rustc-web"), "{text}");
+        assert!(text.contains("sudo apt-get install qemu-system-misc opensbi"), "{text}");
+        let (text, verdict) = diagnosis(&Seen { debian: true, may_install: true, ..Seen::default() }, None);
+        assert_eq!(verdict, Verdict::WillInstall);
+        assert!(text.contains("will install: qemu-system-misc opensbi"), "{text}");
+    }
+}

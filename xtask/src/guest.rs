@@ -1,0 +1,505 @@
+//! A machine that runs: QEMU as a child, its serial line, and the end it comes to.
+//!
+//! A thread of its own reads the serial line, writes it to a log file and hands on whole lines. Whoever waits for a line
+//! waits with a deadline, and learns of the other ways it can go: the kernel panics, or QEMU ends. These ways are a
+//! [`Failure`], which is one sentence that says what happened, and for a panic the report with function names.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::board::{Board, Configuration};
+use crate::children::{self, Child, Ending};
+use crate::serial::{Lines, PANIC_MARK};
+use crate::symbols::Symbols;
+
+/// A TCP port of the host that leads to one of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// On 127.0.0.1 of this host.
+    pub host: u16,
+    /// In the machine.
+    pub guest: u16,
+}
+
+/// Reads `HOST:GUEST`.
+///
+/// # Errors
+///
+/// It is not two port numbers.
+pub fn forward(text: &str) -> Result<Forward, String> {
+    let parse = |port: &str| port.parse::<u16>().ok().filter(|port| *port != 0);
+    match text.split_once(':').map(|(host, guest)| (parse(host), parse(guest))) {
+        Some((Some(host), Some(guest))) => Ok(Forward { host, guest }),
+        _ => Err("give two port numbers, of this host and of the machine, as in 8000:7000".into()),
+    }
+}
+
+/// How long the report of a panic may take from its first line to the end of QEMU.
+const PANIC_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a machine prints goes also here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echo {
+    /// Nowhere but the log file.
+    LogOnly,
+    /// To standard output, as it comes.
+    Terminal,
+}
+
+/// How a machine let down whoever waited for it.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened.
+    pub kind: FailureKind,
+    /// Where everything that the machine printed is.
+    pub log: PathBuf,
+}
+
+/// The ways to fail.
+#[derive(Debug)]
+pub enum FailureKind {
+    /// The kernel panicked; its report, with function names.
+    Panicked(Vec<String>),
+    /// QEMU ended before what was waited for.
+    Ended {
+        /// Its status.
+        status: Option<ExitStatus>,
+        /// What QEMU itself had to say.
+        said: String,
+        /// What was waited for.
+        expected: String,
+    },
+    /// The port on the host side is taken.
+    PortInUse(u16),
+    /// It did not come in time.
+    TooLate {
+        /// What was waited for.
+        expected: String,
+        /// For how long.
+        limit: Duration,
+        /// The last line that the machine printed.
+        last_line: Option<String>,
+    },
+}
+
+impl Failure {
+    /// Whether it is only that the machine ended.
+    pub fn is_end(&self) -> bool {
+        matches!(self.kind, FailureKind::Ended { .. })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            FailureKind::Panicked(report) => {
+                writeln!(formatter, "the kernel panicked. Its report:")?;
+                for line in report {
+                    writeln!(formatter, "    {line}")?;
+                }
+            }
+            FailureKind::Ended { status, said, expected } => {
+                let status = match status {
+                    Some(status) => status.to_string(),
+                    None => "no status".into(),
+                };
+                writeln!(formatter, "the machine ended ({status}) before {expected}.")?;
+                for line in said.lines() {
+                    writeln!(formatter, "    {line}")?;
+                }
+            }
+            FailureKind::PortInUse(port) => writeln!(
+                formatter,
+                "port {port} of this host is in use; name another one, or leave the choice to this program."
+            )?,
+            FailureKind::TooLate { expected, limit, last_line } => {
+                write!(formatter, "{} seconds were not enough: waited for {expected}", limit.as_secs())?;
+                match last_line {
+                    Some(line) => writeln!(formatter, "; the last line the machine printed is `{}`.", line.trim())?,
+                    None => writeln!(formatter, " and the machine printed nothing at all.")?,
+                }
+            }
+        }
+        write!(formatter, "The machine's serial log is {}", self.log.display())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A machine that runs. Dropping it ends QEMU.
+#[derive(Debug)]
+pub struct Guest {
+    child: Child,
+    lines: Receiver<String>,
+    reader: Option<JoinHandle<()>>,
+    complaints: Option<JoinHandle<String>>,
+    log: PathBuf,
+    kernel: PathBuf,
+    ports: Vec<u16>,
+    last_line: Option<String>,
+}
+
+impl Guest {
+    /// Starts QEMU.
+    ///
+    /// # Errors
+    ///
+    /// The host cannot start it or the log cannot be written; what QEMU objects to comes out when a line is waited for.
+    pub fn start(qemu: &Path, board: &Board, configuration: &Configuration, log: &Path, echo: Echo) -> Result<Guest> {
+        if let Some(directory) = log.parent() {
+            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        for forward in &configuration.forwards {
+            if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, forward.host)) {
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    return Err(Failure { kind: FailureKind::PortInUse(forward.host), log: log.to_path_buf() }.into());
+                }
+                bail!("port {} of this host cannot be used: {error}", forward.host);
+            }
+        }
+        let mut command = children::command(qemu);
+        command.args(board.arguments(configuration)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(match echo {
+            Echo::LogOnly => Stdio::null(),
+            Echo::Terminal => Stdio::piped(),
+        });
+        let mut child = Child::start(&mut command, Ending::Kill).context("QEMU could not be started")?;
+        let stdout = child.pipes().stdout.take().context("QEMU has no output")?;
+        let mut stderr = child.pipes().stderr.take().context("QEMU has no output for errors")?;
+        let (sender, lines) = mpsc::channel();
+        let reader = thread::spawn(move || read_serial(stdout, file, echo, &sender));
+        let complaints = thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        Ok(Guest {
+            child,
+            lines,
+            reader: Some(reader),
+            complaints: Some(complaints),
+            log: log.to_path_buf(),
+            kernel: configuration.kernel.clone(),
+            ports: configuration.forwards.iter().map(|forward| forward.host).collect(),
+            last_line: None,
+        })
+    }
+
+    /// Where what is typed goes, once.
+    pub fn input(&mut self) -> Option<impl Write + Send + 'static> {
+        self.child.pipes().stdin.take()
+    }
+
+    /// Waits for a line that `wanted` makes something of.
+    ///
+    /// # Errors
+    ///
+    /// A panic, QEMU's end, or `limit` came first. `expected` says in words what was waited for.
+    pub fn wait_for<T>(
+        &mut self,
+        expected: &str,
+        limit: Duration,
+        mut wanted: impl FnMut(&str) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if line.contains(PANIC_MARK) {
+                        return Err(self.panicked(line));
+                    }
+                    if let Some(result) = wanted(&line) {
+                        return Ok(result);
+                    }
+                    if !line.trim().is_empty() {
+                        self.last_line = Some(line);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(expected)),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(self.failure(FailureKind::TooLate {
+                        expected: expected.to_string(),
+                        limit,
+                        last_line: self.last_line(),
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Looks whether the machine has failed so far, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// It has panicked or ended.
+    pub fn check(&mut self) -> Result<(), Failure> {
+        loop {
+            match self.lines.try_recv() {
+                Ok(line) if line.contains(PANIC_MARK) => return Err(self.panicked(line)),
+                Ok(line) => self.last_line = Some(line),
+                Err(mpsc::TryRecvError::Empty) => return Ok(()),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(self.ended("it was to end")),
+            }
+        }
+    }
+
+    /// Waits for the machine to end by itself.
+    ///
+    /// # Errors
+    ///
+    /// It panics, or is still there at the limit.
+    pub fn wait_for_end(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {
+        match self.wait_for("the machine to end", limit, |_| None::<()>) {
+            Err(Failure { kind: FailureKind::Ended { status: Some(status), .. }, .. }) if status.success() => {
+                Ok(status)
+            }
+            Err(failure) => Err(failure),
+            Ok(()) => unreachable!("no line is wanted"),
+        }
+    }
+
+    /// Where everything that the machine prints is.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The last line that was not waited for.
+    pub fn last_line(&self) -> Option<String> {
+        self.last_line.clone()
+    }
+
+    /// Ends QEMU.
+    pub fn end(&mut self) {
+        self.child.end();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+
+    fn failure(&self, kind: FailureKind) -> Failure {
+        Failure { kind, log: self.log.clone() }
+    }
+
+    /// Collects the rest of a panic's report.
+    fn panicked(&mut self, first: String) -> Failure {
+        let deadline = Instant::now() + PANIC_LIMIT;
+        let mut report = vec![first];
+        while let Ok(line) = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            report.push(line);
+        }
+        self.child.end();
+        if let Ok(symbols) = Symbols::load(&self.kernel) {
+            let annotated =
+                report.iter().flat_map(|line| symbols.annotate(line).lines().map(str::to_string).collect::<Vec<_>>());
+            report = annotated.collect();
+        }
+        self.failure(FailureKind::Panicked(report))
+    }
+
+    fn ended(&mut self, expected: &str) -> Failure {
+        // The serial line is closed, so that the end can only be a moment away.
+        let status = self.child.wait_until(Instant::now() + PANIC_LIMIT).ok().flatten();
+        self.child.end();
+        let said = self.complaints.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if said.contains("Could not set up host forwarding rule")
+            && let Some(port) = self.ports.first()
+        {
+            return self.failure(FailureKind::PortInUse(*port));
+        }
+        self.failure(FailureKind::Ended { status, said, expected: expected.to_string() })
+    }
+}
+
+/// Reads the serial line to its end.
+fn read_serial(mut serial: impl Read, mut log: File, echo: Echo, lines: &mpsc::Sender<String>) {
+    let mut whole = Lines::default();
+    let mut part = [0; 4096];
+    loop {
+        let bytes = match serial.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => &part[..length],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        // A log that cannot be written must not stop the machine.
+        let _ = log.write_all(bytes);
+        if echo == Echo::Terminal {
+            let mut stdout = io::stdout().lock();
+            let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+        }
+        whole.feed(bytes, |line| {
+            let _ = lines.send(line);
+        });
+    }
+    if let Some(line) = whole.finish() {
+        let _ = lines.send(line);
+    }
+}
+
+/// A port of the host that nobody uses at this moment.
+///
+/// # Errors
+///
+/// The host has none left.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("this host has no free TCP port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// The address of a forwarded port.
+pub fn address(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::{Clock, Variant};
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A machine made of a shell script, and a directory that goes away with it.
+    struct Script {
+        directory: PathBuf,
+    }
+
+    impl Script {
+        fn new(name: &str, script: &str) -> Script {
+            let directory = std::env::temp_dir().join(format!("xtask-guest-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&directory).unwrap();
+            let file = directory.join("qemu");
+            std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+            Script { directory }
+        }
+
+        fn start(&self, forwards: Vec<Forward>) -> Result<Guest> {
+            let board = Board::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap();
+            let configuration = Configuration {
+                machine: Variant::Aia,
+                harts: 1,
+                memory: "128M".into(),
+                kernel: "/nowhere".into(),
+                initramfs: "/nowhere".into(),
+                command_line: String::new(),
+                forwards,
+                clock: Clock::Host,
+                gdb_port: None,
+            };
+            loop {
+                let qemu = self.directory.join("qemu");
+                match Guest::start(&qemu, &board, &configuration, &self.log(), Echo::LogOnly) {
+                    // Another test forked while the script was open for writing.
+                    Err(error) if format!("{error:#}").contains("Text file busy") => thread::yield_now(),
+                    result => return result,
+                }
+            }
+        }
+
+        fn log(&self) -> PathBuf {
+            self.directory.join("logs/serial.log")
+        }
+    }
+
+    impl Drop for Script {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.directory);
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn is(text: &str) -> impl Fn(&str) -> Option<String> {
+        move |line| (line == text).then(|| line.to_string())
+    }
+
+    #[test]
+    fn a_line_that_comes_is_found_and_everything_is_logged() {
+        let script = Script::new("line", "echo first; echo ready; sleep 100");
+        let mut guest = script.start(Vec::new()).unwrap();
+        assert_eq!(guest.wait_for("ready", LIMIT, is("ready")).unwrap(), "ready");
+        guest.check().unwrap();
+        guest.end();
+        assert_eq!(std::fs::read_to_string(script.log()).unwrap(), "first\nready\n");
+    }
+
+    #[test]
+    fn a_panic_is_reported_with_what_follows_it() {
+        let script = Script::new("panic", "echo ok; echo 'KERNEL PANIC on hart 1: why'; echo '  #0 0x10'; exit 1");
+        let mut guest = script.start(Vec::new()).unwrap();
+        let failure = guest.wait_for("ready", LIMIT, is("ready")).unwrap_err();
+        let FailureKind::Panicked(report) = &failure.kind else { panic!("{failure}") };
+        assert_eq!(report, &["KERNEL PANIC on hart 1: why", "  #0 0x10"]);
+        let text = failure.to_string();
+        assert!(text.contains("the kernel panicked") && text.contains("serial.log"), "{text}");
+    }
+
+    #[test]
+    fn a_panic_that_does_not_end_the_machine_is_reported_all_the_same() {
+        let script = Script::new("hang", "echo 'KERNEL PANIC on hart 0'; sleep 100");
+        let mut guest = script.start(Vec::new()).unwrap();
+        let started = Instant::now();
+        assert!(matches!(guest.wait_for("x", LIMIT, is("x")).unwrap_err().kind, FailureKind::Panicked(_)));
+        assert!(started.elapsed() < LIMIT);
+    }
+
+    #[test]
+    fn an_early_end_is_reported_with_what_qemu_said() {
+        let script = Script::new("end", "echo 'no such machine' >&2; exit 7");
+        let mut guest = script.start(Vec::new()).unwrap();
+        let text = guest.wait_for("the server listened", LIMIT, is("x")).unwrap_err().to_string();
+        assert!(text.starts_with("the machine ended (exit status: 7) before the server listened."), "{text}");
+        assert!(text.contains("no such machine"), "{text}");
+    }
+
+    #[test]
+    fn silence_ends_at_the_limit_with_the_last_line() {
+        let script = Script::new("silence", "echo booting; sleep 100");
+        let mut guest = script.start(Vec::new()).unwrap();
+        let failure = guest.wait_for("the server", Duration::from_secs(1), is("x")).unwrap_err();
+        let text = failure.to_string();
+        assert!(text.contains("1 seconds were not enough: waited for the server"), "{text}");
+        assert!(text.contains("`booting`"), "{text}");
+    }
+
+    #[test]
+    fn the_end_is_success_only_with_status_zero() {
+        let (zero, one) = (Script::new("zero", "echo bye"), Script::new("one", "exit 1"));
+        let mut guest = zero.start(Vec::new()).unwrap();
+        assert!(guest.wait_for_end(LIMIT).unwrap().success());
+        let mut guest = one.start(Vec::new()).unwrap();
+        assert!(matches!(guest.wait_for_end(LIMIT).unwrap_err().kind, FailureKind::Ended { .. }));
+    }
+
+    #[test]
+    fn a_port_in_use_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let script = Script::new("port", "sleep 100");
+        let error = script.start(vec![Forward { host: port, guest: 7000 }]).unwrap_err().to_string();
+        assert!(error.contains(&format!("port {port} of this host is in use")), "{error}");
+
+        let free = free_port().unwrap();
+        let script = Script::new("race", "echo \"Could not set up host forwarding rule\" >&2; exit 1");
+        let mut guest = script.start(vec![Forward { host: free, guest: 7000 }]).unwrap();
+        let failure = guest.wait_for("x", LIMIT, is("x")).unwrap_err();
+        assert!(matches!(failure.kind, FailureKind::PortInUse(port) if port == free), "{failure}");
+    }
+
+    #[test]
+    fn forwards_are_two_ports() {
+        assert_eq!(forward("80:7000"), Ok(Forward { host: 80, guest: 7000 }));
+        for wrong in ["", "80", ":", "80:", "0:1", "a:b", "80:70000", "1:2:3"] {
+            assert!(forward(wrong).is_err(), "{wrong}");
+        }
+    }
+}

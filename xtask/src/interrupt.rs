@@ -1,0 +1,46 @@
+//! Ctrl-C, SIGTERM and SIGHUP: whatever this program is doing, its children end and the terminal is sane.
+//!
+//! One thread waits for the signals and does everything itself: ends the children, restores the terminal and exits. The
+//! rest of the program need not look at a flag in each loop; when its children die under it, it comes up with errors
+//! that nobody should read, so that [`stand_still_if_requested`] holds it back at its one place of reporting.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a signal has arrived; the program is about to exit.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Acquire)
+}
+
+/// Waits for the exit that is under way, if one is.
+pub fn stand_still_if_requested() {
+    while requested() {
+        thread::park();
+    }
+}
+
+/// Starts the thread that waits for signals.
+///
+/// # Errors
+///
+/// The host refuses the handlers or the thread.
+pub fn install() -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            REQUESTED.store(true, Ordering::Release);
+            crate::children::end_all();
+            crate::terminal::restore();
+            let what = if signal == SIGINT { "interrupted" } else { "ended by a signal" };
+            eprintln!("\n{what}; every program started from here has been ended");
+            std::process::exit(128 + signal);
+        }
+    })?;
+    Ok(())
+}

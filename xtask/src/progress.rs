@@ -1,0 +1,95 @@
+//! Says what is going on: a line that moves on a terminal, plain lines elsewhere.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Where the current activity is shown. It goes to standard error; standard output is for results.
+#[derive(Debug)]
+pub struct Progress {
+    terminal: bool,
+    /// Whether the output of other programs is to be shown rather than summed up.
+    pub verbose: bool,
+}
+
+/// One activity that is shown.
+#[derive(Debug)]
+pub struct Activity {
+    bar: Option<ProgressBar>,
+    title: String,
+}
+
+impl Progress {
+    /// Looks at what standard error is.
+    pub fn new(verbose: bool) -> Progress {
+        Progress { terminal: std::io::stderr().is_terminal(), verbose }
+    }
+
+    /// Starts an activity whose length is not known.
+    pub fn start(&self, title: impl Into<String>) -> Activity {
+        let style = ProgressStyle::with_template("{spinner} {prefix} {elapsed:>4} {wide_msg:.dim}");
+        self.activity(title.into(), ProgressBar::new_spinner(), style)
+    }
+
+    /// Starts an activity that takes `steps` of [`Activity::advance_to`].
+    pub fn start_steps(&self, title: impl Into<String>, steps: u64) -> Activity {
+        let style = ProgressStyle::with_template("{prefix} [{bar:32}] {percent:>3} %, {eta} left  {wide_msg}");
+        self.activity(title.into(), ProgressBar::new(steps), style.map(|style| style.progress_chars("=> ")))
+    }
+
+    fn activity(
+        &self,
+        title: String,
+        bar: ProgressBar,
+        style: Result<ProgressStyle, indicatif::style::TemplateError>,
+    ) -> Activity {
+        if !self.terminal || self.verbose {
+            eprintln!("{title}");
+            return Activity { bar: None, title };
+        }
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        bar.set_prefix(title.clone());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Activity { bar: Some(bar), title }
+    }
+}
+
+impl Activity {
+    /// Shows what the activity is at, on a terminal.
+    pub fn detail(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.trim().to_string());
+        }
+    }
+
+    /// Shows how far a [`Progress::start_steps`] activity is.
+    pub fn advance_to(&self, step: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(step);
+        }
+    }
+
+    /// Ends the activity and leaves one line that says what came of it.
+    pub fn finish(mut self, result: &str) {
+        let line = format!("{}: {result}", self.title);
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        eprintln!("{line}");
+    }
+
+    /// Ends the activity and leaves nothing.
+    pub fn clear(self) {}
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The demonstration's figures: as a table, as JSON, and as a page that needs nothing but itself.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use load::Measurement;
+use serde::Serialize;
+
+use crate::chart::{Axis, Chart, Scale, Series, Style, escape};
+use crate::figures::{count, duration_us, figure, table};
+
+/// Quantiles of the distribution plot.
+const QUANTILES: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
+
+/// One row: the figures of one number of connections.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Connections at once.
+    pub connections: usize,
+    /// Right answers in each second.
+    pub messages_per_s: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Half of the requests took no longer.
+    pub p50_us: u64,
+    /// All but one in a hundred took no longer.
+    pub p99_us: u64,
+    /// None took longer.
+    pub max_us: u64,
+    /// Requests answered with something else than their product.
+    pub wrong: u64,
+    /// Requests without an answer.
+    pub lost: u64,
+    /// Requests answered rightly.
+    pub answered: u64,
+    /// Latency at each of a fixed list of quantiles.
+    #[serde(skip)]
+    quantiles_us: Vec<u64>,
+}
+
+impl Row {
+    /// The figures of a measurement.
+    pub fn new(measurement: &Measurement) -> Row {
+        let latency = &measurement.latency_us;
+        Row {
+            connections: measurement.connections,
+            messages_per_s: measurement.messages_per_second(),
+            mean_us: latency.mean(),
+            p50_us: latency.value_at_quantile(0.5),
+            p99_us: latency.value_at_quantile(0.99),
+            max_us: latency.max(),
+            wrong: measurement.wrong,
+            lost: measurement.lost,
+            answered: measurement.answered,
+            quantiles_us: QUANTILES.iter().map(|quantile| latency.value_at_quantile(*quantile)).collect(),
+        }
+    }
+
+    fn cells(&self, name: String) -> Vec<String> {
+        let latency = |us: f64| if self.answered == 0 { "-".into() } else { duration_us(us) };
+        vec![
+            name,
+            figure(self.messages_per_s),
+            latency(self.mean_us),
+            latency(self.p50_us as f64),
+            latency(self.p99_us as f64),
+            latency(self.max_us as f64),
+            count(self.wrong),
+            count(self.lost),
+        ]
+    }
+}
+
+/// Under what conditions the figures were measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conditions {
+    /// The commit of the source, with a mark if it was changed since.
+    pub commit: String,
+    /// The board and its interrupt controller.
+    pub machine: String,
+    /// How many harts.
+    pub harts: u8,
+    /// How much memory.
+    pub memory: String,
+    /// The emulator's version.
+    pub emulator: String,
+    /// The host's processors.
+    pub host_cores: usize,
+    /// From the start of QEMU to the first verified answer.
+    pub boot_to_first_answer_s: f64,
+    /// Rows and columns of the matrices.
+    pub matrix_order: usize,
+    /// The time between two requests of a connection.
+    pub interval_ms: u64,
+    /// How long each row sent requests.
+    pub duration_s: f64,
+}
+
+/// All figures of a demonstration.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// One request on each connection in each interval.
+    pub rows: Vec<Row>,
+    /// Each connection sends as soon as it is answered: the most that the machine can do.
+    pub peak: Option<Row>,
+    /// Under what conditions.
+    pub conditions: Conditions,
+}
+
+impl Report {
+    /// Whether every request was answered, and rightly.
+    pub fn is_faultless(&self) -> bool {
+        !self.rows.is_empty() && self.all().all(|row| row.answered > 0 && row.wrong == 0 && row.lost == 0)
+    }
+
+    /// Every row, the peak's too.
+    pub fn all(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().chain(&self.peak)
+    }
+
+    const HEADINGS: [&'static str; 8] = ["connections", "messages/s", "mean", "p50", "p99", "max", "wrong", "lost"];
+
+    fn table_rows(&self) -> Vec<Vec<String>> {
+        let rows = self.rows.iter().map(|row| row.cells(count(row.connections as u64)));
+        let peak = self.peak.iter().map(|row| row.cells(format!("{} closed-loop", count(row.connections as u64))));
+        rows.chain(peak).collect()
+    }
+
+    /// The figures as a table for a terminal.
+    pub fn table(&self) -> String {
+        table(&Self::HEADINGS, &self.table_rows())
+    }
+
+    /// The figures as JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("figures are always JSON") + "\n"
+    }
+
+    fn connections(&self) -> Axis {
+        Axis {
+            label: "connections".into(),
+            scale: Scale::Logarithmic,
+            ticks: self.rows.iter().map(|row| row.connections as f64).collect(),
+        }
+    }
+
+    fn series(&self, name: &str, style: Style, value: impl Fn(&Row) -> f64) -> Series {
+        let points = self.rows.iter().map(|row| (row.connections as f64, value(row))).collect();
+        Series { name: name.into(), points, style }
+    }
+
+    fn throughput(&self) -> Chart {
+        let each = 1000.0 / self.conditions.interval_ms as f64;
+        let mut series = vec![
+            self.series("answered", Style::Measured, |row| row.messages_per_s),
+            self.series("asked for", Style::Reference, |row| row.connections as f64 * each),
+        ];
+        if let Some(peak) = &self.peak {
+            let name = format!("peak, closed loop on {} connections", peak.connections);
+            series.push(self.series(&name, Style::Reference, |_| peak.messages_per_s));
+        }
+        Chart {
+            title: "Messages answered in each second, by connections".into(),
+            x: self.connections(),
+            y: Axis { label: "messages/s".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
+            series,
+        }
+    }
+
+    fn latency(&self) -> Chart {
+        Chart {
+            title: "Latency by connections".into(),
+            x: self.connections(),
+            y: Axis { label: "latency in ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
+            series: vec![
+                self.series("p50", Style::Measured, |row| row.p50_us as f64 / 1e3),
+                self.series("mean", Style::Measured, |row| row.mean_us / 1e3),
+                self.series("p99", Style::Measured, |row| row.p99_us as f64 / 1e3),
+                self.series("max", Style::Measured, |row| row.max_us as f64 / 1e3),
+            ],
+        }
+    }
+
+    /// The quantiles of a few rows, first, last and between.
+    fn distribution(&self) -> Chart {
+        let last = self.rows.len().saturating_sub(1);
+        let mut chosen: Vec<usize> = (0..=3).map(|part| last * part / 3).collect();
+        chosen.dedup();
+        let series = chosen.into_iter().filter_map(|index| self.rows.get(index)).map(|row| {
+            let points =
+                QUANTILES.iter().zip(&row.quantiles_us).map(|(quantile, us)| (quantile * 100.0, *us as f64 / 1e3));
+            let name = format!("{} connection{}", row.connections, if row.connections == 1 { "" } else { "s" });
+            Series { name, points: points.collect(), style: Style::Measured }
+        });
+        Chart {
+            title: "Latency by share of the requests".into(),
+            x: Axis {
+                label: "percent of the requests that took no longer".into(),
+                scale: Scale::Linear,
+                ticks: vec![0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 100.0],
+            },
+            y: Axis { label: "latency in ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
+            series: series.collect(),
+        }
+    }
+
+    /// The figures as a page.
+    pub fn html(&self) -> String {
+        let conditions = &self.conditions;
+        let answered: u64 = self.all().map(|row| row.answered).sum();
+        let faulty: u64 = self.all().map(|row| row.wrong + row.lost).sum();
+        let (verdict, class) = if self.is_faultless() {
+            (format!("All {} requests were answered, and every answer was verified.", count(answered)), "good")
+        } else {
+            (format!("{} requests were answered rightly; {} were not.", count(answered), count(faulty)), "bad")
+        };
+        let mut page =
+            format!("{HEAD}<h1>COPS serves matrices</h1>\n<p class=\"verdict {class}\">{}</p>\n", escape(&verdict));
+        let best = self.rows.iter().map(|row| row.messages_per_s).fold(0.0, f64::max);
+        let tiles = [
+            ("first answer after", duration_us(conditions.boot_to_first_answer_s * 1e6)),
+            ("p50, one connection", self.rows.first().map_or("-".into(), |row| duration_us(row.p50_us as f64))),
+            ("most messages/s", figure(self.peak.as_ref().map_or(best, |peak| peak.messages_per_s.max(best)))),
+        ];
+        page += "<div class=\"tiles\">\n";
+        for (name, value) in tiles {
+            let _ = writeln!(page, "<div><b>{}</b><span>{}</span></div>", escape(&value), escape(name));
+        }
+        page += "</div>\n";
+        let charts = [
+            (
+                "Throughput",
+                self.throughput(),
+                "The dashed line is what the clients asked for: one request on each connection in each interval. Where the measured line leaves it, the machine is at its limit.",
+            ),
+            (
+                "Latency",
+                self.latency(),
+                "From the moment a client hands over a request to the moment its whole answer has arrived, with the emulator's network and the host's in between.",
+            ),
+            ("Distribution", self.distribution(), "The right end of each line is the slowest request."),
+        ];
+        for (heading, chart, note) in charts {
+            let _ = writeln!(
+                page,
+                "<section><h2>{heading}</h2>{}{}<p class=\"note\">{}</p></section>",
+                chart.legend(),
+                chart.svg(),
+                escape(note)
+            );
+        }
+        page += "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr>";
+        for heading in Self::HEADINGS {
+            let _ = write!(page, "<th>{heading}</th>");
+        }
+        page += "</tr></thead><tbody>\n";
+        for row in self.table_rows() {
+            page += "<tr>";
+            for cell in row {
+                let _ = write!(page, "<td>{}</td>", escape(&cell));
+            }
+            page += "</tr>\n";
+        }
+        page += "</tbody></table></div></section>\n<section><h2>Conditions</h2><dl>\n";
+        let order = conditions.matrix_order;
+        let lines = [
+            ("Commit", conditions.commit.clone()),
+            ("Machine", format!("{}, {} harts, {} of memory", conditions.machine, conditions.harts, conditions.memory)),
+            ("Emulator", format!("{} on {} host cores", conditions.emulator, conditions.host_cores)),
+            (
+                "Load",
+                format!(
+                    "{order} by {order} matrices, one request each {} ms on every connection for {} s; \
+                     the client computes every product itself and compares every element",
+                    conditions.interval_ms,
+                    figure(conditions.duration_s)
+                ),
+            ),
+        ];
+        for (name, value) in lines {
+            let _ = writeln!(page, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
+        }
+        page += "</dl><p class=\"note\">Wall-clock figures of an emulated machine that shares its host's cores with the \
+                 client. Compare them only within one run; <code>cargo xtask bench</code> counts instructions, \
+                 which repeat.</p></section>\n</main>\n</body>\n</html>\n";
+        page
+    }
+}
+
+/// The commit that is checked out, with a mark if files have been changed since.
+pub fn commit(root: &std::path::Path) -> String {
+    let limit = Duration::from_secs(20);
+    let mut command = crate::children::command("git");
+    command.current_dir(root).args(["describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]);
+    match crate::children::output(&mut command, crate::children::Ending::Kill, limit) {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
+        _ => "unknown".into(),
+    }
+}
+
+const HEAD: &str = r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>COPS serves matrices</title>
+<style>
+:root {
+  color-scheme: light dark;
+  --page: #f6f7f9; --card: #ffffff; --text: #1b1f27; --dim: #5d6675; --line: #e1e5eb;
+  --good: #17714a; --bad: #b3261e;
+  --s0: #1f6feb; --s1: #b25e09; --s2: #8250df; --s3: #c3314b; --s4: #11777c; --s5: #57606a;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #101318; --card: #181c23; --text: #e7eaf0; --dim: #9aa4b4; --line: #2b323d;
+    --good: #56d19b; --bad: #ff8a80;
+    --s0: #6cb0ff; --s1: #f0a154; --s2: #c4a0ff; --s3: #ff8098; --s4: #55c8cd; --s5: #a5afbb;
+  }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 820px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 28px; margin: 0 0 4px; }
+h2 { font-size: 18px; margin: 0 0 8px; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px; margin-top: 18px; }
+.verdict { font-size: 18px; margin: 0 0 18px; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; }
+.tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
+.tiles b { display: block; font-size: 24px; font-variant-numeric: tabular-nums; }
+.tiles span, .note, dt { color: var(--dim); }
+.note { font-size: 14px; margin: 8px 0 0; }
+svg { display: block; width: 100%; height: auto; }
+.grid { stroke: var(--line); stroke-width: 1; }
+.tick { fill: var(--dim); font-size: 12px; font-variant-numeric: tabular-nums; }
+.label { fill: var(--dim); font-size: 13px; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.reference { stroke-dasharray: 5 4; stroke-width: 1.5; }
+.legend { margin: 0 0 4px; font-size: 14px; }
+.key { display: inline-flex; align-items: center; gap: 6px; margin-right: 16px; }
+.key svg { width: 24px; height: 8px; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { color: var(--dim); font-weight: 500; }
+th:first-child, td:first-child { text-align: left; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; margin: 0; }
+dd { margin: 0; }
+.line.s0 { stroke: var(--s0); } .line.s1 { stroke: var(--s1); } .line.s2 { stroke: var(--s2); }
+.line.s3 { stroke: var(--s3); } .line.s4 { stroke: var(--s4); } .line.s5 { stroke: var(--s5); }
+.dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); }
+.dot.s3 { fill: var(--s3); } .dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
+</style>
+</head>
+<body>
+<main>
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use load::Histogram;
+
+    fn measurement(connections: usize, latencies: &[u64], lost: u64) -> Measurement {
+        let mut latency_us = Histogram::new_with_max(600_000_000, 3).unwrap();
+        for latency in latencies {
+            latency_us.record(*latency).unwrap();
+        }
+        Measurement {
+            connections,
+            answered: latencies.len() as u64,
+            wrong: 0,
+            lost,
+            elapsed: Duration::from_secs(2),
+            latency_us,
+            first_failure: None,
+        }
+    }
+
+    fn report(lost: u64) -> Report {
+        Report {
+            rows: vec![
+                Row::new(&measurement(1, &[100, 200, 300, 1000], 0)),
+                Row::new(&measurement(16, &[50; 100], lost)),
+            ],
+            peak: Some(Row::new(&measurement(16, &[70; 4000], 0))),
+            conditions: Conditions {
+                commit: "abc<1>".into(),
+                machine: "qemu-virt aia".into(),
+                harts: 4,
+                memory: "1G".into(),
+                emulator: "QEMU".into(),
+                host_cores: 2,
+                boot_to_first_answer_s: 1.5,
+                matrix_order: 15,
+                interval_ms: 100,
+                duration_s: 2.0,
+            },
+        }
+    }
+
+    #[test]
+    fn rows_are_the_figures_of_their_measurement() {
+        let row = &report(0).rows[0];
+        assert_eq!((row.connections, row.messages_per_s, row.answered), (1, 2.0, 4));
+        assert_eq!((row.mean_us, row.p50_us, row.p99_us, row.max_us), (400.0, 200, 1000, 1000));
+        assert_eq!((row.wrong, row.lost), (0, 0));
+    }
+
+    #[test]
+    fn json_has_the_promised_shape() {
+        let json: serde_json::Value = serde_json::from_str(&report(0).json()).unwrap();
+        let row = json["rows"][0].as_object().unwrap();
+        for key in ["connections", "messages_per_s", "mean_us", "p50_us", "p99_us", "max_us", "wrong", "lost"] {
+            assert!(row[key].is_number(), "{key}");
+        }
+        assert_eq!(json["rows"].as_array().unwrap().len(), 2);
+        assert_eq!(json["peak"]["messages_per_s"], 2000.0);
+        assert_eq!(json["conditions"]["harts"], 4);
+    }
+
+    #[test]
+    fn tables_and_pages_say_whether_all_went_well() {
+        let table = report(0).table();
+        assert!(table.contains("16 closed-loop") && table.contains("2,000"), "{table}");
+        assert!(report(0).is_faultless() && !report(3).is_faultless());
+        let page = report(0).html();
+        assert!(page.contains("All 4,104 requests were answered"), "{page}");
+        assert!(page.contains("abc&lt;1&gt;") && !page.contains("http"));
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+        assert!(report(3).html().contains("3 were not"));
+    }
+
+    #[test]
+    fn a_row_without_answers_has_no_latency() {
+        let row = Row::new(&measurement(4, &[], 8));
+        assert_eq!(row.cells("4".into()), ["4", "0", "-", "-", "-", "-", "0", "8"]);
+        let report = Report { rows: vec![row], peak: None, ..report(0) };
+        assert!(!report.is_faultless());
+        assert!(!report.html().contains("NaN"));
+    }
+}

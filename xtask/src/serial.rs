@@ -1,0 +1,128 @@
+//! What a machine prints on its serial line: cut into lines, and the signs of a panic in them.
+//!
+//! A kernel that panics prints a line with [`PANIC_MARK`], then registers and a backtrace whose lines are
+//! `  #N 0xADDRESS`, and ends QEMU with a failure status.
+
+/// A line with this is the first of a panic's report.
+pub const PANIC_MARK: &str = "KERNEL PANIC";
+
+/// Longer lines are cut: a machine gone wild must not fill the memory of the host.
+const MAXIMUM_LINE_BYTES: usize = 8 << 10;
+
+/// Cuts a stream of bytes into lines.
+#[derive(Debug, Default)]
+pub struct Lines {
+    unfinished: Vec<u8>,
+}
+
+impl Lines {
+    /// Takes the next bytes and gives the lines that they complete, without their ends.
+    pub fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
+        for &byte in bytes {
+            if byte == b'\n' {
+                line(text(&self.unfinished));
+                self.unfinished.clear();
+            } else if self.unfinished.len() < MAXIMUM_LINE_BYTES {
+                self.unfinished.push(byte);
+            }
+        }
+    }
+
+    /// The last line if nothing ended it.
+    pub fn finish(self) -> Option<String> {
+        (!self.unfinished.is_empty()).then(|| text(&self.unfinished))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\r').to_string()
+}
+
+/// The number and address of a backtrace line, `  #N 0xADDRESS`; what follows is not looked at.
+pub fn backtrace_line(line: &str) -> Option<(usize, u64)> {
+    let rest = line.trim_start().strip_prefix('#')?;
+    let (number, rest) = rest.split_once(' ')?;
+    let digits = rest.trim_start().strip_prefix("0x")?;
+    let end = digits.find(|character: char| !character.is_ascii_hexdigit()).unwrap_or(digits.len());
+    Some((number.parse().ok()?, u64::from_str_radix(&digits[..end], 16).ok()?))
+}
+
+/// One line of a suite that runs in the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestLine {
+    /// `test NAME ... ok`
+    Passed(String),
+    /// `test NAME ... FAILED`, with whatever follows
+    Failed(String),
+    /// `N passed, N failed`: the suite's last line
+    Closing {
+        /// How many passed.
+        passed: u64,
+        /// How many failed.
+        failed: u64,
+    },
+}
+
+/// Recognises a suite's lines.
+pub fn test_line(line: &str) -> Option<TestLine> {
+    if let Some(rest) = line.strip_prefix("test ")
+        && let Some((name, outcome)) = rest.split_once(" ... ")
+    {
+        let name = name.trim().to_string();
+        let outcome = outcome.trim();
+        return if outcome == "ok" {
+            Some(TestLine::Passed(name))
+        } else if outcome.starts_with("FAILED") {
+            Some(TestLine::Failed(name))
+        } else {
+            None
+        };
+    }
+    let (passed, failed) = line.trim().strip_suffix(" failed")?.split_once(" passed, ")?;
+    Some(TestLine::Closing { passed: passed.parse().ok()?, failed: failed.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(parts: &[&[u8]]) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut result = Vec::new();
+        for part in parts {
+            lines.feed(part, |line| result.push(line));
+        }
+        result.extend(lines.finish());
+        result
+    }
+
+    #[test]
+    fn lines_are_whole_however_the_bytes_come() {
+        assert_eq!(lines(&[b"one\r\ntw", b"o\n\nthr\xff", b"ee"]), ["one", "two", "", "thr\u{fffd}ee"]);
+        assert_eq!(lines(&[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn endless_lines_are_cut() {
+        assert_eq!(lines(&[&[b'x'; 100_000], b"\nnext\n"]), ["x".repeat(MAXIMUM_LINE_BYTES), "next".into()]);
+    }
+
+    #[test]
+    fn backtrace_lines_are_recognised() {
+        assert_eq!(backtrace_line("  #0 0xffffffff80001234"), Some((0, 0xffff_ffff_8000_1234)));
+        assert_eq!(backtrace_line("  #12 0x10 (maybe)"), Some((12, 16)));
+        for other in ["", "#", "  #1", "  #x 0x10", "  #1 10", "  #1 0x", "  #1 0x11111111111111111", "1 0x10"] {
+            assert_eq!(backtrace_line(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn test_lines_are_recognised() {
+        assert_eq!(test_line("test pipes::close ... ok"), Some(TestLine::Passed("pipes::close".into())));
+        assert_eq!(test_line("test a ... FAILED: why"), Some(TestLine::Failed("a".into())));
+        assert_eq!(test_line("12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
+        for other in ["", "test a", "test a ... running", "x passed, 3 failed", "test result: ok. 3 passed; 0 failed"] {
+            assert_eq!(test_line(other), None, "{other}");
+        }
+    }
+}

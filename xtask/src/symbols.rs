@@ -1,0 +1,144 @@
+//! From addresses of the kernel to functions, files and lines.
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+
+use crate::serial::backtrace_line;
+
+/// An ELF file with its debug information.
+pub struct Symbols {
+    loader: addr2line::Loader,
+}
+
+impl Symbols {
+    /// Reads an ELF file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read or is not an ELF file.
+    pub fn load(elf: &Path) -> Result<Symbols> {
+        let loader = addr2line::Loader::new(elf)
+            .map_err(|error| anyhow!("no symbols can be read from {}: {error}", elf.display()))?;
+        Ok(Symbols { loader })
+    }
+
+    /// The functions at an address, innermost first: more than one where functions are inlined into each other. Empty
+    /// if the address is in no function.
+    pub fn functions_at(&self, address: u64) -> Vec<String> {
+        let mut functions = Vec::new();
+        if let Ok(mut frames) = self.loader.find_frames(address) {
+            while let Ok(Some(frame)) = frames.next() {
+                let name =
+                    frame.function.as_ref().and_then(|function| function.demangle().ok().map(|name| name.into_owned()));
+                let place = frame
+                    .location
+                    .as_ref()
+                    .and_then(|location| Some(format!("{}:{}", short(location.file?), location.line.unwrap_or(0))));
+                match (name, place) {
+                    (Some(name), Some(place)) => functions.push(format!("{name} ({place})")),
+                    (Some(name), None) => functions.push(name),
+                    (None, Some(place)) => functions.push(format!("? ({place})")),
+                    (None, None) => {}
+                }
+            }
+        }
+        if functions.is_empty() {
+            // Assembly has symbols but no debug information.
+            functions.extend(
+                self.loader.find_symbol(address).map(|name| addr2line::demangle_auto(name.into(), None).into_owned()),
+            );
+        }
+        functions
+    }
+
+    /// A line of a machine's output, with the functions added if it is a backtrace line.
+    pub fn annotate(&self, line: &str) -> String {
+        let Some((number, address)) = backtrace_line(line) else { return line.to_string() };
+        // All but the first address are return addresses: the call is the instruction before.
+        let address = if number == 0 { address } else { address.saturating_sub(1) };
+        let functions = self.functions_at(address);
+        let mut result = line.to_string();
+        for (depth, function) in functions.iter().enumerate() {
+            result.push_str(if depth == 0 { "  " } else { "\n       inlined into  " });
+            result.push_str(function);
+        }
+        result
+    }
+}
+
+/// The part of a source file's path that says something: from the workspace's or the registry's directories on.
+fn short(path: &str) -> &str {
+    let from = |mark: &str| path.find(mark).map(|start| &path[start + mark.len()..]);
+    if let Some(rest) = from("/registry/src/") {
+        return rest.split_once('/').map_or(rest, |(_, rest)| rest);
+    }
+    if let Some(rest) = from("/library/") {
+        return rest;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().and_then(Path::to_str);
+    root.and_then(|root| path.strip_prefix(root)).map_or(path, |rest| rest.trim_start_matches('/'))
+}
+
+/// Copies lines with [`Symbols::annotate`].
+///
+/// # Errors
+///
+/// Input or output fails.
+pub fn pipe(symbols: &Symbols, input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
+    for line in input.split(b'\n') {
+        let line = line?;
+        writeln!(output, "{}", symbols.annotate(&String::from_utf8_lossy(&line)))?;
+    }
+    output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn a_function_to_find() -> usize {
+        a_function_to_find as *const () as usize
+    }
+
+    /// Where this test program's own file was loaded; it is linked at zero.
+    fn load_address(executable: &Path) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.ends_with(executable.to_str().unwrap())).unwrap();
+        u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap()
+    }
+
+    #[test]
+    fn an_address_of_this_program_is_found_with_file_and_line() {
+        let executable = std::env::current_exe().unwrap();
+        let symbols = Symbols::load(&executable).unwrap();
+        let address = a_function_to_find() as u64 - load_address(&executable);
+
+        let annotated = symbols.annotate(&format!("  #0 {address:#x}"));
+        assert!(
+            annotated.starts_with(&format!("  #0 {address:#x}  xtask::symbols::tests::a_function_to_find")),
+            "{annotated}"
+        );
+        assert!(annotated.contains("src/symbols.rs:"), "{annotated}");
+
+        let mut output = Vec::new();
+        pipe(&symbols, &b"before\n  #0 0xffffffffffff0000\nafter"[..], &mut output).unwrap();
+        assert_eq!(String::from_utf8(output).unwrap(), "before\n  #0 0xffffffffffff0000\nafter\n");
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_refused() {
+        assert!(Symbols::load(Path::new(file!())).is_err());
+        assert!(Symbols::load(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn paths_are_cut_to_what_matters() {
+        assert_eq!(short("/home/x/.cargo/registry/src/index-1/spin-0.12.3/src/mutex.rs"), "spin-0.12.3/src/mutex.rs");
+        assert_eq!(short("/rustc/abc/library/core/src/panicking.rs"), "core/src/panicking.rs");
+        assert_eq!(short(concat!(env!("CARGO_MANIFEST_DIR"), "/src/main.rs")), "xtask/src/main.rs");
+        assert_eq!(short("relative.rs"), "relative.rs");
+    }
+}

@@ -1,0 +1,109 @@
+//! The user's terminal while it is the machine's console.
+//!
+//! Characters go to the machine one by one and the machine echoes them, so line editing and echo are switched off. What
+//! the terminal was before is kept in one place, from which it is restored on the normal way out, when unwinding, and
+//! by the signal handler. Signals stay on: Ctrl-C is how one gets out.
+
+use std::sync::Mutex;
+
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr,
+};
+
+/// What to restore; `None` while the terminal is as the user left it.
+static ORIGINAL: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Value of a special character that switches it off, `_POSIX_VDISABLE` on Linux.
+const DISABLED: u8 = 0;
+
+/// While this exists the terminal is a console.
+#[derive(Debug)]
+pub struct Console(());
+
+impl Console {
+    /// Makes standard input a console; `None` if it is no terminal.
+    pub fn open() -> Option<Console> {
+        let stdin = std::io::stdin();
+        if !isatty(&stdin) {
+            return None;
+        }
+        let original = tcgetattr(&stdin).ok()?;
+        let mut console = original.clone();
+        console.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN);
+        console.input_modes.remove(InputModes::ICRNL | InputModes::IXON | InputModes::INLCR);
+        console.special_codes[SpecialCodeIndex::VMIN] = 1;
+        console.special_codes[SpecialCodeIndex::VTIME] = 0;
+        // Stopping this program would leave the machine running behind a terminal that is not restored.
+        console.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
+        console.special_codes[SpecialCodeIndex::VQUIT] = DISABLED;
+        *ORIGINAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(original);
+        if tcsetattr(&stdin, OptionalActions::Now, &console).is_err() {
+            restore();
+            return None;
+        }
+        Some(Console(()))
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Puts the terminal back as it was. Does nothing if it is.
+pub fn restore() {
+    let original = ORIGINAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    if let Some(original) = original {
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Flush, &original);
+    }
+}
+
+/// What the keys of a user mean for the console.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Key {
+    /// Goes to the machine.
+    Send(u8),
+    /// End QEMU.
+    Quit,
+    /// Show the keys.
+    Help,
+}
+
+/// Finds the console's own keys, which start with Ctrl-A, between the machine's. Keeps state over calls.
+#[derive(Debug, Default)]
+pub struct Keys {
+    escaped: bool,
+}
+
+const CONTROL_A: u8 = 1;
+const CONTROL_C: u8 = 3;
+
+impl Keys {
+    /// What the next key means; `None` for the first half of a combination and for combinations without a meaning.
+    pub fn press(&mut self, key: u8) -> Option<Key> {
+        if !std::mem::take(&mut self.escaped) {
+            self.escaped = key == CONTROL_A;
+            return (!self.escaped).then_some(Key::Send(key));
+        }
+        match key {
+            b'x' | b'X' => Some(Key::Quit),
+            b'h' | b'H' | b'?' => Some(Key::Help),
+            CONTROL_A | CONTROL_C => Some(Key::Send(key)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_a_introduces_the_consoles_own_keys() {
+        let mut keys = Keys::default();
+        let pressed: Vec<_> = b"a\x01\x01x\x01xb\x01qc\x01\x03".iter().filter_map(|&key| keys.press(key)).collect();
+        let send = Key::Send;
+        assert_eq!(pressed, [send(b'a'), send(1), send(b'x'), Key::Quit, send(b'b'), send(b'c'), send(3)]);
+    }
+}

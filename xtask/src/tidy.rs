@@ -1,0 +1,383 @@
+//! The rules of the source tree that no compiler knows.
+//!
+//! * Every package says its rank and side; dependencies point to the same or a lower rank and never across the
+//!   kernel/user line; scheduler and hal do not know each other.
+//! * Every crate forbids unsafe code, except those in the unsafe table of ARCHITECTURE.md, where each has its reason.
+//! * ARCHITECTURE.md names every crate, and no crate in its unsafe table that is not there or needs no place in it.
+//! * Manifests take lints, edition, version, licence and dependencies from the workspace, where each third-party crate
+//!   is chosen once and with a reason.
+//! * No crate is called what says nothing: `common`, `utils`, and the like.
+//!
+//! [`problems`] is a pure function of what was read, so that each rule has its test.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::{Cops, Package, Workspace};
+
+/// Ranks, from low to high; those of one element are equal.
+const RANKS: [&[&str]; 6] = [&["abi"], &["part"], &["kernel-part", "user"], &["kernel"], &["app"], &["tool"]];
+
+/// The sides, each with those that it may depend on.
+const SIDES: [(&str, &[&str]); 4] = [
+    ("both", &["both"]),
+    ("kernel", &["both", "kernel"]),
+    ("user", &["both", "user"]),
+    ("host", &["both", "kernel", "user", "host"]),
+];
+
+/// Names that are no test of membership.
+const EMPTY_NAMES: [&str; 8] = ["common", "utils", "util", "misc", "core", "helpers", "shared", "base"];
+
+/// Fields of `[package]` that come from the workspace.
+const INHERITED: [&str; 3] = ["version", "edition", "license"];
+
+/// What tidy reads of one package.
+#[derive(Clone, Debug)]
+struct Facts {
+    name: String,
+    cops: Option<Cops>,
+    /// Names of workspace packages that the crate itself or its build needs.
+    dependencies: Vec<String>,
+    /// The first source files of library and programs, with the text of each.
+    roots: Vec<(String, String)>,
+    manifest: String,
+}
+
+/// Checks the workspace and prints what is wrong.
+///
+/// # Errors
+///
+/// Something is.
+pub fn tidy(workspace: &Workspace) -> Result<()> {
+    let facts = workspace.packages.iter().map(|package| read(package, workspace)).collect::<Result<Vec<_>>>()?;
+    let architecture = std::fs::read_to_string(workspace.root.join("ARCHITECTURE.md")).ok();
+    let root = std::fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read Cargo.toml")?;
+    let mut problems = problems(&facts, architecture.as_deref());
+    problems.extend(undocumented_choices(&root));
+    if problems.is_empty() {
+        println!("tidy: {} packages, nothing to object to", facts.len());
+        return Ok(());
+    }
+    for problem in &problems {
+        println!("tidy: {problem}");
+    }
+    bail!("tidy has {} objection{}", problems.len(), if problems.len() == 1 { "" } else { "s" })
+}
+
+fn read(package: &Package, workspace: &Workspace) -> Result<Facts> {
+    let relative = |file: &Path| file.strip_prefix(&workspace.root).unwrap_or(file).display().to_string();
+    let text = |file: &Path| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
+    let is_root = |kind: &String| kind != "test" && kind != "bench" && kind != "example" && kind != "custom-build";
+    let mut roots = Vec::new();
+    for target in package.targets.iter().filter(|target| target.kind.iter().any(is_root)) {
+        roots.push((relative(&target.src_path), text(&target.src_path)?));
+    }
+    let dependencies = package.dependencies.iter();
+    let dependencies =
+        dependencies.filter(|dependency| dependency.path.is_some() && dependency.kind.as_deref() != Some("dev"));
+    Ok(Facts {
+        name: package.name.clone(),
+        cops: package.cops().cloned(),
+        dependencies: dependencies.map(|dependency| dependency.name.clone()).collect(),
+        roots,
+        manifest: text(&package.manifest_path)?,
+    })
+}
+
+fn problems(packages: &[Facts], architecture: Option<&str>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for package in packages {
+        problems.extend(dependency_problems(package, packages));
+        problems.extend(manifest_problems(package));
+        if EMPTY_NAMES.contains(&package.name.as_str()) || package.name.starts_with("cops-") {
+            problems.push(format!("`{}` is a name that says nothing about what belongs there", package.name));
+        }
+    }
+    match architecture {
+        Some(architecture) => problems.extend(architecture_problems(packages, architecture)),
+        None => problems.push("ARCHITECTURE.md is missing".into()),
+    }
+    problems
+}
+
+fn rank(cops: &Cops) -> Option<usize> {
+    RANKS.iter().position(|names| names.contains(&cops.rank.as_str()))
+}
+
+fn dependency_problems(package: &Facts, packages: &[Facts]) -> Vec<String> {
+    let name = &package.name;
+    let Some(cops) = &package.cops else {
+        return vec![format!("`{name}` has no [package.metadata.cops] with rank and side")];
+    };
+    let mut problems = Vec::new();
+    let own_rank = rank(cops);
+    if own_rank.is_none() {
+        problems.push(format!("`{name}` has the rank `{}`; ranks are {}", cops.rank, RANKS.concat().join(", ")));
+    }
+    let Some((_, may_use)) = SIDES.iter().find(|(side, _)| *side == cops.side) else {
+        let sides = SIDES.map(|(side, _)| side).join(", ");
+        problems.push(format!("`{name}` is on the side `{}`; sides are {sides}", cops.side));
+        return problems;
+    };
+    for dependency in &package.dependencies {
+        let Some(other) = packages.iter().find(|package| package.name == *dependency) else { continue };
+        // One that says nothing of itself is reported as such.
+        let Some(other_cops) = &other.cops else { continue };
+        if let (Some(own), Some(others)) = (own_rank, rank(other_cops))
+            && others > own
+        {
+            problems.push(format!(
+                "`{name}` ({}) depends on `{dependency}` ({}), which ranks higher",
+                cops.rank, other_cops.rank
+            ));
+        }
+        if !may_use.contains(&other_cops.side.as_str()) {
+            problems
+                .push(format!("`{name}` (side {}) depends on `{dependency}` (side {})", cops.side, other_cops.side));
+        }
+        let scheduler = |name: &str| ["scheduler", "coroutine", "vdso"].contains(&name);
+        let hal = |name: &str| name == "hal" || name.starts_with("hal-");
+        if (scheduler(name) && hal(dependency)) || (hal(name) && scheduler(dependency)) {
+            problems.push(format!("`{name}` depends on `{dependency}`: scheduler and hal do not know each other"));
+        }
+    }
+    problems
+}
+
+fn manifest_problems(package: &Facts) -> Vec<String> {
+    let name = &package.name;
+    let manifest: toml::Table = match toml::from_str(&package.manifest) {
+        Ok(manifest) => manifest,
+        Err(error) => return vec![format!("the manifest of `{name}` cannot be read: {error}")],
+    };
+    let inherits = |value: Option<&toml::Value>| {
+        value.and_then(|value| value.get("workspace")).and_then(toml::Value::as_bool) == Some(true)
+    };
+    let mut problems = Vec::new();
+    let own = manifest.get("package");
+    for field in INHERITED {
+        if !inherits(own.and_then(|own| own.get(field))) {
+            problems.push(format!("the manifest of `{name}` does not say `{field}.workspace = true`"));
+        }
+    }
+    if own.and_then(|own| own.get("description")).is_none() {
+        problems.push(format!("the manifest of `{name}` has no description"));
+    }
+    if !inherits(manifest.get("lints")) {
+        problems.push(format!("the manifest of `{name}` does not take its lints from the workspace"));
+    }
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let tables = [Some(&manifest)].into_iter().flatten();
+    let tables =
+        tables.chain(targets.into_iter().flat_map(|targets| targets.values()).filter_map(toml::Value::as_table));
+    for table in tables {
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            for (dependency, value) in table.get(section).and_then(toml::Value::as_table).into_iter().flatten() {
+                // A neighbour is named by its path as well as through the workspace.
+                if !inherits(Some(value)) && value.get("path").is_none() {
+                    problems.push(format!("`{name}` does not take its dependency `{dependency}` from the workspace"));
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn architecture_problems(packages: &[Facts], architecture: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let named: BTreeSet<&str> = code_words(architecture).collect();
+    let allowed = unsafe_table(architecture);
+    for package in packages {
+        let name = package.name.as_str();
+        if !named.contains(name) {
+            problems.push(format!("ARCHITECTURE.md does not name `{name}`"));
+        }
+        let forbids = |text: &str| attributes(text).any(|line| line.contains("forbid(unsafe_code)"));
+        if allowed.contains(name) {
+            if !package.roots.is_empty() && package.roots.iter().all(|(_, text)| forbids(text)) {
+                problems
+                    .push(format!("`{name}` forbids unsafe code; ARCHITECTURE.md's unsafe table lists it for nothing"));
+            }
+        } else {
+            for (file, _) in package.roots.iter().filter(|(_, text)| !forbids(text)) {
+                problems.push(format!(
+                    "{file} does not forbid unsafe code, and `{name}` is not in ARCHITECTURE.md's unsafe table"
+                ));
+            }
+        }
+    }
+    for name in &allowed {
+        if !packages.iter().any(|package| package.name == *name) {
+            problems.push(format!("ARCHITECTURE.md's unsafe table lists `{name}`, which does not exist"));
+        }
+    }
+    problems
+}
+
+/// A source file's inner attributes. Those of a crate stand before its first item.
+fn attributes(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| line.starts_with("#!["))
+}
+
+/// Words between backticks.
+fn code_words(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// The crates of the unsafe table: the words in code type that stand in the first column of the tables under a heading
+/// with the word "unsafe".
+fn unsafe_table(architecture: &str) -> BTreeSet<&str> {
+    let mut within = false;
+    let mut names = BTreeSet::new();
+    for line in architecture.lines() {
+        if line.starts_with('#') {
+            within = line.to_lowercase().contains("unsafe");
+        } else if within && let Some(cells) = line.trim().strip_prefix('|') {
+            names.extend(code_words(cells.split('|').next().unwrap_or_default()));
+        }
+    }
+    names
+}
+
+/// Third-party crates that the root manifest chooses without a comment that says why. A comment covers the lines that
+/// follow it without an empty line between.
+fn undocumented_choices(root: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let (mut within, mut explained) = (false, false);
+    for line in root.lines().map(str::trim) {
+        if line.starts_with('[') {
+            within = line == "[workspace.dependencies]";
+            explained = false;
+        } else if within {
+            if line.is_empty() {
+                explained = false;
+            } else if line.starts_with('#') {
+                explained = true;
+            } else if let Some((name, value)) = line.split_once('=')
+                && !explained
+                && !value.contains("path =")
+            {
+                problems.push(format!("Cargo.toml chooses `{}` without a comment that says why", name.trim()));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANIFEST: &str = "[package]\nname = 'x'\ndescription = 'x'\nversion.workspace = true\nedition.workspace = true\n\
+                            license.workspace = true\n[lints]\nworkspace = true\n";
+
+    fn package(name: &str, rank: &str, side: &str, dependencies: &[&str]) -> Facts {
+        Facts {
+            name: name.into(),
+            cops: Some(Cops { rank: rank.into(), side: side.into(), target_only: false }),
+            dependencies: dependencies.iter().map(|name| name.to_string()).collect(),
+            roots: vec![(format!("{name}/src/lib.rs"), "//! Text.\n#![no_std]\n#![forbid(unsafe_code)]\n".into())],
+            manifest: MANIFEST.into(),
+        }
+    }
+
+    const ARCHITECTURE: &str = "# Map\n`a` `b` `hal-x` `scheduler`\n## Unsafe code\n| crate | why |\n|---|---|\n";
+
+    fn objections(packages: &[Facts]) -> Vec<String> {
+        problems(packages, Some(ARCHITECTURE))
+    }
+
+    #[test]
+    fn dependencies_that_point_down_are_fine() {
+        let packages = [
+            package("a", "abi", "both", &[]),
+            package("b", "kernel", "kernel", &["a", "hal-x"]),
+            package("hal-x", "part", "kernel", &["a"]),
+            package("scheduler", "part", "both", &["a"]),
+        ];
+        assert_eq!(objections(&packages), Vec::<String>::new());
+    }
+
+    #[test]
+    fn dependencies_that_point_up_or_across_are_not() {
+        let one = |rank, side, other_rank, other_side| {
+            objections(&[package("a", rank, side, &["b"]), package("b", other_rank, other_side, &[])])
+        };
+        assert_eq!(one("abi", "both", "part", "both"), ["`a` (abi) depends on `b` (part), which ranks higher"]);
+        assert_eq!(one("kernel", "kernel", "user", "user"), ["`a` (side kernel) depends on `b` (side user)"]);
+        assert_eq!(one("app", "user", "kernel", "kernel"), ["`a` (side user) depends on `b` (side kernel)"]);
+        assert_eq!(one("part", "both", "part", "kernel"), ["`a` (side both) depends on `b` (side kernel)"]);
+        assert!(one("user", "user", "kernel-part", "kernel").len() == 1);
+        assert!(one("tool", "host", "kernel", "kernel").is_empty());
+        let strangers = [package("hal-x", "part", "both", &["scheduler"]), package("scheduler", "part", "both", &[])];
+        assert_eq!(
+            objections(&strangers),
+            ["`hal-x` depends on `scheduler`: scheduler and hal do not know each other"]
+        );
+    }
+
+    #[test]
+    fn rank_and_side_must_be_known() {
+        let mut nothing = package("a", "abi", "both", &[]);
+        nothing.cops = None;
+        assert_eq!(objections(&[nothing]), ["`a` has no [package.metadata.cops] with rank and side"]);
+        assert!(objections(&[package("a", "high", "both", &[])])[0].contains("has the rank `high`"));
+        assert!(objections(&[package("a", "abi", "left", &[])])[0].contains("is on the side `left`"));
+    }
+
+    #[test]
+    fn unsafe_code_is_forbidden_except_where_the_table_says() {
+        let mut open = package("a", "abi", "both", &[]);
+        open.roots[0].1 = "//! #![forbid(unsafe_code)] is what others say\n#![no_std]\n".into();
+        let text = objections(std::slice::from_ref(&open)).join("\n");
+        assert_eq!(text, "a/src/lib.rs does not forbid unsafe code, and `a` is not in ARCHITECTURE.md's unsafe table");
+
+        let table =
+            format!("{ARCHITECTURE}| `a` (`not in the first column`) | assembly, like `b` |\n\n# Other\n| `c` | |\n");
+        let listed: Vec<_> = unsafe_table(&table).into_iter().collect();
+        assert_eq!(listed, ["a", "not in the first column"]);
+        let table = format!("{ARCHITECTURE}| `a` | assembly |\n");
+        assert!(problems(&[open], Some(&table)).is_empty());
+        assert!(problems(&[package("a", "abi", "both", &[])], Some(&table))[0].contains("for nothing"));
+        assert!(problems(&[package("b", "abi", "both", &[])], Some(&table))[0].contains("which does not exist"));
+    }
+
+    #[test]
+    fn every_crate_is_in_the_map() {
+        assert_eq!(objections(&[package("unknown", "abi", "both", &[])]), ["ARCHITECTURE.md does not name `unknown`"]);
+        assert_eq!(problems(&[], None), ["ARCHITECTURE.md is missing"]);
+    }
+
+    #[test]
+    fn names_must_say_something() {
+        let text = problems(&[package("utils", "abi", "both", &[])], Some("`utils`"));
+        assert!(text[0].contains("says nothing"), "{text:?}");
+    }
+
+    #[test]
+    fn manifests_inherit() {
+        let mut own = package("a", "abi", "both", &[]);
+        own.manifest = "[package]\nname = 'a'\nversion = '1.0.0'\nedition.workspace = true\nlicense.workspace = true\n\
+                        [dependencies]\nb.workspace = true\nc = '1'\ne = { path = '../e' }\n[target.'cfg(loom)'.dev-dependencies]\nd = { version = '1' }\n"
+            .into();
+        assert_eq!(
+            objections(&[own]),
+            [
+                "the manifest of `a` does not say `version.workspace = true`",
+                "the manifest of `a` has no description",
+                "the manifest of `a` does not take its lints from the workspace",
+                "`a` does not take its dependency `c` from the workspace",
+                "`a` does not take its dependency `d` from the workspace",
+            ]
+        );
+    }
+
+    #[test]
+    fn third_party_crates_are_chosen_with_a_reason() {
+        let root = "[workspace.dependencies]\na = { path = \"a\" }\n# Why.\nb = \"1\"\nc = \"1\"\n\nd = \"1\"\n[profile.dev]\ne = 1\n";
+        assert_eq!(undocumented_choices(root), ["Cargo.toml chooses `d` without a comment that says why"]);
+    }
+}

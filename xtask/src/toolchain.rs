@@ -1,0 +1,576 @@
+//! The programs that building and booting COPS need: finding them, choosing between them, getting them.
+//!
+//! There are two ways to compile for the target. A rustup toolchain that has the target's standard library, or can add
+//! it, needs nothing else: it brings its own linker. Debian 12 has a new Rust compiler in packages of their own
+//! (`rustc-web` and others), without libraries for the target; with those `core` and `alloc` are built from source and
+//! Debian's `ld.lld` links. The first is tried first because it leaves the host as it is.
+//!
+//! [`decide`] is the policy, a pure function of what was [seen](Seen); the rest looks and acts.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::children::{self, Ending};
+use crate::progress::Progress;
+use crate::workspace::TARGET;
+
+/// How long adding the target may take. Offline it must end soon, since there is another way.
+const TARGET_ADD_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long apt-get may take.
+const INSTALL_LIMIT: Duration = Duration::from_secs(1200);
+
+/// How long a program may take to say its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(20);
+
+/// The oldest Rust that compiles this workspace.
+const MINIMUM_RUST: [u32; 2] = [1, 95];
+
+/// The first QEMU whose AIA has guest interrupt files that work.
+const MINIMUM_QEMU: [u32; 2] = [7, 2];
+
+/// Where Debian's packages put programs.
+const DEBIAN_PROGRAMS: &str = "/usr/bin";
+
+/// Something that can be missing, and what Debian calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Item {
+    /// Debian's Rust compiler, new enough.
+    DebianRustc,
+    /// Debian's cargo.
+    DebianCargo,
+    /// The source of the standard library that goes with them.
+    DebianRustSource,
+    /// The linker `ld.lld`.
+    Lld,
+    /// The emulator, new enough.
+    Qemu,
+    /// The firmware that QEMU starts.
+    OpenSbi,
+    /// The compiler of the C example.
+    Clang,
+    /// Counts instructions of host benchmarks.
+    Valgrind,
+}
+
+impl Item {
+    /// The Debian package that has it.
+    pub const fn package(self) -> &'static str {
+        match self {
+            Item::DebianRustc => "rustc-web",
+            Item::DebianCargo => "cargo-web",
+            Item::DebianRustSource => "rust-web-src",
+            Item::Lld => "lld",
+            Item::Qemu => "qemu-system-misc",
+            Item::OpenSbi => "opensbi",
+            Item::Clang => "clang",
+            Item::Valgrind => "valgrind",
+        }
+    }
+
+    /// What it is, for people.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Item::DebianRustc => "Debian's Rust compiler, 1.95 or later",
+            Item::DebianCargo => "Debian's cargo for that compiler",
+            Item::DebianRustSource => "the source of Rust's standard library",
+            Item::Lld => "the linker ld.lld",
+            Item::Qemu => "qemu-system-riscv64, 7.2 or later",
+            Item::OpenSbi => "OpenSBI, the firmware under the kernel",
+            Item::Clang => "clang, for the C example",
+            Item::Valgrind => "valgrind, for `bench scheduler`",
+        }
+    }
+}
+
+/// What the Debian way of compiling needs.
+const DEBIAN_RUST: [Item; 4] = [Item::DebianRustc, Item::DebianCargo, Item::DebianRustSource, Item::Lld];
+
+/// A way to compile for the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// The Rust on the PATH, with the target's libraries.
+    Rustup,
+    /// Debian's packages, with the libraries built from source.
+    Debian,
+}
+
+/// The Rust compiler on the PATH.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RustOnPath {
+    /// What it says of itself.
+    pub version: String,
+    /// Whether the target's libraries are there.
+    pub has_target: bool,
+    /// Whether rustup manages it, and could add them.
+    pub rustup: bool,
+}
+
+/// What a look at the host has shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The Rust compiler on the PATH, if it is new enough.
+    pub rust: Option<RustOnPath>,
+    /// Whether this is Debian, or calls itself like it.
+    pub debian: bool,
+    /// Whether this program may install packages.
+    pub may_install: bool,
+    /// What is there.
+    pub present: BTreeSet<Item>,
+}
+
+/// How to come to a way to compile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Everything is there.
+    Use(Way),
+    /// Ask rustup for the target, and decide again without rustup if it fails.
+    AddTarget,
+    /// Install these, then use Debian's way.
+    Install(Vec<Item>),
+    /// Only the user can help, with one of these commands.
+    Impossible(Vec<String>),
+}
+
+/// Chooses a way to compile; `forced` is the user's own choice.
+pub fn decide(seen: &Seen, forced: Option<Way>) -> Decision {
+    let missing = missing(seen, &DEBIAN_RUST);
+    let rust = seen.rust.as_ref().filter(|_| forced != Some(Way::Debian));
+    let debian = forced != Some(Way::Rustup);
+    match rust {
+        Some(rust) if rust.has_target => return Decision::Use(Way::Rustup),
+        // Packages that are there already serve without the network.
+        _ if debian && missing.is_empty() => return Decision::Use(Way::Debian),
+        Some(rust) if rust.rustup => return Decision::AddTarget,
+        _ => {}
+    }
+    if debian && seen.debian && seen.may_install {
+        return Decision::Install(missing);
+    }
+    let mut commands = Vec::new();
+    if forced != Some(Way::Debian) {
+        commands.push(format!("rustup target add {TARGET}"));
+    }
+    if debian && seen.debian {
+        commands.push(install_command(&missing));
+    }
+    if commands.is_empty() {
+        commands.push(format!("on Debian 12: {}", install_command(&missing)));
+    }
+    Decision::Impossible(commands)
+}
+
+/// Which of `needed` are not there.
+pub fn missing(seen: &Seen, needed: &[Item]) -> Vec<Item> {
+    needed.iter().copied().filter(|item| !seen.present.contains(item)).collect()
+}
+
+/// The command that installs packages, for a user to run.
+pub fn install_command(items: &[Item]) -> String {
+    let packages: Vec<_> = items.iter().map(|item| item.package()).collect();
+    format!("sudo apt-get install {}", packages.join(" "))
+}
+
+/// A toolchain that is ready to compile for the target.
+#[derive(Clone, Debug)]
+pub struct Toolchain {
+    /// Which one.
+    pub way: Way,
+    /// `ld.lld`, and the arguments that make it so.
+    linker: (PathBuf, Vec<String>),
+    /// clang, if there is one.
+    pub clang: Option<PathBuf>,
+    /// QEMU.
+    pub qemu: PathBuf,
+}
+
+/// How much of the tools a command needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CExample {
+    /// The C example must be built: no clang is an error.
+    Required,
+    /// Without clang the C example is left out, and the user told so.
+    WhereClangIs,
+}
+
+impl Toolchain {
+    /// Finds everything, installs what is missing where that is possible.
+    ///
+    /// # Errors
+    ///
+    /// Something is missing that only the user can provide; the message has the command.
+    pub fn ensure(qemu_program: &str, c_example: CExample, progress: &Progress) -> Result<Toolchain> {
+        let forced = forced_way()?;
+        let mut seen = look();
+        let mut decision = decide(&seen, forced);
+        if decision == Decision::AddTarget && !add_target(progress) {
+            if let Some(rust) = &mut seen.rust {
+                rust.rustup = false;
+            }
+            decision = decide(&seen, forced);
+        }
+
+        let mut wanted = match &decision {
+            Decision::Install(items) => items.clone(),
+            Decision::Impossible(commands) => bail!(
+                "no Rust compiler for {TARGET} was found. Run this and try again:\n    {}",
+                commands.join("\nor\n    ")
+            ),
+            _ => Vec::new(),
+        };
+        let way = match decision {
+            Decision::Use(way) => way,
+            Decision::AddTarget => Way::Rustup,
+            _ => Way::Debian,
+        };
+        wanted.extend(missing(&seen, &[Item::Qemu, Item::OpenSbi]));
+        let clang = missing(&seen, &[Item::Clang]);
+        if seen.may_install && seen.debian {
+            wanted.extend(clang);
+            if !wanted.is_empty() {
+                install(&wanted, progress)?;
+                seen = look();
+            }
+        } else {
+            if c_example == CExample::Required {
+                wanted.extend(clang);
+            }
+            if !wanted.is_empty() {
+                let what: Vec<_> = wanted.iter().map(|item| item.description()).collect();
+                bail!(
+                    "missing: {}. On Debian, run this and try again:\n    {}",
+                    what.join(", "),
+                    install_command(&wanted)
+                );
+            }
+        }
+        let still: Vec<_> = missing(&seen, &wanted);
+        if !still.is_empty() {
+            let what: Vec<_> = still.iter().map(|item| item.description()).collect();
+            bail!("still missing after the installation: {}", what.join(", "));
+        }
+        Ok(Toolchain {
+            way,
+            linker: find_linker(way)?,
+            clang: find_program("clang"),
+            qemu: find_program(qemu_program).with_context(|| format!("{qemu_program} is not on the PATH"))?,
+        })
+    }
+
+    /// Cargo, set up to compile for the target with `subcommand`. Give package, profile and flags for rustc.
+    pub fn cargo(&self, subcommand: &str) -> Command {
+        let mut command = match self.way {
+            Way::Rustup => crate::workspace::cargo(),
+            Way::Debian => {
+                let mut command = children::command(Path::new(DEBIAN_PROGRAMS).join("cargo"));
+                let path = env::var_os("PATH").unwrap_or_default();
+                let path = env::join_paths([PathBuf::from(DEBIAN_PROGRAMS)].into_iter().chain(env::split_paths(&path)));
+                command.env("PATH", path.unwrap_or_else(|_| DEBIAN_PROGRAMS.into()));
+                command.env("RUSTC_BOOTSTRAP", "1");
+                command.env("CARGO_TARGET_RISCV64GC_UNKNOWN_NONE_ELF_LINKER", "ld.lld");
+                // What the cargo that started this program has set for its own compiler.
+                for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO", "LD_LIBRARY_PATH"] {
+                    command.env_remove(name);
+                }
+                command
+            }
+        };
+        command.args([subcommand, "--target", TARGET]);
+        if self.way == Way::Debian {
+            command.arg("-Zbuild-std=core,alloc,compiler_builtins");
+        }
+        command
+    }
+
+    /// The name of the directory to build in, so that the ways do not undo each other's work.
+    pub fn directory(&self) -> &'static str {
+        match self.way {
+            Way::Rustup => "target-rustup",
+            Way::Debian => "target-debian",
+        }
+    }
+
+    /// What QEMU says that it is, without its distribution's part.
+    pub fn qemu_version(&self) -> String {
+        let said = version_of(&self.qemu).unwrap_or_default();
+        let line = said.lines().next().unwrap_or("QEMU");
+        line.split(" (").next().unwrap_or(line).replace("emulator version ", "")
+    }
+
+    /// A linker for the target that takes the arguments of `ld.lld`.
+    pub fn linker(&self) -> Command {
+        let mut command = children::command(&self.linker.0);
+        command.args(&self.linker.1);
+        command
+    }
+}
+
+/// The way that the environment asks for.
+///
+/// # Errors
+///
+/// It asks for one that does not exist.
+pub fn forced_way() -> Result<Option<Way>> {
+    match env::var("COPS_TOOLCHAIN") {
+        Err(_) => Ok(None),
+        Ok(name) => match name.as_str() {
+            "rustup" => Ok(Some(Way::Rustup)),
+            "debian" => Ok(Some(Way::Debian)),
+            _ => bail!("COPS_TOOLCHAIN is `{name}`; it can be `rustup` or `debian`"),
+        },
+    }
+}
+
+/// Looks at the host. Changes nothing.
+pub fn look() -> Seen {
+    let mut present = BTreeSet::new();
+    let mut note = |item, there: bool| {
+        if there {
+            present.insert(item);
+        }
+    };
+    let debian_rustc = Path::new(DEBIAN_PROGRAMS).join("rustc");
+    let debian_version = version_of(&debian_rustc);
+    note(Item::DebianRustc, debian_version.as_deref().is_some_and(|text| is_at_least(text, MINIMUM_RUST)));
+    let cargo = version_of(&Path::new(DEBIAN_PROGRAMS).join("cargo"));
+    note(Item::DebianCargo, cargo.as_deref().is_some_and(|text| is_at_least(text, MINIMUM_RUST)));
+    let source = Path::new("/usr/lib/rustlib/src/rust/library/core/src/lib.rs");
+    note(Item::DebianRustSource, source.exists());
+    note(Item::Lld, find_program("ld.lld").is_some());
+    let qemu = find_program("qemu-system-riscv64");
+    let qemu_version = qemu.as_deref().and_then(version_of);
+    note(Item::Qemu, qemu_version.as_deref().is_some_and(|text| is_at_least(text, MINIMUM_QEMU)));
+    note(Item::OpenSbi, qemu.as_deref().is_some_and(has_firmware));
+    note(Item::Clang, find_program("clang").is_some());
+    note(Item::Valgrind, find_program("valgrind").is_some());
+    Seen {
+        rust: look_at_rust(),
+        debian: std::fs::read_to_string("/etc/os-release").is_ok_and(|text| is_debian(&text)),
+        may_install: rustix::process::geteuid().is_root()
+            && env::var_os("COPS_NO_INSTALL").is_none()
+            && find_program("apt-get").is_some(),
+        present,
+    }
+}
+
+fn look_at_rust() -> Option<RustOnPath> {
+    let rustc = find_program("rustc")?;
+    let version = version_of(&rustc)?;
+    if !is_at_least(&version, MINIMUM_RUST) {
+        return None;
+    }
+    let root = said_by(children::command(&rustc).args(["--print", "sysroot"]))?;
+    let libraries = Path::new(root.trim()).join("lib/rustlib").join(TARGET).join("lib");
+    let has_target = std::fs::read_dir(libraries).is_ok_and(|entries| {
+        entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("libcore-"))
+    });
+    let rustup = find_program("rustup").is_some_and(|rustup| {
+        // A rustup that manages another compiler than the one on the PATH is no help.
+        said_by(children::command(rustup).args(["which", "rustc"]))
+            .is_some_and(|path| path.trim().starts_with(root.trim()))
+    });
+    Some(RustOnPath { version: version.trim().to_string(), has_target, rustup })
+}
+
+fn find_linker(way: Way) -> Result<(PathBuf, Vec<String>)> {
+    if way == Way::Rustup
+        && let Some(root) = said_by(children::command("rustc").args(["--print", "sysroot"]))
+        && let Some(host) = said_by(children::command("rustc").args(["--print", "host-tuple"]))
+    {
+        let linker = Path::new(root.trim()).join("lib/rustlib").join(host.trim()).join("bin/rust-lld");
+        if linker.exists() {
+            return Ok((linker, vec!["-flavor".into(), "gnu".into()]));
+        }
+    }
+    let linker = find_program("ld.lld").with_context(|| {
+        format!("no linker was found: the Rust toolchain has no rust-lld. Run\n    {}", install_command(&[Item::Lld]))
+    })?;
+    Ok((linker, Vec::new()))
+}
+
+/// Finds a program on the PATH.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| {
+        file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// What a program answers to `--version`.
+pub fn version_of(program: &Path) -> Option<String> {
+    if !program.exists() {
+        return None;
+    }
+    said_by(children::command(program).arg("--version"))
+}
+
+fn said_by(command: &mut Command) -> Option<String> {
+    let output = children::output(command, Ending::Kill, VERSION_LIMIT).ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a program's own words name at least this version.
+fn is_at_least(text: &str, minimum: [u32; 2]) -> bool {
+    first_version(text).is_some_and(|version| version >= minimum)
+}
+
+/// The first two numbers with a point between them.
+fn first_version(text: &str) -> Option<[u32; 2]> {
+    text.split(|character: char| !character.is_ascii_digit() && character != '.').find_map(|word| {
+        let mut numbers = word.split('.').map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Some([major, minor]),
+            _ => None,
+        }
+    })
+}
+
+fn is_debian(os_release: &str) -> bool {
+    let value = |key: &str| {
+        os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or("").trim_matches('"')
+    };
+    value("ID") == "debian" || value("ID_LIKE").split_whitespace().any(|name| name == "debian")
+}
+
+/// Whether QEMU finds the firmware that `-bios default` means.
+fn has_firmware(qemu: &Path) -> bool {
+    let directories = said_by(children::command(qemu).args(["-L", "help"])).unwrap_or_default();
+    directories.lines().any(|directory| Path::new(directory).join("opensbi-riscv64-generic-fw_dynamic.bin").exists())
+}
+
+fn add_target(progress: &Progress) -> bool {
+    let activity = progress.start(format!("Adding the Rust target {TARGET}"));
+    let mut command = children::command("rustup");
+    command.args(["target", "add", TARGET]);
+    match children::output(&mut command, Ending::Kill, TARGET_ADD_LIMIT) {
+        Ok(output) if output.status.success() => {
+            activity.finish("done");
+            true
+        }
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let why = text.lines().find(|line| line.contains("error")).unwrap_or("rustup failed");
+            activity.finish(&format!("not possible ({})", why.trim()));
+            false
+        }
+        Err(error) => {
+            activity.finish(&format!("not possible ({error})"));
+            false
+        }
+    }
+}
+
+/// Installs Debian packages, after a look for newer lists if they are not found.
+///
+/// # Errors
+///
+/// apt-get fails; the message has what it said.
+pub fn install(items: &[Item], progress: &Progress) -> Result<()> {
+    let packages: Vec<_> = items.iter().map(|item| item.package()).collect();
+    let activity = progress.start(format!("Installing {} with apt-get", packages.join(" ")));
+    let install = || {
+        let mut command = apt_get();
+        command.args(["install", "--yes", "--no-install-recommends"]).args(&packages);
+        children::output(&mut command, Ending::Ask, INSTALL_LIMIT)
+    };
+    let mut result = install().context("apt-get could not be run")?;
+    if !result.status.success() {
+        activity.detail("apt-get update");
+        let update = children::output(apt_get().arg("update"), Ending::Ask, INSTALL_LIMIT);
+        update.context("apt-get update could not be run")?;
+        activity.detail("");
+        result = install().context("apt-get could not be run")?;
+    }
+    if !result.status.success() {
+        let said = String::from_utf8_lossy(&result.stderr);
+        bail!("apt-get could not install {}:\n{}", packages.join(" "), said.trim());
+    }
+    activity.finish("done");
+    Ok(())
+}
+
+fn apt_get() -> Command {
+    let mut command = children::command("apt-get");
+    command.args(["-o", "DPkg::Lock::Timeout=120"]).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rust(has_target: bool, rustup: bool) -> Option<RustOnPath> {
+        Some(RustOnPath { version: "rustc 1.95.0".into(), has_target, rustup })
+    }
+
+    fn debian(may_install: bool) -> Seen {
+        Seen { debian: true, may_install, ..Seen::default() }
+    }
+
+    #[test]
+    fn a_toolchain_with_the_target_is_used_as_it_is() {
+        let seen = Seen { rust: rust(true, true), ..debian(true) };
+        assert_eq!(decide(&seen, None), Decision::Use(Way::Rustup));
+        assert_eq!(decide(&seen, Some(Way::Rustup)), Decision::Use(Way::Rustup));
+        assert_eq!(decide(&seen, Some(Way::Debian)), Decision::Install(DEBIAN_RUST.to_vec()));
+    }
+
+    #[test]
+    fn rustup_is_asked_before_packages_are_installed() {
+        let mut seen = Seen { rust: rust(false, true), ..debian(true) };
+        assert_eq!(decide(&seen, None), Decision::AddTarget);
+        // What `ensure` sets when rustup could not.
+        seen.rust.as_mut().unwrap().rustup = false;
+        assert_eq!(decide(&seen, None), Decision::Install(DEBIAN_RUST.to_vec()));
+        seen.present.extend([Item::Lld, Item::DebianCargo]);
+        assert_eq!(decide(&seen, None), Decision::Install(vec![Item::DebianRustc, Item::DebianRustSource]));
+    }
+
+    #[test]
+    fn packages_that_are_there_need_no_network() {
+        let seen = Seen { rust: rust(false, true), present: DEBIAN_RUST.into(), ..Seen::default() };
+        assert_eq!(decide(&seen, None), Decision::Use(Way::Debian));
+        assert_eq!(decide(&seen, Some(Way::Rustup)), Decision::AddTarget);
+    }
+
+    #[test]
+    fn what_this_program_may_not_do_is_named() {
+        let rustup = format!("rustup target add {TARGET}");
+        let apt = "sudo apt-get install rustc-web cargo-web rust-web-src lld".to_string();
+        let seen = Seen { rust: rust(false, false), ..debian(false) };
+        assert_eq!(decide(&seen, None), Decision::Impossible(vec![rustup.clone(), apt.clone()]));
+        assert_eq!(decide(&seen, Some(Way::Debian)), Decision::Impossible(vec![apt.clone()]));
+        let elsewhere = Seen::default();
+        assert_eq!(decide(&elsewhere, None), Decision::Impossible(vec![rustup.clone()]));
+        assert_eq!(decide(&elsewhere, Some(Way::Rustup)), Decision::Impossible(vec![rustup]));
+        assert_eq!(decide(&elsewhere, Some(Way::Debian)), Decision::Impossible(vec![format!("on Debian 12: {apt}")]));
+    }
+
+    #[test]
+    fn versions_are_read_from_what_programs_say() {
+        assert_eq!(first_version("rustc 1.96.0 (abc 2026-05-25)"), Some([1, 96]));
+        assert_eq!(first_version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"), Some([7, 2]));
+        assert_eq!(first_version("no version here."), None);
+        assert!(is_at_least("cargo 1.95.0", [1, 95]) && !is_at_least("cargo 1.63.0", [1, 95]));
+        assert!(is_at_least("version 10.0.2", [7, 2]) && !is_at_least("version 6.9", [7, 2]));
+    }
+
+    #[test]
+    fn debian_and_what_is_like_it_are_recognised() {
+        assert!(is_debian("NAME=x\nID=debian\n"));
+        assert!(is_debian("ID=ubuntu\nID_LIKE=\"debian\"\n"));
+        assert!(!is_debian("ID=fedora\nID_LIKE=\"rhel centos\"\n"));
+    }
+
+    #[test]
+    fn programs_are_found_on_the_path_only_if_they_can_run() {
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-such-program-anywhere").is_none());
+    }
+}

@@ -1,0 +1,202 @@
+//! The workspace as cargo sees it: packages, their ranks and sides, and where things are built.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::children::{self, Ending};
+
+/// The target that COPS runs on.
+pub const TARGET: &str = "riscv64gc-unknown-none-elf";
+
+/// What `cargo metadata` says of this workspace, without what others provide.
+#[derive(Debug, Deserialize)]
+pub struct Workspace {
+    /// The packages of the workspace.
+    pub packages: Vec<Package>,
+    /// The directory of the root manifest.
+    #[serde(rename = "workspace_root")]
+    pub root: PathBuf,
+    #[serde(rename = "target_directory")]
+    target: PathBuf,
+}
+
+/// A package.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Where its manifest is.
+    pub manifest_path: PathBuf,
+    /// What it depends on.
+    pub dependencies: Vec<Dependency>,
+    /// What it is compiled to.
+    pub targets: Vec<Target>,
+    #[serde(default)]
+    metadata: Option<Metadata>,
+}
+
+/// A dependency of a package.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Dependency {
+    /// The other package.
+    pub name: String,
+    /// `dev`, `build` or, for ordinary ones, nothing.
+    pub kind: Option<String>,
+    /// Where it is, if it is in this workspace.
+    pub path: Option<PathBuf>,
+}
+
+/// Something a package is compiled to.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// `lib`, `bin`, `test` and so on.
+    pub kind: Vec<String>,
+    /// Its first source file.
+    pub src_path: PathBuf,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Metadata {
+    cops: Option<Cops>,
+}
+
+/// `[package.metadata.cops]`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Cops {
+    /// Where the package stands in the order of dependencies.
+    pub rank: String,
+    /// On which side of the kernel/user line it is.
+    pub side: String,
+    /// Whether it can be built for the target only, and so has no tests on the host.
+    #[serde(default)]
+    pub target_only: bool,
+}
+
+impl Package {
+    /// What the manifest says for this project; `None` if it says nothing.
+    pub fn cops(&self) -> Option<&Cops> {
+        self.metadata.as_ref()?.cops.as_ref()
+    }
+
+    /// Its programs.
+    pub fn programs(&self) -> impl Iterator<Item = &Target> {
+        self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"))
+    }
+
+    /// Whether the package is a program for COPS.
+    pub fn is_program(&self) -> bool {
+        self.cops().is_some_and(|cops| cops.rank == "app" && cops.side == "user")
+    }
+
+    /// Whether it has nothing that a host can build: programs for COPS, and what says so.
+    pub fn is_target_only(&self) -> bool {
+        self.is_program() || self.cops().is_some_and(|cops| cops.target_only)
+    }
+
+    /// Whether it is meant for the target, alone or as well.
+    pub fn is_for_target(&self) -> bool {
+        self.cops().is_some_and(|cops| cops.side != "host")
+    }
+}
+
+impl Workspace {
+    /// Asks cargo.
+    ///
+    /// # Errors
+    ///
+    /// Cargo fails, usually because a manifest is wrong.
+    pub fn load() -> Result<Workspace> {
+        let mut command = cargo();
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
+        let output = children::output(&mut command, Ending::Kill, Duration::from_secs(120))
+            .context("cargo could not be asked about the workspace")?;
+        if !output.status.success() {
+            bail!("cargo cannot read the workspace:\n{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Workspace::parse(&output.stdout)
+    }
+
+    /// Reads what cargo says.
+    ///
+    /// # Errors
+    ///
+    /// A manifest's `[package.metadata.cops]` is not as it should be.
+    pub fn parse(json: &[u8]) -> Result<Workspace> {
+        serde_json::from_slice(json).context("a manifest's [package.metadata.cops] is not as it should be")
+    }
+
+    /// The package of this name, if there is one.
+    pub fn package(&self, name: &str) -> Option<&Package> {
+        self.packages.iter().find(|package| package.name == name)
+    }
+
+    /// The directory for what this program makes.
+    pub fn products(&self) -> PathBuf {
+        self.target.join("cops")
+    }
+
+    /// The directory for serial logs.
+    pub fn logs(&self) -> PathBuf {
+        self.products().join("logs")
+    }
+}
+
+/// The cargo that this program was started by, for the host's own builds.
+pub fn cargo() -> std::process::Command {
+    children::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Writes a file if that changes it, so that what depends on it is not built again for nothing. Says whether it did.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write_if_changed(file: &Path, content: &[u8]) -> Result<bool> {
+    if std::fs::read(file).is_ok_and(|present| present == content) {
+        return Ok(false);
+    }
+    let write = || {
+        std::fs::create_dir_all(file.parent().unwrap_or(Path::new(".")))?;
+        // Never half a file, whenever this program is ended.
+        let part = file.with_extension(format!("part-{}", std::process::id()));
+        std::fs::write(&part, content)?;
+        std::fs::rename(&part, file)
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_workspace_is_understood() {
+        let workspace = Workspace::load().unwrap();
+        let xtask = workspace.package("xtask").unwrap();
+        assert_eq!(xtask.cops(), Some(&Cops { rank: "tool".into(), side: "host".into(), target_only: false }));
+        assert_eq!(xtask.programs().count(), 1);
+        assert!(!xtask.is_for_target() && !xtask.is_target_only() && !xtask.is_program());
+        assert!(workspace.package("matrix").unwrap().is_for_target());
+        assert!(xtask.dependencies.iter().any(|dependency| dependency.name == "load" && dependency.path.is_some()));
+    }
+
+    #[test]
+    fn a_file_is_written_only_when_it_changes() {
+        let directory = std::env::temp_dir().join(format!("xtask-write-{}", std::process::id()));
+        let file = directory.join("deep/file.bin");
+        assert!(write_if_changed(&file, b"one").unwrap());
+        assert!(!write_if_changed(&file, b"one").unwrap());
+        assert!(write_if_changed(&file, b"two").unwrap());
+        assert_eq!(std::fs::read(&file).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
