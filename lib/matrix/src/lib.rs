@@ -168,12 +168,7 @@ impl<'a> Request<'a> {
             return Ok(Decoded::NeedBytes(total));
         };
         let (left, right) = elements.split_at(order.elements());
-        let request = Request {
-            order,
-            sequence,
-            left: Elements(left),
-            right: Elements(right),
-        };
+        let request = Request { order, sequence, left: Elements(left), right: Elements(right) };
         Ok(Decoded::Complete(request, total))
     }
 }
@@ -203,14 +198,7 @@ impl<'a> Answer<'a> {
         let Some(([_, sequence], elements)) = split_message(received, total) else {
             return Ok(Decoded::NeedBytes(total));
         };
-        Ok(Decoded::Complete(
-            Answer {
-                order,
-                sequence,
-                product: Elements(elements),
-            },
-            total,
-        ))
+        Ok(Decoded::Complete(Answer { order, sequence, product: Elements(elements) }, total))
     }
 }
 
@@ -219,29 +207,12 @@ impl<'a> Answer<'a> {
 /// # Panics
 ///
 /// If `left` or `right` is not exactly [`Order::elements`] long, or `message` is too short.
-pub fn encode_request(
-    order: Order,
-    sequence: u32,
-    left: &[u32],
-    right: &[u32],
-    message: &mut [u8],
-) -> usize {
-    assert_eq!(
-        left.len(),
-        order.elements(),
-        "the left factor has another order"
-    );
-    assert_eq!(
-        right.len(),
-        order.elements(),
-        "the right factor has another order"
-    );
+pub fn encode_request(order: Order, sequence: u32, left: &[u32], right: &[u32], message: &mut [u8]) -> usize {
+    assert_eq!(left.len(), order.elements(), "the left factor has another order");
+    assert_eq!(right.len(), order.elements(), "the right factor has another order");
     let total = order.request_bytes();
     let header = [order.get() as u32, sequence];
-    write_words(
-        &mut message[..total],
-        header.iter().chain(left).chain(right),
-    );
+    write_words(&mut message[..total], header.iter().chain(left).chain(right));
     total
 }
 
@@ -251,11 +222,7 @@ pub fn encode_request(
 ///
 /// If `product` is not exactly [`Order::elements`] long, or `message` is too short.
 pub fn encode_answer(order: Order, sequence: u32, product: &[u32], message: &mut [u8]) -> usize {
-    assert_eq!(
-        product.len(),
-        order.elements(),
-        "the product has another order"
-    );
+    assert_eq!(product.len(), order.elements(), "the product has another order");
     let total = order.answer_bytes();
     let (header, elements) = message[..total].split_at_mut(HEADER_BYTES);
     write_words(header, [order.get() as u32, sequence].iter());
@@ -272,26 +239,11 @@ pub fn encode_answer(order: Order, sequence: u32, product: &[u32], message: &mut
 ///
 /// If one of the slices is not exactly [`Order::elements`] long.
 pub fn multiply(order: Order, left: &[u32], right: &[u32], product: &mut [u32]) {
-    assert_eq!(
-        left.len(),
-        order.elements(),
-        "the left factor has another order"
-    );
-    assert_eq!(
-        right.len(),
-        order.elements(),
-        "the right factor has another order"
-    );
-    assert_eq!(
-        product.len(),
-        order.elements(),
-        "the product has another order"
-    );
+    assert_eq!(left.len(), order.elements(), "the left factor has another order");
+    assert_eq!(right.len(), order.elements(), "the right factor has another order");
+    assert_eq!(product.len(), order.elements(), "the product has another order");
     let columns = order.get();
-    for (row, sums) in left
-        .chunks_exact(columns)
-        .zip(product.chunks_exact_mut(columns))
-    {
+    for (row, sums) in left.chunks_exact(columns).zip(product.chunks_exact_mut(columns)) {
         sums.fill(0);
         for (factor, right_row) in row.iter().zip(right.chunks_exact(columns)) {
             for (sum, element) in sums.iter_mut().zip(right_row) {

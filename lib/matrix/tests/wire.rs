@@ -1,8 +1,8 @@
 //! The wire format against what its description says, and against bytes that mean harm.
 
 use matrix::{
-    Answer, Decoded, HEADER_BYTES, MAXIMUM_ANSWER_BYTES, MAXIMUM_REQUEST_BYTES, Malformed, Order,
-    Request, encode_answer, encode_request, multiply,
+    Answer, Decoded, HEADER_BYTES, MAXIMUM_ANSWER_BYTES, MAXIMUM_REQUEST_BYTES, Malformed, Order, Request,
+    encode_answer, encode_request, multiply,
 };
 use proptest::prelude::*;
 
@@ -31,18 +31,9 @@ prop_compose! {
 #[test]
 fn a_request_of_order_one_is_these_sixteen_bytes() {
     let mut message = [0xff; 20];
-    let length = encode_request(
-        Order::MINIMUM,
-        0x0102_0304,
-        &[5],
-        &[0xffff_fffe],
-        &mut message,
-    );
+    let length = encode_request(Order::MINIMUM, 0x0102_0304, &[5], &[0xffff_fffe], &mut message);
     assert_eq!(length, 16);
-    assert_eq!(
-        &message[..16],
-        [1, 0, 0, 0, 4, 3, 2, 1, 5, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff]
-    );
+    assert_eq!(&message[..16], [1, 0, 0, 0, 4, 3, 2, 1, 5, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff]);
     assert_eq!(&message[16..], [0xff; 4]);
 }
 
@@ -70,19 +61,10 @@ fn the_longest_messages_are_as_long_as_announced() {
 #[test]
 fn a_wrong_order_is_refused_after_four_bytes() {
     for order in [0, 65, 0x0100_0000, u32::MAX] {
-        assert_eq!(
-            Request::decode(&order.to_le_bytes()),
-            Err(Malformed { order })
-        );
-        assert_eq!(
-            Answer::decode(&order.to_le_bytes()),
-            Err(Malformed { order })
-        );
+        assert_eq!(Request::decode(&order.to_le_bytes()), Err(Malformed { order }));
+        assert_eq!(Answer::decode(&order.to_le_bytes()), Err(Malformed { order }));
     }
-    assert_eq!(
-        Malformed { order: 65 }.to_string(),
-        "a matrix of order 65 was announced; orders are 1 to 64"
-    );
+    assert_eq!(Malformed { order: 65 }.to_string(), "a matrix of order 65 was announced; orders are 1 to 64");
 }
 
 proptest! {
