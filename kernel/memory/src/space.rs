@@ -192,7 +192,8 @@ pub struct Flush {
     identifier: u16,
     harts: u64,
     frames: FrameList,
-    shared: Vec<SharedFrame>,
+    /// Regions whose frames are shared, kept with them until the flush.
+    removed: Vec<Region>,
 }
 
 impl Flush {
@@ -209,14 +210,14 @@ impl Flush {
             flush(&FlushRequest { scope: &self.scope, identifier: self.identifier, harts: self.harts });
         }
         core::mem::take(&mut self.frames).free();
-        self.shared.clear();
+        self.removed.clear();
     }
 }
 
 impl Drop for Flush {
     fn drop(&mut self) {
         // Empty after `after`. Otherwise safety is worth more than memory.
-        core::mem::forget(core::mem::take(&mut self.shared));
+        core::mem::forget(core::mem::take(&mut self.removed));
     }
 }
 
@@ -278,6 +279,10 @@ impl Region {
             Backing::Shared { sharing: Sharing::ReadOnly, .. } => !protection.allows(Access::Write),
             Backing::Device(_) => !protection.allows(Access::Execute),
         }
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.backing, Backing::Shared { .. })
     }
 
     fn joins(&self, next: &Self) -> bool {
@@ -472,6 +477,12 @@ impl AddressSpace {
         self.context.number()
     }
 
+    /// The identifier under which the TLBs know the space now; 0 if it has none.
+    #[must_use]
+    pub fn identifier(&self) -> u16 {
+        self.context.number()
+    }
+
     /// The physical address of the root.
     #[must_use]
     pub fn root_address(&self) -> u64 {
@@ -569,9 +580,14 @@ impl AddressSpace {
     pub fn unmap(&mut self, range: Range<u64>) -> Result<Flush, MapError> {
         check(&range)?;
         self.check_limit(self.regions_after_unmap(&range))?;
-        let mut shared = Vec::new();
-        let inside = self.isolate(&range, &mut shared)?;
-        Ok(self.remove(inside, range, shared))
+        if self.overlapping(&range).len() == self.regions.len() && self.pieces_outside(&range) == 0 {
+            // All of them: no memory is needed to remember some.
+            let removed = core::mem::take(&mut self.regions);
+            return Ok(self.remove_pages(range, removed));
+        }
+        let mut removed = Vec::new();
+        let inside = self.isolate(&range, &mut removed)?;
+        Ok(self.remove(inside, range, removed))
     }
 
     /// Changes the protection of a range of whole pages, all of which must be mapped.
@@ -605,15 +621,12 @@ impl AddressSpace {
         Ok(self.flush(unmapped, Vec::new()))
     }
 
-    /// Unmaps everything and forgets the break: before another program is loaded.
-    ///
-    /// # Errors
-    /// [`MapError::OutOfMemory`] if there is no memory for the list of shared frames to be released; nothing has
-    /// changed then.
-    pub fn clear(&mut self) -> Result<Flush, MapError> {
-        let flush = self.unmap(USER)?;
+    /// Unmaps everything and forgets the break: before another program is loaded, or when the last one has ended.
+    /// Needs no memory.
+    pub fn clear(&mut self) -> Flush {
         self.set_break_start(0);
-        Ok(flush)
+        let removed = core::mem::take(&mut self.regions);
+        self.remove_pages(USER, removed)
     }
 
     fn insert(
@@ -634,13 +647,13 @@ impl AddressSpace {
         if !region.permits(protection) {
             return Err(MapError::Forbidden);
         }
-        let mut shared = Vec::new();
+        let mut removed = Vec::new();
         self.check_limit(self.regions_after_unmap(&range) + 1)?;
-        let inside = self.isolate(&range, &mut shared)?;
+        let inside = self.isolate(&range, &mut removed)?;
         self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
         // Nothing below fails.
         let index = inside.start;
-        let flush = self.remove(inside, range, shared);
+        let flush = self.remove(inside, range, removed);
         self.regions.insert(index, region);
         self.join(index.saturating_sub(1)..index + 2);
         Ok((start, flush))
@@ -731,32 +744,31 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Splits at the ends of a range, reserves memory for the frames to be released, and says which regions are inside.
-    fn isolate(&mut self, range: &Range<u64>, shared: &mut Vec<SharedFrame>) -> Result<Range<usize>, MapError> {
+    /// Splits at the ends of a range, reserves memory for the regions that must outlive the flush, and says which
+    /// regions are inside.
+    fn isolate(&mut self, range: &Range<u64>, removed: &mut Vec<Region>) -> Result<Range<usize>, MapError> {
         self.split(range.start)?;
         self.split(range.end)?;
         let inside = self.overlapping(range);
-        let released = self.regions[inside.clone()].iter().map(|region| match &region.backing {
-            Backing::Shared { frames, .. } => frames.len(),
-            Backing::Anonymous | Backing::Device(_) => 0,
-        });
-        shared.try_reserve_exact(released.sum()).map_err(|_| MapError::OutOfMemory)?;
+        let shared = self.regions[inside.clone()].iter().filter(|region| region.is_shared()).count();
+        removed.try_reserve_exact(shared).map_err(|_| MapError::OutOfMemory)?;
         Ok(inside)
     }
 
-    /// Removes the regions, which lie in `range`, and their pages. `shared` has room for their frames.
-    fn remove(&mut self, regions: Range<usize>, range: Range<u64>, mut shared: Vec<SharedFrame>) -> Flush {
+    /// Removes the regions, which lie in `range`, and their pages. `removed` has room for those whose frames are
+    /// shared.
+    fn remove(&mut self, regions: Range<usize>, range: Range<u64>, mut removed: Vec<Region>) -> Flush {
         if regions.is_empty() {
             return Flush::default();
         }
-        for region in self.regions.drain(regions) {
-            if let Backing::Shared { frames, .. } = region.backing {
-                shared.extend(frames);
-            }
-        }
+        removed.extend(self.regions.drain(regions).filter(Region::is_shared));
+        self.remove_pages(range, removed)
+    }
+
+    fn remove_pages(&mut self, range: Range<u64>, removed: Vec<Region>) -> Flush {
         let unmapped = self.table.unmap(range);
         self.resident -= unmapped.pages();
-        self.flush(unmapped, shared)
+        self.flush(unmapped, removed)
     }
 
     /// Joins neighbours among the regions with these indices where they are alike.
@@ -771,7 +783,7 @@ impl AddressSpace {
         }
     }
 
-    fn flush(&mut self, unmapped: Unmapped, shared: Vec<SharedFrame>) -> Flush {
+    fn flush(&mut self, unmapped: Unmapped, removed: Vec<Region>) -> Flush {
         self.recent = [Recent::NONE; RECENT];
         let (scope, frames) = unmapped.into_parts();
         let mut harts = 0;
@@ -779,7 +791,7 @@ impl AddressSpace {
             harts = self.active;
             self.stale |= self.seen & !self.active;
         }
-        Flush { scope, identifier: self.context.number(), harts, frames, shared }
+        Flush { scope, identifier: self.context.number(), harts, frames, removed }
     }
 
     // ---- the break ----

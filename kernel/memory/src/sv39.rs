@@ -559,8 +559,10 @@ impl PageTable {
                     address = middle_end;
                     continue;
                 };
+                let present = entries(target(middle_value));
                 let mut removed = 0;
-                while address < middle_end {
+                // Usually few entries of a table are in use, and neighbours: stop behind the last.
+                while address < middle_end && removed < present {
                     let entry = &bottom[index(address, 0)];
                     let value = entry.load(Relaxed);
                     if value != 0 {
@@ -576,6 +578,7 @@ impl PageTable {
                     }
                     address += PAGE_SIZE;
                 }
+                address = middle_end;
                 if removed > 0 && uncount(target(middle_value), removed) == 0 {
                     middle_entry.store(0, Relaxed);
                     unmapped.frames.push(owned(middle_value));
@@ -647,6 +650,11 @@ fn owned(entry: u64) -> Frame {
     // SAFETY: the entry was written from `Frame::into_number`, and its only copy was cleared by the caller, so the
     // number is used once.
     unsafe { Frame::from_number(number) }
+}
+
+/// The number of entries of a table that are not empty.
+fn entries(table: u64) -> u32 {
+    number(table).map_or(0, |number| frames::record(number.get()).count.load(Relaxed))
 }
 
 /// Adds to the number of entries of a table.
