@@ -471,12 +471,6 @@ impl AddressSpace {
         self.resident + self.table.table_frames()
     }
 
-    /// The identifier under which the TLBs know the space; 0 if the machine has none.
-    #[must_use]
-    pub fn identifier(&self) -> u16 {
-        self.context.number()
-    }
-
     /// The identifier under which the TLBs know the space now; 0 if it has none.
     #[must_use]
     pub fn identifier(&self) -> u16 {
