@@ -17,6 +17,8 @@ const DOMAIN_ENABLE: u32 = 1 << 8;
 const DOMAIN_MESSAGES: u32 = 1 << 2;
 const SOURCE_CONFIGURATION: usize = 0x0000;
 const SET_PENDING_NUMBER: usize = 0x1cdc;
+/// Reads as the wires, each inverted if its trigger is.
+const INPUT: usize = 0x1d00;
 const CLEAR_PENDING_NUMBER: usize = 0x1ddc;
 const SET_ENABLE_NUMBER: usize = 0x1edc;
 const CLEAR_ENABLE: usize = 0x1f00;
@@ -119,7 +121,7 @@ impl<R: Registers> Aplic<R> {
         self.registers.write32(SOURCE_CONFIGURATION + source as usize * 4, trigger.mode());
         self.set_target(source, position, identity);
         self.registers.write32(SET_ENABLE_NUMBER, source);
-        // A wire that was high before the source was on made no edge; look at it now.
+        // A wire that was high before the source was on did not rise; look at it now.
         self.retrigger(source);
     }
 
@@ -140,9 +142,12 @@ impl<R: Registers> Aplic<R> {
         self.registers.write32(CLEAR_PENDING_NUMBER, source);
     }
 
-    /// Makes a level-sensitive source pending again if its wire is still active. After every handler, in message mode.
+    /// Makes a source pending again if its wire is still active. After every handler of a level-sensitive source, in
+    /// message mode.
     pub fn retrigger(&self, source: u32) {
-        if self.delivery == Delivery::Messages {
+        // The controller should look at the wire itself before it makes the source pending, but QEMU before 9.0 does not.
+        let word = self.registers.read32(INPUT + source as usize / 32 * 4);
+        if self.delivery == Delivery::Messages && word >> (source % 32) & 1 == 1 {
             self.registers.write32(SET_PENDING_NUMBER, source);
         }
     }
@@ -169,6 +174,9 @@ mod tests {
         let aplic = Aplic::new(&block, Delivery::Messages);
         aplic.reset(96);
         assert_eq!(block.word(0), 0x104);
+        aplic.retrigger(10);
+        assert_eq!(block.word(0x1cdc), 0);
+        block.set(0x1d00, 1 << 10);
         aplic.enable(10, Trigger::HighLevel, 3, 11);
         assert_eq!(block.word(40), 6);
         assert_eq!(block.word(0x3000 + 40), 3 << 18 | 11);

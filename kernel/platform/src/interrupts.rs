@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use drivers::aplic::{Aplic, Delivery};
+use drivers::aplic::Aplic;
 use drivers::imsic;
 use drivers::plic::Plic;
 use hal_api::{MAXIMUM_HARTS, Machine as _};
@@ -141,9 +141,6 @@ pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -
     }
     let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
     let slot = place.insert(Slot { handler, data, interrupt, number, hart: usize::MAX });
-    if let Kind::Plic(plic, _) = &controller.kind {
-        plic.set_priority(interrupt.source, 1);
-    }
     assign(slot);
     Ok(())
 }
@@ -185,6 +182,8 @@ fn assign(slot: &mut Slot) {
                 plic.disable(*context, source);
             }
             plic.enable(position, source);
+            // Last, and even if it is set already: QEMU looks for interrupts that were pending before only now.
+            plic.set_priority(source, 1);
         }
         Kind::Aplic(aplic, _) if old == usize::MAX => {
             aplic.enable(source, slot.interrupt.trigger, position, source + IPI_IDENTITY);
@@ -227,7 +226,7 @@ pub fn poll() -> bool {
                 identity => {
                     let source = identity - IPI_IDENTITY;
                     serve_source(source);
-                    if aplic.delivery() == Delivery::Messages && source <= controller.sources {
+                    if source <= controller.sources {
                         aplic.retrigger(source);
                     }
                 }

@@ -23,7 +23,9 @@ use core::ops::Deref;
 use hal_api::{BootInformation, Configuration, Machine as _};
 use spin::Once;
 
-pub use console::{console_flush, console_read, console_try_read, console_waiting, console_write, print, serve_console};
+pub use console::{
+    console_flush, console_read, console_try_read, console_waiting, console_write, print, serve_console,
+};
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
 pub use interrupts::{Handler, RegisterError, register_interrupt, remove_interrupt};
 pub use registers::Mapped;
