@@ -1,2 +1,172 @@
-//! The Unix-like kernel.
-#![no_std]
+//! The Unix-like kernel: processes made of coroutines, on a kernel made of coroutines.
+//!
+//! Everything that can wait is a kernel coroutine, run by the same scheduler that runs in every process; there is one kernel
+//! stack for each hart. A reader starts with [`worker`], where user mode is a call that returns a reason, then [`call`],
+//! where registers become a decoded [`operation`], then the kernel objects: [`file`], [`pipe`], sockets in [`network`].
+//!
+//! This crate is policy: it contains no unsafe code. What it needs from the machine comes through `platform`, physical
+//! memory through `memory`, user mode through `usermode`.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod byte_queue;
+pub mod call;
+pub mod counters;
+pub mod descriptor;
+pub mod executor;
+pub mod file;
+pub mod files;
+pub mod memory_calls;
+pub mod network;
+pub mod operation;
+pub mod pipe;
+pub mod process;
+pub mod program;
+pub mod random;
+pub mod shared;
+pub mod time;
+pub mod user;
+pub mod waiters;
+pub mod wire;
+pub mod worker;
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use abi_unix::types::SYSTEM_NAME_FIELD;
+use coroutine::Table;
+use hal_api::{Machine as _, Status};
+use platform::{Machine, Platform, println};
+
+use crate::process::Ending;
+
+static HARTS: AtomicUsize = AtomicUsize::new(1);
+
+/// Number of harts that run the system.
+pub fn harts() -> usize {
+    HARTS.load(Ordering::Relaxed)
+}
+
+/// What the image of the kernel brings along.
+pub struct Parts {
+    /// The scheduler's functions, from its image.
+    pub scheduler: Table,
+    /// That image, to be mapped into every process.
+    pub image: &'static [u8],
+    /// The initramfs.
+    pub initial_files: &'static [u8],
+}
+
+/// Starts the kernel on the first hart, once memory and heap are there, and never returns.
+///
+/// What the boot command line names as `init=PROGRAM -- ARGUMENTS` becomes the first
+/// process; its end ends the machine.
+pub fn start(platform: &'static Platform, parts: Parts) -> ! {
+    if let Err(reason) = prepare(platform, parts) {
+        println!("the kernel cannot start: {reason}");
+        Machine::shutdown(Status::Failure(1));
+    }
+    let harts = platform::start_harts(platform.hart_ids.len());
+    HARTS.store(harts, Ordering::Relaxed);
+    let line = platform.arguments;
+    let (path, arguments) = first_program(line);
+    println!("COPS: {harts} harts, {} MiB free, starting {path}", memory::frames::free_frames() / 256);
+    if let Err(error) = program::start_first(&path, arguments) {
+        println!("cannot start {path}: {error}; name another program with init=PATH on the boot command line");
+        Machine::shutdown(Status::Failure(1));
+    }
+    run_hart()
+}
+
+fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str> {
+    time::start(platform.timebase_frequency, 0);
+    random::start(platform.random_seed);
+    executor::start(parts.scheduler)?;
+    shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
+        .map_err(|_| "there is no memory for the shared pages")?;
+    files::start(parts.initial_files)?;
+    network::start(platform);
+    Ok(())
+}
+
+/// What every hart does for ever: run the most important coroutine, look for interrupts, sleep when there is nothing.
+pub fn run_hart() -> ! {
+    let mut worker = executor::Worker::of_this_hart();
+    loop {
+        on_interrupt();
+        usermode::release_retired();
+        shared::publish(executor::ready());
+        if !worker.run_one() {
+            Machine::wait_for_interrupt();
+        }
+    }
+}
+
+/// Deals with everything that is pending on this hart.
+pub fn on_interrupt() {
+    let pending = platform::poll_interrupts();
+    if pending.timer {
+        time::on_timer();
+    }
+}
+
+/// From `init=PATH -- ARGUMENT …` to path and arguments, the path being the first.
+fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
+    let (options, rest) = line.split_once(" -- ").unwrap_or((line, ""));
+    let path = options.split_whitespace().find_map(|option| option.strip_prefix("init=")).unwrap_or("/bin/hello");
+    let mut arguments = alloc::vec![path.as_bytes().to_vec()];
+    arguments.extend(rest.split_whitespace().map(|argument| argument.as_bytes().to_vec()));
+    (path.into(), arguments)
+}
+
+/// The first process is gone: so is the machine.
+pub fn first_process_has_ended(ending: Ending) -> ! {
+    match ending {
+        Ending::Exited(0) => println!("the first process has ended"),
+        Ending::Exited(code) => println!("the first process has ended with status {code}"),
+        Ending::Killed(signal) => println!("the first process was ended by signal {signal}"),
+    }
+    power_off(ending)
+}
+
+/// Ends the machine with a status that says how the first process ended.
+pub fn power_off(ending: Ending) -> ! {
+    Machine::shutdown(match ending {
+        Ending::Exited(0) => Status::Success,
+        Ending::Exited(code) => Status::Failure(code),
+        Ending::Killed(signal) => Status::Failure(128 + (signal & 0x7f)),
+    })
+}
+
+/// `struct utsname`.
+pub fn system_name() -> [u8; 6 * SYSTEM_NAME_FIELD] {
+    let fields = ["COPS", "cops", env!("CARGO_PKG_VERSION"), concat!("#1 SMP COPS ", env!("CARGO_PKG_VERSION")), "riscv64", ""];
+    let mut bytes = [0; 6 * SYSTEM_NAME_FIELD];
+    for (place, field) in bytes.chunks_exact_mut(SYSTEM_NAME_FIELD).zip(fields) {
+        let length = field.len().min(SYSTEM_NAME_FIELD - 1);
+        place[..length].copy_from_slice(&field.as_bytes()[..length]);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_names_the_first_program() {
+        let (path, arguments) = first_program("quiet init=/bin/tests -- one two");
+        assert_eq!(path, "/bin/tests");
+        assert_eq!(arguments, [b"/bin/tests".to_vec(), b"one".to_vec(), b"two".to_vec()]);
+        assert_eq!(first_program("").0, "/bin/hello");
+    }
+
+    #[test]
+    fn the_system_s_name_is_terminated() {
+        let name = system_name();
+        assert_eq!(&name[..5], b"COPS\0");
+        assert!(name.chunks(SYSTEM_NAME_FIELD).all(|field| field.last() == Some(&0)));
+    }
+}

@@ -1,0 +1,45 @@
+//! What the kernel counts. One block of words for each hart, so that counting never moves a cache line; the `counters`
+//! call adds them up.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi_unix::Counter;
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::Machine;
+
+const COUNTERS: usize = Counter::ALL.len();
+
+#[repr(align(64))]
+struct Block([AtomicU64; COUNTERS]);
+
+static BLOCKS: [Block; MAXIMUM_HARTS] = [const { Block([const { AtomicU64::new(0) }; COUNTERS]) }; MAXIMUM_HARTS];
+
+/// Adds one.
+///
+/// Only the hart itself writes its block, so a load and a store do; relaxed, since nothing is derived from the order.
+pub fn count(counter: Counter) {
+    add(counter, 1);
+}
+
+/// Adds a number, which may be negative in two's complement: only the sum over all harts has a meaning.
+pub fn add(counter: Counter, number: u64) {
+    let word = &BLOCKS[Machine::hart()].0[counter as usize];
+    word.store(word.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+}
+
+/// Subtracts one.
+pub fn uncount(counter: Counter) {
+    add(counter, u64::MAX);
+}
+
+/// The sum over all harts; for gauges that another part of the kernel keeps, that part's value.
+pub fn read(counter: Counter) -> u64 {
+    match counter {
+        Counter::FramesTotal => memory::frames::total_frames() as u64,
+        Counter::FramesFree => memory::frames::free_frames() as u64,
+        Counter::HeapBytes => memory::heap::bytes_in_use() as u64,
+        Counter::UptimeNs => crate::time::uptime_ns(),
+        Counter::Connections => crate::network::connections(),
+        _ => BLOCKS.iter().fold(0, |sum, block| sum.wrapping_add(block.0[counter as usize].load(Ordering::Relaxed))),
+    }
+}

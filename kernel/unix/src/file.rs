@@ -1,0 +1,588 @@
+//! Open files: what a descriptor leads to, whatever its kind.
+//!
+//! Every call on a descriptor comes through here and is answered by kind: regular files and directories by the file
+//! system, pipes by their ends, sockets by the network, devices here. A kind that cannot do something answers with the error
+//! that Linux gives.
+
+use alloc::sync::Arc;
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::future::Future;
+use core::pin::pin;
+
+use abi_unix::Errno;
+use abi_unix::types::{self, SocketAddress, Status, TimeSpec, mode, open};
+use filesystem::{Access, DeviceNumber, FileKind, Metadata, SeekFrom, Writes};
+
+pub use crate::network::Socket;
+use crate::operation::AddressOut;
+use crate::pipe::{Reader, Writer};
+use crate::process::Process;
+use crate::user::UserBuffer;
+
+/// `/dev/null`.
+pub const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
+/// `/dev/zero`.
+pub const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
+/// `/dev/random` and `/dev/urandom`.
+pub const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
+/// `/dev/console`.
+pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
+
+/// Device number that `stat` shows for the root file system.
+const ROOT_DEVICE: u64 = 1;
+
+enum Kind {
+    /// A regular file or a directory.
+    Stored(filesystem::OpenFile),
+    Reader(Reader),
+    Writer(Writer),
+    Socket(Socket),
+    Null,
+    Zero,
+    Random,
+    Console,
+}
+
+/// An open file description (open(2)): descriptors that were duplicated share it, with its position and flags.
+pub struct OpenFile {
+    kind: Kind,
+    access: Access,
+    non_blocking: AtomicBool,
+}
+
+/// Error numbers of the file system's errors.
+pub fn errno_of(error: filesystem::Error) -> Errno {
+    use filesystem::Error::*;
+    match error {
+        NotFound => Errno::ENOENT,
+        AlreadyExists => Errno::EEXIST,
+        NotADirectory => Errno::ENOTDIR,
+        IsADirectory => Errno::EISDIR,
+        DirectoryNotEmpty => Errno::ENOTEMPTY,
+        TooManySymbolicLinks => Errno::ELOOP,
+        NameTooLong => Errno::ENAMETOOLONG,
+        InvalidArgument => Errno::EINVAL,
+        Busy => Errno::EBUSY,
+        NotPermitted => Errno::EPERM,
+        NotOpenForThis => Errno::EBADF,
+        CrossFilesystem => Errno::EXDEV,
+        TooManyLinks => Errno::EMLINK,
+        FileTooLarge => Errno::EFBIG,
+        NoSpace => Errno::ENOSPC,
+        OutOfMemory => Errno::ENOMEM,
+    }
+}
+
+fn reads(access: Access) -> bool {
+    access != Access::Write
+}
+
+fn writes(access: Access) -> bool {
+    access != Access::Read
+}
+
+/// Moves bytes of one buffer to or from the kernel in a closure that cannot return an error: remembers the first one.
+struct Transfer<'a> {
+    process: &'a Process,
+    address: usize,
+    done: usize,
+    error: Option<Errno>,
+}
+
+impl<'a> Transfer<'a> {
+    fn new(process: &'a Process, buffer: UserBuffer) -> Transfer<'a> {
+        Transfer { process, address: buffer.address(), done: 0, error: None }
+    }
+
+    fn out(&mut self, piece: &[u8]) -> usize {
+        match self.process.copy_out(self.address + self.done, piece) {
+            Ok(()) => {
+                self.done += piece.len();
+                piece.len()
+            }
+            Err(error) => {
+                self.error = Some(error);
+                0
+            }
+        }
+    }
+
+    fn fill(&mut self, piece: &mut [u8]) -> usize {
+        match self.process.copy_in(self.address + self.done, piece) {
+            Ok(()) => {
+                self.done += piece.len();
+                piece.len()
+            }
+            Err(error) => {
+                self.error = Some(error);
+                0
+            }
+        }
+    }
+
+    /// What was moved, or why nothing was.
+    fn result(self, outcome: Result<usize, filesystem::Error>) -> Result<usize, Errno> {
+        match (self.error, outcome) {
+            (Some(error), _) if self.done == 0 => Err(error),
+            (_, Err(error)) => Err(errno_of(error)),
+            (_, Ok(count)) => Ok(count),
+        }
+    }
+}
+
+impl OpenFile {
+    fn new(kind: Kind, access: Access, non_blocking: bool) -> OpenFile {
+        OpenFile { kind, access, non_blocking: AtomicBool::new(non_blocking) }
+    }
+
+    /// What `open` found in the file system; a device node becomes its device.
+    pub fn stored(file: filesystem::OpenFile, non_blocking: bool) -> Result<OpenFile, Errno> {
+        let access = file.access();
+        let kind = match file.node().device() {
+            None => Kind::Stored(file),
+            Some(NULL) => Kind::Null,
+            Some(ZERO) => Kind::Zero,
+            Some(RANDOM) => Kind::Random,
+            Some(CONSOLE) => Kind::Console,
+            Some(_) => return Err(Errno::ENXIO),
+        };
+        Ok(OpenFile::new(kind, access, non_blocking))
+    }
+
+    /// The console, for the first process.
+    pub fn console() -> OpenFile {
+        OpenFile::new(Kind::Console, Access::ReadWrite, false)
+    }
+
+    /// The reading end of a pipe.
+    pub fn reader(reader: Reader, non_blocking: bool) -> OpenFile {
+        OpenFile::new(Kind::Reader(reader), Access::Read, non_blocking)
+    }
+
+    /// The writing end of a pipe.
+    pub fn writer(writer: Writer, non_blocking: bool) -> OpenFile {
+        OpenFile::new(Kind::Writer(writer), Access::Write, non_blocking)
+    }
+
+    /// A socket.
+    pub fn socket_file(socket: Socket, non_blocking: bool) -> OpenFile {
+        OpenFile::new(Kind::Socket(socket), Access::ReadWrite, non_blocking)
+    }
+
+    /// The socket; `ENOTSOCK` if it is something else.
+    pub fn socket(&self) -> Result<&Socket, Errno> {
+        match &self.kind {
+            Kind::Socket(socket) => Ok(socket),
+            _ => Err(Errno::ENOTSOCK),
+        }
+    }
+
+    /// The directory; `ENOTDIR` if it is something else.
+    pub fn directory(&self) -> Result<&filesystem::Node, Errno> {
+        match &self.kind {
+            Kind::Stored(file) if file.node().kind() == FileKind::Directory => Ok(file.node()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// Whether calls fail with `EAGAIN` in the place of waiting.
+    pub fn is_non_blocking(&self) -> bool {
+        self.non_blocking.load(Ordering::Relaxed)
+    }
+
+    /// The flags as `fcntl(F_GETFL)` gives them.
+    pub fn flags(&self) -> u32 {
+        let mut flags = match self.access {
+            Access::Read => open::RDONLY,
+            Access::Write => open::WRONLY,
+            Access::ReadWrite => open::RDWR,
+        };
+        if self.is_non_blocking() {
+            flags |= open::NONBLOCK;
+        }
+        if let Kind::Stored(file) = &self.kind
+            && file.writes() == Writes::AtEnd
+        {
+            flags |= open::APPEND;
+        }
+        flags
+    }
+
+    /// `fcntl(F_SETFL)`: other flags than these are ignored, as on Linux.
+    pub fn set_flags(&self, flags: u32) {
+        self.non_blocking.store(flags & open::NONBLOCK != 0, Ordering::Relaxed);
+        if let Kind::Stored(file) = &self.kind {
+            file.set_writes(if flags & open::APPEND != 0 { Writes::AtEnd } else { Writes::AtPosition });
+        }
+    }
+
+    // ---- reading and writing ----
+
+    /// One step of reading into buffers; done as soon as something was read.
+    pub fn read(&self, process: &Process, buffers: &[UserBuffer], waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        if !reads(self.access) {
+            return Poll::Ready(Err(Errno::EBADF));
+        }
+        let mut done = 0;
+        for &buffer in buffers {
+            // Only the first buffer may wait; what comes after a filled one is taken if it is there.
+            let step = self.read_one(process, buffer, if done == 0 { waker } else { None });
+            match step {
+                Poll::Ready(Ok(count)) => {
+                    done += count;
+                    if count < buffer.len() {
+                        break;
+                    }
+                }
+                Poll::Ready(Err(error)) if done == 0 => return Poll::Ready(Err(error)),
+                Poll::Pending if done == 0 => return Poll::Pending,
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(done))
+    }
+
+    fn read_one(&self, process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        match &self.kind {
+            Kind::Reader(reader) => reader.read(process, buffer, waker),
+            Kind::Socket(socket) => socket.receive(process, buffer, 0, None, waker),
+            Kind::Stored(file) => Poll::Ready({
+                let mut transfer = Transfer::new(process, buffer);
+                let outcome = file.read_with(buffer.len(), |piece| transfer.out(piece));
+                transfer.result(outcome)
+            }),
+            Kind::Null => Poll::Ready(Ok(0)),
+            Kind::Zero => Poll::Ready(zero(process, buffer)),
+            Kind::Random => Poll::Ready(crate::random::fill(process, buffer, 0)),
+            Kind::Console => read_console(process, buffer, waker),
+            Kind::Writer(_) => Poll::Ready(Err(Errno::EBADF)),
+        }
+    }
+
+    /// One step of writing buffers from `*written` bytes on, advancing it.
+    pub fn write(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        written: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if !writes(self.access) {
+            return Poll::Ready(Err(Errno::EBADF));
+        }
+        let mut before = 0;
+        for &buffer in buffers {
+            let mut part = written.saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            if part == buffer.len() && *written > 0 {
+                continue;
+            }
+            let start = part;
+            let step = self.write_one(process, buffer, &mut part, waker);
+            *written += part - start;
+            match step {
+                Poll::Ready(Ok(_)) if part == buffer.len() => {}
+                Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(_) => return Poll::Ready(Ok(*written)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(*written))
+    }
+
+    fn write_one(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        match &self.kind {
+            Kind::Writer(writer) => writer.write(process, buffer, done, waker),
+            Kind::Socket(socket) => socket.send(process, buffer, None, done, waker),
+            Kind::Stored(file) => Poll::Ready({
+                let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
+                let mut transfer = Transfer::new(process, rest);
+                let outcome = file.write_with(rest.len(), crate::files::now(), |piece| transfer.fill(piece));
+                let result = transfer.result(outcome);
+                *done += result.unwrap_or(0);
+                result
+            }),
+            Kind::Null | Kind::Zero | Kind::Random => {
+                *done = buffer.len();
+                Poll::Ready(Ok(buffer.len()))
+            }
+            Kind::Console => Poll::Ready(write_console(process, buffer, done)),
+            Kind::Reader(_) => Poll::Ready(Err(Errno::EBADF)),
+        }
+    }
+
+    fn stored_file(&self) -> Result<&filesystem::OpenFile, Errno> {
+        match &self.kind {
+            Kind::Stored(file) => Ok(file),
+            _ => Err(Errno::ESPIPE),
+        }
+    }
+
+    /// `pread64`.
+    pub fn read_at(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        let file = self.stored_file()?;
+        let mut transfer = Transfer::new(process, buffer);
+        let outcome = file.read_at_with(offset, buffer.len(), |piece| transfer.out(piece));
+        transfer.result(outcome)
+    }
+
+    /// `pwrite64`.
+    pub fn write_at(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        let file = self.stored_file()?;
+        let mut transfer = Transfer::new(process, buffer);
+        let outcome = file.write_at_with(offset, buffer.len(), crate::files::now(), |piece| transfer.fill(piece));
+        transfer.result(outcome)
+    }
+
+    /// `lseek`.
+    pub fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
+        let file = self.stored_file()?;
+        let from = match whence {
+            types::SEEK_SET => SeekFrom::Start(u64::try_from(offset).map_err(|_| Errno::EINVAL)?),
+            types::SEEK_CUR => SeekFrom::Current(offset),
+            types::SEEK_END => SeekFrom::End(offset),
+            _ => return Err(Errno::EINVAL),
+        };
+        file.seek(from).map(|position| position as usize).map_err(errno_of)
+    }
+
+    /// `ftruncate`.
+    pub fn truncate(&self, length: u64) -> Result<usize, Errno> {
+        match &self.kind {
+            Kind::Stored(file) => file.truncate(length, crate::files::now()).map(|()| 0).map_err(errno_of),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether `mmap` can copy from it.
+    pub fn require_mappable(&self) -> Result<(), Errno> {
+        match &self.kind {
+            Kind::Stored(file) if file.node().kind() == FileKind::Regular => {
+                if reads(self.access) { Ok(()) } else { Err(Errno::EACCES) }
+            }
+            _ => Err(Errno::ENODEV),
+        }
+    }
+
+    /// `getdents64`: whole entries only; `EINVAL` if not even one fits.
+    pub fn read_directory(&self, process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
+        let Kind::Stored(file) = &self.kind else { return Err(Errno::ENOTDIR) };
+        let mut done = 0;
+        let mut failed = None;
+        file.read_directory(|entry| {
+            // struct linux_dirent64: inode, offset of the next, length, type, name with its NUL; 8-byte aligned.
+            let length = (19 + entry.name.len() + 1).next_multiple_of(8);
+            if done + length > buffer.len() {
+                failed = Some(Errno::EINVAL);
+                return ControlFlow::Break(());
+            }
+            let mut bytes = [0u8; 280];
+            bytes[..8].copy_from_slice(&entry.inode.to_le_bytes());
+            bytes[8..16].copy_from_slice(&entry.next.to_le_bytes());
+            bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
+            bytes[18] = (entry.kind.mode_bits() >> 12) as u8;
+            bytes[19..19 + entry.name.len()].copy_from_slice(entry.name);
+            match process.copy_out(buffer.address() + done, &bytes[..length]) {
+                Ok(()) => {
+                    done += length;
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })
+        .map_err(errno_of)?;
+        match failed {
+            Some(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// `fstat`.
+    pub fn status(&self) -> Status {
+        let (kind, device) = match &self.kind {
+            Kind::Stored(file) => return status_of(&file.node().metadata()),
+            Kind::Reader(_) | Kind::Writer(_) => (mode::PIPE | 0o600, None),
+            Kind::Socket(_) => (mode::SOCKET | 0o777, None),
+            Kind::Null => (mode::CHARACTER | 0o666, Some(NULL)),
+            Kind::Zero => (mode::CHARACTER | 0o666, Some(ZERO)),
+            Kind::Random => (mode::CHARACTER | 0o666, Some(RANDOM)),
+            Kind::Console => (mode::CHARACTER | 0o600, Some(CONSOLE)),
+        };
+        Status {
+            mode: kind,
+            links: 1,
+            block_size: 4096,
+            represented_device: device.map_or(0, encode_device),
+            ..Status::default()
+        }
+    }
+
+    /// `ioctl`: what C libraries ask of a terminal.
+    pub fn device_control(&self, process: &Process, command: u32, argument: usize) -> Result<usize, Errno> {
+        /// `TIOCGWINSZ`: rows and columns; a serial line does not know them.
+        const GET_WINDOW_SIZE: u32 = 0x5413;
+        if !matches!(self.kind, Kind::Console) || command != GET_WINDOW_SIZE {
+            return Err(Errno::ENOTTY);
+        }
+        let mut size = [0; 8];
+        size[..2].copy_from_slice(&24u16.to_le_bytes());
+        size[2..4].copy_from_slice(&80u16.to_le_bytes());
+        process.copy_out(argument, &size)?;
+        Ok(0)
+    }
+
+    // ---- sockets ----
+
+    /// One step of `accept`: makes a descriptor of the connection.
+    pub fn accept(
+        &self,
+        process: &Process,
+        address: Option<AddressOut>,
+        flags: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let (socket, from) = match self.socket()?.accept(waker) {
+            Poll::Ready(accepted) => accepted?,
+            Poll::Pending => return Poll::Pending,
+        };
+        if let Some(out) = address {
+            out.write(process, from)?;
+        }
+        let file = Arc::new(OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0));
+        Poll::Ready(process.descriptors.lock().add(file, flags & types::SOCK_CLOEXEC != 0, 0))
+    }
+
+    /// One step of `connect`.
+    pub fn connect(&self, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        self.socket()?.connect(to, started, waker)
+    }
+
+    /// One step of `sendto`.
+    pub fn send(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        flags: u32,
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL) != 0 {
+            return Poll::Ready(Err(Errno::EOPNOTSUPP));
+        }
+        self.socket()?.send(process, buffer, to, sent, waker)
+    }
+
+    /// One step of `recvfrom`.
+    pub fn receive(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        flags: u32,
+        address: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if flags & !(types::message::DONTWAIT | types::message::PEEK | types::message::NOSIGNAL) != 0 {
+            return Poll::Ready(Err(Errno::EOPNOTSUPP));
+        }
+        self.socket()?.receive(process, buffer, flags, address, waker)
+    }
+
+    /// Takes back what a reading step registered.
+    pub fn forget_reader(&self, waker: &Waker) {
+        match &self.kind {
+            Kind::Reader(reader) => reader.forget(waker),
+            Kind::Socket(socket) => socket.forget(waker),
+            _ => {}
+        }
+    }
+
+    /// Takes back what a writing step registered.
+    pub fn forget_writer(&self, waker: &Waker) {
+        match &self.kind {
+            Kind::Writer(writer) => writer.forget(waker),
+            Kind::Socket(socket) => socket.forget(waker),
+            _ => {}
+        }
+    }
+}
+
+fn encode_device(device: DeviceNumber) -> u64 {
+    // Linux's makedev for small numbers.
+    (device.major as u64) << 8 | device.minor as u64
+}
+
+/// `struct stat` of a stored file.
+pub fn status_of(metadata: &Metadata) -> Status {
+    let time = |stamp: filesystem::Timestamp| TimeSpec {
+        seconds: stamp.seconds,
+        nanoseconds: stamp.nanoseconds as i64,
+    };
+    Status {
+        device: ROOT_DEVICE,
+        inode: metadata.inode,
+        mode: metadata.mode(),
+        links: metadata.links,
+        represented_device: encode_device(metadata.device),
+        size: metadata.size as i64,
+        block_size: 4096,
+        blocks: metadata.size.div_ceil(512) as i64,
+        accessed: time(metadata.accessed),
+        modified: time(metadata.modified),
+        changed: time(metadata.changed),
+        ..Status::default()
+    }
+}
+
+fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
+    let zeroed = process.space.lock().zero(buffer.address() as u64, buffer.len());
+    zeroed.map(|()| buffer.len()).map_err(|_| Errno::EFAULT)
+}
+
+// ---- the console ----
+
+fn read_console(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    if buffer.is_empty() {
+        return Poll::Ready(Ok(0));
+    }
+    let mut bytes = [0; 256];
+    let wanted = buffer.len().min(bytes.len());
+    let count = match waker {
+        None => platform::console_try_read(&mut bytes[..wanted]),
+        Some(waker) => {
+            let read = pin!(platform::console_read(&mut bytes[..wanted]));
+            match read.poll(&mut Context::from_waker(waker)) {
+                Poll::Ready(count) => count,
+                Poll::Pending => 0,
+            }
+        }
+    };
+    if count == 0 {
+        return Poll::Pending;
+    }
+    Poll::Ready(process.copy_out(buffer.address(), &bytes[..count]).map(|()| count))
+}
+
+fn write_console(process: &Process, buffer: UserBuffer, done: &mut usize) -> Result<usize, Errno> {
+    let mut bytes = [0; 256];
+    while *done < buffer.len() {
+        let count = bytes.len().min(buffer.len() - *done);
+        if let Err(error) = process.copy_in(buffer.address() + *done, &mut bytes[..count]) {
+            return if *done == 0 { Err(error) } else { Ok(*done) };
+        }
+        platform::console_write(&bytes[..count]);
+        *done += count;
+    }
+    Ok(*done)
+}

@@ -1,0 +1,135 @@
+//! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`.
+
+use abi_unix::Errno;
+use abi_unix::types::{mapping, protection};
+use memory::space::Placement;
+use memory::sv39::Protection;
+
+use crate::process::Process;
+use crate::program::map_error;
+use crate::user::{USER_END, UserBuffer};
+
+const PAGE: usize = abi_queue::pages::PAGE_SIZE;
+
+/// Writable and executable at once is refused (W^X), with `EACCES` as hardened Linux systems answer. Without any right a
+/// page stays reserved and every access faults.
+fn decode_protection(bits: u32) -> Result<Protection, Errno> {
+    if bits & !(protection::READ | protection::WRITE | protection::EXECUTE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Protection::from_bits(bits).map_err(|_| Errno::EACCES)
+}
+
+fn round_up(length: usize) -> Result<usize, Errno> {
+    length.checked_next_multiple_of(PAGE).filter(|&length| length <= USER_END).ok_or(Errno::ENOMEM)
+}
+
+/// `brk`: Linux's own form, which answers with the end that is in force and never with an error.
+pub fn set_break(process: &Process, end: usize) -> usize {
+    let moved = process.space.lock().set_break(end as u64);
+    if let Ok(changed) = moved {
+        usermode::flush(changed);
+    }
+    process.space.lock().break_end() as usize
+}
+
+/// `mmap`: private mappings, anonymous or with a copy of a file's contents.
+pub fn map(
+    process: &Process,
+    address: usize,
+    length: usize,
+    bits: u32,
+    flags: u32,
+    descriptor: usize,
+    offset: usize,
+) -> Result<usize, Errno> {
+    let protection = decode_protection(bits)?;
+    if length == 0 || offset % PAGE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let known = mapping::PRIVATE
+        | mapping::FIXED
+        | mapping::FIXED_NOREPLACE
+        | mapping::ANONYMOUS
+        | mapping::NORESERVE
+        | mapping::POPULATE
+        | mapping::STACK;
+    if flags & mapping::SHARED != 0 {
+        // Memory is not shared between processes in this version.
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags & mapping::PRIVATE == 0 || flags & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let length = round_up(length)?;
+    let content = if flags & mapping::ANONYMOUS != 0 {
+        None
+    } else {
+        let number = usize::try_from(descriptor as i32).map_err(|_| Errno::EBADF)?;
+        Some(process.descriptors.lock().get(number)?.clone())
+    };
+    if let Some(file) = &content {
+        file.require_mappable()?;
+    }
+    let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
+    if fixed && (address % PAGE != 0 || address == 0 || UserBuffer::new(address, length).is_err()) {
+        return Err(Errno::EINVAL);
+    }
+    let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
+        (true, false) => Placement::Fixed(address as u64),
+        (true, true) => Placement::FixedIfFree(address as u64),
+        (false, _) if address != 0 => Placement::Near((address - address % PAGE) as u64),
+        (false, _) => Placement::Anywhere,
+    };
+    let initial = if content.is_some() { Protection::ReadWrite } else { protection };
+    let mapped = process.space.lock().map_anonymous(placement, length as u64, initial, "");
+    let (start, changed) = mapped.map_err(map_error)?;
+    usermode::flush(changed);
+    let start = start as usize;
+    if let Some(file) = content {
+        let filled = file.read_at(process, UserBuffer::new(start, length)?, offset as u64);
+        let done = filled.and_then(|_| protect_pages(process, start, length, protection));
+        if let Err(error) = done {
+            unmap_pages(process, start, length)?;
+            return Err(error);
+        }
+    }
+    Ok(start)
+}
+
+fn unmap_pages(process: &Process, start: usize, length: usize) -> Result<(), Errno> {
+    let removed = process.space.lock().unmap(start as u64..(start + length) as u64);
+    usermode::flush(removed.map_err(map_error)?);
+    Ok(())
+}
+
+fn protect_pages(process: &Process, start: usize, length: usize, protection: Protection) -> Result<(), Errno> {
+    let changed = process.space.lock().protect(start as u64..(start + length) as u64, protection);
+    usermode::flush(changed.map_err(map_error)?);
+    Ok(())
+}
+
+/// `munmap`.
+pub fn unmap(process: &Process, address: usize, length: usize) -> Result<usize, Errno> {
+    if address % PAGE != 0 || length == 0 || UserBuffer::new(address, length).is_err() {
+        return Err(Errno::EINVAL);
+    }
+    unmap_pages(process, address, round_up(length)?)?;
+    Ok(0)
+}
+
+/// `mprotect`.
+pub fn protect(process: &Process, address: usize, length: usize, bits: u32) -> Result<usize, Errno> {
+    let protection = decode_protection(bits)?;
+    if address % PAGE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if length == 0 {
+        return Ok(0);
+    }
+    if UserBuffer::new(address, length).is_err() {
+        return Err(Errno::ENOMEM);
+    }
+    protect_pages(process, address, round_up(length)?, protection)?;
+    Ok(0)
+}

@@ -1,0 +1,678 @@
+//! Sockets: the Berkeley interface over the network stack.
+//!
+//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. Data moves
+//! straight between a connection's buffers and user pages while the lock is held. What arrives from the wire is
+//! handled by one kernel coroutine of the highest priority, which the device's interrupt wakes; what a call changes is sent
+//! before the call returns.
+
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::types::{self, SocketAddress, message, socket_option as option};
+use abi_unix::{Errno, errno};
+use network::{
+    BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive, ListenerId, Received,
+    Sent, Sharing, Shutdown, Stack, TcpOptions,
+};
+use platform::{Platform, println};
+use spin::Mutex;
+
+use crate::file::OpenFile;
+use crate::operation::AddressOut;
+use crate::process::Process;
+use crate::user::UserBuffer;
+use crate::wire::Wire;
+use crate::{executor, time};
+
+/// Longest backlog (Linux's `SOMAXCONN`).
+const LONGEST_BACKLOG: usize = 4096;
+/// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change it).
+const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
+
+static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+/// The coroutine that handles what arrives.
+static HANDLER: Mutex<Option<Waker>> = Mutex::new(None);
+static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
+
+fn errno_of(error: Error) -> Errno {
+    match error {
+        Error::Stale => Errno::EBADF,
+        Error::AddressInUse => Errno::EADDRINUSE,
+        Error::AddressUnavailable => Errno::EADDRNOTAVAIL,
+        Error::Unreachable => Errno::ENETUNREACH,
+        Error::Refused => Errno::ECONNREFUSED,
+        Error::Reset => Errno::ECONNRESET,
+        Error::TimedOut => Errno::ETIMEDOUT,
+        Error::NotConnected => Errno::ENOTCONN,
+        Error::Closed => Errno::EPIPE,
+        Error::TooLong => Errno::EMSGSIZE,
+        Error::Limit => Errno::ENOBUFS,
+        Error::OutOfMemory => Errno::ENOMEM,
+        Error::Invalid => Errno::EINVAL,
+    }
+}
+
+/// Starts the stack over the first network device, or with the loopback interface alone.
+pub fn start(platform: &'static Platform) {
+    let wire = Wire::find(platform, wake_handler);
+    let mut seed = [0; 8];
+    crate::random::bytes(&mut seed);
+    let configuration = network::Configuration {
+        address: wire.is_connected().then_some(network::Address {
+            // QEMU's user network, which has no other way to tell a machine its address than DHCP.
+            address: Ipv4Addr::new(10, 0, 2, 15),
+            prefix: 24,
+            gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
+        }),
+        seed: u64::from_le_bytes(seed),
+        limits: network::Limits::default(),
+        patience: network::Patience::default(),
+    };
+    match Stack::new(wire, &configuration, time::now_ns()) {
+        Ok(stack) => *STACK.lock() = Some(stack),
+        Err(error) => println!("network: not available: {error}"),
+    }
+    executor::spawn(Priority::HIGHEST, handle_arrivals());
+}
+
+/// Makes the handler look at the device and at its deadlines.
+fn wake_handler() {
+    HAS_ARRIVED.store(true, Ordering::Release);
+    if let Some(waker) = HANDLER.lock().as_ref() {
+        waker.wake_by_ref();
+    }
+}
+
+/// Handles arrivals and deadlines of the stack, for ever.
+async fn handle_arrivals() {
+    loop {
+        let next = STACK.lock().as_mut().and_then(|stack| {
+            let next = stack.poll(time::now_ns());
+            CONNECTIONS.store(stack.connection_counts().0 as u64, Ordering::Relaxed);
+            next
+        });
+        NEXT_ALARM.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let mut alarm = None;
+        let mut registered = false;
+        poll_fn(|cx| {
+            if !registered {
+                *HANDLER.lock() = Some(cx.waker().clone());
+                alarm = next.map(|ns| time::set(time::ticks_at_ns(ns), cx.waker()));
+                registered = true;
+            } else {
+                return Poll::Ready(());
+            }
+            if HAS_ARRIVED.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        HAS_ARRIVED.store(false, Ordering::Release);
+        if let Some(alarm) = alarm {
+            time::clear(alarm);
+        }
+    }
+}
+
+/// TCP connections that exist.
+pub fn connections() -> u64 {
+    CONNECTIONS.load(Ordering::Relaxed)
+}
+
+/// Uses the stack for a call, and lets it do at once what the call made necessary.
+fn with_stack<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
+    let mut guard = STACK.lock();
+    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
+    act(stack, time::now_ns()).map_err(errno_of)
+}
+
+/// As [`with_stack`], and then sends what the call left to be sent; an earlier deadline reaches the handler.
+fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
+    let mut guard = STACK.lock();
+    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
+    let now = time::now_ns();
+    let result = act(stack, now).map_err(errno_of);
+    let next = stack.poll(now);
+    CONNECTIONS.store(stack.connection_counts().0 as u64, Ordering::Relaxed);
+    drop(guard);
+    reschedule(next);
+    result
+}
+
+/// When the handler's alarm will ring, in nanoseconds; all ones if it is not set.
+static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Makes the handler set its alarm anew if the stack wants to be called earlier than that.
+fn reschedule(next: Option<u64>) {
+    let Some(next) = next else { return };
+    if next < NEXT_ALARM.load(Ordering::Relaxed) {
+        NEXT_ALARM.store(next, Ordering::Relaxed);
+        wake_handler();
+    }
+}
+
+fn endpoint(address: SocketAddress) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
+}
+
+fn address(endpoint: SocketAddrV4) -> SocketAddress {
+    SocketAddress { address: endpoint.ip().octets(), port: endpoint.port() }
+}
+
+enum State {
+    /// A stream socket without a role yet.
+    Fresh(Option<BindingId>),
+    Listening(ListenerId),
+    Connected(ConnectionId),
+    Datagram(DatagramId),
+}
+
+struct Inner {
+    state: State,
+    tcp: TcpOptions,
+    sharing: Sharing,
+    linger_abort: bool,
+    linger: (u32, u32),
+}
+
+/// A socket of any kind.
+pub struct Socket {
+    kind: u32,
+    inner: Mutex<Inner>,
+}
+
+impl Socket {
+    fn new(kind: u32, state: State, tcp: TcpOptions) -> Socket {
+        Socket {
+            kind,
+            inner: Mutex::new(Inner { state, tcp, sharing: Sharing::Exclusive, linger_abort: false, linger: (0, 0) }),
+        }
+    }
+
+    /// The `socket` call.
+    pub fn create(process: &Process, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
+        if family != types::AF_INET as u32 {
+            return Err(Errno::EAFNOSUPPORT);
+        }
+        let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
+        let kind = kind & !flags;
+        let state = match (kind, protocol) {
+            (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => State::Fresh(None),
+            (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP) => {
+                let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                State::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
+            }
+            (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::EPROTOTYPE),
+        };
+        let file = OpenFile::socket_file(Socket::new(kind, state, TcpOptions::default()), flags & types::SOCK_NONBLOCK != 0);
+        process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
+    }
+
+    /// The `bind` call.
+    pub fn bind(&self, to: SocketAddress) -> Result<usize, Errno> {
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Fresh(None) => {
+                let sharing = inner.sharing;
+                let binding = with_stack(|stack, _| stack.tcp_bind(endpoint(to), sharing))?;
+                inner.state = State::Fresh(Some(binding));
+            }
+            State::Datagram(old) => {
+                let new = with_stack(|stack, _| {
+                    if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
+                        return Err(Error::Invalid);
+                    }
+                    let new = stack.udp_bind(endpoint(to), &DatagramOptions::default())?;
+                    stack.udp_close(old)?;
+                    Ok(new)
+                })?;
+                inner.state = State::Datagram(new);
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
+    }
+
+    /// The `listen` call.
+    pub fn listen(&self, backlog: i32) -> Result<usize, Errno> {
+        // A negative number means "as many as possible", and 0 still means one, as on Linux.
+        let backlog = usize::try_from(backlog).unwrap_or(LONGEST_BACKLOG).clamp(1, LONGEST_BACKLOG);
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Fresh(binding) => {
+                let options = inner.tcp;
+                let listener = with_stack(|stack, _| {
+                    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                    let own = match binding {
+                        Some(binding) => binding,
+                        None => stack.tcp_bind(any, Sharing::Exclusive)?,
+                    };
+                    let listener = stack.tcp_listen(own, backlog, &options);
+                    if listener.is_err() && binding.is_none() {
+                        stack.release(own)?;
+                    }
+                    listener
+                })?;
+                inner.state = State::Listening(listener);
+            }
+            State::Listening(listener) => with_stack(|stack, _| stack.set_backlog(listener, backlog))?,
+            State::Connected(_) => return Err(Errno::EINVAL),
+            State::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+        }
+        Ok(0)
+    }
+
+    /// One step of `accept`: the next connection as a new file, and who it is from.
+    pub fn accept(&self, waker: Option<&Waker>) -> Poll<Result<(Socket, SocketAddress), Errno>> {
+        let inner = self.inner.lock();
+        let State::Listening(listener) = inner.state else {
+            return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
+        };
+        let accepted = with_stack(|stack, _| {
+            let accepted = stack.accept(listener)?;
+            if let (None, Some(waker)) = (&accepted, waker) {
+                stack.register_accept(listener, waker)?;
+            }
+            Ok(accepted)
+        })?;
+        match accepted {
+            Some((id, from)) => {
+                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, State::Connected(id), inner.tcp), address(from))))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// One step of `connect`. `started` tells whether an earlier step began it.
+    pub fn connect(&self, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Fresh(binding) => {
+                let options = inner.tcp;
+                let id = with_stack_and_send(|stack, now| stack.tcp_connect(binding, endpoint(to), &options, now))?;
+                inner.state = State::Connected(id);
+                *started = true;
+            }
+            State::Connected(id) if !*started => {
+                return Poll::Ready(Err(match with_stack(|stack, _| stack.connected(id)) {
+                    Ok(true) => Errno::EISCONN,
+                    Ok(false) => Errno::EALREADY,
+                    Err(error) => error,
+                }));
+            }
+            State::Connected(_) => {}
+            State::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
+            State::Datagram(id) => {
+                with_stack(|stack, _| stack.udp_connect(id, Some(endpoint(to))))?;
+                return Poll::Ready(Ok(0));
+            }
+        }
+        let State::Connected(id) = inner.state else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let connected = with_stack(|stack, _| {
+            let connected = stack.connected(id)?;
+            if let (false, Some(waker)) = (connected, waker) {
+                stack.register(id, Interest::Send, waker)?;
+            }
+            Ok(connected)
+        });
+        match connected {
+            Ok(true) => Poll::Ready(Ok(0)),
+            Ok(false) => Poll::Pending,
+            Err(error) => {
+                // The socket can be used again, as on Linux.
+                let _ = with_stack(|stack, now| stack.close(id, now));
+                inner.state = State::Fresh(None);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    /// `connect` with `AF_UNSPEC`: a datagram socket forgets its peer.
+    pub fn dissolve(&self) -> Result<usize, Errno> {
+        match self.inner.lock().state {
+            State::Datagram(id) => with_stack(|stack, _| stack.udp_connect(id, None)).map(|()| 0),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// One step of sending: everything from `*sent` bytes on, advancing it.
+    pub fn send(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let mut bad = None;
+        match inner.state {
+            State::Connected(id) => {
+                let result = with_stack_and_send(|stack, now| {
+                    while *sent < buffer.len() && bad.is_none() {
+                        let fill = |room: &mut [u8]| {
+                            let count = room.len().min(buffer.len() - *sent);
+                            match process.copy_in(buffer.address() + *sent, &mut room[..count]) {
+                                Ok(()) => {
+                                    *sent += count;
+                                    count
+                                }
+                                Err(error) => {
+                                    bad = Some(error);
+                                    0
+                                }
+                            }
+                        };
+                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
+                            if let Some(waker) = waker {
+                                stack.register(id, Interest::Send, waker)?;
+                            }
+                            return Ok(false);
+                        }
+                    }
+                    Ok(true)
+                });
+                match (result, bad) {
+                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
+                    (Ok(false), None) => Poll::Pending,
+                    _ => Poll::Ready(Ok(*sent)),
+                }
+            }
+            State::Datagram(id) => {
+                let result = with_stack_and_send(|stack, _| {
+                    let fill = |room: &mut [u8]| {
+                        if let Err(error) = process.copy_in(buffer.address(), room) {
+                            room.fill(0);
+                            bad = Some(error);
+                        }
+                    };
+                    // A bad address must not send zeros: look before, since the room is taken once it is filled.
+                    let outcome = stack.udp_send_with(id, to.map(endpoint), buffer.len(), fill)?;
+                    if let (Sent::Full, Some(waker)) = (outcome, waker) {
+                        stack.udp_register(id, Interest::Send, waker)?;
+                    }
+                    Ok(outcome)
+                });
+                match (result, bad) {
+                    (_, Some(error)) => Poll::Ready(Err(error)),
+                    (Ok(Sent::Full), None) => Poll::Pending,
+                    (Ok(Sent::Bytes(_)), None) => Poll::Ready(Ok(buffer.len())),
+                    (Err(Errno::ENOTCONN), None) => Poll::Ready(Err(Errno::EDESTADDRREQ)),
+                    (Err(error), None) => Poll::Ready(Err(error)),
+                }
+            }
+            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
+        }
+    }
+
+    /// One step of receiving: what is there, up to the buffer's length.
+    pub fn receive(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        flags: u32,
+        from: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let peek = flags & message::PEEK != 0;
+        let mut bad = None;
+        match inner.state {
+            State::Connected(id) => {
+                if buffer.is_empty() {
+                    return Poll::Ready(Ok(0));
+                }
+                let mut done = 0;
+                let result = with_stack_and_send(|stack, now| {
+                    if peek {
+                        let look = |bytes: &[u8]| {
+                            done = bytes.len().min(buffer.len());
+                            bad = process.copy_out(buffer.address(), &bytes[..done]).err();
+                        };
+                        if stack.tcp_peek_with(id, buffer.len(), look)?.is_some() && done > 0 {
+                            return Ok(Received::Bytes(done));
+                        }
+                    }
+                    loop {
+                        let take = |bytes: &[u8]| {
+                            if peek {
+                                return 0;
+                            }
+                            let count = bytes.len().min(buffer.len() - done);
+                            match process.copy_out(buffer.address() + done, &bytes[..count]) {
+                                Ok(()) => {
+                                    done += count;
+                                    count
+                                }
+                                Err(error) => {
+                                    bad = Some(error);
+                                    0
+                                }
+                            }
+                        };
+                        let outcome = match stack.tcp_receive_with(id, take, now) {
+                            // What was received is reported first; the failure comes with the next call.
+                            _ if bad.is_some() => return Ok(Received::Bytes(done)),
+                            Err(_) if done > 0 => return Ok(Received::Bytes(done)),
+                            other => other?,
+                        };
+                        match outcome {
+                            Received::Bytes(0) => return Ok(Received::Bytes(done)),
+                            Received::Bytes(_) if done < buffer.len() => {}
+                            Received::Bytes(_) => return Ok(Received::Bytes(done)),
+                            _ if done > 0 => return Ok(Received::Bytes(done)),
+                            Received::Nothing => {
+                                if let Some(waker) = waker {
+                                    stack.register(id, Interest::Receive, waker)?;
+                                }
+                                return Ok(Received::Nothing);
+                            }
+                            Received::End => return Ok(Received::End),
+                        }
+                    }
+                });
+                match (result, bad) {
+                    (_, Some(error)) if done == 0 || peek => Poll::Ready(Err(error)),
+                    (Ok(Received::Nothing), _) => Poll::Pending,
+                    (Ok(Received::End), _) => Poll::Ready(Ok(0)),
+                    (Ok(Received::Bytes(count)), _) => Poll::Ready(Ok(count)),
+                    (Err(error), _) => Poll::Ready(Err(error)),
+                }
+            }
+            State::Datagram(id) => {
+                let mut sender = None;
+                let mut take = |source: SocketAddrV4, bytes: &[u8]| {
+                    let count = bytes.len().min(buffer.len());
+                    bad = process.copy_out(buffer.address(), &bytes[..count]).err();
+                    sender = Some(address(source));
+                    count
+                };
+                let result = with_stack(|stack, _| {
+                    let received =
+                        if peek { stack.udp_peek_with(id, &mut take)? } else { stack.udp_receive_with(id, &mut take)? };
+                    if let (None, Some(waker)) = (&received, waker) {
+                        stack.udp_register(id, Interest::Receive, waker)?;
+                    }
+                    Ok(received)
+                });
+                if let Some(error) = bad {
+                    return Poll::Ready(Err(error));
+                }
+                match result? {
+                    None => Poll::Pending,
+                    Some(count) => {
+                        if let (Some(out), Some(sender)) = (from, sender) {
+                            out.write(process, sender)?;
+                        }
+                        Poll::Ready(Ok(count))
+                    }
+                }
+            }
+            _ => Poll::Ready(Err(Errno::ENOTCONN)),
+        }
+    }
+
+    /// Takes back registrations; wakers that stay behind in the stack are harmless, because they name a generation.
+    pub fn forget(&self, _waker: &Waker) {}
+
+    /// The `shutdown` call.
+    pub fn shutdown(&self, how: u32) -> Result<usize, Errno> {
+        let how = match how {
+            types::SHUT_RD => Shutdown::Receive,
+            types::SHUT_WR => Shutdown::Send,
+            types::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Connected(id) => with_stack_and_send(|stack, now| stack.shutdown(id, how, now)).map(|()| 0),
+            State::Listening(listener) if !matches!(how, Shutdown::Send) => {
+                // As on Linux, a listener that is shut down stops listening; those who wait in accept get an error.
+                with_stack_and_send(|stack, now| stack.close_listener(listener, now))?;
+                inner.state = State::Fresh(None);
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// The `getsockname` call.
+    pub fn local_address(&self) -> Result<SocketAddress, Errno> {
+        let inner = self.inner.lock();
+        let local = with_stack(|stack, _| match inner.state {
+            State::Fresh(None) => Ok(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+            State::Fresh(Some(binding)) => stack.binding_endpoint(binding),
+            State::Listening(id) => stack.listener_endpoint(id),
+            State::Connected(id) => stack.local_endpoint(id),
+            State::Datagram(id) => stack.udp_local_endpoint(id),
+        })?;
+        Ok(address(local))
+    }
+
+    /// The `getpeername` call.
+    pub fn remote_address(&self) -> Result<SocketAddress, Errno> {
+        let inner = self.inner.lock();
+        let remote = with_stack(|stack, _| match inner.state {
+            State::Connected(id) => {
+                if stack.connected(id)? { stack.remote_endpoint(id) } else { Err(Error::NotConnected) }
+            }
+            State::Datagram(id) => stack.udp_remote_endpoint(id)?.ok_or(Error::NotConnected),
+            _ => Err(Error::NotConnected),
+        })?;
+        Ok(address(remote))
+    }
+
+    /// The `setsockopt` call.
+    pub fn set_option(&self, process: &Process, level: u32, name: u32, value: UserBuffer) -> Result<usize, Errno> {
+        if value.len() < 4 {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = [0; 4];
+        process.copy_in(value.address(), &mut bytes)?;
+        let number = u32::from_le_bytes(bytes);
+        let mut inner = self.inner.lock();
+        match (level, name) {
+            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
+                inner.sharing = if number != 0 { Sharing::Reuse } else { Sharing::Exclusive };
+            }
+            (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
+                inner.tcp.keepalive = (number != 0).then_some(KEEPALIVE);
+            }
+            (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer = number as usize,
+            (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer = number as usize,
+            (option::SOL_SOCKET, option::SO_LINGER) => {
+                if value.len() < 8 {
+                    return Err(Errno::EINVAL);
+                }
+                process.copy_in(value.address() + 4, &mut bytes)?;
+                inner.linger = (number, u32::from_le_bytes(bytes));
+                inner.linger_abort = number != 0 && inner.linger.1 == 0;
+            }
+            (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
+                inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        // What can be changed on a living connection is changed there too; buffer sizes hold for the next one.
+        let options = inner.tcp;
+        match inner.state {
+            State::Connected(id) => with_stack_and_send(|stack, now| {
+                stack.set_coalescing(id, options.coalescing, now)?;
+                stack.set_keepalive(id, options.keepalive, now)
+            })?,
+            State::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
+            _ => {}
+        }
+        Ok(0)
+    }
+
+    /// The `getsockopt` call.
+    pub fn get_option(
+        &self,
+        process: &Process,
+        level: u32,
+        name: u32,
+        value: usize,
+        size: usize,
+    ) -> Result<usize, Errno> {
+        let inner = self.inner.lock();
+        let mut second = None;
+        let number = match (level, name) {
+            (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
+            (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
+            (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, State::Listening(_)) as u32,
+            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => (inner.sharing == Sharing::Reuse) as u32,
+            (option::SOL_SOCKET, option::SO_KEEPALIVE) => inner.tcp.keepalive.is_some() as u32,
+            (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer as u32,
+            (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer as u32,
+            (option::SOL_SOCKET, option::SO_LINGER) => {
+                second = Some(inner.linger.1);
+                inner.linger.0
+            }
+            (option::SOL_SOCKET, option::SO_ERROR) => match inner.state {
+                State::Connected(id) => with_stack(|stack, _| stack.take_failure(id))?
+                    .map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32),
+                _ => 0,
+            },
+            (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
+                (inner.tcp.coalescing == Coalescing::None) as u32
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        drop(inner);
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes[4..].copy_from_slice(&second.unwrap_or(0).to_le_bytes());
+        let full = if second.is_some() { 8 } else { 4 };
+        let mut word = [0; 4];
+        process.copy_in(size, &mut word)?;
+        let room = u32::from_le_bytes(word) as usize;
+        if room > i32::MAX as usize {
+            return Err(Errno::EINVAL);
+        }
+        let count = room.min(full);
+        process.copy_out(value, &bytes[..count])?;
+        process.copy_out(size, &(count as u32).to_le_bytes())?;
+        Ok(0)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        let abort = inner.linger_abort;
+        // An error means that the stack has forgotten it already.
+        let _ = with_stack_and_send(|stack, now| match inner.state {
+            State::Fresh(None) => Ok(()),
+            State::Fresh(Some(binding)) => stack.release(binding),
+            State::Listening(id) => stack.close_listener(id, now),
+            State::Connected(id) if abort => stack.abort(id, now),
+            State::Connected(id) => stack.close(id, now),
+            State::Datagram(id) => stack.udp_close(id),
+        });
+    }
+}

@@ -1,0 +1,230 @@
+//! Calls that may have to wait, as values.
+//!
+//! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most calls
+//! are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own coroutine
+//! for a synchronous call or by a fresh kernel coroutine for an asynchronous one: the same value, the same code.
+
+use alloc::sync::Arc;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::{Completion, Priority};
+use abi_unix::types::{SocketAddress, TimeSpec};
+use abi_unix::{Counter, Errno, errno};
+use hal_api::Machine as _;
+use platform::Machine;
+use smallvec::SmallVec;
+
+use crate::file::OpenFile;
+use crate::process::{self, Children, Process};
+use crate::time::{self, Alarm};
+use crate::user::UserBuffer;
+use crate::{counters, executor};
+
+/// Buffers of one vector call; a single one, the common case, needs no allocation.
+pub type Buffers = SmallVec<[UserBuffer; 1]>;
+
+/// A call that may have to wait, decoded and checked.
+#[allow(missing_docs)]
+pub enum Operation {
+    /// Read from a file into buffers, in order; done as soon as something was read.
+    Read { file: Arc<OpenFile>, buffers: Buffers },
+    /// Write buffers to a file, in order; done when all was written.
+    Write { file: Arc<OpenFile>, buffers: Buffers, written: usize },
+    /// Take a connection of a listening socket.
+    Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
+    /// Connect a socket.
+    Connect { file: Arc<OpenFile>, address: SocketAddress, started: bool },
+    /// Send through a socket.
+    Send { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<SocketAddress>, sent: usize },
+    /// Receive from a socket.
+    Receive { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<AddressOut> },
+    /// Sleep until a tick.
+    Sleep { deadline: u64, alarm: Option<Alarm> },
+    /// Sleep, and say how much time was left if interrupted. (Nothing interrupts a sleep but the process's end.)
+    WaitChild { which: Children, status: usize, no_wait: bool },
+}
+
+/// Where a socket address goes: the structure, and the word with its size (which says how much room there is).
+#[derive(Clone, Copy, Debug)]
+pub struct AddressOut {
+    /// Address of the structure.
+    pub address: usize,
+    /// Address of its size, a `u32`.
+    pub size: usize,
+}
+
+impl AddressOut {
+    /// Writes an address as Linux does: cut to the room there is, with the full size told.
+    pub fn write(self, process: &Process, value: SocketAddress) -> Result<(), Errno> {
+        let mut word = [0; 4];
+        process.copy_in(self.size, &mut word)?;
+        let room = u32::from_le_bytes(word) as usize;
+        if room > i32::MAX as usize {
+            return Err(Errno::EINVAL);
+        }
+        let bytes = value.to_bytes();
+        process.copy_out(self.address, &bytes[..room.min(bytes.len())])?;
+        process.copy_out(self.size, &(bytes.len() as u32).to_le_bytes())
+    }
+}
+
+impl Operation {
+    /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
+    pub fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
+        match self.poll(process, None) {
+            Poll::Pending if self.must_not_wait() => Poll::Ready(self.give_up(Errno::EAGAIN)),
+            other => other,
+        }
+    }
+
+    /// One step: does the call, or registers `waker` where it waits.
+    fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        match self {
+            Operation::Read { file, buffers } => file.read(process, buffers, waker),
+            Operation::Write { file, buffers, written } => file.write(process, buffers, written, waker),
+            Operation::Accept { file, address, flags } => file.accept(process, *address, *flags, waker),
+            Operation::Connect { file, address, started } => file.connect(*address, started, waker),
+            Operation::Send { file, buffer, flags, address, sent } => {
+                file.send(process, *buffer, *flags, *address, sent, waker)
+            }
+            Operation::Receive { file, buffer, flags, address } => {
+                file.receive(process, *buffer, *flags, *address, waker)
+            }
+            Operation::Sleep { deadline, alarm } => {
+                if Machine::now() >= *deadline {
+                    return Poll::Ready(Ok(0));
+                }
+                if let (Some(waker), None) = (waker, &alarm) {
+                    *alarm = Some(time::set(*deadline, waker));
+                }
+                Poll::Pending
+            }
+            Operation::WaitChild { which, status, no_wait } => match process::poll_child(process.id, *which, waker) {
+                Poll::Ready(Ok((id, ending))) => {
+                    if *status != 0 {
+                        process.copy_out(*status, &ending.status().to_le_bytes())?;
+                    }
+                    Poll::Ready(Ok(id as usize))
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+
+    fn must_not_wait(&self) -> bool {
+        match self {
+            Operation::Read { file, .. }
+            | Operation::Write { file, .. }
+            | Operation::Accept { file, .. }
+            | Operation::Connect { file, .. } => file.is_non_blocking(),
+            Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
+                file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
+            }
+            Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
+        }
+    }
+
+    /// The result of a call that stops before it is complete: what it moved so far, or else the reason.
+    fn give_up(&self, reason: Errno) -> Result<usize, Errno> {
+        match self {
+            Operation::Write { written: done, .. } | Operation::Send { sent: done, .. } if *done > 0 => Ok(*done),
+            Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
+            _ => Err(reason),
+        }
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered.
+    fn forget(&mut self, waker: &Waker) {
+        match self {
+            Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
+                file.forget_reader(waker)
+            }
+            Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
+                file.forget_writer(waker)
+            }
+            Operation::Sleep { alarm, .. } => {
+                if let Some(alarm) = alarm.take() {
+                    time::clear(alarm);
+                }
+            }
+            Operation::WaitChild { .. } => process::forget_child_waiter(waker),
+        }
+    }
+
+    /// Waits until the call is done, or until `must_stop`, which gives `EINTR` (or what was moved so far).
+    ///
+    /// # Cancellation
+    /// Dropping it takes all registrations back. What was written or sent before stays so.
+    pub fn wait<'a, F: Fn() -> bool + Unpin>(self, process: &'a Arc<Process>, must_stop: F) -> Wait<'a, F> {
+        Wait { operation: self, process, must_stop, registered: None }
+    }
+}
+
+/// The future of [`Operation::wait`].
+pub struct Wait<'a, F: Fn() -> bool + Unpin> {
+    operation: Operation,
+    process: &'a Arc<Process>,
+    must_stop: F,
+    registered: Option<Waker>,
+}
+
+impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
+    type Output = Result<usize, Errno>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if (this.must_stop)() {
+            return Poll::Ready(this.operation.give_up(Errno::EINTR));
+        }
+        let result = this.operation.poll(this.process, Some(cx.waker()));
+        if result.is_pending() && this.registered.is_none() {
+            this.registered = Some(cx.waker().clone());
+        }
+        result
+    }
+}
+
+impl<F: Fn() -> bool + Unpin> Drop for Wait<'_, F> {
+    fn drop(&mut self) {
+        if let Some(waker) = self.registered.take() {
+            self.operation.forget(&waker);
+        }
+    }
+}
+
+/// Goes on with an asynchronous call in a coroutine of its own.
+///
+/// `ENOMEM` or `EAGAIN` if there is no room for it; nothing has happened then.
+pub fn go_on_asynchronously(
+    process: &Arc<Process>,
+    operation: Operation,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+) -> Result<(), Errno> {
+    let priority = priority.limited_to(process.ceiling);
+    let key = process.begin_call(token)?;
+    counters::count(Counter::AsynchronousCalls);
+    let owner = process.clone();
+    let coroutine = executor::spawn(priority, async move {
+        let result = operation.wait(&owner, || owner.has_ended() || owner.call_is_cancelled(key)).await;
+        let result = match result {
+            Err(Errno::EINTR) => Err(Errno::ECANCELED),
+            other => other,
+        };
+        owner.complete_call(key, Completion { token, cid, result: errno::encode(result) as u64 }, priority);
+    });
+    process.set_call_coroutine(key, coroutine);
+    Ok(())
+}
+
+/// Decodes a time that a process gives.
+pub fn read_time(process: &Process, address: usize) -> Result<u64, Errno> {
+    let mut bytes = [0; 16];
+    process.copy_in(address, &mut bytes)?;
+    TimeSpec::from_bytes(bytes).to_ns().ok_or(Errno::EINVAL)
+}

@@ -1,0 +1,161 @@
+//! Pipes: a bounded queue of bytes between a reading and a writing end (pipe(7)).
+//!
+//! Rules that callers rely on, as on Linux: a write of at most [`ATOMIC`] bytes is not interleaved with others; reading
+//! from an empty pipe without writers gives end of file; writing without readers fails with `EPIPE` (there are no signal
+//! handlers, so it behaves as if `SIGPIPE` were ignored).
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+use spin::Mutex;
+
+use crate::byte_queue::ByteQueue;
+use crate::process::Process;
+use crate::user::UserBuffer;
+use crate::waiters::Waiters;
+
+/// Bytes that a pipe holds (Linux's default).
+pub const CAPACITY: usize = 65536;
+/// Writes up to this size are atomic (`PIPE_BUF`).
+pub const ATOMIC: usize = 4096;
+
+#[derive(Default)]
+struct State {
+    queue: ByteQueue,
+    readers_waiting: Waiters,
+    writers_waiting: Waiters,
+}
+
+/// The shared middle of a pipe.
+#[derive(Default)]
+pub struct Pipe {
+    state: Mutex<State>,
+    readers: AtomicUsize,
+    writers: AtomicUsize,
+}
+
+/// The reading end. The pipe has no reader when the last one is dropped.
+pub struct Reader(Arc<Pipe>);
+/// The writing end. The pipe has no writer when the last one is dropped.
+pub struct Writer(Arc<Pipe>);
+
+/// Creates a pipe.
+pub fn pipe() -> (Reader, Writer) {
+    let pipe = Arc::new(Pipe::default());
+    pipe.readers.store(1, Ordering::Relaxed);
+    pipe.writers.store(1, Ordering::Relaxed);
+    (Reader(pipe.clone()), Writer(pipe))
+}
+
+impl Reader {
+    /// Reads what is there, up to the buffer's length, into the memory of `process`.
+    ///
+    /// Pending means that the pipe is empty; `waker` is then registered if there is one.
+    pub fn read(&self, process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut state = self.0.state.lock();
+        if state.queue.is_empty() {
+            // Acquire: pairs with the writer's release when it goes; its last bytes are in the queue under the lock.
+            if self.0.writers.load(Ordering::Acquire) == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            if let Some(waker) = waker {
+                state.readers_waiting.register(waker);
+            }
+            return Poll::Pending;
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            let piece = state.queue.front();
+            let count = piece.len().min(buffer.len() - done);
+            if count == 0 {
+                break;
+            }
+            if let Err(error) = process.copy_out(buffer.address() + done, &piece[..count]) {
+                if done == 0 {
+                    return Poll::Ready(Err(error));
+                }
+                break;
+            }
+            state.queue.consume(count);
+            done += count;
+        }
+        state.writers_waiting.wake_all();
+        Poll::Ready(Ok(done))
+    }
+
+    /// Takes back a registration of [`read`](Self::read).
+    pub fn forget(&self, waker: &Waker) {
+        self.0.state.lock().readers_waiting.forget(waker);
+    }
+}
+
+impl Writer {
+    /// Writes from the memory of `process`, starting at `*done` bytes into the buffer and advancing it.
+    ///
+    /// Ready when everything was written, or with an error. Pending means that the pipe is full; `waker` is then
+    /// registered if there is one. Without a waker and with something written the caller decides what to report.
+    pub fn write(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let mut state = self.0.state.lock();
+        loop {
+            let rest = buffer.len() - *done;
+            if rest == 0 {
+                return Poll::Ready(Ok(*done));
+            }
+            if self.0.readers.load(Ordering::Acquire) == 0 {
+                return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
+            }
+            let room = CAPACITY - state.queue.len();
+            let count = if buffer.len() <= ATOMIC && room < rest { 0 } else { rest.min(room) };
+            if count == 0 {
+                if let Some(waker) = waker {
+                    state.writers_waiting.register(waker);
+                }
+                return Poll::Pending;
+            }
+            if let Err(error) = state.queue.reserve(count, CAPACITY) {
+                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+            }
+            let piece = state.queue.back();
+            let count = count.min(piece.len());
+            if let Err(error) = process.copy_in(buffer.address() + *done, &mut piece[..count]) {
+                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+            }
+            state.queue.produce(count);
+            *done += count;
+            state.readers_waiting.wake_all();
+        }
+    }
+
+    /// Takes back a registration of [`write`](Self::write).
+    pub fn forget(&self, waker: &Waker) {
+        self.0.state.lock().writers_waiting.forget(waker);
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Release: what this end did happens before a writer sees that it is gone.
+        if self.0.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.state.lock().writers_waiting.wake_all();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.0.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.state.lock().readers_waiting.wake_all();
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! Processes: an address space, descriptors, workers and the asynchronous calls in flight.
+//!
+//! # Life
+//!
+//! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault, a
+//! `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
+//! woken, sees that the process has ended, and gives up what it holds. The last worker to go takes the process apart
+//! ([`Process::take_apart`]): descriptors are closed, memory is freed, children go to the first process. What remains is
+//! an entry in the table with the status, until the parent has waited for it.
+//!
+//! # Locks
+//!
+//! No two locks of a process are held together, except that a kernel object's lock may be held while the address space is
+//! locked to copy data. The table's lock is taken alone.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_queue::completion::Producer;
+use abi_queue::{Completion, Priority};
+use abi_unix::{Counter, Errno};
+use filesystem::Node;
+use hashbrown::HashMap;
+use spin::Mutex;
+use memory::space::StringError;
+use usermode::{Fault, Space};
+
+use crate::counters;
+use crate::descriptor::Descriptors;
+use crate::executor::Cid;
+use crate::shared::Shared;
+use crate::waiters::Waiters;
+use crate::worker::Worker;
+
+/// Workers that one process can have.
+pub const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
+/// Processes that can exist.
+pub const MAXIMUM_PROCESSES: usize = 4096;
+/// Asynchronous calls that one process can have in flight; more are answered with `EAGAIN`.
+pub const MAXIMUM_CALLS: usize = 65536;
+/// The first process, which inherits orphans and whose end ends the machine.
+pub const FIRST: u32 = 1;
+
+/// How a process ended, in the form of `wait4`'s status (wait(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It called exit.
+    Exited(u8),
+    /// A signal or a fault ended it.
+    Killed(u8),
+}
+
+impl Ending {
+    /// The status word that `wait4` writes.
+    pub fn status(self) -> u32 {
+        match self {
+            Ending::Exited(code) => (code as u32) << 8,
+            Ending::Killed(signal) => signal as u32 & 0x7f,
+        }
+    }
+}
+
+/// An asynchronous call in flight.
+struct Call {
+    /// The kernel coroutine that works on it.
+    coroutine: Option<Cid>,
+    /// Whether the process asked for it to end early.
+    cancelled: bool,
+}
+
+/// Completions on their way to the process.
+struct Completions {
+    producer: Producer,
+    /// Those that found the ring full. Room is reserved when a call is submitted, so this never fails.
+    waiting: VecDeque<Completion>,
+}
+
+/// A process.
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// Its memory.
+    pub space: Arc<Space>,
+    /// What it shares with the kernel.
+    pub shared: Shared,
+    /// Its open files.
+    pub descriptors: Mutex<Descriptors>,
+    /// Its working directory.
+    pub directory: Mutex<Node>,
+    /// What a worker's priority is while it publishes nothing.
+    pub default_priority: Priority,
+    /// No claim counts for more than this.
+    pub ceiling: Priority,
+    parent: AtomicU32,
+    ended: AtomicBool,
+    ending: Mutex<Option<Ending>>,
+    workers: Mutex<Vec<Arc<Worker>>>,
+    live_workers: AtomicUsize,
+    calls: Mutex<HashMap<u64, Call>>,
+    next_anonymous_call: AtomicU64,
+    completions: Mutex<Completions>,
+    posted: AtomicU64,
+    has_waiting_completions: AtomicBool,
+}
+
+impl Process {
+    /// A process without workers; not in the table yet.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        id: u32,
+        parent: u32,
+        space: Arc<Space>,
+        shared: Shared,
+        descriptors: Descriptors,
+        directory: Node,
+        default_priority: Priority,
+        ceiling: Priority,
+    ) -> Process {
+        Process {
+            id,
+            space,
+            shared,
+            descriptors: Mutex::new(descriptors),
+            directory: Mutex::new(directory),
+            default_priority,
+            ceiling,
+            parent: AtomicU32::new(parent),
+            ended: AtomicBool::new(false),
+            ending: Mutex::new(None),
+            workers: Mutex::new(Vec::new()),
+            live_workers: AtomicUsize::new(0),
+            calls: Mutex::new(HashMap::new()),
+            next_anonymous_call: AtomicU64::new(u64::MAX),
+            completions: Mutex::new(Completions { producer: Producer::new(), waiting: VecDeque::new() }),
+            posted: AtomicU64::new(0),
+            has_waiting_completions: AtomicBool::new(false),
+        }
+    }
+
+    /// The process that started it, or that inherited it.
+    pub fn parent(&self) -> u32 {
+        self.parent.load(Ordering::Relaxed)
+    }
+
+    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it.
+    pub fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.space.lock().copy_in(address as u64, bytes).map_err(|_| Errno::EFAULT)
+    }
+
+    /// Copies to the process's memory. `EFAULT` if any byte is not writable for it.
+    pub fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        self.space.lock().copy_out(address as u64, bytes).map_err(|_| Errno::EFAULT)
+    }
+
+    /// Copies a string that ends with NUL, without it. `too_long` if there is no NUL within `limit` bytes.
+    pub fn copy_in_string(&self, address: usize, limit: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
+        self.space.lock().copy_in_string(address as u64, limit).map_err(|error| match error {
+            StringError::TooLong => too_long,
+            StringError::Fault(Fault::OutOfMemory) => Errno::ENOMEM,
+            StringError::Fault(_) => Errno::EFAULT,
+        })
+    }
+
+    /// The priority that the process claims now through its published bitmaps, within its ceiling.
+    pub fn claimed_priority(&self) -> Priority {
+        let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
+        claim.limited_to(self.ceiling)
+    }
+
+    // ---- ending ----
+
+    /// Whether the process is to stop. Workers look before each visit to user mode, calls at each poll.
+    pub fn has_ended(&self) -> bool {
+        // Acquire: whoever sees it sees the ending too.
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Ends the process. The first ending counts; later ones change nothing.
+    pub fn end(&self, ending: Ending) {
+        {
+            let mut slot = self.ending.lock();
+            if slot.is_some() {
+                return;
+            }
+            *slot = Some(ending);
+            self.ended.store(true, Ordering::Release);
+        }
+        for worker in self.workers.lock().iter() {
+            worker.interrupt();
+        }
+        self.wake_calls();
+    }
+
+    /// Adds a worker. `EAGAIN` if the process has its most already, or has ended.
+    pub fn add_worker(&self, make: impl FnOnce(usize) -> Result<Arc<Worker>, Errno>) -> Result<Arc<Worker>, Errno> {
+        let mut workers = self.workers.lock();
+        if self.has_ended() || workers.len() >= MAXIMUM_WORKERS {
+            return Err(Errno::EAGAIN);
+        }
+        workers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let worker = make(workers.len())?;
+        workers.push(worker.clone());
+        self.live_workers.fetch_add(1, Ordering::Relaxed);
+        Ok(worker)
+    }
+
+    /// The worker with this index.
+    pub fn worker(&self, index: usize) -> Option<Arc<Worker>> {
+        self.workers.lock().get(index).cloned()
+    }
+
+    /// How many workers have not ended.
+    pub fn live_workers(&self) -> usize {
+        self.live_workers.load(Ordering::Acquire)
+    }
+
+    /// A worker's coroutine is done. The last one takes the process apart.
+    pub fn worker_is_gone(self: &Arc<Process>) {
+        // AcqRel: what other workers did to the process happens before the last one takes it apart.
+        if self.live_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end(Ending::Exited(0));
+            self.take_apart();
+        }
+    }
+
+    fn take_apart(self: &Arc<Process>) {
+        // Out of the lock first: closing may wake others and free much.
+        let descriptors = core::mem::take(&mut *self.descriptors.lock());
+        drop(descriptors);
+        self.wake_calls();
+        self.space.retire();
+        self.workers.lock().clear();
+        let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
+        TABLE.lock().has_ended(self, ending);
+        if self.id == FIRST {
+            crate::first_process_has_ended(ending);
+        }
+    }
+
+    // ---- asynchronous calls ----
+
+    /// Registers a call before its coroutine exists, and gives the key under which it is known. `EAGAIN` if too many are
+    /// in flight, `EEXIST` if the token is in use. A token of 0 means that the call will never be cancelled.
+    pub fn begin_call(&self, token: u64) -> Result<u64, Errno> {
+        let (key, in_flight) = {
+            let mut calls = self.calls.lock();
+            if self.has_ended() {
+                return Err(Errno::EINTR);
+            }
+            if calls.len() >= MAXIMUM_CALLS {
+                return Err(Errno::EAGAIN);
+            }
+            calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            let mut key = token;
+            if token == 0 {
+                // Counts down from the top, where no address and no small index of a program's table lies.
+                key = self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed);
+            }
+            if calls.contains_key(&key) {
+                return Err(Errno::EEXIST);
+            }
+            calls.insert(key, Call { coroutine: None, cancelled: false });
+            (key, calls.len())
+        };
+        let mut completions = self.completions.lock();
+        let room = in_flight.saturating_sub(completions.waiting.len());
+        if completions.waiting.try_reserve(room).is_err() {
+            drop(completions);
+            self.calls.lock().remove(&key);
+            return Err(Errno::ENOMEM);
+        }
+        counters::count(Counter::CallsInFlight);
+        Ok(key)
+    }
+
+    /// Names the coroutine that works on a call, so that it can be woken when the call is cancelled.
+    pub fn set_call_coroutine(&self, key: u64, cid: Cid) {
+        let cancelled = match self.calls.lock().get_mut(&key) {
+            Some(call) => {
+                call.coroutine = Some(cid);
+                call.cancelled
+            }
+            None => return,
+        };
+        if cancelled {
+            // The request came between the coroutine's first poll and now, when nobody knew whom to wake.
+            crate::executor::wake(cid);
+        }
+    }
+
+    /// Whether the process asked for this call to end early.
+    pub fn call_is_cancelled(&self, key: u64) -> bool {
+        self.calls.lock().get(&key).is_some_and(|call| call.cancelled)
+    }
+
+    /// Asks that a call ends early. `ENOENT` if it is not in flight.
+    pub fn cancel_call(&self, token: u64) -> Result<(), Errno> {
+        let coroutine = {
+            let mut calls = self.calls.lock();
+            let call = calls.get_mut(&token).ok_or(Errno::ENOENT)?;
+            call.cancelled = true;
+            call.coroutine
+        };
+        if let Some(cid) = coroutine {
+            crate::executor::wake(cid);
+        }
+        Ok(())
+    }
+
+    /// Makes all calls in flight look around after the process has ended. Their entries go at once, since nobody can
+    /// cancel them any more; a call whose coroutine does not exist yet sees the end at its first poll.
+    fn wake_calls(&self) {
+        let calls = core::mem::take(&mut *self.calls.lock());
+        for cid in calls.values().filter_map(|call| call.coroutine) {
+            crate::executor::wake(cid);
+        }
+    }
+
+    /// Ends a call: its result goes to the ring, and a worker is made to look there.
+    pub fn complete_call(&self, key: u64, completion: Completion, priority: Priority) {
+        counters::uncount(Counter::CallsInFlight);
+        self.calls.lock().remove(&key);
+        if self.has_ended() {
+            return;
+        }
+        {
+            let mut completions = self.completions.lock();
+            let completions = &mut *completions;
+            let full = !completions.waiting.is_empty()
+                || completions.producer.post(completion, |offset| self.shared.ring_word(offset)).is_err();
+            if full {
+                completions.waiting.push_back(completion);
+                self.has_waiting_completions.store(true, Ordering::Release);
+            }
+            self.posted.store(completions.producer.posted(), Ordering::Release);
+        }
+        counters::count(Counter::Completions);
+        self.wake_a_worker(priority);
+    }
+
+    /// Posts completions that found the ring full. Called when a worker enters the kernel.
+    pub fn post_waiting_completions(&self) {
+        if !self.has_waiting_completions.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut completions = self.completions.lock();
+        let completions = &mut *completions;
+        while let Some(&completion) = completions.waiting.front() {
+            if completions.producer.post(completion, |offset| self.shared.ring_word(offset)).is_err() {
+                break;
+            }
+            completions.waiting.pop_front();
+        }
+        self.posted.store(completions.producer.posted(), Ordering::Release);
+        self.has_waiting_completions.store(!completions.waiting.is_empty(), Ordering::Relaxed);
+    }
+
+    /// How many completions are in the ring or were taken from it.
+    pub fn posted(&self) -> u64 {
+        self.posted.load(Ordering::Acquire)
+    }
+
+    /// Wakes one sleeping worker, if there is one, at least at this priority.
+    fn wake_a_worker(&self, priority: Priority) {
+        for worker in self.workers.lock().iter() {
+            if worker.wake_if_parked(priority.limited_to(self.ceiling)) {
+                return;
+            }
+        }
+    }
+
+    /// Registers a waker for the moment when only one worker is left; `true` if that is so already.
+    pub fn is_down_to_one_worker(&self) -> bool {
+        self.live_workers() == 1
+    }
+
+    /// Ends all workers but one, which goes on with another program. It becomes worker 0.
+    pub fn keep_only(&self, kept: &Arc<Worker>) {
+        for worker in self.workers.lock().iter() {
+            if !Arc::ptr_eq(worker, kept) {
+                worker.stop();
+            }
+        }
+    }
+
+    /// Drops everything on its way to the old program, when another one takes its place.
+    pub fn forget_completions(&self) {
+        let mut completions = self.completions.lock();
+        completions.producer = Producer::new();
+        completions.waiting.clear();
+        self.posted.store(0, Ordering::Release);
+        self.has_waiting_completions.store(false, Ordering::Relaxed);
+        self.shared.clear();
+    }
+
+    /// Forgets workers that have ended, after [`keep_only`](Self::keep_only).
+    pub fn forget_others(&self, kept: &Arc<Worker>) {
+        self.workers.lock().retain(|worker| Arc::ptr_eq(worker, kept));
+    }
+}
+
+// ---- the table ----
+
+enum Entry {
+    Living(Arc<Process>),
+    Ended { parent: u32, ending: Ending },
+}
+
+struct Table {
+    entries: BTreeMap<u32, Entry>,
+    last: u32,
+    waiters: Waiters,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last: 0, waiters: Waiters::new() });
+
+/// Which children `wait4` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Children {
+    /// Any.
+    Any,
+    /// The one with this number.
+    One(u32),
+}
+
+impl Table {
+    fn has_ended(&mut self, process: &Process, ending: Ending) {
+        let parent = process.parent();
+        for (&_, entry) in self.entries.iter_mut() {
+            match entry {
+                Entry::Living(child) if child.parent() == process.id => child.parent.store(FIRST, Ordering::Relaxed),
+                Entry::Ended { parent, .. } if *parent == process.id => *parent = FIRST,
+                _ => {}
+            }
+        }
+        self.entries.insert(process.id, Entry::Ended { parent, ending });
+        // The first process need not wait for what it inherited or started: nothing else could.
+        let parent_lives = matches!(self.entries.get(&parent), Some(Entry::Living(_)));
+        if !parent_lives {
+            self.entries.remove(&process.id);
+            counters::uncount(Counter::Processes);
+        }
+        self.waiters.wake_all();
+    }
+}
+
+/// Reserves a number and builds a process under it. `EAGAIN` if there are too many.
+pub fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Process>, Errno> {
+    let id = {
+        let mut table = TABLE.lock();
+        if table.entries.len() >= MAXIMUM_PROCESSES {
+            return Err(Errno::EAGAIN);
+        }
+        let mut id = table.last;
+        loop {
+            id = if id >= 32767 { 1 } else { id + 1 };
+            if !table.entries.contains_key(&id) {
+                break;
+            }
+        }
+        table.last = id;
+        id
+    };
+    let process = Arc::new(make(id)?);
+    TABLE.lock().entries.insert(id, Entry::Living(process.clone()));
+    counters::count(Counter::Processes);
+    Ok(process)
+}
+
+/// Takes back [`create`] for a process that never got a worker.
+pub fn discard(process: &Process) {
+    TABLE.lock().entries.remove(&process.id);
+    counters::uncount(Counter::Processes);
+}
+
+/// The living process with this number.
+pub fn find(id: u32) -> Option<Arc<Process>> {
+    match TABLE.lock().entries.get(&id) {
+        Some(Entry::Living(process)) => Some(process.clone()),
+        _ => None,
+    }
+}
+
+/// Whether a process with this number exists, ended ones included.
+pub fn exists(id: u32) -> bool {
+    TABLE.lock().entries.contains_key(&id)
+}
+
+/// Looks for a child that has ended and removes it; pending if there are children but none has.
+pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending), Errno>> {
+    let mut table = TABLE.lock();
+    let mut any = false;
+    let mut found = None;
+    let candidates = match which {
+        Children::Any => table.entries.range(..),
+        Children::One(id) => table.entries.range(id..=id),
+    };
+    for (&id, entry) in candidates {
+        match entry {
+            Entry::Living(child) if child.parent() == parent => any = true,
+            Entry::Ended { parent: of, ending } if *of == parent => {
+                found = Some((id, *ending));
+                break;
+            }
+            _ => {}
+        }
+    }
+    if let Some((id, ending)) = found {
+        table.entries.remove(&id);
+        counters::uncount(Counter::Processes);
+        return Poll::Ready(Ok((id, ending)));
+    }
+    if !any {
+        return Poll::Ready(Err(Errno::ECHILD));
+    }
+    if let Some(waker) = waker {
+        table.waiters.register(waker);
+    }
+    Poll::Pending
+}
+
+/// Takes back a registration of [`poll_child`].
+pub fn forget_child_waiter(waker: &Waker) {
+    TABLE.lock().waiters.forget(waker);
+}

@@ -1,0 +1,157 @@
+//! Time: what the clocks show, and who wants to be woken when.
+//!
+//! Each hart keeps the deadlines that were set on it and programs its own timer for the earliest, so that no deadline
+//! needs a message to another hart. The timer also ends time slices; it is programmed for whichever comes first.
+
+use alloc::collections::BTreeMap;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
+
+use abi_queue::pages::ticks_to_ns;
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::Machine;
+use spin::Mutex;
+
+/// How long a worker runs before others of the same priority get their turn.
+pub const SLICE_NS: u64 = 10_000_000;
+
+static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(10_000_000);
+/// Nanoseconds in a tick if that is a whole number, else 0: then conversions need 128 bits.
+static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
+static SLICE_TICKS: AtomicU64 = AtomicU64::new(0);
+static EPOCH_NS: AtomicU64 = AtomicU64::new(0);
+static BOOT_TICKS: AtomicU64 = AtomicU64::new(0);
+
+/// Deadlines of one hart, in ticks. The number makes keys unique.
+struct Deadlines {
+    wakers: BTreeMap<(u64, u64), Waker>,
+    next_number: u64,
+}
+
+static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] =
+    [const { Mutex::new(Deadlines { wakers: BTreeMap::new(), next_number: 0 }) }; MAXIMUM_HARTS];
+
+/// A deadline that was set; names it for [`clear`].
+#[derive(Clone, Copy, Debug)]
+pub struct Alarm {
+    hart: usize,
+    key: (u64, u64),
+}
+
+/// Learns the time base and the time of day at tick 0. Called once, before other harts start.
+pub fn start(ticks_per_second: u64, epoch_ns: u64) {
+    let ticks_per_second = ticks_per_second.max(1);
+    TICKS_PER_SECOND.store(ticks_per_second, Ordering::Relaxed);
+    if 1_000_000_000 % ticks_per_second == 0 {
+        NS_PER_TICK.store(1_000_000_000 / ticks_per_second, Ordering::Relaxed);
+    }
+    SLICE_TICKS.store(ticks_at_ns(SLICE_NS), Ordering::Relaxed);
+    EPOCH_NS.store(epoch_ns, Ordering::Relaxed);
+    BOOT_TICKS.store(Machine::now(), Ordering::Relaxed);
+}
+
+/// Ticks of the machine's clock in a second.
+pub fn ticks_per_second() -> u64 {
+    TICKS_PER_SECOND.load(Ordering::Relaxed)
+}
+
+/// Nanoseconds since 1970 at tick 0.
+pub fn epoch_ns() -> u64 {
+    EPOCH_NS.load(Ordering::Relaxed)
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    ns_at_ticks(Machine::now())
+}
+
+fn ns_at_ticks(ticks: u64) -> u64 {
+    match NS_PER_TICK.load(Ordering::Relaxed) {
+        0 => ticks_to_ns(ticks, ticks_per_second()),
+        factor => ticks.wrapping_mul(factor),
+    }
+}
+
+/// Nanoseconds since the kernel started.
+pub fn uptime_ns() -> u64 {
+    ns_at_ticks(Machine::now() - BOOT_TICKS.load(Ordering::Relaxed))
+}
+
+/// The tick at which the monotonic clock shows `ns` or more.
+pub fn ticks_at_ns(ns: u64) -> u64 {
+    let factor = NS_PER_TICK.load(Ordering::Relaxed);
+    if factor != 0 {
+        return ns.div_ceil(factor);
+    }
+    let ticks = (ns as u128 * ticks_per_second() as u128).div_ceil(1_000_000_000);
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
+/// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before.
+pub fn set(deadline_ticks: u64, waker: &Waker) -> Alarm {
+    let hart = Machine::hart();
+    let mut deadlines = DEADLINES[hart].lock();
+    deadlines.next_number += 1;
+    let key = (deadline_ticks, deadlines.next_number);
+    deadlines.wakers.insert(key, waker.clone());
+    if deadlines.wakers.first_key_value().is_some_and(|(&first, _)| first == key) {
+        program(deadline_ticks);
+    }
+    Alarm { hart, key }
+}
+
+/// Forgets a deadline; nothing happens if it has passed.
+pub fn clear(alarm: Alarm) {
+    DEADLINES[alarm.hart].lock().wakers.remove(&alarm.key);
+}
+
+/// The end of the running worker's slice on each hart, in ticks; all ones while none runs.
+static SLICE_END: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX) }; MAXIMUM_HARTS];
+/// What each hart's timer is programmed for.
+static PROGRAMMED: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX) }; MAXIMUM_HARTS];
+
+/// Programs this hart's timer for `ticks` if that is earlier than what it stands at. Only this hart touches its words.
+fn program(ticks: u64) {
+    let programmed = &PROGRAMMED[Machine::hart()];
+    if ticks < programmed.load(Ordering::Relaxed) {
+        programmed.store(ticks, Ordering::Relaxed);
+        Machine::set_timer(ticks);
+    }
+}
+
+/// Starts a slice on this hart.
+pub fn start_slice() {
+    let end = Machine::now() + SLICE_TICKS.load(Ordering::Relaxed);
+    SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
+    program(end);
+}
+
+/// Whether the slice on this hart has ended.
+pub fn slice_has_ended() -> bool {
+    Machine::now() >= SLICE_END[Machine::hart()].load(Ordering::Relaxed)
+}
+
+/// The worker stopped running on this hart.
+pub fn stop_slice() {
+    SLICE_END[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
+}
+
+/// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next.
+pub fn on_timer() {
+    let hart = Machine::hart();
+    let now = Machine::now();
+    let mut deadlines = DEADLINES[hart].lock();
+    while let Some(entry) = deadlines.wakers.first_entry() {
+        if entry.key().0 > now {
+            break;
+        }
+        entry.remove().wake();
+    }
+    let next = deadlines.wakers.first_key_value().map_or(u64::MAX, |(key, _)| key.0);
+    drop(deadlines);
+    let slice = SLICE_END[hart].load(Ordering::Relaxed);
+    // A slice that has ended already is noticed by the caller; programming it again would interrupt for ever.
+    let next = if slice > now { next.min(slice) } else { next };
+    PROGRAMMED[hart].store(next, Ordering::Relaxed);
+    Machine::set_timer(next);
+}

@@ -1,0 +1,313 @@
+//! Workers and their switching coroutines.
+//!
+//! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel side
+//! is one coroutine, the *switching coroutine*: it goes to user mode, which is a call that returns a reason, deals with the
+//! reason, and goes back. It ends only with the worker. Its priority follows the process's: whenever it gives the hart up
+//! it takes the priority of the most important coroutine that the process has published, so that the kernel's executor
+//! orders kernel coroutines and processes by one measure, and the most important switching coroutine of all is the one
+//! that runs next.
+//!
+//! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other memory,
+//! for a worker that is blocked.
+//!
+//! # When the hart is given up
+//!
+//! * After a call: only to something more important that became ready on this hart.
+//! * After an interrupt: also to something equally important that became ready on this hart. So completions are posted
+//!   before the process goes on, and equals alternate at the tick.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::{Counter, Errno, errno};
+use hal_api::{Access, Machine as _, Trap, UserContext};
+use platform::{Machine, println};
+use spin::Mutex;
+
+use crate::call::{self, Outcome};
+use crate::process::{Ending, Process};
+use crate::executor::Cid;
+use crate::{counters, executor, time};
+
+const NOWHERE: usize = usize::MAX;
+
+/// A worker of a process.
+pub struct Worker {
+    /// Its process.
+    pub process: Arc<Process>,
+    /// Its index in the process.
+    pub index: usize,
+    cid: AtomicU64,
+    /// The hart on which it is in user mode.
+    hart: AtomicUsize,
+    stopped: AtomicBool,
+    parking: Mutex<Parking>,
+}
+
+#[derive(Default)]
+struct Parking {
+    /// Somebody woke the worker while it was not asleep: its next sleep ends at once.
+    permit: bool,
+    sleeper: Option<Waker>,
+}
+
+impl Worker {
+    /// Creates a worker and starts it with these registers.
+    pub fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
+        let worker = process.add_worker(|index| {
+            Ok(Arc::new(Worker {
+                process: process.clone(),
+                index,
+                cid: AtomicU64::new(0),
+                hart: AtomicUsize::new(NOWHERE),
+                stopped: AtomicBool::new(false),
+                parking: Mutex::new(Parking::default()),
+            }))
+        })?;
+        let coroutine = run(worker.clone(), context);
+        executor::spawn(process.default_priority.limited_to(process.ceiling), coroutine);
+        Ok(worker)
+    }
+
+    /// Its number for programs: that of worker 0 is the process's, the others follow far above.
+    pub fn thread_id(&self) -> u32 {
+        self.process.id + (self.index as u32) * 0x1_0000
+    }
+
+    /// Whether it is to leave for good.
+    fn is_to_stop(&self) -> bool {
+        self.process.has_ended() || self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Ends this worker alone.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.interrupt();
+    }
+
+    /// Makes the worker look around: wakes its coroutine, and calls it back from user mode on another hart.
+    pub fn interrupt(&self) {
+        executor::wake(Cid::from_raw(self.cid.load(Ordering::Acquire)));
+        let hart = self.hart.load(Ordering::SeqCst);
+        if hart != NOWHERE && hart != Machine::hart() {
+            counters::count(Counter::HartInterrupts);
+            Machine::send_ipi(hart);
+        }
+    }
+
+    /// Wakes the worker now, or ends its next sleep at once.
+    pub fn wake(&self) {
+        let sleeper = {
+            let mut parking = self.parking.lock();
+            let sleeper = parking.sleeper.take();
+            parking.permit = sleeper.is_none();
+            sleeper
+        };
+        if let Some(waker) = sleeper {
+            waker.wake();
+        }
+    }
+
+    /// Wakes the worker if it sleeps, giving its coroutine this priority; `false` if it does not sleep.
+    pub fn wake_if_parked(&self, priority: Priority) -> bool {
+        let Some(waker) = self.parking.lock().sleeper.take() else { return false };
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), priority);
+        waker.wake();
+        true
+    }
+
+    /// Sleeps until something happened that the worker does not know: completions beyond `seen`, a wake-up by another
+    /// worker; or until `deadline` (ticks).
+    ///
+    /// # Cancellation
+    /// Dropping it leaves the worker awake; nothing is lost.
+    async fn park(&self, seen: u64, deadline: Option<u64>) -> Result<usize, Errno> {
+        let mut alarm = None;
+        let result = poll_fn(|cx| {
+            if self.is_to_stop() {
+                return Poll::Ready(Err(Errno::EINTR));
+            }
+            let mut parking = self.parking.lock();
+            if core::mem::take(&mut parking.permit) || self.process.posted() != seen {
+                parking.sleeper = None;
+                return Poll::Ready(Ok(0));
+            }
+            if alarm.is_some() && parking.sleeper.is_none() {
+                // Woken by somebody who took the waker out.
+                return Poll::Ready(Ok(0));
+            }
+            if deadline.is_some_and(|deadline| Machine::now() >= deadline) {
+                parking.sleeper = None;
+                return Poll::Ready(Err(Errno::ETIMEDOUT));
+            }
+            parking.sleeper = Some(cx.waker().clone());
+            if alarm.is_none() {
+                alarm = Some(deadline.map(|deadline| time::set(deadline, cx.waker())));
+            }
+            Poll::Pending
+        })
+        .await;
+        if let Some(Some(alarm)) = alarm {
+            time::clear(alarm);
+        }
+        result
+    }
+}
+
+/// What a visit to user mode ended with.
+enum Pause {
+    /// Something at least as important is ready.
+    GiveWay,
+    /// A call must wait.
+    Wait(crate::operation::Operation),
+    /// The worker has nothing to run.
+    Park { seen: u64, deadline: Option<u64> },
+    /// The process asks for another program.
+    Execute(Box<crate::program::Plan>),
+    /// The worker leaves.
+    Leave,
+}
+
+/// The switching coroutine of a worker.
+async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
+    // Before the coroutine can wait for anything, so that whoever must wake it knows whom.
+    worker.cid.store(executor::current().raw(), Ordering::Release);
+    loop {
+        let pause = visit(&worker, &mut context);
+        match pause {
+            Pause::Leave => break,
+            Pause::GiveWay => {
+                executor::set_priority(executor::current(), worker.process.claimed_priority());
+                executor::yield_now().await;
+            }
+            Pause::Wait(operation) => {
+                let result = operation.wait(&worker.process, || worker.is_to_stop()).await;
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Park { seen, deadline } => {
+                let result = worker.park(seen, deadline).await;
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Execute(plan) => {
+                worker.process.keep_only(&worker);
+                while !worker.process.is_down_to_one_worker() && !worker.process.has_ended() {
+                    executor::yield_now().await;
+                }
+                worker.process.forget_others(&worker);
+                match plan.carry_out(&worker.process) {
+                    Ok(fresh) => *context = fresh,
+                    Err(error) => {
+                        // The old program is gone; there is nobody to tell.
+                        println!("[{}] execve failed after the point of no return: {}", worker.process.id, error);
+                        worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+                    }
+                }
+            }
+        }
+    }
+    drop(context);
+    worker.process.worker_is_gone();
+}
+
+/// Runs user mode, and everything that can be done at once, until the coroutine has to pause.
+fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
+    let process = &worker.process;
+    let hart = Machine::hart();
+    time::start_slice();
+    counters::count(Counter::Switches);
+    // SeqCst with the load in `interrupt`: either that sees the hart and sends, or this sees that the process has ended.
+    worker.hart.store(hart, Ordering::SeqCst);
+    let own_priority = executor::current_priority();
+    let pause = loop {
+        if worker.is_to_stop() {
+            break Pause::Leave;
+        }
+        process.post_waiting_completions();
+        let trap = process.space.enter(context);
+        counters::count(Counter::Traps);
+        match trap {
+            Trap::SystemCall => match call::dispatch(worker, context) {
+                Outcome::Done(value) => {
+                    context.set_result(value as u64);
+                    if executor::is_ready_above(own_priority) {
+                        break Pause::GiveWay;
+                    }
+                }
+                Outcome::Unchanged => {}
+                Outcome::Wait(operation) => break Pause::Wait(operation),
+                Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
+                Outcome::Execute(plan) => break Pause::Execute(plan),
+                Outcome::GiveWay => {
+                    context.set_result(0);
+                    break Pause::GiveWay;
+                }
+                Outcome::Leave => {
+                    worker.stopped.store(true, Ordering::Release);
+                    break Pause::Leave;
+                }
+            },
+            Trap::Interrupt => {
+                crate::on_interrupt();
+                if time::slice_has_ended() || executor::is_ready_at_least(own_priority) {
+                    break Pause::GiveWay;
+                }
+            }
+            Trap::PageFault { address, access } => {
+                match process.space.fault(address as usize, access) {
+                    Ok(()) => counters::count(Counter::PageFaults),
+                    Err(usermode::Fault::OutOfMemory) => {
+                        println!("[{}] killed: out of memory at {:#x}", process.id, context.pc);
+                        process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+                    }
+                    Err(_) => fault(process, context, "segmentation fault", abi_unix::types::signal::SEGV, trap),
+                }
+            }
+            Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
+            Trap::Misaligned { .. } => fault(process, context, "misaligned access", abi_unix::types::signal::BUS, trap),
+            Trap::IllegalInstruction { .. } => {
+                fault(process, context, "illegal instruction", abi_unix::types::signal::ILL, trap)
+            }
+            Trap::Breakpoint => fault(process, context, "breakpoint", abi_unix::types::signal::TRAP, trap),
+            Trap::Other { .. } => fault(process, context, "unknown trap", abi_unix::types::signal::KILL, trap),
+        }
+    };
+    worker.hart.store(NOWHERE, Ordering::SeqCst);
+    time::stop_slice();
+    pause
+}
+
+/// Ends a process for what it did, and says so in the log.
+fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
+    let detail = match trap {
+        Trap::PageFault { address, access } | Trap::AccessFault { address, access } | Trap::Misaligned { address, access } => {
+            let verb = match access {
+                Access::Read => "reading",
+                Access::Write => "writing",
+                Access::Execute => "executing",
+            };
+            Some((verb, address))
+        }
+        _ => None,
+    };
+    match detail {
+        Some((verb, address)) => println!(
+            "[{}] killed: {what}: {verb} {address:#x} at pc {:#x}, ra {:#x}, sp {:#x}",
+            process.id,
+            context.pc,
+            context.register(1),
+            context.stack()
+        ),
+        None => println!(
+            "[{}] killed: {what} at pc {:#x}, ra {:#x}, sp {:#x} ({trap:?})",
+            process.id,
+            context.pc,
+            context.register(1),
+            context.stack()
+        ),
+    }
+    process.end(Ending::Killed(signal as u8));
+}
