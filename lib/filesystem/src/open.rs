@@ -169,10 +169,10 @@ impl Filesystem {
         options: &OpenOptions,
         now: Timestamp,
     ) -> Result<(Held<'node>, bool), Error> {
-        let last = match (options.creation, options.last_link) {
-            (Creation::Always, _) | (_, LastLink::Keep) => Final::Keep,
-            (_, LastLink::Follow) => Final::Follow,
-        };
+        let last = Final::Make(match options.creation {
+            Creation::Always => LastLink::Keep,
+            Creation::Never | Creation::IfMissing => options.last_link,
+        });
         loop {
             let position = walk(self.base(base)?, path, last)?;
             let Some(name) = position.name() else {
@@ -181,9 +181,6 @@ impl Filesystem {
                     Creation::Never | Creation::IfMissing => Error::IsADirectory,
                 });
             };
-            if position.has_trailing_slash {
-                return Err(Error::IsADirectory);
-            }
             if position.is_found() {
                 if options.creation == Creation::Always {
                     return Err(Error::AlreadyExists);

@@ -198,13 +198,13 @@ impl Filesystem {
     fn link_held(&self, file: &Held<'_>, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = new_name(&position, false)?;
-        if file.is_directory() {
-            return Err(Error::NotPermitted);
-        }
         let inode = position.directory.inode();
         let mut content = inode.exclusive();
         let directory = content.directory_mut()?;
         check_free(directory, name)?;
+        if file.is_directory() {
+            return Err(Error::NotPermitted);
+        }
         let prepared = directory.prepare(&self.shared.quota, name)?;
         if let Err(error) = file.inode().add_link() {
             Directory::forget(&self.shared.quota, prepared);
@@ -304,9 +304,12 @@ impl Filesystem {
 
         let _one_at_a_time = self.shared.rename.lock();
         let mut pair = Pair::lock(&self.shared, &old.directory, &new.directory);
-        let source = pair.old()?.find(old_name).ok_or(Error::NotFound)?;
+        let source = pair.source()?.find(old_name).ok_or(Error::NotFound)?;
         let source = (source.inode, source.kind);
-        let target = pair.new()?.find(new_name);
+        if pair.destination()?.is_removed {
+            return Err(Error::NotFound);
+        }
+        let target = pair.destination()?.find(new_name);
         let target = target.map(|entry| (entry.inode, entry.kind));
         let source_is_directory = source.1 == FileKind::Directory;
 
@@ -339,11 +342,11 @@ impl Filesystem {
 
         match (target, replacement) {
             (Some(target), Replacement::Exchange) => {
-                pair.old()?.replace(old_name, target.0, target.1);
-                pair.new()?.replace(new_name, source.0, source.1);
+                pair.source()?.replace(old_name, target.0, target.1);
+                pair.destination()?.replace(new_name, source.0, source.1);
                 if target.1 == FileKind::Directory {
-                    pair.new()?.subdirectories -= 1;
-                    pair.old()?.subdirectories += 1;
+                    pair.destination()?.subdirectories -= 1;
+                    pair.source()?.subdirectories += 1;
                     self.set_parent(target.0, &new.directory, &old.directory);
                 }
                 self.shared.inode(target.0).touch_attributes(now);
@@ -359,25 +362,22 @@ impl Filesystem {
                     }
                     // The last thing that can fail.
                     mark_removed(&mut self.shared.inode(target.0).exclusive())?;
-                    pair.new()?.subdirectories -= 1;
+                    pair.destination()?.subdirectories -= 1;
                 }
                 self.shared.inode(target.0).touch_attributes(now);
-                pair.new()?.replace(new_name, source.0, source.1);
-                pair.old()?.remove(&self.shared.quota, old_name);
+                pair.destination()?.replace(new_name, source.0, source.1);
+                pair.source()?.remove(&self.shared.quota, old_name);
             }
             (None, _) => {
-                if pair.new()?.is_removed {
-                    return Err(Error::NotFound);
-                }
-                let prepared = pair.new()?.prepare(&self.shared.quota, new_name)?;
+                let prepared = pair.destination()?.prepare(&self.shared.quota, new_name)?;
                 // Insert before removing: a directory that becomes empty gives up the room that was prepared.
-                pair.new()?.insert(prepared, source.0, source.1);
-                pair.old()?.remove(&self.shared.quota, old_name);
+                pair.destination()?.insert(prepared, source.0, source.1);
+                pair.source()?.remove(&self.shared.quota, old_name);
             }
         }
         if source_is_directory {
-            pair.old()?.subdirectories -= 1;
-            pair.new()?.subdirectories += 1;
+            pair.source()?.subdirectories -= 1;
+            pair.destination()?.subdirectories += 1;
             self.set_parent(source.0, &old.directory, &new.directory);
         }
         drop(pair);
@@ -535,11 +535,11 @@ impl<'shared> Pair<'shared> {
         }
     }
 
-    fn old(&mut self) -> Result<&mut Directory, Error> {
+    fn source(&mut self) -> Result<&mut Directory, Error> {
         self.choose(Order::OldFirst)
     }
 
-    fn new(&mut self) -> Result<&mut Directory, Error> {
+    fn destination(&mut self) -> Result<&mut Directory, Error> {
         self.choose(Order::NewFirst)
     }
 

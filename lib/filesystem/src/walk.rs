@@ -40,6 +40,8 @@ pub enum LastLink {
 pub(crate) enum Final {
     Follow,
     FollowBeforeSlash,
+    /// For opening what may have to be made. That cannot be a directory, so that a slash after its name is an error.
+    Make(LastLink),
     /// For operations on the name itself, such as removing it.
     Keep,
 }
@@ -150,9 +152,6 @@ pub(crate) fn walk<'shared, 'path>(
             return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path });
         };
         let name = &path.bytes()[step.name.clone()];
-        if name.len() > MAX_NAME_LENGTH {
-            return Err(Error::NameTooLong);
-        }
         let special = match name {
             b"." => Some(Last::Current),
             b".." => Some(Last::Parent),
@@ -160,6 +159,9 @@ pub(crate) fn walk<'shared, 'path>(
         };
         let found = match special {
             Some(_) => None,
+            None if step.is_last && step.has_slash && matches!(last, Final::Make(_)) => {
+                return Err(Error::IsADirectory);
+            }
             None => look_up(&directory, name)?,
         };
 
@@ -220,6 +222,7 @@ impl Step {
             || match last {
                 Final::Follow => true,
                 Final::FollowBeforeSlash => self.has_slash,
+                Final::Make(last) => last == LastLink::Follow,
                 Final::Keep => false,
             }
     }
@@ -228,6 +231,12 @@ impl Step {
 /// What `name` means in `directory`.
 fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Held<'shared>>, Error> {
     let content = directory.inode().shared();
+    if content.directory()?.is_removed {
+        return Ok(None);
+    }
+    if name.len() > MAX_NAME_LENGTH {
+        return Err(Error::NameTooLong);
+    }
     // The entry is a link, and stays one while the lock is held.
     Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))
 }
