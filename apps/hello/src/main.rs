@@ -2,11 +2,7 @@
 #![no_std]
 #![no_main]
 
-use unix::println;
-
-unix::entry!(main);
-
-fn main() -> i32 {
-    println!("Hello, world!");
-    0
+#[cops::main]
+async fn main() {
+    cops::println!("Hello, world!");
 }

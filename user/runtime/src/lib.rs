@@ -1,2 +1,85 @@
 //! What a COPS program links: main coroutine, async calls, sockets, files.
+//!
+//! ```ignore
+//! #![no_std]
+//! #![no_main]
+//!
+//! #[cops::main]
+//! async fn main() {
+//!     let handle = cops::spawn(async { 6 * 7 });
+//!     cops::println!("{}", handle.await.unwrap());
+//! }
+//! ```
+//!
+//! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process; this crate
+//! gives it workers ([`alloc_cpu`]), connects it with the kernel's completions ([`call`]), and offers what programs are
+//! written with: [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues ([`channel`]),
+//! locks ([`sync`]), connections ([`net`]), files and pipes ([`file`], [`io`]), processes ([`process`]). Any future from
+//! the Rust ecosystem runs here; no executor is special to it.
+//!
+//! # Blocking and waiting
+//!
+//! An `await` blocks one coroutine. A synchronous call (everything in [`system`], printing, opening files) blocks the
+//! worker, and with one worker the whole process: it is for what never waits, or not for long. A coroutine that computes for
+//! long should call [`yield_now`] now and then, or leave the others another worker.
+//!
+//! # Cancellation
+//!
+//! A future that is not polled any more can always be dropped; each `async` function says what is lost then. Buffers of
+//! calls in flight stay with the call ([`buffer`]).
 #![no_std]
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(not(target_os = "none"), allow(dead_code, reason = "what uses it is the start-up code of the target"))]
+
+extern crate alloc;
+#[cfg(not(target_os = "none"))]
+extern crate std;
+
+pub mod buffer;
+pub mod call;
+pub mod channel;
+mod executor;
+pub mod file;
+mod heap;
+pub mod io;
+mod local;
+mod lock;
+#[doc(hidden)]
+pub mod macros;
+pub mod net;
+pub mod process;
+pub mod random;
+pub mod select;
+#[doc(hidden)]
+pub mod start;
+pub mod sync;
+pub mod time;
+
+pub use abi_queue::Priority;
+pub use coroutine::{Cancelled, Cid, Executor, JoinHandle, Stale, State, yield_now};
+pub use executor::{
+    alloc_cpu, coroutine_run, current, current_priority, executor, set_priority, spawn, spawn_at, wake, workers,
+};
+pub use lock::Lock;
+pub use runtime_macros::main;
+pub use time::{interval, sleep, sleep_until, timeout};
+/// The system calls, raw and typed, all of them synchronous.
+pub use unix as system;
+pub use unix::start::{arguments, environment};
+pub use unix::{Errno, eprint, eprintln, print, println};
+
+/// Names the coroutine that waits for a call: what the macros take as their last argument.
+#[doc(hidden)]
+pub struct Waiter(pub u64);
+
+impl From<Cid> for Waiter {
+    fn from(cid: Cid) -> Waiter {
+        Waiter(cid.raw())
+    }
+}
+
+impl From<u64> for Waiter {
+    fn from(cid: u64) -> Waiter {
+        Waiter(cid)
+    }
+}

@@ -186,4 +186,27 @@ mod tests {
         assert_eq!(a7 >> PRIORITY_SHIFT, 63);
         assert_eq!(asynchronous_number(0x1008, 0), 0x1_1008);
     }
+
+    /// The numbers that a C header defines with this prefix, by name.
+    fn definitions<'a>(header: &'a str, prefix: &'a str) -> impl Iterator<Item = (&'a str, usize)> {
+        header.lines().filter_map(move |line| {
+            let mut words = line.strip_prefix("#define ")?.strip_prefix(prefix)?.split_whitespace();
+            let (name, number) = (words.next()?, words.next()?);
+            let number = match number.strip_prefix("0x") {
+                Some(digits) => usize::from_str_radix(digits, 16),
+                None => number.parse(),
+            };
+            number.ok().map(|number| (name, number))
+        })
+    }
+
+    #[test]
+    fn the_c_header_has_the_numbers_of_the_table() {
+        let header = include_str!("../../c/cops_unix.h");
+        let calls: Vec<_> = definitions(header, "COPS_SYS_").collect();
+        assert_eq!(calls, SystemCall::ALL.iter().map(|call| (call.name(), *call as usize)).collect::<Vec<_>>());
+        for error in abi_unix::Errno::ALL {
+            assert!(definitions(header, "COPS_").any(|found| found == (error.name(), error.number().into())));
+        }
+    }
 }

@@ -1,0 +1,314 @@
+//! Random system calls: `fuzz SEED COUNT`.
+//!
+//! Whatever a process asks for, the answer is a result or an error number, and the kernel goes on. This program asks for
+//! everything: each call of the table with arguments of the right kind, of the wrong kind and of no kind, numbers that
+//! do not exist, and tokens that were never given. It only leaves out what would end itself by design (exiting, starting
+//! other programs, unmapping its own code) or trouble the world outside (addresses of other machines, switching off).
+//!
+//! Calls that can wait are made in their asynchronous form, so that none of them stops the program; what they post is
+//! taken now and then. The sequence depends on the seed alone. Exit status 0 says that it came to the end and that calls
+//! still work.
+#![no_std]
+#![no_main]
+
+use core::ffi::CStr;
+
+use abi_queue::CompletionRing;
+use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PROCESS_PAGE_ADDRESS};
+use abi_unix::SystemCall;
+use abi_unix::call::{Argument, NUMBER_MASK, Waiting};
+use abi_unix::errno::decode;
+use abi_unix::types::protection::{READ, WRITE};
+use abi_unix::types::{AT_FDCWD, SocketAddress, TimeSpec, auxiliary, mapping, open};
+use unix::raw::{syscall, syscall_asynchronous};
+
+unix::entry!(main);
+
+/// Bytes that the kernel may write to, and as many again that it only reads.
+const AREA: usize = 64 * 1024;
+/// Where these lie.
+const AREAS: usize = 0x18_0000_0000;
+/// Where the pages begin that mapping calls may change. Nothing else lies near it.
+const PLAYGROUND: usize = 0x10_0000_0000;
+
+/// A small random number generator (xorshift64*, Marsaglia and Vigna).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 33) as usize % limit
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// The memory that random calls may name.
+struct Areas {
+    /// Read by the kernel, never written: paths, addresses, times.
+    input: usize,
+    /// Written by the kernel.
+    output: usize,
+}
+
+/// An address of this program's code, which nobody may write.
+fn own_code() -> usize {
+    main as *const () as usize
+}
+
+/// Paths that may be created, opened, renamed and removed.
+const PATHS: [&CStr; 8] =
+    [c"/tmp/fuzz-a", c"/tmp/fuzz-b", c"/tmp/fuzz-d", c"/tmp/fuzz-d/x", c"/dev/zero", c"/dev/null", c"/bin", c""];
+/// Distance of the things in the input area.
+const STEP: usize = 256;
+
+impl Areas {
+    fn new(random: &mut Random) -> Option<Areas> {
+        // Far from everything that this program needs: a call may write beyond the area's end, as far as memory goes.
+        let flags = mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED_NOREPLACE;
+        // SAFETY: the mapping replaces nothing.
+        let area = unsafe { unix::memory::map_with(AREAS, 2 * AREA, READ | WRITE, flags, -1, 0) }.ok()?;
+        // SAFETY: the mapping is ours and that long.
+        let input = unsafe { core::slice::from_raw_parts_mut(area, AREA) };
+        for (place, index) in input.chunks_exact_mut(STEP).zip(0..) {
+            match index % 4 {
+                0 => {
+                    let path = PATHS[random.below(PATHS.len())].to_bytes_with_nul();
+                    place[..path.len()].copy_from_slice(path);
+                }
+                1 => {
+                    // Loopback only: a random address would be somebody else's.
+                    let address = SocketAddress { address: [127, 0, 0, 1], port: random.next() as u16 };
+                    place[..16].copy_from_slice(&address.to_bytes());
+                }
+                2 => {
+                    let time = random.of(&[0, 1, 1000, 1_000_000]);
+                    place[..16].copy_from_slice(&TimeSpec::from_ns(time).to_bytes());
+                }
+                // Everything that is wrong with bytes: no NUL, no family, nanoseconds out of range.
+                _ => place.fill(0xff),
+            }
+        }
+        Some(Areas { input: area as usize, output: area as usize + AREA })
+    }
+
+    /// Addresses that no call may accept, or only for reading.
+    fn bad(&self, random: &mut Random) -> usize {
+        random.of(&[
+            0,
+            1,
+            0xfff,
+            0x10000,
+            own_code(),
+            PLAYGROUND,
+            IMAGE_ADDRESS,
+            GLOBAL_PAGE_ADDRESS,
+            0x3f_ffff_ffff,
+            0x40_0000_0000,
+            0xffff_ffc0_8020_0000,
+            0xffff_ffff_8000_0000,
+            usize::MAX - 7,
+            usize::MAX,
+            self.output + AREA - 3,
+        ])
+    }
+
+    fn input(&self, random: &mut Random) -> usize {
+        if random.one_in(4) { self.bad(random) } else { self.input + random.below(AREA / STEP) * STEP }
+    }
+
+    fn output(&self, random: &mut Random) -> usize {
+        match random.below(16) {
+            0..4 => self.bad(random),
+            // Shared pages are the process's own affair.
+            4 => PROCESS_PAGE_ADDRESS + random.below(4096),
+            5 => self.output + random.below(AREA),
+            _ => self.output + random.below(AREA / STEP) * STEP,
+        }
+    }
+
+    fn length(random: &mut Random) -> usize {
+        match random.below(8) {
+            0 => random.of(&[usize::MAX, usize::MAX >> 1, 1 << 40, 1 << 32, 1 << 31]),
+            1 => 0,
+            2 => random.below(4096),
+            _ => random.below(64),
+        }
+    }
+
+    fn descriptor(random: &mut Random) -> usize {
+        match random.below(16) {
+            0 => random.of(&[-1i64 as usize, AT_FDCWD as usize, 1 << 31, 1 << 32, usize::MAX, 1023, 1024, 4096]),
+            1 => AT_FDCWD as usize,
+            _ => random.below(40),
+        }
+    }
+
+    fn number(random: &mut Random) -> usize {
+        match random.below(4) {
+            0 => random.next() as usize,
+            1 => random.of(&[usize::MAX, 1 << 31, 1 << 32, 0o4000, 0o2000000, 0o100, 0o200000]),
+            2 => 1 << random.below(64),
+            _ => random.below(16),
+        }
+    }
+}
+
+/// Changes arguments that would end this program, or reach outside of the machine; `None`: do not make this call.
+fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut Random) -> Option<[usize; 6]> {
+    let pages = PLAYGROUND + random.below(64) * 4096 + if random.one_in(4) { random.below(4096) } else { 0 };
+    match call {
+        SystemCall::Exit | SystemCall::ExitGroup | SystemCall::WorkerCreate | SystemCall::InterruptHandler => {
+            return None;
+        }
+        // Nothing here is a program, but somebody could come upon one; strings that never are paths.
+        SystemCall::Execute | SystemCall::Spawn => {
+            arguments[0] = random.of(&[0, 1, areas.input + 3 * STEP, areas.input + 7 * STEP])
+        }
+        SystemCall::Kill => arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX]),
+        SystemCall::Reboot => arguments[0] = 0,
+        SystemCall::Log => arguments[1] = if random.one_in(64) { usize::MAX } else { 0 },
+        SystemCall::WorkerWait => arguments[1] = random.below(100_000),
+        SystemCall::Unmap | SystemCall::Protect => {
+            arguments[0] = random.of(&[pages, pages, pages, 1, usize::MAX, 0xffff_ffc0_8020_0000]);
+            // Anything longer could reach the stack.
+            arguments[1] = random.of(&[0, 1, 4096, 8192, 1 << 20, usize::MAX]);
+            if arguments[0] == 1 {
+                arguments[1] = 4096;
+            } else if arguments[0] == pages {
+                arguments[1] = arguments[1].min(1 << 20);
+            }
+        }
+        SystemCall::Map => {
+            let flags = random.of(&[mapping::PRIVATE, mapping::PRIVATE, mapping::SHARED, 0, 3]) as usize
+                | random.of(&[mapping::ANONYMOUS, mapping::ANONYMOUS, 0]) as usize
+                | random.of(&[mapping::FIXED, 0, mapping::FIXED_NOREPLACE, mapping::NORESERVE, 1 << 30]) as usize;
+            arguments = [
+                pages,
+                random.of(&[0, 1, 4096, 65536, 1 << 20, 1 << 37, usize::MAX]),
+                random.below(16),
+                flags,
+                arguments[4],
+                arguments[5],
+            ];
+            if flags & mapping::FIXED as usize != 0 {
+                arguments[1] = arguments[1].min(1 << 20);
+            }
+        }
+        // Large files are the file system's to refuse, not the machine's memory's to hold.
+        SystemCall::Truncate => arguments[1] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
+        SystemCall::WriteAt => arguments[3] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
+        SystemCall::Seek => arguments[1] = random.of(&[0, 100, 65536, usize::MAX, 1 << 62]),
+        _ => {}
+    }
+    Some(arguments)
+}
+
+/// One call. What it answers does not matter, as long as it answers.
+fn step(areas: &Areas, random: &mut Random) {
+    let number = if random.one_in(50) {
+        random.next() as usize >> random.below(64)
+    } else {
+        random.of(SystemCall::ALL) as usize
+    };
+    let Some(call) = SystemCall::from_number(number & NUMBER_MASK) else {
+        // SAFETY: there is no call with this number.
+        unsafe { syscall(number, [random.next() as usize; 6]) };
+        return;
+    };
+    let mut arguments = [0; 6];
+    for (argument, (_, kind)) in arguments.iter_mut().zip(call.arguments()) {
+        *argument = match if random.one_in(20) { Argument::Number } else { *kind } {
+            Argument::Number => Areas::number(random),
+            Argument::Descriptor => Areas::descriptor(random),
+            Argument::Input | Argument::Path => areas.input(random),
+            Argument::Output => areas.output(random),
+            Argument::Length => Areas::length(random),
+        };
+    }
+    // Pointers that are really numbers could hit anything: not where the kernel writes.
+    for (argument, (_, kind)) in arguments.iter_mut().zip(call.arguments()) {
+        let ours = areas.input..areas.output + AREA;
+        let known_bad =
+            *argument < 0x10000 || *argument >= IMAGE_ADDRESS || ours.contains(argument) || *argument == PLAYGROUND;
+        if matches!(kind, Argument::Output) && !known_bad && *argument != own_code() && *argument != 0x10000 {
+            *argument = areas.output;
+        }
+    }
+    if let Some(arguments) = tame(call, arguments, areas, random) {
+        // SAFETY: what the kernel may write to is the output area and the shared pages, on which nothing here relies;
+        // mapping calls reach the playground only.
+        unsafe {
+            if call.waiting() == Waiting::Possible && call != SystemCall::WorkerWait || random.one_in(8) {
+                let token = random.next() % 4096;
+                syscall_asynchronous(call as usize, arguments, random.next(), random.next() as u8, token);
+            } else {
+                syscall(call as usize, arguments);
+            }
+        }
+    }
+}
+
+/// Whether calls still do what they should.
+fn still_works() -> bool {
+    let Ok((reader, writer)) = unix::file::pipe(0) else { return false };
+    let mut buffer = [0; 4];
+    unix::file::write(writer.raw(), b"ping") == Ok(4)
+        && unix::file::read(reader.raw(), &mut buffer) == Ok(4)
+        && buffer == *b"ping"
+        && unix::process::number() != 0
+}
+
+fn main() -> i32 {
+    let mut numbers = unix::start::arguments().skip(1).map(|text| text.to_str().ok()?.parse::<u64>().ok());
+    let (Some(Some(seed)), Some(Some(count))) = (numbers.next(), numbers.next()) else {
+        unix::eprintln!("usage: fuzz SEED COUNT");
+        return 2;
+    };
+    let mut random = Random(seed.wrapping_mul(2) + 1);
+    let Some(areas) = Areas::new(&mut random) else { return 3 };
+    // Random bytes are not for the console.
+    if let Ok(null) = unix::file::open(c"/dev/null", open::RDWR, 0) {
+        for descriptor in 0..3 {
+            let _ = unix::file::duplicate_to(null.raw(), descriptor, 0);
+        }
+    }
+    let ring_address =
+        unix::start::auxiliary_value(auxiliary::COPS_COMPLETION_RING).unwrap_or(COMPLETION_RING_ADDRESS as u64);
+    // SAFETY: the kernel maps the ring there for the process's life; every word of it is atomic.
+    let ring = unsafe { &*(ring_address as *const CompletionRing) };
+    for turn in 0..count {
+        step(&areas, &mut random);
+        if turn % 64 == 0 {
+            while ring.take().is_some() {}
+        }
+        if turn % 4096 == 0 {
+            // The calls that wait for ever would come to be too many.
+            for token in 0..4096u64 {
+                let _ = unix::worker::cancel(token);
+            }
+        }
+    }
+    // Room for the proof: all descriptors may be in use.
+    for descriptor in 3..32 {
+        drop(unix::Descriptor::from_raw(descriptor));
+    }
+    // SAFETY: an unknown number.
+    let unknown = decode(unsafe { syscall(0xfff, [0; 6]) });
+    for path in &PATHS[..4] {
+        let _ = unix::file::unlink(path, 0);
+    }
+    i32::from(unknown != Err(unix::Errno::ENOSYS) || !still_works())
+}

@@ -1,0 +1,70 @@
+/* How a C program starts: from the kernel's stack to main.
+ *
+ * The stack holds the number of arguments, pointers to them, NULL, pointers to the environment's strings, NULL, and
+ * pairs of the auxiliary vector up to key 0 (the System V layout). There is no C library: compile with -ffreestanding,
+ * and call the kernel through cops_unix.h.
+ */
+#include "cops_unix.h"
+
+int main(int count, char **arguments, char **environment);
+
+static const uint64_t *auxiliary;
+
+__asm__(".section .text.start, \"ax\", @progbits\n"
+        ".globl _start\n"
+        "_start:\n"
+        ".option push\n"
+        ".option norelax\n"
+        "la gp, __global_pointer$\n"
+        ".option pop\n"
+        "mv a0, sp\n"
+        "andi sp, sp, -16\n"
+        "li ra, 0\n" /* ends the chain of frames for debuggers */
+        "li fp, 0\n"
+        "li tp, 0\n"
+        "call cops_start\n"
+        "unimp\n"
+        ".section .text\n");
+
+_Noreturn void cops_start(long *stack);
+
+_Noreturn void cops_start(long *stack)
+{
+    int count = (int)stack[0];
+    char **arguments = (char **)(stack + 1);
+    char **environment = arguments + count + 1;
+    char **after = environment;
+    while (*after)
+        after++;
+    auxiliary = (const uint64_t *)(after + 1);
+    cops_exit(main(count, arguments, environment));
+}
+
+uint64_t cops_auxiliary_value(uint64_t key)
+{
+    for (const uint64_t *pair = auxiliary; pair[0]; pair += 2)
+        if (pair[0] == key)
+            return pair[1];
+    return 0;
+}
+
+/* The compiler may call these for structures and arrays, also in freestanding programs. */
+void *memset(void *to, int value, size_t size);
+void *memcpy(void *restrict to, const void *restrict from, size_t size);
+
+void *memset(void *to, int value, size_t size)
+{
+    volatile unsigned char *bytes = to;
+    for (size_t index = 0; index < size; index++)
+        bytes[index] = (unsigned char)value;
+    return to;
+}
+
+void *memcpy(void *restrict to, const void *restrict from, size_t size)
+{
+    volatile unsigned char *bytes = to;
+    const unsigned char *source = from;
+    for (size_t index = 0; index < size; index++)
+        bytes[index] = source[index];
+    return to;
+}

@@ -1,0 +1,525 @@
+//! Asynchronous system calls, the direct way: a trap that returns at once, and a completion if the call has to wait.
+//!
+//! # The way of a call
+//!
+//! An [`Operation`] traps when it is first polled. Most calls find what they want and are done there: nothing was
+//! allocated, queued or locked. Only if the kernel answers *will be posted* does the call occupy a *record*, where its
+//! completion finds the waker, and the coroutine waits. The executor looks at the completion ring before each take and
+//! hands what it finds to the records ([`drain`]).
+//!
+//! The kernel needs the token with the call, before it is known whether a record is needed. So each worker keeps one
+//! *spare* record ready whose token it offers with every call, and replaces it only when the kernel kept it.
+//!
+//! # Dropping
+//!
+//! A future that is dropped while its call is in flight asks the kernel to cancel it and leaves its buffer in the
+//! record, where it stays until the completion says that the kernel has let go; then it is freed. If the call had
+//! succeeded in the meantime its effect is not undone, except that a descriptor which nobody will ever see is closed.
+//!
+//! # A record's states
+//!
+//! ```text
+//!              kernel posts                 future polled
+//!   waiting ----------------> done ------------------------> free (next generation)
+//!      |                                                       ^
+//!      | future dropped               kernel posts             |
+//!      +-------------> abandoned ------------------------------+
+//! ```
+//!
+//! | field | who may touch it |
+//! |---|---|
+//! | `state` | all, by single read-modify-writes: drainer (to done), future (to abandoned), whoever frees (to waiting) |
+//! | `result` | the drainer before `done` (release), the future after it (acquire) |
+//! | `waker` | future and drainer; an `AtomicWaker` sorts them out |
+//! | `payload` | the future before `abandoned` (release), the drainer after it (acquire) |
+//! | `token` | whoever frees the record, before it is offered again |
+//! | `next` | the owner of the free list that the record is in |
+
+use core::cell::{Cell, UnsafeCell};
+use core::future::Future;
+use core::mem::MaybeUninit;
+use core::pin::Pin;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Context, Poll};
+
+use abi_queue::CompletionRing;
+use abi_unix::errno::decode;
+use abi_unix::{Errno, SystemCall, WILL_BE_POSTED};
+use alloc::boxed::Box;
+use atomic_waker::AtomicWaker;
+
+use crate::executor;
+use crate::local;
+use crate::lock::Lock;
+use unix::Result;
+
+/// Records are made this many at a time.
+const CHUNK: usize = 128;
+/// Chunks that there can be: over a million calls in flight.
+const CHUNKS: usize = 8192;
+/// Free records that a worker keeps before it gives half of them to the others.
+const LOCAL_RECORDS: u32 = 128;
+
+const WAITING: u32 = 0;
+const DONE: u32 = 1;
+const ABANDONED: u32 = 2;
+
+/// Room for an abandoned buffer; a larger one is boxed.
+type Payload = MaybeUninit<[usize; 4]>;
+
+/// What an abandoned call leaves behind.
+struct Abandoned {
+    payload: Payload,
+    /// Drops the payload and undoes a result that nobody will see.
+    release: unsafe fn(*mut Payload, usize),
+}
+
+/// Where a completion finds the one who waits for it.
+struct Record {
+    token: AtomicU64,
+    result: AtomicUsize,
+    state: AtomicU32,
+    waker: AtomicWaker,
+    abandoned: UnsafeCell<MaybeUninit<Abandoned>>,
+    next: Cell<*const Record>,
+}
+
+// SAFETY: the module's table says who may touch the two cells when; `state` orders them.
+unsafe impl Sync for Record {}
+
+impl Record {
+    fn new(index: usize) -> Record {
+        Record {
+            token: AtomicU64::new(index as u64 | 1 << 32),
+            result: AtomicUsize::new(0),
+            state: AtomicU32::new(WAITING),
+            waker: AtomicWaker::new(),
+            abandoned: UnsafeCell::new(MaybeUninit::uninit()),
+            next: Cell::new(ptr::null()),
+        }
+    }
+}
+
+/// A worker's records.
+pub struct LocalCalls {
+    /// The record that is offered with the next call; null only before the first.
+    spare: Cell<*const Record>,
+    /// Its token; 0 if there is no spare one.
+    spare_token: Cell<u64>,
+    /// Free records, and how many.
+    free: Cell<*const Record>,
+    count: Cell<u32>,
+}
+
+impl LocalCalls {
+    /// Without records.
+    pub const fn new() -> LocalCalls {
+        LocalCalls {
+            spare: Cell::new(ptr::null()),
+            spare_token: Cell::new(0),
+            free: Cell::new(ptr::null()),
+            count: Cell::new(0),
+        }
+    }
+
+    /// Makes sure that there is a spare record.
+    #[cold]
+    #[inline(never)]
+    fn refill(&self) -> core::result::Result<(), Errno> {
+        if self.free.get().is_null() {
+            POOL.refill(self)?;
+        }
+        // SAFETY: `free` is not null now, and records in this list are this worker's.
+        let record = unsafe { &*self.free.get() };
+        self.free.set(record.next.get());
+        self.count.set(self.count.get() - 1);
+        self.spare.set(record);
+        // Relaxed: whoever freed the record wrote its token before it came to this list.
+        self.spare_token.set(record.token.load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+impl Default for LocalCalls {
+    fn default() -> Self {
+        LocalCalls::new()
+    }
+}
+
+/// All records.
+struct Pool {
+    chunks: [AtomicPtr<[Record; CHUNK]>; CHUNKS],
+    shared: Lock<Shared>,
+}
+
+/// What the workers share.
+struct Shared {
+    /// Lists of free records of [`LOCAL_RECORDS`] / 2 each would be quicker to hand over one by one; one list does,
+    /// because handing over is rare.
+    free: *const Record,
+    chunks: usize,
+}
+
+// SAFETY: the list's records are nobody's but the pool's.
+unsafe impl Send for Shared {}
+
+static POOL: Pool = Pool {
+    chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+    shared: Lock::new(Shared { free: ptr::null(), chunks: 0 }),
+};
+
+impl Pool {
+    /// Gives the worker free records: some that others gave back, or new ones.
+    fn refill(&self, calls: &LocalCalls) -> core::result::Result<(), Errno> {
+        let mut shared = self.shared.lock();
+        for _ in 0..LOCAL_RECORDS / 2 {
+            let record = shared.free;
+            if record.is_null() {
+                break;
+            }
+            // SAFETY: records are never freed, and those in this list are the pool's.
+            shared.free = unsafe { (*record).next.get() };
+            calls.push(record);
+        }
+        if !calls.free.get().is_null() {
+            return Ok(());
+        }
+        let chunk = shared.chunks;
+        if chunk == CHUNKS {
+            return Err(Errno::ENOMEM);
+        }
+        let mut records = Box::<[Record; CHUNK]>::new_uninit();
+        let first = records.as_mut_ptr().cast::<Record>();
+        for index in 0..CHUNK {
+            // SAFETY: the box has room for that many records.
+            unsafe { first.add(index).write(Record::new(chunk * CHUNK + index)) };
+        }
+        // SAFETY: every record was written.
+        let records = Box::into_raw(unsafe { records.assume_init() });
+        // Release: whoever finds a token of this chunk sees the records.
+        self.chunks[chunk].store(records, Ordering::Release);
+        shared.chunks += 1;
+        drop(shared);
+        for index in (0..CHUNK).rev() {
+            // SAFETY: the chunk has that many records and is never freed.
+            calls.push(unsafe { records.cast::<Record>().add(index) });
+        }
+        Ok(())
+    }
+
+    /// The record of a token, if the call is the one that this token was made for.
+    fn find(&self, token: u64) -> Option<&'static Record> {
+        let index = token as u32 as usize;
+        let records = self.chunks.get(index / CHUNK)?.load(Ordering::Acquire);
+        if records.is_null() {
+            return None;
+        }
+        // SAFETY: chunks that are in the table are complete and never freed.
+        let record = unsafe { &(*records)[index % CHUNK] };
+        (record.token.load(Ordering::Relaxed) == token).then_some(record)
+    }
+}
+
+impl LocalCalls {
+    fn push(&self, record: *const Record) {
+        // SAFETY: records are never freed; this one is free and thereby the caller's.
+        unsafe { (*record).next.set(self.free.get()) };
+        self.free.set(record);
+        self.count.set(self.count.get() + 1);
+    }
+}
+
+/// Makes a record that is done free for the next call.
+fn release(record: &'static Record) {
+    let token = record.token.load(Ordering::Relaxed);
+    let generation = ((token >> 32) as u32).wrapping_add(1).max(1);
+    record.token.store(u64::from(token as u32) | u64::from(generation) << 32, Ordering::Relaxed);
+    record.state.store(WAITING, Ordering::Relaxed);
+    let calls = &local::current().calls;
+    calls.push(record);
+    if calls.count.get() > LOCAL_RECORDS {
+        give_back(calls);
+    }
+}
+
+/// Gives half of a worker's free records to the pool: they come to where calls end, not to where they begin.
+#[cold]
+fn give_back(calls: &LocalCalls) {
+    let mut shared = POOL.shared.lock();
+    for _ in 0..LOCAL_RECORDS / 2 {
+        let record = calls.free.get();
+        if record.is_null() {
+            break;
+        }
+        // SAFETY: records in this list are this worker's, and then the pool's.
+        unsafe {
+            calls.free.set((*record).next.get());
+            (*record).next.set(shared.free);
+        }
+        shared.free = record;
+        calls.count.set(calls.count.get() - 1);
+    }
+}
+
+/// Where the completion ring of this process lies; null before the start-up code has found it.
+static RING: AtomicPtr<CompletionRing> = AtomicPtr::new(ptr::null_mut());
+
+/// Tells where the completion ring is.
+///
+/// # Safety
+///
+/// It must be the process's completion ring, and stay.
+pub(crate) unsafe fn set_ring(ring: *mut CompletionRing) {
+    RING.store(ring, Ordering::Relaxed);
+}
+
+/// The completion ring, once it is known.
+pub(crate) fn ring() -> Option<&'static CompletionRing> {
+    // SAFETY: `set_ring`'s caller promised that it is there to stay; every word of it is atomic.
+    unsafe { RING.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Set while a worker takes completions: the ring has one taker at a time.
+static DRAINING: AtomicBool = AtomicBool::new(false);
+
+/// Takes what the kernel has posted and wakes those who wait for it. Cheap if there is nothing.
+#[inline]
+pub fn drain() {
+    if let Some(ring) = ring()
+        && !ring.is_empty()
+    {
+        drain_ring(ring);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn drain_ring(ring: &CompletionRing) {
+    while !ring.is_empty() {
+        // Acquire: the ring's `head` as the last taker left it. If another worker is at it, it looks once more after
+        // it has let go, so nothing is left behind.
+        if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        while let Some(completion) = ring.take() {
+            complete(completion.token, completion.cid, completion.result as usize);
+        }
+        DRAINING.store(false, Ordering::Release);
+    }
+}
+
+/// Hands a result to the one who waits for it. A token that is unknown, old or done already is ignored: only this
+/// process can have written it to the ring.
+fn complete(token: u64, cid: u64, result: usize) {
+    if token == 0 {
+        executor::wake_raw(cid);
+        return;
+    }
+    if crate::time::is_alarm(token) {
+        crate::time::alarm_came();
+        return;
+    }
+    let Some(record) = POOL.find(token) else { return };
+    record.result.store(result, Ordering::Relaxed);
+    // Release: the result before the state. Acquire: the payload of an abandoned call.
+    match record.state.swap(DONE, Ordering::AcqRel) {
+        // The future may take the result and free the record before this wakes: then the record's next user is woken
+        // for nothing, and looks again.
+        WAITING => record.waker.wake(),
+        ABANDONED => {
+            // SAFETY: the dropped future wrote this before it set the state, and left it to us.
+            unsafe {
+                let abandoned = (*record.abandoned.get()).assume_init_mut();
+                (abandoned.release)(&raw mut abandoned.payload, result);
+            }
+            release(record);
+        }
+        _ => {}
+    }
+}
+
+enum Stage {
+    New,
+    InFlight(&'static Record),
+    Finished,
+}
+
+/// An asynchronous system call as a future: its output is the result, and the buffer that the call owned.
+///
+/// # Cancellation
+///
+/// Dropped before the first poll it does nothing. Dropped while the call is in flight it asks the kernel to cancel; the
+/// buffer is freed when the kernel has let go of it. A call that had succeeded by then has had its effect: bytes that
+/// were read are lost, bytes that were written have been written; a connection that was accepted is closed.
+#[must_use = "a call that is not awaited is not made"]
+pub struct Operation<B: Send + 'static, const N: usize> {
+    buffer: Option<B>,
+    arguments: [usize; N],
+    discard: fn(usize),
+    waiter: Option<u64>,
+    call: SystemCall,
+    stage: Stage,
+}
+
+// The arguments hold addresses of memory that `buffer` owns elsewhere; the future itself can move.
+impl<B: Send + 'static, const N: usize> Unpin for Operation<B, N> {}
+
+impl<B: Send + 'static, const N: usize> Operation<B, N> {
+    /// Prepares a call.
+    ///
+    /// # Safety
+    ///
+    /// All memory that the arguments name for the kernel to read or write must belong to `buffer`, stay where it is when
+    /// `buffer` moves, and be used by nobody else; or be static.
+    #[inline]
+    pub unsafe fn new(call: SystemCall, arguments: [usize; N], buffer: B) -> Operation<B, N> {
+        const { assert!(N <= 6) };
+        Operation { buffer: Some(buffer), arguments, discard: |_| (), waiter: None, call, stage: Stage::New }
+    }
+
+    /// Says how to undo a success that nobody will see, because the future was dropped.
+    #[inline]
+    pub fn or_discard(mut self, discard: fn(usize)) -> Self {
+        self.discard = discard;
+        self
+    }
+
+    /// Names the coroutine that waits, instead of asking which one runs.
+    #[inline]
+    pub fn with_waiter(mut self, cid: u64) -> Self {
+        self.waiter = Some(cid);
+        self
+    }
+
+    fn finish(&mut self, result: usize) -> Poll<(Result<usize>, B)> {
+        self.stage = Stage::Finished;
+        match self.buffer.take() {
+            Some(buffer) => Poll::Ready((decode(result), buffer)),
+            None => panic!("a finished call was polled"),
+        }
+    }
+
+    /// Makes the call.
+    #[inline(always)]
+    fn submit(&mut self, context: &Context<'_>) -> Poll<usize> {
+        let calls = &local::current().calls;
+        if calls.spare_token.get() == 0
+            && let Err(error) = calls.refill()
+        {
+            return Poll::Ready(abi_unix::errno::encode(Err(error)));
+        }
+        // The waker's data word is the cid of the coroutine that is polled, unless a combinator has put its own waker in
+        // between; the completion finds its way by the token in any case.
+        let current = context.waker().data().addr() as u64;
+        let mut arguments = [0; 6];
+        arguments[..N].copy_from_slice(&self.arguments);
+        // SAFETY: the memory is the buffer's, which stays in this future or in the record until the completion.
+        let result = unsafe {
+            unix::syscall_asynchronous(
+                self.call as usize,
+                arguments,
+                self.waiter.unwrap_or(current),
+                executor::current_priority().number(),
+                calls.spare_token.get(),
+            )
+        };
+        if result != WILL_BE_POSTED {
+            return Poll::Ready(result);
+        }
+        // The worker is the same as before the trap, and so is its spare record; it is in use now.
+        // SAFETY: it is not null when there is a token, and records are never freed.
+        let record = unsafe { &*calls.spare.get() };
+        calls.spare_token.set(0);
+        self.stage = Stage::InFlight(record);
+        self.wait(record, context)
+    }
+
+    /// Waits for the completion.
+    fn wait(&mut self, record: &'static Record, context: &Context<'_>) -> Poll<usize> {
+        // Acquire: pairs with the drainer's release, for the result.
+        if record.state.load(Ordering::Acquire) != DONE {
+            record.waker.register(context.waker());
+            if record.state.load(Ordering::Acquire) != DONE {
+                return Poll::Pending;
+            }
+            record.waker.take();
+        }
+        let result = record.result.load(Ordering::Relaxed);
+        self.stage = Stage::Finished;
+        release(record);
+        Poll::Ready(result)
+    }
+}
+
+impl<B: Send + 'static, const N: usize> Future for Operation<B, N> {
+    type Output = (Result<usize>, B);
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = match self.stage {
+            Stage::New => self.submit(context),
+            Stage::InFlight(record) => self.wait(record, context),
+            Stage::Finished => panic!("a finished call was polled"),
+        };
+        match polled {
+            Poll::Ready(result) => self.finish(result),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<B: Send + 'static, const N: usize> Drop for Operation<B, N> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Stage::InFlight(record) = self.stage
+            && let Some(buffer) = self.buffer.take()
+        {
+            abandon(record, buffer, self.discard);
+        }
+    }
+}
+
+/// Leaves the buffer of a call in flight to its record.
+#[cold]
+fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(usize)) {
+    let token = record.token.load(Ordering::Relaxed);
+    record.waker.take();
+    // Boxed together if it does not fit, so that the record needs no more than a few words.
+    if size_of::<(B, fn(usize))>() <= size_of::<Payload>() && align_of::<B>() <= align_of::<Payload>() {
+        abandon_as(record, (buffer, discard));
+    } else {
+        abandon_as(record, (Box::new(buffer), discard));
+    }
+    // If the completion has come by now the answer is ENOENT, and all is done.
+    let _ = unix::worker::cancel(token);
+}
+
+fn abandon_as<B: Send + 'static>(record: &'static Record, payload: (B, fn(usize))) {
+    /// # Safety
+    ///
+    /// The payload must hold a `(B, fn(usize))`, and be used no more.
+    unsafe fn drop_payload<B>(payload: *mut Payload, result: usize) {
+        // SAFETY: the caller's promise.
+        let (buffer, discard) = unsafe { payload.cast::<(B, fn(usize))>().read() };
+        if let Ok(value) = decode(result) {
+            discard(value);
+        }
+        drop(buffer);
+    }
+    const { assert!(align_of::<(Box<B>, fn(usize))>() <= align_of::<Payload>()) };
+    let mut abandoned = Abandoned { payload: MaybeUninit::uninit(), release: drop_payload::<B> };
+    // SAFETY: the caller checked that it fits, or boxed it so that it does.
+    unsafe { (&raw mut abandoned.payload).cast::<(B, fn(usize))>().write(payload) };
+    // SAFETY: in the state `waiting` the cell is the future's; in `done` nobody else looks at it.
+    unsafe { (*record.abandoned.get()).write(abandoned) };
+    // Release: the payload before the state. Acquire: the result, if the completion was quicker.
+    if record.state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: the call is done, so nobody but us has the record; the payload was written just now.
+        unsafe {
+            let abandoned = (*record.abandoned.get()).assume_init_mut();
+            (abandoned.release)(&raw mut abandoned.payload, record.result.load(Ordering::Relaxed));
+        }
+        release(record);
+    }
+}

@@ -1,0 +1,492 @@
+//! Channels: queues that join coroutines.
+//!
+//! Any number of senders and receivers, bounded or not, first in, first out for values and for those who wait. A send or
+//! a receive that need not wait is a few dozen instructions under a short lock and allocates nothing once the queue has
+//! grown to its usual length. (`async-channel` was measured beside it: its event listeners cost several times as much
+//! for each value that somebody waits for, which is what the queues between coroutines of a server mostly do.)
+//!
+//! Nothing is lost when a waiting future is dropped: a wake-up that had reached it is passed on to the next in line.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use crate::lock::Lock;
+
+/// The other side is gone; gives back what was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed<T>(pub T);
+
+/// Why a value could not be sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrySend<T> {
+    /// Try again later, or wait.
+    Full(T),
+    /// Nobody will ever receive it.
+    Closed(T),
+}
+
+/// Why nothing could be received at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TryReceive {
+    /// Try again later, or wait.
+    Empty,
+    /// Nothing will ever come.
+    Closed,
+}
+
+/// Those who wait, in their order. Tickets grow, so the queue is sorted by them.
+struct Waiting {
+    queue: VecDeque<(u64, Waker)>,
+    next: u64,
+}
+
+impl Waiting {
+    const fn new() -> Waiting {
+        Waiting { queue: VecDeque::new(), next: 0 }
+    }
+
+    /// Waits on: at its place if the ticket is in the queue still, else at the end.
+    fn wait(&mut self, ticket: &mut Option<u64>, waker: &Waker) {
+        if let Some(ticket) = *ticket
+            && let Ok(position) = self.queue.binary_search_by_key(&ticket, |(ticket, _)| *ticket)
+        {
+            self.queue[position].1.clone_from(waker);
+            return;
+        }
+        self.next += 1;
+        *ticket = Some(self.next);
+        self.queue.push_back((self.next, waker.clone()));
+    }
+
+    /// Takes the ticket out; whether it was still in the queue, that is, not woken.
+    fn leave(&mut self, ticket: u64) -> bool {
+        match self.queue.binary_search_by_key(&ticket, |(ticket, _)| *ticket) {
+            Ok(position) => {
+                self.queue.remove(position);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn first(&mut self) -> Option<Waker> {
+        self.queue.pop_front().map(|(_, waker)| waker)
+    }
+}
+
+struct State<T> {
+    values: VecDeque<T>,
+    capacity: usize,
+    senders: usize,
+    receivers: usize,
+    sending: Waiting,
+    receiving: Waiting,
+}
+
+impl<T> State<T> {
+    fn try_send(&mut self, value: T) -> Result<Option<Waker>, TrySend<T>> {
+        if self.receivers == 0 {
+            return Err(TrySend::Closed(value));
+        }
+        if self.values.len() >= self.capacity {
+            return Err(TrySend::Full(value));
+        }
+        self.values.push_back(value);
+        Ok(self.receiving.first())
+    }
+
+    fn try_receive(&mut self) -> Result<(T, Option<Waker>), TryReceive> {
+        match self.values.pop_front() {
+            Some(value) => Ok((value, self.sending.first())),
+            None if self.senders == 0 => Err(TryReceive::Closed),
+            None => Err(TryReceive::Empty),
+        }
+    }
+}
+
+/// Wakes if there is somebody; without any lock, because a waker may run anything.
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+type Shared<T> = Arc<Lock<State<T>>>;
+
+/// The end that values go into. Clones are further senders of the same channel.
+pub struct Sender<T>(Shared<T>);
+
+/// The end that values come out of. Clones are further receivers: each value goes to one of them.
+pub struct Receiver<T>(Shared<T>);
+
+/// A channel that holds at most `capacity` values; senders wait while it is full.
+///
+/// # Panics
+///
+/// If the capacity is 0.
+pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    assert!(capacity > 0, "a channel holds at least one value");
+    channel(capacity)
+}
+
+/// A channel that takes every value at once, as long as there is memory.
+pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
+    channel(usize::MAX)
+}
+
+fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let state = State {
+        values: VecDeque::new(),
+        capacity,
+        senders: 1,
+        receivers: 1,
+        sending: Waiting::new(),
+        receiving: Waiting::new(),
+    };
+    let shared = Arc::new(Lock::new(state));
+    (Sender(shared.clone()), Receiver(shared))
+}
+
+impl<T> Sender<T> {
+    /// Sends without waiting.
+    ///
+    /// # Errors
+    ///
+    /// The value, if the channel is full or has no receiver.
+    pub fn try_send(&self, value: T) -> Result<(), TrySend<T>> {
+        let waker = self.0.lock().try_send(value)?;
+        wake(waker);
+        Ok(())
+    }
+
+    /// Sends, and waits while the channel is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] with the value, if there is no receiver.
+    ///
+    /// # Cancellation
+    ///
+    /// The value is sent or dropped with the future, nothing in between.
+    pub fn send(&self, value: T) -> Send<'_, T> {
+        Send { channel: &self.0, value: Some(value), ticket: None }
+    }
+
+    /// How many values wait in the channel.
+    pub fn len(&self) -> usize {
+        self.0.lock().values.len()
+    }
+
+    /// Whether no value waits in the channel.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Receives without waiting.
+    ///
+    /// # Errors
+    ///
+    /// If nothing is there, or nothing will ever come.
+    pub fn try_receive(&self) -> Result<T, TryReceive> {
+        let (value, waker) = self.0.lock().try_receive()?;
+        wake(waker);
+        Ok(value)
+    }
+
+    /// Receives, and waits while the channel is empty. `None` when it is empty and has no sender.
+    ///
+    /// # Cancellation
+    ///
+    /// No value is lost: one that was there stays for the next receiver.
+    pub fn receive(&self) -> Receive<'_, T> {
+        Receive { channel: &self.0, ticket: None }
+    }
+
+    /// How many values wait in the channel.
+    pub fn len(&self) -> usize {
+        self.0.lock().values.len()
+    }
+
+    /// Whether no value waits in the channel.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        Sender(self.0.clone())
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().receivers += 1;
+        Receiver(self.0.clone())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.senders -= 1;
+        if state.senders == 0 {
+            // Nothing will come any more: all who wait must see that.
+            let waiting = core::mem::take(&mut state.receiving.queue);
+            drop(state);
+            waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.receivers -= 1;
+        if state.receivers == 0 {
+            let waiting = core::mem::take(&mut state.sending.queue);
+            let values = core::mem::take(&mut state.values);
+            drop(state);
+            // Nobody will see the values. Dropping them may run anything, so not under the lock.
+            drop(values);
+            waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        }
+    }
+}
+
+/// See [`Sender::send`].
+#[must_use = "nothing is sent unless this is awaited"]
+pub struct Send<'a, T> {
+    channel: &'a Shared<T>,
+    value: Option<T>,
+    ticket: Option<u64>,
+}
+
+// The value is never pinned: it moves into the channel.
+impl<T> Unpin for Send<'_, T> {}
+
+impl<T> Future for Send<'_, T> {
+    type Output = Result<(), Closed<T>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(value) = self.value.take() else { panic!("a finished send was polled") };
+        let mut state = self.channel.lock();
+        match state.try_send(value) {
+            Ok(waker) => {
+                // It may have been woken, or be here for another reason and still stand in the queue.
+                if let Some(ticket) = self.ticket.take() {
+                    state.sending.leave(ticket);
+                }
+                drop(state);
+                wake(waker);
+                Poll::Ready(Ok(()))
+            }
+            Err(TrySend::Closed(value)) => {
+                self.ticket = None;
+                Poll::Ready(Err(Closed(value)))
+            }
+            Err(TrySend::Full(value)) => {
+                state.sending.wait(&mut self.ticket, context.waker());
+                drop(state);
+                self.value = Some(value);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Drop for Send<'_, T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut state = self.channel.lock();
+            // Woken, but not for us: there is room, and the next one shall have it.
+            let next = if state.sending.leave(ticket) { None } else { state.sending.first() };
+            drop(state);
+            wake(next);
+        }
+    }
+}
+
+/// See [`Receiver::receive`].
+#[must_use = "nothing is received unless this is awaited"]
+pub struct Receive<'a, T> {
+    channel: &'a Shared<T>,
+    ticket: Option<u64>,
+}
+
+impl<T> Future for Receive<'_, T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.channel.lock();
+        match state.try_receive() {
+            Ok((value, waker)) => {
+                if let Some(ticket) = self.ticket.take() {
+                    state.receiving.leave(ticket);
+                }
+                drop(state);
+                wake(waker);
+                Poll::Ready(Some(value))
+            }
+            Err(TryReceive::Closed) => {
+                self.ticket = None;
+                Poll::Ready(None)
+            }
+            Err(TryReceive::Empty) => {
+                state.receiving.wait(&mut self.ticket, context.waker());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Drop for Receive<'_, T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut state = self.channel.lock();
+            let next = if state.receiving.leave(ticket) { None } else { state.receiving.first() };
+            drop(state);
+            wake(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::boxed::Box;
+    use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+    use std::vec::Vec;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counting() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (count.clone(), Waker::from(count))
+    }
+
+    #[test]
+    fn values_arrive_in_order_and_the_end_is_seen() {
+        let (sender, receiver) = bounded(2);
+        assert_eq!(sender.try_send(1), Ok(()));
+        assert_eq!(sender.try_send(2), Ok(()));
+        assert_eq!(sender.try_send(3), Err(TrySend::Full(3)));
+        drop(sender);
+        assert_eq!((receiver.try_receive(), receiver.try_receive()), (Ok(1), Ok(2)));
+        assert_eq!(receiver.try_receive(), Err(TryReceive::Closed));
+        let (sender, receiver) = unbounded();
+        drop(receiver);
+        assert_eq!(sender.try_send(1), Err(TrySend::Closed(1)));
+    }
+
+    #[test]
+    fn a_wake_up_that_reached_a_dropped_future_is_passed_on() {
+        let (sender, receiver) = unbounded();
+        let (first, second) = (counting(), counting());
+        let mut waits = Box::pin(receiver.receive());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&first.1)).is_pending());
+        let mut also = Box::pin(receiver.receive());
+        assert!(also.as_mut().poll(&mut Context::from_waker(&second.1)).is_pending());
+        sender.try_send(7).unwrap();
+        assert_eq!((first.0.0.load(Ordering::Relaxed), second.0.0.load(Ordering::Relaxed)), (1, 0));
+        drop(waits);
+        assert_eq!(second.0.0.load(Ordering::Relaxed), 1);
+        assert!(also.as_mut().poll(&mut Context::from_waker(&second.1)) == Poll::Ready(Some(7)));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send,
+        Receive,
+        PollSend(usize),
+        PollReceive(usize),
+        DropSend(usize),
+        DropReceive(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            Just(Step::Send),
+            Just(Step::Receive),
+            (0..8usize).prop_map(Step::PollSend),
+            (0..8usize).prop_map(Step::PollReceive),
+            (0..8usize).prop_map(Step::DropSend),
+            (0..8usize).prop_map(Step::DropReceive),
+        ];
+        prop::collection::vec(step, 1..200)
+    }
+
+    proptest! {
+        /// Against a plain queue: values keep their order, and nobody waits while there is something for him unless
+        /// somebody else has been woken for it.
+        #[test]
+        fn nobody_waits_in_vain(capacity in 1..4usize, steps in steps()) {
+            let (sender, receiver) = bounded(capacity);
+            let mut model = VecDeque::new();
+            let mut next = 0;
+            let (count, waker) = counting();
+            let mut sends: Vec<(Pin<Box<Send<'_, i32>>>, i32)> = Vec::new();
+            let mut receives: Vec<Pin<Box<Receive<'_, i32>>>> = Vec::new();
+            for step in steps {
+                let mut context = Context::from_waker(&waker);
+                match step {
+                    Step::Send => {
+                        next += 1;
+                        sends.push((Box::pin(sender.send(next)), next));
+                    }
+                    Step::Receive => receives.push(Box::pin(receiver.receive())),
+                    Step::PollSend(which) if !sends.is_empty() => {
+                        let which = which % sends.len();
+                        let polled = sends[which].0.as_mut().poll(&mut context);
+                        prop_assert_eq!(polled.is_ready(), model.len() < capacity);
+                        if polled.is_ready() {
+                            model.push_back(sends.remove(which).1);
+                        }
+                    }
+                    Step::PollReceive(which) if !receives.is_empty() => {
+                        let which = which % receives.len();
+                        let expected = model.pop_front();
+                        match receives[which].as_mut().poll(&mut context) {
+                            Poll::Ready(value) => {
+                                prop_assert_eq!(value, expected);
+                                drop(receives.remove(which));
+                            }
+                            Poll::Pending => prop_assert_eq!(None, expected),
+                        }
+                    }
+                    Step::DropSend(which) if !sends.is_empty() => drop(sends.remove(which % sends.len())),
+                    Step::DropReceive(which) if !receives.is_empty() => drop(receives.remove(which % receives.len())),
+                    _ => {}
+                }
+            }
+            // Polled until nobody is woken any more, all who can be served have been.
+            loop {
+                let before = count.0.load(Ordering::Relaxed);
+                let mut context = Context::from_waker(&waker);
+                sends.retain_mut(|(send, _)| send.as_mut().poll(&mut context).is_pending());
+                receives.retain_mut(|receive| receive.as_mut().poll(&mut context).is_pending());
+                if count.0.load(Ordering::Relaxed) == before {
+                    break;
+                }
+            }
+            prop_assert!(receives.is_empty() || (sends.is_empty() && receiver.is_empty()));
+            prop_assert!(sends.is_empty() || receiver.len() == capacity);
+        }
+    }
+}

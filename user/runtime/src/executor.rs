@@ -1,0 +1,232 @@
+//! The process's executor: the scheduler of the shared image, with workers that the kernel lends.
+//!
+//! Each worker runs coroutines until none is ready, looks at what the kernel has posted and at the clock, and sleeps in
+//! the kernel. It never spins: a completion, a wake-up by another worker ([`Platform::notify`]), or a deadline ends its
+//! sleep. Nothing is missed in between: the worker tells the kernel how many completions have been *taken*, and if more
+//! than that were posted it does not sleep; and a wake-up that comes before the sleep is kept for it.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use abi_queue::{MAXIMUM_WORKERS, Priority, ProcessPage};
+use coroutine::{Cid, Executor, JoinHandle, Outcome, Platform, Signals, Stale, Table, Worker};
+
+use crate::call;
+use crate::local;
+use crate::time;
+use unix::{Errno, Result};
+
+/// Bytes of the stack of a worker that is not the first; below it lies a page that cannot be used.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const STACK: usize = 256 * 1024;
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const GUARD: usize = 4096;
+
+static EXECUTOR: Executor = Executor::new();
+static PROCESS: Process = Process;
+/// Where the process publishes what is ready and what runs; null before [`initialise`].
+static PAGE: core::sync::atomic::AtomicPtr<ProcessPage> = core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+/// How many workers there are.
+static WORKERS: AtomicUsize = AtomicUsize::new(0);
+
+/// What the scheduler needs from the kernel.
+struct Process;
+
+impl Platform for Process {
+    #[inline]
+    fn worker(&self) -> usize {
+        local::current().index.get()
+    }
+
+    fn notify(&self, worker: usize) {
+        // A worker that has just been made or ended gets the news some other way.
+        let _ = unix::worker::wake(worker);
+    }
+
+    fn completions(&self, _: usize) {
+        call::drain();
+    }
+
+    fn relax(&self) {
+        unix::worker::yield_now();
+    }
+}
+
+/// Makes the executor.
+///
+/// # Panics
+///
+/// If it is made twice: it is the start-up code's.
+pub(crate) fn initialise(table: Table, page: &'static ProcessPage) {
+    PAGE.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
+    EXECUTOR.initialise(table, &page.ready, &PROCESS).expect("there is one start, and one executor");
+}
+
+/// Runs coroutines as the worker with this number, for ever.
+pub(crate) fn work(number: usize) -> ! {
+    let completions = call::ring().map(|ring| (&ring.tail, &ring.head));
+    let mut worker: Worker = EXECUTOR
+        .worker(number, Signals { attention: None, completions })
+        .expect("each worker is made once, and there are no more than the kernel allows");
+    loop {
+        if worker.run() != Outcome::Idle || time::expire() {
+            continue;
+        }
+        // What was taken from the ring, by whichever worker, has been seen; if there is more this returns at once.
+        let seen = call::ring().map_or(0, |ring| ring.head.load(Ordering::Acquire));
+        let _ = unix::worker::wait(seen, time::longest_sleep_ns());
+    }
+}
+
+/// Adds workers, each with a stack of its own, that run the process's coroutines from now on.
+///
+/// There can be [`MAXIMUM_WORKERS`] in all; more than there are harts do not harm, and do not help.
+///
+/// # Errors
+///
+/// `EAGAIN` if there would be too many, `ENOMEM`. Those that could be added stay.
+pub fn alloc_cpu(count: usize) -> Result<()> {
+    for _ in 0..count {
+        add_worker()?;
+    }
+    Ok(())
+}
+
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+fn add_worker() -> Result<()> {
+    extern "C" fn enter(number: usize, _: usize) -> ! {
+        work(number)
+    }
+    // One at a time, so that the kernel's numbers are ours.
+    static ADDING: crate::lock::Lock<()> = crate::lock::Lock::new(());
+    let _adding = ADDING.lock();
+    let number = WORKERS.load(Ordering::Relaxed);
+    if number >= MAXIMUM_WORKERS {
+        return Err(Errno::EAGAIN);
+    }
+    let stack = unix::memory::map(GUARD + STACK)?;
+    // SAFETY: the mapping is new; nothing uses its first page.
+    unsafe { unix::memory::protect(stack, GUARD, 0) }?;
+    // SAFETY: `enter` does not return, the stack is the worker's for ever, and `tp` names the worker's own block.
+    let created =
+        unsafe { unix::worker::create(enter, stack.add(GUARD + STACK), number, local::thread_pointer(number)) };
+    match created {
+        Ok(_) => {
+            WORKERS.store(number + 1, Ordering::Relaxed);
+            Ok(())
+        }
+        Err(error) => {
+            // SAFETY: no worker got the stack.
+            let _ = unsafe { unix::memory::unmap(stack, GUARD + STACK) };
+            Err(error)
+        }
+    }
+}
+
+/// There are no workers to be had on this machine.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+fn add_worker() -> Result<()> {
+    if workers() >= MAXIMUM_WORKERS { Err(Errno::EAGAIN) } else { Err(Errno::ENOSYS) }
+}
+
+/// Counts the worker that the process starts with.
+pub(crate) fn first_worker() {
+    WORKERS.store(1, Ordering::Relaxed);
+}
+
+/// How many workers the process has.
+pub fn workers() -> usize {
+    WORKERS.load(Ordering::Relaxed)
+}
+
+/// The executor, for what has no function of its own here: counters, states.
+pub fn executor() -> &'static Executor {
+    &EXECUTOR
+}
+
+/// Makes a coroutine of the future, ready at once, with the priority of the one that runs. Dropping the handle lets it go
+/// on by itself.
+///
+/// # Panics
+///
+/// If there is no memory.
+#[inline]
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    EXECUTOR.spawn(future, current_priority())
+}
+
+/// The same with a priority.
+///
+/// # Panics
+///
+/// If there is no memory.
+#[inline]
+pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    EXECUTOR.spawn(future, priority)
+}
+
+/// The cid of the coroutine that calls.
+///
+/// # Panics
+///
+/// Outside of a coroutine.
+#[inline]
+pub fn current() -> Cid {
+    EXECUTOR.current().expect("only coroutines have a cid")
+}
+
+/// Makes a blocked coroutine ready; one that is ready or running is polled once more.
+///
+/// # Errors
+///
+/// [`Stale`] if there is no such coroutine (any more).
+#[inline]
+pub fn wake(cid: Cid) -> core::result::Result<(), Stale> {
+    EXECUTOR.wake(cid)
+}
+
+/// Changes a coroutine's priority, in whatever state it is.
+///
+/// # Errors
+///
+/// [`Stale`] if there is no such coroutine (any more).
+#[inline]
+pub fn set_priority(cid: Cid, priority: Priority) -> core::result::Result<(), Stale> {
+    EXECUTOR.set_priority(cid, priority)
+}
+
+/// Wakes a coroutine that a completion names; what is stale is nobody's any more.
+pub(crate) fn wake_raw(cid: u64) {
+    let _ = EXECUTOR.wake(Cid::from_raw(cid));
+}
+
+/// The priority of the coroutine that runs; the default outside of one.
+#[inline]
+pub fn current_priority() -> Priority {
+    // SAFETY: the page is there to stay, and every word of it is atomic.
+    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return Priority::DEFAULT };
+    // While a worker polls, its running word has the one bit of the coroutine's priority.
+    let running = page.ready[local::current().index.get() % MAXIMUM_WORKERS].1.load(Ordering::Relaxed);
+    Priority::most_important_in(running).unwrap_or_default()
+}
+
+/// For the panic handler.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub(crate) fn current_raw() -> Option<u64> {
+    EXECUTOR.current().map(Cid::raw)
+}
+
+/// The papers' name for what every worker does: nothing is left to call, because it begins with the process. It stays as
+/// a place to wait: others run until all that is ready has had a turn.
+///
+/// # Cancellation
+///
+/// Dropping it has no effect.
+pub async fn coroutine_run() {
+    coroutine::yield_now().await;
+}

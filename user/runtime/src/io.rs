@@ -1,0 +1,184 @@
+//! What files, pipes and sockets have in common: reading and writing with buffers that the call owns.
+//!
+//! Every function takes the buffer and gives it back with the result, also when it fails. A read fills the buffer from
+//! its start and says how many bytes it put there; the length of a vector does not change. To read or write elsewhere
+//! in a buffer, wrap it in a [`Part`].
+
+use abi_unix::SystemCall;
+
+use crate::buffer::{Buffer, BufferMut, Part};
+use crate::call::Operation;
+use unix::{Descriptor, Errno, Result};
+
+/// A read as a future; see [`Operation`] for what dropping does.
+pub type Read<B> = Operation<B, 3>;
+/// A write as a future; see [`Operation`] for what dropping does.
+pub type Write<B> = Operation<B, 3>;
+
+/// Reads at most the buffer's length from a descriptor.
+#[inline]
+pub fn read<B: BufferMut>(descriptor: i32, mut buffer: B) -> Read<B> {
+    let arguments = [descriptor as usize, buffer.pointer_mut() as usize, buffer.length()];
+    // SAFETY: the kernel writes to the buffer only, which stays where it is and is used by nobody else.
+    unsafe { Operation::new(SystemCall::Read, arguments, buffer) }
+}
+
+/// Writes at most the buffer's length to a descriptor.
+#[inline]
+pub fn write<B: Buffer>(descriptor: i32, buffer: B) -> Write<B> {
+    let arguments = [descriptor as usize, buffer.pointer() as usize, buffer.length()];
+    // SAFETY: the kernel reads the buffer only, which stays where it is and is written by nobody.
+    unsafe { Operation::new(SystemCall::Write, arguments, buffer) }
+}
+
+/// Reads until the buffer is full. `EIO` stands for an end that came before.
+///
+/// # Errors
+///
+/// As [`read`]. How much was read then is not told.
+///
+/// # Cancellation
+///
+/// Bytes that were read so far are lost.
+pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result<()>, B) {
+    let (mut done, length) = (0, buffer.length());
+    while done < length {
+        let (result, part) = read(descriptor, Part::new(buffer, done, length)).await;
+        buffer = part.into_inner();
+        match result {
+            Ok(0) => return (Err(Errno::EIO), buffer),
+            Ok(count) => done += count,
+            Err(error) => return (Err(error), buffer),
+        }
+    }
+    (Ok(()), buffer)
+}
+
+/// Writes the whole buffer.
+///
+/// # Errors
+///
+/// As [`write`]. How much was written then is not told.
+///
+/// # Cancellation
+///
+/// Some bytes may have been written.
+pub async fn write_all<B: Buffer>(descriptor: i32, mut buffer: B) -> (Result<()>, B) {
+    let (mut done, length) = (0, buffer.length());
+    while done < length {
+        let (result, part) = write(descriptor, Part::new(buffer, done, length)).await;
+        buffer = part.into_inner();
+        match result {
+            Ok(0) => return (Err(Errno::EIO), buffer),
+            Ok(count) => done += count,
+            Err(error) => return (Err(error), buffer),
+        }
+    }
+    (Ok(()), buffer)
+}
+
+/// Gives a type that owns a descriptor the reading and writing functions.
+macro_rules! stream {
+    ($type:ty, read) => {
+        impl $type {
+            /// Reads at most the buffer's length; 0 is the end. The result comes with the buffer.
+            ///
+            /// # Cancellation
+            ///
+            /// As for every [`Operation`](crate::call::Operation): bytes that had been read by then are lost.
+            #[inline]
+            pub fn read<B: $crate::buffer::BufferMut>(&self, buffer: B) -> $crate::io::Read<B> {
+                $crate::io::read(self.descriptor.raw(), buffer)
+            }
+
+            /// Reads until the buffer is full; an end that comes before is `EIO`.
+            ///
+            /// # Errors
+            ///
+            /// As `read`; how much was read then is not told.
+            ///
+            /// # Cancellation
+            ///
+            /// Bytes that were read so far are lost.
+            pub async fn read_exact<B: $crate::buffer::BufferMut>(&self, buffer: B) -> (unix::Result<()>, B) {
+                $crate::io::read_exact(self.descriptor.raw(), buffer).await
+            }
+        }
+    };
+    ($type:ty, write) => {
+        impl $type {
+            /// Writes at most the buffer's length and says how much. The result comes with the buffer.
+            ///
+            /// # Cancellation
+            ///
+            /// As for every [`Operation`](crate::call::Operation): bytes that had been written by then stay written.
+            #[inline]
+            pub fn write<B: $crate::buffer::Buffer>(&self, buffer: B) -> $crate::io::Write<B> {
+                $crate::io::write(self.descriptor.raw(), buffer)
+            }
+
+            /// Writes the whole buffer.
+            ///
+            /// # Errors
+            ///
+            /// As `write`; how much was written then is not told.
+            ///
+            /// # Cancellation
+            ///
+            /// Some bytes may have been written.
+            pub async fn write_all<B: $crate::buffer::Buffer>(&self, buffer: B) -> (unix::Result<()>, B) {
+                $crate::io::write_all(self.descriptor.raw(), buffer).await
+            }
+        }
+    };
+}
+pub(crate) use stream;
+
+/// The reading end of a pipe.
+#[derive(Debug)]
+pub struct PipeReader {
+    descriptor: Descriptor,
+}
+
+/// The writing end of a pipe.
+#[derive(Debug)]
+pub struct PipeWriter {
+    descriptor: Descriptor,
+}
+
+stream!(PipeReader, read);
+stream!(PipeWriter, write);
+
+/// Creates a pipe.
+///
+/// # Errors
+///
+/// `EMFILE`, `ENOMEM`.
+pub fn pipe() -> Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = unix::file::pipe(abi_unix::types::open::CLOEXEC)?;
+    Ok((PipeReader { descriptor: reader }, PipeWriter { descriptor: writer }))
+}
+
+macro_rules! owns_descriptor {
+    ($($type:ty),*) => { $(
+        impl $type {
+            /// Takes over a descriptor. If it names something of another kind, calls answer so.
+            pub fn from_descriptor(descriptor: unix::Descriptor) -> Self {
+                Self { descriptor }
+            }
+
+            /// The descriptor, for calls that have no function here.
+            pub fn descriptor(&self) -> &unix::Descriptor {
+                &self.descriptor
+            }
+
+            /// Gives up the descriptor.
+            pub fn into_descriptor(self) -> unix::Descriptor {
+                self.descriptor
+            }
+        }
+    )* };
+}
+pub(crate) use owns_descriptor;
+
+owns_descriptor!(PipeReader, PipeWriter);

@@ -1,0 +1,82 @@
+//! What belongs to one worker: its index, its magazines of the heap, its call records, its random numbers.
+//!
+//! On COPS the thread pointer `tp` names the block of the running worker: the start-up code sets it for worker 0, the
+//! kernel for the others (`worker_create`). A coroutine may go on at another worker after each `await`, so nobody may
+//! keep a reference over one; within a poll the worker does not change.
+
+use core::cell::Cell;
+
+use crate::call;
+use crate::heap;
+
+/// The block of one worker. Only that worker uses it.
+#[repr(align(64))]
+pub struct Local {
+    /// The number of the worker, below [`abi_queue::MAXIMUM_WORKERS`].
+    pub index: Cell<usize>,
+    /// Call records.
+    pub calls: call::LocalCalls,
+    /// State of the random numbers for scheduling and tests; 0 until seeded.
+    pub random: Cell<u64>,
+    /// Free blocks.
+    pub cache: heap::Cache,
+}
+
+impl Local {
+    const fn new() -> Local {
+        Local { index: Cell::new(0), calls: call::LocalCalls::new(), random: Cell::new(0), cache: heap::Cache::new() }
+    }
+}
+
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+mod machine {
+    use super::Local;
+    use abi_queue::MAXIMUM_WORKERS;
+
+    struct Locals([Local; MAXIMUM_WORKERS]);
+
+    // SAFETY: each element is used by its own worker alone.
+    unsafe impl Sync for Locals {}
+
+    static LOCALS: Locals = Locals([const { Local::new() }; MAXIMUM_WORKERS]);
+
+    /// The running worker's block.
+    #[inline(always)]
+    pub fn current() -> &'static Local {
+        let address: *const Local;
+        // SAFETY: reads a register.
+        unsafe { core::arch::asm!("mv {}, tp", out(reg) address, options(nomem, nostack, preserves_flags)) };
+        // SAFETY: `enter` ran on this worker before anything else did, and put the address of its block there.
+        unsafe { &*address }
+    }
+
+    /// The value of `tp` for a worker.
+    pub fn thread_pointer(index: usize) -> usize {
+        LOCALS.0[index].index.set(index);
+        &raw const LOCALS.0[index] as usize
+    }
+
+    /// Makes worker 0's block the running worker's. For the start-up code, before anything else.
+    pub fn enter_first() {
+        // SAFETY: nothing uses `tp` but this module.
+        unsafe { core::arch::asm!("mv tp, {}", in(reg) thread_pointer(0), options(nomem, nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub use machine::{current, enter_first, thread_pointer};
+
+/// On other machines every thread is a worker of its own, so that tests can have several.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub fn current() -> &'static Local {
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    std::thread_local! {
+        static LOCAL: &'static Local = {
+            let local = std::boxed::Box::leak(std::boxed::Box::new(Local::new()));
+            local.index.set(THREADS.fetch_add(1, Ordering::Relaxed) % abi_queue::MAXIMUM_WORKERS);
+            local
+        };
+    }
+    LOCAL.with(|local| *local)
+}

@@ -1,0 +1,284 @@
+//! TCP and UDP over IPv4.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use abi_unix::SystemCall;
+use abi_unix::types::{
+    SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_STREAM, SocketAddress, socket_option,
+};
+use alloc::boxed::Box;
+
+use crate::buffer::{Buffer, BufferMut};
+use crate::call::Operation;
+use crate::io::{owns_descriptor, stream};
+use unix::{Descriptor, Errno, Result};
+
+/// Connections that may wait to be accepted, if nobody says otherwise.
+pub const BACKLOG: u32 = 128;
+
+/// Room for an address and its length, which the kernel reads or writes.
+#[repr(C)]
+struct Place {
+    bytes: [u8; SocketAddress::SIZE],
+    size: u32,
+}
+
+impl Place {
+    fn empty() -> Box<Place> {
+        Box::new(Place { bytes: [0; SocketAddress::SIZE], size: SocketAddress::SIZE as u32 })
+    }
+
+    fn of(address: SocketAddrV4) -> Box<Place> {
+        Box::new(Place { bytes: to_abi(address).to_bytes(), size: SocketAddress::SIZE as u32 })
+    }
+
+    fn get(&self) -> SocketAddrV4 {
+        let address = SocketAddress::from_bytes(self.bytes).unwrap_or(SocketAddress { address: [0; 4], port: 0 });
+        from_abi(address)
+    }
+}
+
+fn to_abi(address: SocketAddrV4) -> SocketAddress {
+    SocketAddress { address: address.ip().octets(), port: address.port() }
+}
+
+fn from_abi(address: SocketAddress) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
+}
+
+/// Closes a connection that was accepted for a coroutine that is gone.
+fn close_unseen(result: usize) {
+    drop(Descriptor::from_result(result));
+}
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub struct TcpListener {
+    descriptor: Descriptor,
+}
+
+impl TcpListener {
+    /// Listens at an address; port 0 means any that is free.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`.
+    pub fn bind(address: SocketAddrV4) -> Result<TcpListener> {
+        TcpListener::bind_with_backlog(address, BACKLOG)
+    }
+
+    /// The same with another number of connections that may wait to be accepted.
+    ///
+    /// # Errors
+    ///
+    /// As [`TcpListener::bind`].
+    pub fn bind_with_backlog(address: SocketAddrV4, backlog: u32) -> Result<TcpListener> {
+        let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
+        unix::network::set_option(descriptor.raw(), socket_option::SOL_SOCKET, socket_option::SO_REUSEADDR, 1)?;
+        unix::network::bind(descriptor.raw(), to_abi(address))?;
+        unix::network::listen(descriptor.raw(), backlog)?;
+        Ok(TcpListener { descriptor })
+    }
+
+    /// Waits for a connection and gives it with the peer's address.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE` and `ENOMEM`, after which trying again later makes sense; `ECONNABORTED`, after which at once.
+    ///
+    /// # Cancellation
+    ///
+    /// No connection is lost that others could accept, but one that had just been accepted is closed.
+    pub async fn accept(&self) -> Result<(TcpStream, SocketAddrV4)> {
+        let mut place = Place::empty();
+        let arguments = [
+            self.descriptor.raw() as usize,
+            place.bytes.as_mut_ptr() as usize,
+            &raw mut place.size as usize,
+            SOCK_CLOEXEC as usize,
+        ];
+        // SAFETY: the kernel writes to the box only.
+        let operation = unsafe { Operation::new(SystemCall::AcceptWith, arguments, place) }.or_discard(close_unseen);
+        let (result, place) = operation.await;
+        let descriptor = Descriptor::from_result(result?);
+        Ok((TcpStream { descriptor }, place.get()))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// None while it is open.
+    pub fn local_address(&self) -> Result<SocketAddrV4> {
+        unix::network::local_address(self.descriptor.raw()).map(from_abi)
+    }
+}
+
+/// Which directions of a connection to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Nothing more will be received.
+    Read,
+    /// Nothing more will be sent; the peer sees the end.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// A connection. Several coroutines may use it at once through shared references (`Arc<TcpStream>`), one to read and
+/// one to write usually.
+#[derive(Debug)]
+pub struct TcpStream {
+    descriptor: Descriptor,
+}
+
+stream!(TcpStream, read);
+stream!(TcpStream, write);
+owns_descriptor!(TcpListener, TcpStream, UdpSocket);
+
+impl TcpStream {
+    /// Connects to an address.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EMFILE`, `ENOMEM`, `EADDRNOTAVAIL`.
+    ///
+    /// # Cancellation
+    ///
+    /// The connection is given up.
+    pub async fn connect(address: SocketAddrV4) -> Result<TcpStream> {
+        let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
+        let place = Place::of(address);
+        let arguments = [descriptor.raw() as usize, place.bytes.as_ptr() as usize, SocketAddress::SIZE];
+        // SAFETY: the kernel reads the box only.
+        let (result, _) = unsafe { Operation::new(SystemCall::Connect, arguments, place) }.await;
+        result.map(|_| TcpStream { descriptor })
+    }
+
+    /// Ends one or both directions.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`.
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        let how = match how {
+            Shutdown::Read => SHUT_RD,
+            Shutdown::Write => SHUT_WR,
+            Shutdown::Both => SHUT_RDWR,
+        };
+        unix::network::shutdown(self.descriptor.raw(), how)
+    }
+
+    /// Sends small writes at once instead of collecting them.
+    ///
+    /// # Errors
+    ///
+    /// None while it is open.
+    pub fn send_small_writes_at_once(&self) -> Result<()> {
+        unix::network::set_option(self.descriptor.raw(), socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY, 1)
+    }
+
+    /// The address at this end.
+    ///
+    /// # Errors
+    ///
+    /// None while it is open.
+    pub fn local_address(&self) -> Result<SocketAddrV4> {
+        unix::network::local_address(self.descriptor.raw()).map(from_abi)
+    }
+
+    /// The address at the other end.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`.
+    pub fn peer_address(&self) -> Result<SocketAddrV4> {
+        unix::network::peer_address(self.descriptor.raw()).map(from_abi)
+    }
+}
+
+/// A socket for datagrams.
+#[derive(Debug)]
+pub struct UdpSocket {
+    descriptor: Descriptor,
+}
+
+impl UdpSocket {
+    /// Opens a socket at an address; port 0 means any that is free.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`.
+    pub fn bind(address: SocketAddrV4) -> Result<UdpSocket> {
+        let descriptor = unix::network::socket(SOCK_DGRAM | SOCK_CLOEXEC)?;
+        unix::network::bind(descriptor.raw(), to_abi(address))?;
+        Ok(UdpSocket { descriptor })
+    }
+
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`, `ENETUNREACH`, `ENOBUFS`.
+    ///
+    /// # Cancellation
+    ///
+    /// It has been sent, or not.
+    pub async fn send_to<B: Buffer>(&self, buffer: B, address: SocketAddrV4) -> (Result<usize>, B) {
+        let place = Place::of(address);
+        let arguments = [
+            self.descriptor.raw() as usize,
+            buffer.pointer() as usize,
+            buffer.length(),
+            0,
+            place.bytes.as_ptr() as usize,
+            SocketAddress::SIZE,
+        ];
+        // SAFETY: the kernel reads the buffer and the box only.
+        let (result, (buffer, _)) = unsafe { Operation::new(SystemCall::SendTo, arguments, (buffer, place)) }.await;
+        (result, buffer)
+    }
+
+    /// Receives one datagram and the address it came from; what does not fit into the buffer is lost.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED` if an earlier datagram met no receiver.
+    ///
+    /// # Cancellation
+    ///
+    /// A datagram that had been received by then is lost.
+    pub async fn receive_from<B: BufferMut>(&self, mut buffer: B) -> (Result<(usize, SocketAddrV4)>, B) {
+        let mut place = Place::empty();
+        let arguments = [
+            self.descriptor.raw() as usize,
+            buffer.pointer_mut() as usize,
+            buffer.length(),
+            0,
+            place.bytes.as_mut_ptr() as usize,
+            &raw mut place.size as usize,
+        ];
+        // SAFETY: the kernel writes to the buffer and the box only.
+        let (result, (buffer, place)) =
+            unsafe { Operation::new(SystemCall::ReceiveFrom, arguments, (buffer, place)) }.await;
+        (result.map(|count| (count, place.get())), buffer)
+    }
+
+    /// The address at this end.
+    ///
+    /// # Errors
+    ///
+    /// None while it is open.
+    pub fn local_address(&self) -> Result<SocketAddrV4> {
+        unix::network::local_address(self.descriptor.raw()).map(from_abi)
+    }
+}
+
+/// Reads `a.b.c.d:port`, as the commands of the demo programs have it.
+///
+/// # Errors
+///
+/// `EINVAL`.
+pub fn parse_address(text: &str) -> Result<SocketAddrV4> {
+    text.parse().map_err(|_| Errno::EINVAL)
+}

@@ -1,0 +1,36 @@
+//! Random numbers.
+
+use crate::local;
+
+/// Fills a buffer with random bytes from the kernel, good enough for secrets.
+///
+/// # Errors
+///
+/// None but from a kernel without the call.
+pub fn fill(mut buffer: &mut [u8]) -> unix::Result<()> {
+    while !buffer.is_empty() {
+        let count = unix::system::random(buffer)?;
+        buffer = &mut buffer[count..];
+    }
+    Ok(())
+}
+
+/// A random number for spreading load or for tests: quick (xorshift64*, Marsaglia and Vigna), and not for secrets. Each
+/// worker has its own sequence.
+pub fn quick() -> u64 {
+    let state = &local::current().random;
+    let mut word = state.get();
+    if word == 0 {
+        let mut seed = [0; 8];
+        // Without a kernel that knows the call, any number but 0 does.
+        word = match fill(&mut seed) {
+            Ok(()) => u64::from_le_bytes(seed) | 1,
+            Err(_) => 0x9e37_79b9_7f4a_7c15,
+        };
+    }
+    word ^= word >> 12;
+    word ^= word << 25;
+    word ^= word >> 27;
+    state.set(word);
+    word.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}

@@ -1,0 +1,119 @@
+//! From the process's first instruction to its first coroutine.
+//!
+//! `main` is not called: it is spawned, like everything after it. The process ends when it ends; other coroutines are not
+//! waited for.
+
+use core::fmt::Display;
+
+use abi_queue::Priority;
+
+use crate::executor;
+
+/// What `main` may return.
+pub trait Termination {
+    /// The exit status.
+    fn report(self) -> i32;
+}
+
+impl Termination for () {
+    fn report(self) -> i32 {
+        0
+    }
+}
+
+impl Termination for i32 {
+    fn report(self) -> i32 {
+        self
+    }
+}
+
+impl<T: Termination, E: Display> Termination for Result<T, E> {
+    /// An error is printed, and the status is 1.
+    fn report(self) -> i32 {
+        match self {
+            Ok(value) => value.report(),
+            Err(error) => {
+                unix::eprintln!("error: {error}");
+                1
+            }
+        }
+    }
+}
+
+/// Starts the process: what `#[cops::main]` calls.
+#[doc(hidden)]
+pub fn run<F>(workers: usize, priority: Priority, main: F) -> i32
+where
+    F: Future<Output: Termination> + Send + 'static,
+{
+    if let Err(reason) = prepare() {
+        unix::eprintln!("this program cannot run here: {reason}");
+        return 127;
+    }
+    let main = async move { unix::process::exit(main.await.report()) };
+    executor::executor().spawn(main, priority).detach();
+    if workers > 1
+        && let Err(error) = executor::alloc_cpu(workers - 1)
+    {
+        unix::eprintln!("only {} of {workers} workers: {error}", executor::workers());
+    }
+    executor::work(0)
+}
+
+/// Finds what the kernel has mapped, and makes the executor.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+fn prepare() -> Result<(), &'static str> {
+    use abi_queue::{CompletionRing, GlobalPage, ProcessPage};
+    use abi_unix::types::auxiliary;
+    use coroutine::Table;
+
+    // First of all: the heap is the worker's.
+    crate::local::enter_first();
+    unix::panic::set_current_coroutine(executor::current_raw);
+    let address = |key| unix::start::auxiliary_value(key).filter(|address| *address != 0);
+    let ring = address(auxiliary::COPS_COMPLETION_RING).ok_or("the kernel gave no completion ring")?;
+    let global = address(auxiliary::COPS_GLOBAL_PAGE).ok_or("the kernel gave no global page")?;
+    let page = address(auxiliary::COPS_PROCESS_PAGE).ok_or("the kernel gave no process page")?;
+    let image = address(auxiliary::SYSINFO_EHDR).ok_or("the kernel gave no scheduler")?;
+    // SAFETY: the kernel mapped them there for the life of the process, and says so in the auxiliary vector.
+    let (page, table) = unsafe {
+        crate::call::set_ring(ring as *mut CompletionRing);
+        crate::time::set_global_page(global as *mut GlobalPage);
+        let image = core::slice::from_raw_parts(image as *const u8, image_length(image as *const u8));
+        (&*(page as *const ProcessPage), Table::from_image(image))
+    };
+    executor::initialise(table.map_err(|_| "the kernel's scheduler is not the one this program knows")?, page);
+    executor::first_worker();
+    Ok(())
+}
+
+/// Without a kernel there is nothing to find.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+fn prepare() -> Result<(), &'static str> {
+    let _ = (executor::initialise, executor::first_worker);
+    Err("this is not COPS")
+}
+
+/// Bytes of the image that are in memory: to the end of its last loaded segment.
+///
+/// # Safety
+///
+/// `image` must point to an ELF image as the kernel maps it, of which at least the program headers are in memory.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+unsafe fn image_length(image: *const u8) -> usize {
+    const PT_LOAD: u32 = 1;
+    // SAFETY: the fields lie in the ELF header and in the program headers, which the caller says are there.
+    unsafe {
+        let headers = image.add(32).cast::<u64>().read_unaligned() as usize;
+        let size = image.add(54).cast::<u16>().read_unaligned() as usize;
+        let count = image.add(56).cast::<u16>().read_unaligned() as usize;
+        (0..count)
+            .map(|index| image.add(headers + index * size))
+            .filter(|header| header.cast::<u32>().read_unaligned() == PT_LOAD)
+            .map(|header| {
+                (header.add(16).cast::<u64>().read_unaligned() + header.add(40).cast::<u64>().read_unaligned()) as usize
+            })
+            .max()
+            .unwrap_or(0)
+    }
+}

@@ -1,0 +1,470 @@
+//! Time: a clock without system calls, sleeping, intervals, time limits.
+//!
+//! The clock is the `time` register of the hart, which user mode may read, and the factors on the kernel's global page.
+//! Sleeping coroutines stand in one ordered map of the process, and for the earliest deadline there is one asynchronous
+//! sleep in the kernel, the *alarm*, whose completion arrives like every other. So sleeping costs a system call only when
+//! the earliest deadline changes, however many coroutines sleep, and works the same while all workers are busy.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::GlobalPage;
+use abi_queue::pages::ticks_to_ns;
+use alloc::collections::BTreeMap;
+
+pub use core::time::Duration;
+
+use crate::lock::Lock;
+
+/// A point in time since the machine started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant {
+    ns: u64,
+}
+
+impl Instant {
+    /// A moment that never comes.
+    pub const NEVER: Instant = Instant { ns: u64::MAX };
+
+    /// This moment.
+    #[inline]
+    pub fn now() -> Instant {
+        Instant { ns: now_ns() }
+    }
+
+    /// From nanoseconds since the machine started.
+    pub const fn from_ns(ns: u64) -> Instant {
+        Instant { ns }
+    }
+
+    /// Nanoseconds since the machine started.
+    pub const fn as_ns(self) -> u64 {
+        self.ns
+    }
+
+    /// The time from here to now; zero if this is still to come.
+    pub fn elapsed(self) -> Duration {
+        Instant::now().since(self)
+    }
+
+    /// The time from `earlier` to here; zero if that is later.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
+    }
+}
+
+impl core::ops::Add<Duration> for Instant {
+    type Output = Instant;
+
+    /// Later by a duration; [`Instant::NEVER`] if that is beyond what can be counted.
+    fn add(self, duration: Duration) -> Instant {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Instant { ns: self.ns.saturating_add(ns) }
+    }
+}
+
+static GLOBAL_PAGE: AtomicPtr<GlobalPage> = AtomicPtr::new(core::ptr::null_mut());
+/// Nanoseconds of a tick if that is a whole number, else 0.
+static TICK_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Tells where the global page is.
+///
+/// # Safety
+///
+/// It must be the kernel's global page, and stay.
+pub(crate) unsafe fn set_global_page(page: *mut GlobalPage) {
+    GLOBAL_PAGE.store(page, Ordering::Relaxed);
+    if let Some(page) = global_page() {
+        let ticks = page.ticks_per_second.load(Ordering::Relaxed);
+        if ticks != 0 && 1_000_000_000u64.is_multiple_of(ticks) {
+            TICK_NS.store(1_000_000_000 / ticks, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The kernel's global page, once it is known.
+pub fn global_page() -> Option<&'static GlobalPage> {
+    // SAFETY: `set_global_page`'s caller promised that it is there to stay; every word of it is atomic.
+    unsafe { GLOBAL_PAGE.load(Ordering::Relaxed).as_ref() }
+}
+
+/// The `time` register.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+pub fn ticks() -> u64 {
+    let ticks;
+    // SAFETY: reads a counter that user mode may read.
+    unsafe { core::arch::asm!("rdtime {}", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
+    ticks
+}
+
+/// Nanoseconds since the machine started.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline]
+pub fn now_ns() -> u64 {
+    match TICK_NS.load(Ordering::Relaxed) {
+        0 => {
+            let rate = global_page().map_or(0, |page| page.ticks_per_second.load(Ordering::Relaxed));
+            if rate == 0 { 0 } else { ticks_to_ns(ticks(), rate) }
+        }
+        ns => ticks().wrapping_mul(ns),
+    }
+}
+
+/// Nanoseconds since the first call.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub fn now_ns() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let _ = ticks_to_ns;
+    START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64
+}
+
+/// Nanoseconds since 1970.
+pub fn now_since_epoch_ns() -> u64 {
+    global_page().map_or(0, |page| page.epoch_ns.load(Ordering::Relaxed)) + now_ns()
+}
+
+/// The coroutines that sleep, by deadline; the second number tells those with the same deadline apart.
+struct Timers {
+    waiting: BTreeMap<(u64, u64), Waker>,
+    next: u64,
+    /// How many alarms were set.
+    alarms: u32,
+}
+
+static TIMERS: Lock<Timers> = Lock::new(Timers { waiting: BTreeMap::new(), next: 0, alarms: 0 });
+/// The earliest deadline in nanoseconds, `u64::MAX` if there is none. Written under the lock of `TIMERS`.
+static EARLIEST: AtomicU64 = AtomicU64::new(u64::MAX);
+
+impl Timers {
+    fn publish_earliest(&self) -> u64 {
+        let earliest = self.waiting.keys().next().map_or(u64::MAX, |(deadline, _)| *deadline);
+        // Relaxed: it is a hint for when to look; the map is behind the lock.
+        EARLIEST.store(earliest, Ordering::Relaxed);
+        earliest
+    }
+}
+
+/// The earliest deadline, in nanoseconds; `u64::MAX` if nobody sleeps.
+#[inline]
+pub(crate) fn earliest_deadline_ns() -> u64 {
+    EARLIEST.load(Ordering::Relaxed)
+}
+
+/// Wakes every coroutine whose deadline has come, and says whether there was one. Cheap if there is none.
+#[inline]
+pub(crate) fn expire() -> bool {
+    let earliest = earliest_deadline_ns();
+    earliest != u64::MAX && earliest <= now_ns() && expire_now()
+}
+
+#[cold]
+#[inline(never)]
+fn expire_now() -> bool {
+    let mut any = false;
+    loop {
+        let now = now_ns();
+        let mut due: [Option<Waker>; 16] = [const { None }; 16];
+        let mut timers = TIMERS.lock();
+        let mut count = 0;
+        while count < due.len()
+            && let Some(entry) = timers.waiting.first_entry()
+            && entry.key().0 <= now
+        {
+            due[count] = Some(entry.remove());
+            count += 1;
+        }
+        let earliest = timers.publish_earliest();
+        let alarm = timers.alarm_for(earliest);
+        drop(timers);
+        // Without the lock: a waker may run anything.
+        any |= count > 0;
+        due.into_iter().flatten().for_each(Waker::wake);
+        set_alarm(alarm);
+        if count < 16 {
+            return any;
+        }
+    }
+}
+
+/// How long a worker without work may sleep in the kernel.
+pub(crate) fn longest_sleep_ns() -> u64 {
+    let earliest = earliest_deadline_ns();
+    if earliest == u64::MAX || ALARM.load(Ordering::Relaxed) <= earliest {
+        unix::worker::NO_LIMIT
+    } else {
+        earliest.saturating_sub(now_ns())
+    }
+}
+
+/// The lower half of the token of an alarm's call: no record has this index.
+const ALARM_INDEX: u64 = 0xffff_ffff;
+/// When the alarm that is in the kernel will come; `u64::MAX` if there is none. Written under the lock of `TIMERS`.
+static ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// A change of the alarm that has been decided under the lock and is to be told to the kernel without it.
+struct NewAlarm {
+    deadline_ns: u64,
+    token: u64,
+    /// The alarm that it replaces.
+    cancelled: Option<u64>,
+}
+
+impl Timers {
+    /// Decides whether the kernel must be asked for an alarm at this moment.
+    fn alarm_for(&mut self, earliest: u64) -> Option<NewAlarm> {
+        let alarm = ALARM.load(Ordering::Relaxed);
+        if alarm != u64::MAX && alarm <= now_ns() {
+            // It has come, or is just coming.
+            ALARM.store(u64::MAX, Ordering::Relaxed);
+        }
+        let alarm = ALARM.load(Ordering::Relaxed);
+        if earliest >= alarm {
+            return None;
+        }
+        ALARM.store(earliest, Ordering::Relaxed);
+        let cancelled = (alarm != u64::MAX).then_some(alarm_token(self.alarms));
+        self.alarms = self.alarms.wrapping_add(1);
+        Some(NewAlarm { deadline_ns: earliest, token: alarm_token(self.alarms), cancelled })
+    }
+}
+
+const fn alarm_token(number: u32) -> u64 {
+    (number as u64) << 32 | ALARM_INDEX
+}
+
+/// Whether a completion is that of an alarm; if so, the time has come.
+#[inline]
+pub(crate) fn is_alarm(token: u64) -> bool {
+    token & ALARM_INDEX == ALARM_INDEX
+}
+
+/// Tells the kernel: one asynchronous sleep to the earliest deadline, so that its completion comes even while the
+/// workers are busy. While they are not, a sleep in the kernel that is no longer than that would do; but nobody knows
+/// which of the two the next moment will be.
+fn set_alarm(alarm: Option<NewAlarm>) {
+    let Some(alarm) = alarm else { return };
+    if let Some(token) = alarm.cancelled {
+        let _ = unix::worker::cancel(token);
+    }
+    let duration = abi_unix::types::TimeSpec::from_ns(alarm.deadline_ns.saturating_sub(now_ns()).max(1));
+    let arguments = [&raw const duration as usize, 0, 0, 0, 0, 0];
+    // SAFETY: the kernel reads the duration before it answers, and writes nothing.
+    let result = unsafe {
+        unix::syscall_asynchronous(
+            abi_unix::SystemCall::Sleep as usize,
+            arguments,
+            0,
+            abi_queue::Priority::HIGHEST.number(),
+            alarm.token,
+        )
+    };
+    if result != abi_unix::WILL_BE_POSTED {
+        // Over already, or refused: workers look at the clock before they sleep, and sleep no longer than to the deadline.
+        ALARM.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+/// The kernel says that the time has come.
+#[cold]
+pub(crate) fn alarm_came() {
+    // Also when nothing is due, because its sleeper is gone: the next alarm is to be set.
+    expire_now();
+}
+
+/// Waits until a moment. See [`sleep_until`].
+#[derive(Debug)]
+#[must_use = "nothing waits unless this is awaited"]
+pub struct Sleep {
+    deadline_ns: u64,
+    /// Its number among the timers with this deadline, while it is in the map.
+    ticket: Option<u64>,
+}
+
+impl Sleep {
+    /// When it will be over.
+    pub const fn deadline(&self) -> Instant {
+        Instant { ns: self.deadline_ns }
+    }
+
+    fn forget(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let mut timers = TIMERS.lock();
+            // It is gone if it has expired.
+            if timers.waiting.remove(&(self.deadline_ns, ticket)).is_some()
+                && EARLIEST.load(Ordering::Relaxed) == self.deadline_ns
+            {
+                timers.publish_earliest();
+            }
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.deadline_ns <= now_ns() {
+            self.forget();
+            return Poll::Ready(());
+        }
+        let mut timers = TIMERS.lock();
+        let ticket = self.ticket.unwrap_or_else(|| {
+            timers.next += 1;
+            timers.next
+        });
+        self.ticket = Some(ticket);
+        match timers.waiting.get_mut(&(self.deadline_ns, ticket)) {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => {
+                timers.waiting.insert((self.deadline_ns, ticket), context.waker().clone());
+            }
+        }
+        let earliest = timers.publish_earliest();
+        let alarm = timers.alarm_for(earliest);
+        drop(timers);
+        set_alarm(alarm);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// Waits for a time.
+///
+/// # Cancellation
+///
+/// Dropping it forgets the deadline; nothing else happens.
+pub fn sleep(duration: Duration) -> Sleep {
+    sleep_until(Instant::now() + duration)
+}
+
+/// Waits until a moment; one that has passed is over at once.
+///
+/// # Cancellation
+///
+/// Dropping it forgets the deadline; nothing else happens.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline_ns: deadline.ns, ticket: None }
+}
+
+/// The time was over before the future was ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl core::fmt::Display for Elapsed {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str("the time is over")
+    }
+}
+
+impl core::error::Error for Elapsed {}
+
+/// Waits for a future, but no longer than a time. If both are due the future wins.
+///
+/// # Errors
+///
+/// [`Elapsed`]; the future has been dropped then.
+///
+/// # Cancellation
+///
+/// Drops the future.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let sleep = core::pin::pin!(sleep(duration));
+    let future = core::pin::pin!(future);
+    match crate::select::select(future, sleep).await {
+        crate::select::Either::First(output) => Ok(output),
+        crate::select::Either::Second(()) => Err(Elapsed),
+    }
+}
+
+/// Ticks at regular moments. See [`interval`].
+#[derive(Debug)]
+pub struct Interval {
+    next: Instant,
+    period: Duration,
+}
+
+impl Interval {
+    /// Waits for the next tick and gives its moment. Ticks that were missed come at once, one after the other.
+    ///
+    /// # Cancellation
+    ///
+    /// The tick is not lost: the next call waits for it.
+    pub async fn tick(&mut self) -> Instant {
+        sleep_until(self.next).await;
+        let tick = self.next;
+        self.next = tick + self.period;
+        tick
+    }
+}
+
+/// Ticks every `period`, the first time at once.
+///
+/// # Panics
+///
+/// If the period is zero.
+pub fn interval(period: Duration) -> Interval {
+    assert!(!period.is_zero(), "an interval needs a period");
+    Interval { next: Instant::now(), period }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use std::vec::Vec;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The only test that uses the process's timers, because they are one for all threads.
+    #[test]
+    fn sleeps_end_in_order_and_dropped_ones_are_forgotten() {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let mut context = Context::from_waker(&waker);
+        let start = Instant::now();
+        let mut sleeps: Vec<_> = (0..50u64).map(|n| sleep_until(start + Duration::from_millis(20 + n % 7))).collect();
+        for sleep in &mut sleeps {
+            assert!(Pin::new(&mut *sleep).poll(&mut context).is_pending());
+            assert!(Pin::new(sleep).poll(&mut context).is_pending());
+        }
+        let mut forgotten = sleep_until(start + Duration::from_millis(1));
+        assert!(Pin::new(&mut forgotten).poll(&mut context).is_pending());
+        assert_eq!(earliest_deadline_ns(), forgotten.deadline_ns);
+        drop(forgotten);
+        assert_eq!(earliest_deadline_ns(), (start + Duration::from_millis(20)).ns);
+        expire();
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        while start.elapsed() < Duration::from_millis(30) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        expire();
+        assert_eq!(count.0.load(Ordering::Relaxed), 50);
+        assert_eq!(earliest_deadline_ns(), u64::MAX);
+        for sleep in &mut sleeps {
+            assert!(Pin::new(sleep).poll(&mut context).is_ready());
+        }
+    }
+
+    #[test]
+    fn moments_saturate() {
+        assert_eq!(Instant::from_ns(5) + Duration::MAX, Instant::NEVER);
+        assert_eq!(Instant::from_ns(5).since(Instant::from_ns(9)), Duration::ZERO);
+        assert_eq!(Instant::from_ns(9).since(Instant::from_ns(5)), Duration::from_nanos(4));
+    }
+}
