@@ -125,6 +125,10 @@ hal_trap_vector:
     mv      sp, a0
     call    {kernel_fault}
 
+# With link-time optimisation the assembler does not know what the target has.
+    .option push
+    .option arch, +d
+
 # fn save(a0: *mut FloatingPoint), fn load(a0: *const FloatingPoint): the unit must be on.
     .globl hal_save_floating_point
 hal_save_floating_point:
@@ -143,6 +147,7 @@ hal_load_floating_point:
     ld      t0, 256(a0)
     fscsr   t0
     ret
+    .option pop
     "#,
     kernel_stack = const UserContext::OFFSET_KERNEL_STACK,
     emergency_top = const hart::OFFSET_EMERGENCY_TOP,

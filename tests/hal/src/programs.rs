@@ -35,6 +35,7 @@ global_asm!(
     .section .rodata.programs, "a"
     .balign 4096
     .option push
+    .option arch, +d
     .option norvc
     .globl hal_smoke_programs
 hal_smoke_programs:
