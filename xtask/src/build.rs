@@ -62,6 +62,31 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) 
     Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
 }
 
+/// Builds the kernels that are suites of tests themselves: programs of rank `kernel` that are not the kernel.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn suites(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Vec<(String, PathBuf)>> {
+    let builder = Builder { workspace, toolchain, progress };
+    let is_suite = |package: &&Package| {
+        package.name != KERNEL
+            && package.cops().is_some_and(|cops| cops.rank == "kernel")
+            && package.programs().count() > 0
+    };
+    let packages: Vec<_> = workspace.packages.iter().filter(is_suite).collect();
+    if packages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut command = builder.cargo("build", &COMMON_FLAGS);
+    for package in &packages {
+        command.args(["--package", &package.name]);
+    }
+    run_cargo(command, "Building the kernels that are suites", progress)?;
+    let programs = packages.iter().flat_map(|package| package.programs());
+    Ok(programs.map(|program| (program.name.clone(), builder.output().join(&program.name))).collect())
+}
+
 /// Cargo for the target with everything set as for a build, for commands that look at the sources in other ways.
 pub fn cargo_for_target(workspace: &Workspace, toolchain: &Toolchain, subcommand: &str) -> Command {
     let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };
@@ -180,9 +205,8 @@ impl Builder<'_> {
 
     fn kernel(&self, vdso: &Path) -> Result<PathBuf> {
         self.package(KERNEL)?;
-        let mut command = self.cargo("rustc", &COMMON_FLAGS);
-        command.env(VDSO_VARIABLE, vdso);
-        command.args(["--package", KERNEL, "--bin", KERNEL, "--", "-Clink-arg=-Tkernel.ld"]);
+        let mut command = self.cargo("build", &COMMON_FLAGS);
+        command.env(VDSO_VARIABLE, vdso).args(["--package", KERNEL, "--bin", KERNEL]);
         run_cargo(command, "Building the kernel", self.progress)?;
         let kernel = self.workspace.products().join(KERNEL);
         let built = self.output().join(KERNEL);

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::board::{Board, Configuration};
 use crate::children::{self, Child, Ending};
-use crate::serial::{Lines, PANIC_MARK};
+use crate::serial::{Lines, is_panic};
 use crate::symbols::Symbols;
 
 /// A TCP port of the host that leads to one of the machine.
@@ -67,8 +67,13 @@ pub struct Failure {
 /// The ways to fail.
 #[derive(Debug)]
 pub enum FailureKind {
-    /// The kernel panicked; its report, with function names.
-    Panicked(Vec<String>),
+    /// The kernel panicked.
+    Panicked {
+        /// Its report, with function names.
+        report: Vec<String>,
+        /// QEMU's status, if the kernel ended it.
+        status: Option<ExitStatus>,
+    },
     /// QEMU ended before what was waited for.
     Ended {
         /// Its status.
@@ -101,7 +106,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            FailureKind::Panicked(report) => {
+            FailureKind::Panicked { report, .. } => {
                 writeln!(formatter, "the kernel panicked. Its report:")?;
                 for line in report {
                     writeln!(formatter, "    {line}")?;
@@ -215,7 +220,7 @@ impl Guest {
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    if line.contains(PANIC_MARK) {
+                    if is_panic(&line) {
                         return Err(self.panicked(line));
                     }
                     if let Some(result) = wanted(&line) {
@@ -245,7 +250,7 @@ impl Guest {
     pub fn check(&mut self) -> Result<(), Failure> {
         loop {
             match self.lines.try_recv() {
-                Ok(line) if line.contains(PANIC_MARK) => return Err(self.panicked(line)),
+                Ok(line) if is_panic(&line) => return Err(self.panicked(line)),
                 Ok(line) => self.last_line = Some(line),
                 Err(mpsc::TryRecvError::Empty) => return Ok(()),
                 Err(mpsc::TryRecvError::Disconnected) => return Err(self.ended("it was to end")),
@@ -297,13 +302,14 @@ impl Guest {
         while let Ok(line) = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             report.push(line);
         }
+        let status = self.child.wait_until(deadline).ok().flatten();
         self.child.end();
         if let Ok(symbols) = Symbols::load(&self.kernel) {
             let annotated =
                 report.iter().flat_map(|line| symbols.annotate(line).lines().map(str::to_string).collect::<Vec<_>>());
             report = annotated.collect();
         }
-        self.failure(FailureKind::Panicked(report))
+        self.failure(FailureKind::Panicked { report, status })
     }
 
     fn ended(&mut self, expected: &str) -> Failure {
@@ -437,8 +443,9 @@ mod tests {
         let script = Script::new("panic", "echo ok; echo 'KERNEL PANIC on hart 1: why'; echo '  #0 0x10'; exit 1");
         let mut guest = script.start(Vec::new()).unwrap();
         let failure = guest.wait_for("ready", LIMIT, is("ready")).unwrap_err();
-        let FailureKind::Panicked(report) = &failure.kind else { panic!("{failure}") };
+        let FailureKind::Panicked { report, status } = &failure.kind else { panic!("{failure}") };
         assert_eq!(report, &["KERNEL PANIC on hart 1: why", "  #0 0x10"]);
+        assert_eq!(status.and_then(|status| status.code()), Some(1));
         let text = failure.to_string();
         assert!(text.contains("the kernel panicked") && text.contains("serial.log"), "{text}");
     }
@@ -448,7 +455,10 @@ mod tests {
         let script = Script::new("hang", "echo 'KERNEL PANIC on hart 0'; sleep 100");
         let mut guest = script.start(Vec::new()).unwrap();
         let started = Instant::now();
-        assert!(matches!(guest.wait_for("x", LIMIT, is("x")).unwrap_err().kind, FailureKind::Panicked(_)));
+        assert!(matches!(
+            guest.wait_for("x", LIMIT, is("x")).unwrap_err().kind,
+            FailureKind::Panicked { status: None, .. }
+        ));
         assert!(started.elapsed() < LIMIT);
     }
 

@@ -1,10 +1,12 @@
 //! What a machine prints on its serial line: cut into lines, and the signs of a panic in them.
 //!
-//! A kernel that panics prints a line with [`PANIC_MARK`], then registers and a backtrace whose lines are
-//! `  #N 0xADDRESS`, and ends QEMU with a failure status.
+//! A kernel that panics, or faults, says so in a line that [`is_panic`] recognises, then prints registers and a backtrace
+//! whose lines are `  #N 0xADDRESS`, each an address within the call, and ends QEMU with a failure status.
 
-/// A line with this is the first of a panic's report.
-pub const PANIC_MARK: &str = "KERNEL PANIC";
+/// Whether a line is the first of a report of the kernel's end.
+pub fn is_panic(line: &str) -> bool {
+    line.starts_with("KERNEL PANIC") || line.starts_with("KERNEL FAULT")
+}
 
 /// Longer lines are cut: a machine gone wild must not fill the memory of the host.
 const MAXIMUM_LINE_BYTES: usize = 8 << 10;
@@ -38,23 +40,25 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\r').to_string()
 }
 
-/// The number and address of a backtrace line, `  #N 0xADDRESS`; what follows is not looked at.
-pub fn backtrace_line(line: &str) -> Option<(usize, u64)> {
+/// The address of a backtrace line, `  #N 0xADDRESS`; what follows is not looked at.
+pub fn backtrace_line(line: &str) -> Option<u64> {
     let rest = line.trim_start().strip_prefix('#')?;
     let (number, rest) = rest.split_once(' ')?;
     let digits = rest.trim_start().strip_prefix("0x")?;
     let end = digits.find(|character: char| !character.is_ascii_hexdigit()).unwrap_or(digits.len());
-    Some((number.parse().ok()?, u64::from_str_radix(&digits[..end], 16).ok()?))
+    number.parse::<usize>().ok()?;
+    u64::from_str_radix(&digits[..end], 16).ok()
 }
 
-/// One line of a suite that runs in the machine.
+/// One line of a suite that runs in the machine: as Rust's test programs print it, or, from a kernel that is a suite
+/// itself, the outcome before the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestLine {
-    /// `test NAME ... ok`
+    /// `test NAME ... ok` or `ok NAME`
     Passed(String),
-    /// `test NAME ... FAILED`, with whatever follows
+    /// `test NAME ... FAILED` or `FAILED NAME: REASON`, with whatever follows
     Failed(String),
-    /// `N passed, N failed`: the suite's last line
+    /// `N passed, N failed`, perhaps after `SUITE: `: the suite's last line
     Closing {
         /// How many passed.
         passed: u64,
@@ -78,6 +82,13 @@ pub fn test_line(line: &str) -> Option<TestLine> {
             None
         };
     }
+    if let Some(name) = line.strip_prefix("ok ") {
+        return Some(TestLine::Passed(name.trim().to_string()));
+    }
+    if let Some(name) = line.strip_prefix("FAILED ") {
+        return Some(TestLine::Failed(name.trim().to_string()));
+    }
+    let line = line.split_once(": ").map_or(line, |(_, rest)| rest);
     let (passed, failed) = line.trim().strip_suffix(" failed")?.split_once(" passed, ")?;
     Some(TestLine::Closing { passed: passed.parse().ok()?, failed: failed.parse().ok()? })
 }
@@ -108,9 +119,15 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_kernel_is_recognised_at_the_start_of_a_line() {
+        assert!(is_panic("KERNEL PANIC on hart 0: why") && is_panic("KERNEL FAULT on hart 3: page fault"));
+        assert!(!is_panic("the log said KERNEL PANIC") && !is_panic(""));
+    }
+
+    #[test]
     fn backtrace_lines_are_recognised() {
-        assert_eq!(backtrace_line("  #0 0xffffffff80001234"), Some((0, 0xffff_ffff_8000_1234)));
-        assert_eq!(backtrace_line("  #12 0x10 (maybe)"), Some((12, 16)));
+        assert_eq!(backtrace_line("  #0 0xffffffff80001234"), Some(0xffff_ffff_8000_1234));
+        assert_eq!(backtrace_line("  #12 0x10 (maybe)"), Some(16));
         for other in ["", "#", "  #1", "  #x 0x10", "  #1 10", "  #1 0x", "  #1 0x11111111111111111", "1 0x10"] {
             assert_eq!(backtrace_line(other), None, "{other}");
         }
@@ -120,7 +137,10 @@ mod tests {
     fn test_lines_are_recognised() {
         assert_eq!(test_line("test pipes::close ... ok"), Some(TestLine::Passed("pipes::close".into())));
         assert_eq!(test_line("test a ... FAILED: why"), Some(TestLine::Failed("a".into())));
+        assert_eq!(test_line("ok      it works"), Some(TestLine::Passed("it works".into())));
+        assert_eq!(test_line("FAILED  it: why"), Some(TestLine::Failed("it: why".into())));
         assert_eq!(test_line("12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
+        assert_eq!(test_line("hal: 12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
         for other in ["", "test a", "test a ... running", "x passed, 3 failed", "test result: ok. 3 passed; 0 failed"] {
             assert_eq!(test_line(other), None, "{other}");
         }

@@ -3,10 +3,14 @@
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
 //! both machine types, since most that can go wrong between harts and interrupt controllers goes wrong in only one.
+//!
+//! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make a
+//! mistake ([`FAULTS`]), which they must not survive: the test is that they say so and end the machine as failed.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,11 +18,12 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::board::Variant;
-use crate::build::Products;
+use crate::build::{self, Products};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
-use crate::guest::{Echo, Guest};
+use crate::guest::{Echo, Failure, FailureKind, Guest};
+use crate::interrupt;
 use crate::serial::{TestLine, test_line};
 use crate::toolchain::Toolchain;
 use crate::workspace::{self, Workspace};
@@ -44,6 +49,14 @@ const HARTS: [u8; 2] = [1, 4];
 const SILENCE_LIMIT: Duration = Duration::from_secs(240);
 const MACHINE_LIMIT: Duration = Duration::from_secs(600);
 const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
+/// names a function of this program, and in a status that says failure.
+const FAULTS: [&str; 7] =
+    ["panic", "overflow", "write-text", "write-text-alias", "execute-data", "null", "floating-point"];
+
+/// How long a mistake may take.
+const FAULT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How many passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,8 +141,9 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
             (Suite::Host, _) => findings.add("host".into(), host(&context.workspace)),
             (Suite::Loom, _) => findings.add("loom".into(), loom(&context.workspace)),
             (Suite::Qemu, Some(toolchain)) => {
-                let products = crate::build::build(&context.workspace, toolchain, &context.progress)?;
-                qemu(context, toolchain, &products, arguments, &mut findings);
+                if let Err(error) = qemu(context, toolchain, arguments, &mut findings) {
+                    findings.add("QEMU".into(), Err(error));
+                }
             }
             (Suite::Qemu, None) => {}
         }
@@ -208,49 +222,117 @@ fn closing_line(line: &str) -> Option<Tally> {
     Some(Tally { passed: number("passed")?, failed: number("failed")? })
 }
 
-/// The machine's suite on every machine.
-fn qemu(context: &Context, toolchain: &Toolchain, products: &Products, arguments: &cli::Test, findings: &mut Findings) {
-    for machine in Variant::value_variants() {
-        for harts in HARTS {
-            let harts = match arguments.harts {
-                Some(chosen) if harts == HARTS[0] => chosen,
-                Some(_) => continue,
-                None => harts,
-            };
-            if arguments.machine.is_some_and(|chosen| chosen != *machine) {
-                continue;
-            }
-            let chosen = cli::Machine { harts: Some(harts), memory: None, machine: Some(*machine) };
-            let part = format!("QEMU {machine}, {harts} hart{}", if harts == 1 { "" } else { "s" });
-            heading(&part);
-            let filter: Vec<_> = arguments.filter.iter().cloned().collect();
-            findings.add(part, boot(context, toolchain, products, &chosen, &filter));
+/// The machine's suites on every machine.
+fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
+    let products = build::build(&context.workspace, toolchain, &context.progress)?;
+    let kernels = build::suites(&context.workspace, toolchain, &context.progress)?;
+    for (machine, harts) in machines(arguments.machine, arguments.harts) {
+        let machine = cli::Machine { harts: Some(harts), memory: None, machine: Some(machine) };
+        let boots = Boots { context, toolchain, products: &products, machine };
+        for (name, kernel) in &kernels {
+            boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
         }
+        boots.part(findings, "system", |boots, log| {
+            if !boots.products.programs.iter().any(|program| program == PROGRAM) {
+                bail!("the workspace has no program `{PROGRAM}`");
+            }
+            let filter: Vec<_> = arguments.filter.iter().cloned().collect();
+            boots.suite(log, &boots.products.kernel, command_line(PROGRAM, &filter)?)
+        });
+    }
+    // Mistakes are the same on every machine.
+    let machine = cli::Machine { harts: arguments.harts, memory: None, machine: arguments.machine };
+    let boots = Boots { context, toolchain, products: &products, machine };
+    for (name, kernel) in &kernels {
+        boots.part(findings, &format!("{name} faults"), |boots, log| boots.faults(log, kernel));
+    }
+    Ok(())
+}
+
+/// The machines to test on: all, or those that the user chose.
+fn machines(machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
+    let harts = harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
+    let machines = Variant::value_variants().iter().filter(|variant| machine.is_none_or(|chosen| chosen == **variant));
+    machines.flat_map(|machine| harts.iter().map(|harts| (*machine, *harts))).collect()
+}
+
+/// What the boots of one machine have in common.
+struct Boots<'a> {
+    context: &'a Context,
+    toolchain: &'a Toolchain,
+    products: &'a Products,
+    machine: cli::Machine,
+}
+
+impl Boots<'_> {
+    /// One part of the findings, with a log of its own.
+    fn part(
+        &self,
+        findings: &mut Findings,
+        name: &str,
+        run: impl FnOnce(&Self, &Path) -> Result<(Tally, Vec<String>)>,
+    ) {
+        let machine = self.machine.machine.unwrap_or(self.context.board.defaults.machine);
+        let harts = self.machine.harts.unwrap_or(self.context.board.defaults.harts);
+        let part = format!("{name}, {machine}, {harts} hart{}", if harts == 1 { "" } else { "s" });
+        heading(&part);
+        let log = self.context.log(&format!("test-{}-{machine}-{harts}", name.replace(' ', "-")));
+        let found = run(self, &log);
+        interrupt::stand_still_if_requested();
+        if found.as_ref().is_ok_and(|(_, failures)| !failures.is_empty()) {
+            println!("The machine's serial log is {}", log.display());
+        }
+        findings.add(part, found);
+    }
+
+    fn start(&self, log: &Path, kernel: &Path, command_line: String) -> Result<Guest> {
+        let mut configuration = self.context.configuration(self.products, &self.machine, command_line);
+        configuration.kernel = kernel.to_path_buf();
+        Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
+    }
+
+    fn suite(&self, log: &Path, kernel: &Path, command_line: String) -> Result<(Tally, Vec<String>)> {
+        follow(&mut self.start(log, kernel, command_line)?, &mut |line| {
+            println!("{line}");
+            let _ = std::io::stdout().flush();
+        })
+    }
+
+    fn faults(&self, log: &Path, kernel: &Path) -> Result<(Tally, Vec<String>)> {
+        let mut tally = Tally::default();
+        let mut failures = Vec::new();
+        for fault in FAULTS {
+            let log = log.with_extension(format!("{fault}.log"));
+            let mut guest = self.start(&log, kernel, format!("fault={fault}"))?;
+            let problem = match guest.wait_for_end(FAULT_LIMIT) {
+                Ok(_) => Some("the machine ended as if nothing had happened".into()),
+                Err(failure) => fault_problem(&failure),
+            };
+            let outcome = if problem.is_some() { "FAILED" } else { "ok" };
+            println!("test fault {fault} ... {outcome}");
+            match problem {
+                None => tally.passed += 1,
+                Some(problem) => {
+                    tally.failed += 1;
+                    failures.push(format!("fault {fault}: {problem}"));
+                }
+            }
+        }
+        Ok((tally, failures))
     }
 }
 
-/// One boot of the machine's suite.
-fn boot(
-    context: &Context,
-    toolchain: &Toolchain,
-    products: &Products,
-    machine: &cli::Machine,
-    filter: &[String],
-) -> Result<(Tally, Vec<String>)> {
-    if !products.programs.iter().any(|program| program == PROGRAM) {
-        bail!("the workspace has no program `{PROGRAM}`");
+/// What is wrong with the way a kernel has ended over a mistake.
+fn fault_problem(failure: &Failure) -> Option<String> {
+    let FailureKind::Panicked { report, status } = &failure.kind else { return Some(failure.to_string()) };
+    let names_a_function = |line: &String| line.trim_start().starts_with('#') && line.contains("suite::");
+    if status.is_none_or(|status| status.success()) {
+        Some(format!("QEMU did not end with a failure: {status:?}"))
+    } else if !report.iter().any(names_a_function) {
+        Some(format!("the report names no function of the suite:\n{}", report.join("\n")))
+    } else {
+        None
     }
-    let configuration = context.configuration(products, machine, command_line(PROGRAM, filter)?);
-    let log = context.log(&format!("test-{}-{}", configuration.machine, configuration.harts));
-    let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
-    let found = follow(&mut guest, &mut |line| {
-        println!("{line}");
-        let _ = std::io::stdout().flush();
-    });
-    if found.as_ref().is_ok_and(|(tally, failures)| tally.failed > 0 || !failures.is_empty()) {
-        eprintln!("The machine's serial log is {}", log.display());
-    }
-    found
 }
 
 /// Follows a suite in the machine to its end.
@@ -309,6 +391,35 @@ mod tests {
         assert_eq!(closing_line(line), Some(Tally { passed: 12, failed: 3 }));
         assert_eq!(closing_line("test result: ok."), None);
         assert_eq!(closing_line("test a ... ok"), None);
+    }
+
+    #[test]
+    fn machines_are_all_or_the_chosen_ones() {
+        use Variant::{Aia, Plic};
+        assert_eq!(machines(None, None), [(Aia, 1), (Aia, 4), (Plic, 1), (Plic, 4)]);
+        assert_eq!(machines(Some(Plic), None), [(Plic, 1), (Plic, 4)]);
+        assert_eq!(machines(Some(Aia), Some(8)), [(Aia, 8)]);
+    }
+
+    #[test]
+    fn a_kernel_must_end_over_a_mistake_with_a_report_and_a_failure() {
+        use std::os::unix::process::ExitStatusExt;
+        use std::process::ExitStatus;
+        let failure = |line: &str, status: Option<i32>| Failure {
+            kind: FailureKind::Panicked {
+                report: vec!["KERNEL PANIC".into(), line.into()],
+                status: status.map(|code| ExitStatus::from_raw(code << 8)),
+            },
+            log: "log".into(),
+        };
+        assert_eq!(fault_problem(&failure("  #1 0x10  hal_smoke::suite::commit (suite.rs:40)", Some(101))), None);
+        assert!(fault_problem(&failure("  #1 0x10", Some(101))).is_some_and(|text| text.contains("names no function")));
+        for status in [None, Some(0)] {
+            assert!(
+                fault_problem(&failure("  #1 0x10  suite::commit", status)).is_some_and(|text| text.contains("end"))
+            );
+        }
+        assert!(fault_problem(&Failure { kind: FailureKind::PortInUse(1), log: "log".into() }).is_some());
     }
 
     #[test]

@@ -3,13 +3,18 @@
 use std::io::{BufRead, Write};
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
+use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::serial::backtrace_line;
 
 /// An ELF file with its debug information.
 pub struct Symbols {
     loader: addr2line::Loader,
+    /// Address and name of each function, by address. Assembly has no debug information, and so only these.
+    functions: Vec<(u64, String)>,
+    /// Where the functions end.
+    end: u64,
 }
 
 impl Symbols {
@@ -21,7 +26,24 @@ impl Symbols {
     pub fn load(elf: &Path) -> Result<Symbols> {
         let loader = addr2line::Loader::new(elf)
             .map_err(|error| anyhow!("no symbols can be read from {}: {error}", elf.display()))?;
-        Ok(Symbols { loader })
+        let content = std::fs::read(elf).with_context(|| format!("cannot read {}", elf.display()))?;
+        let file = object::File::parse(&*content)?;
+        let mut functions = Vec::new();
+        let mut end = 0;
+        for symbol in file.symbols().filter(|symbol| symbol.is_definition()) {
+            // The labels of assembly have no kind; those of the compiler begin with a dot.
+            let is_code = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown | SymbolKind::Label);
+            if let Ok(name) = symbol.name()
+                && is_code
+                && !name.is_empty()
+                && !name.starts_with(['.', '$'])
+            {
+                functions.push((symbol.address(), name.to_string()));
+                end = end.max(symbol.address() + symbol.size());
+            }
+        }
+        functions.sort();
+        Ok(Symbols { loader, functions, end })
     }
 
     /// The functions at an address, innermost first: more than one where functions are inlined into each other. Empty
@@ -44,20 +66,17 @@ impl Symbols {
                 }
             }
         }
-        if functions.is_empty() {
-            // Assembly has symbols but no debug information.
-            functions.extend(
-                self.loader.find_symbol(address).map(|name| addr2line::demangle_auto(name.into(), None).into_owned()),
-            );
+        if functions.is_empty() && address < self.end {
+            let next = self.functions.partition_point(|(start, _)| *start <= address);
+            let name = next.checked_sub(1).and_then(|index| self.functions.get(index)).map(|(_, name)| name.as_str());
+            functions.extend(name.map(|name| addr2line::demangle_auto(name.into(), None).into_owned()));
         }
         functions
     }
 
     /// A line of a machine's output, with the functions added if it is a backtrace line.
     pub fn annotate(&self, line: &str) -> String {
-        let Some((number, address)) = backtrace_line(line) else { return line.to_string() };
-        // All but the first address are return addresses: the call is the instruction before.
-        let address = if number == 0 { address } else { address.saturating_sub(1) };
+        let Some(address) = backtrace_line(line) else { return line.to_string() };
         let functions = self.functions_at(address);
         let mut result = line.to_string();
         for (depth, function) in functions.iter().enumerate() {
