@@ -66,7 +66,7 @@ pub struct Parts {
 pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     if let Err(reason) = prepare(platform, parts) {
         println!("the kernel cannot start: {reason}");
-        Machine::shutdown(Status::Failure(1));
+        shut_down(Status::Failure(1));
     }
     let harts = platform::start_harts(platform.hart_ids.len());
     HARTS.store(harts, Ordering::Relaxed);
@@ -75,7 +75,7 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     println!("COPS: {harts} harts, {} MiB free, starting {path}", memory::frames::free_frames() / 256);
     if let Err(error) = program::start_first(&path, arguments) {
         println!("cannot start {path}: {error}; name another program with init=PATH on the boot command line");
-        Machine::shutdown(Status::Failure(1));
+        shut_down(Status::Failure(1));
     }
     run_hart()
 }
@@ -133,11 +133,17 @@ pub fn first_process_has_ended(ending: Ending) -> ! {
 
 /// Ends the machine with a status that says how the first process ended.
 pub fn power_off(ending: Ending) -> ! {
-    Machine::shutdown(match ending {
+    shut_down(match ending {
         Ending::Exited(0) => Status::Success,
         Ending::Exited(code) => Status::Failure(code),
         Ending::Killed(signal) => Status::Failure(128 + (signal & 0x7f)),
     })
+}
+
+/// Ends the machine after everything that was printed has left it.
+pub fn shut_down(status: Status) -> ! {
+    platform::console_flush();
+    Machine::shutdown(status)
 }
 
 /// `struct utsname`.

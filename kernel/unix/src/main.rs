@@ -69,7 +69,7 @@ mod image {
         // SAFETY: this is the scheduler's image as it was built, in the executable segment, for ever.
         let scheduler = match unsafe { Table::from_image(&IMAGE.0) } {
             Ok(scheduler) => scheduler,
-            Err(reason) => fail(format_args!("the scheduler's image cannot be used: {reason}")),
+            Err(reason) => fail(format_args!("the scheduler's image cannot be used: {reason:?}")),
         };
         kernel_unix::start(platform, Parts { scheduler, image: &IMAGE.0, initial_files })
     }
@@ -81,6 +81,6 @@ mod image {
 
     fn fail(reason: core::fmt::Arguments) -> ! {
         println!("the kernel cannot start: {reason}");
-        Machine::shutdown(Status::Failure(1))
+        kernel_unix::shut_down(Status::Failure(1))
     }
 }
