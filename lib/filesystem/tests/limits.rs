@@ -1,0 +1,282 @@
+//! What happens at the edges: lengths, depths, counts, and a file system that is full.
+
+use std::ops::ControlFlow;
+
+use filesystem::{
+    Access, Contents, Creation, Error, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
+    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, Node, OpenOptions, PAGE_SIZE, Replacement, SeekFrom, Timestamp, Writes,
+};
+
+const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
+
+fn new() -> (Filesystem, Node) {
+    let filesystem = Filesystem::new(1 << 30).unwrap();
+    let root = filesystem.root();
+    (filesystem, root)
+}
+
+fn write_options() -> OpenOptions {
+    OpenOptions {
+        access: Access::ReadWrite,
+        creation: Creation::IfMissing,
+        permissions: 0o644,
+        ..OpenOptions::default()
+    }
+}
+
+#[test]
+fn names_and_paths_have_a_greatest_length() {
+    let (filesystem, root) = new();
+    let longest = [b'n'; MAX_NAME_LENGTH];
+    filesystem.make_directory(&root, &longest, 0o755, NOW).unwrap();
+    let too_long = [b'n'; MAX_NAME_LENGTH + 1];
+    assert_eq!(filesystem.make_directory(&root, &too_long, 0o755, NOW), Err(Error::NameTooLong));
+    // Sixteen times 256 bytes are a path of 4096; one less is allowed.
+    let mut path = [&longest[..], b"/.."].concat();
+    while path.len() < MAX_PATH_LENGTH {
+        path.extend_from_slice(b"/.");
+    }
+    path.truncate(MAX_PATH_LENGTH);
+    assert!(filesystem.look_up(&root, &path, LastLink::Follow).is_ok());
+    path.push(b'/');
+    assert_eq!(filesystem.look_up(&root, &path, LastLink::Follow), Err(Error::NameTooLong));
+    let target = vec![b't'; MAX_PATH_LENGTH + 1];
+    assert_eq!(filesystem.make_symbolic_link(&root, b"l", &target, NOW), Err(Error::NameTooLong));
+    assert!(filesystem.make_symbolic_link(&root, b"l", &target[1..], NOW).is_ok());
+    for (path, error) in [(&b""[..], Error::NotFound), (b"a\0b", Error::InvalidArgument)] {
+        assert_eq!(filesystem.look_up(&root, path, LastLink::Follow), Err(error));
+    }
+}
+
+#[test]
+fn symbolic_links_are_followed_so_many_times() {
+    let (filesystem, root) = new();
+    filesystem.make_directory(&root, b"0", 0o755, NOW).unwrap();
+    for link in 1..=MAX_SYMBOLIC_LINKS + 1 {
+        let (name, target) = (link.to_string(), (link - 1).to_string());
+        filesystem.make_symbolic_link(&root, name.as_bytes(), target.as_bytes(), NOW).unwrap();
+    }
+    let last = MAX_SYMBOLIC_LINKS.to_string();
+    let found = filesystem.look_up(&root, last.as_bytes(), LastLink::Follow).unwrap();
+    assert_eq!(found.kind(), FileKind::Directory);
+    let beyond = (MAX_SYMBOLIC_LINKS + 1).to_string();
+    for path in [beyond.clone(), format!("{beyond}/x")] {
+        assert_eq!(filesystem.look_up(&root, path.as_bytes(), LastLink::Follow), Err(Error::TooManySymbolicLinks));
+    }
+    assert!(filesystem.look_up(&root, beyond.as_bytes(), LastLink::Keep).is_ok());
+}
+
+#[test]
+fn files_have_so_many_names() {
+    let (filesystem, root) = new();
+    filesystem.make_file(&root, b"0", b"", 0o644, NOW).unwrap();
+    let mut count = 1;
+    let error = loop {
+        let name = count.to_string();
+        match filesystem.link(&root, b"0", LastLink::Keep, &root, name.as_bytes(), NOW) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error, count), (Error::TooManyLinks, 65_000));
+    let node = filesystem.look_up(&root, b"0", LastLink::Follow).unwrap();
+    assert_eq!(node.metadata().links, 65_000);
+    for name in 0..count {
+        let name = name.to_string();
+        filesystem.unlink(&root, name.as_bytes(), NOW).unwrap();
+    }
+    assert_eq!(node.metadata().links, 0);
+    // A file without a name cannot get one again.
+    assert_eq!(filesystem.link_node(&node, &root, b"new", NOW), Err(Error::NotFound));
+    drop(node);
+    assert_eq!(filesystem.usage().inodes, 1);
+}
+
+#[test]
+fn long_chain_of_removed_directories_is_freed() {
+    let (filesystem, root) = new();
+    let empty = filesystem.usage();
+    let mut chain = vec![root.clone()];
+    for _ in 0..20_000 {
+        let parent = chain.last().unwrap();
+        chain.push(filesystem.make_directory(parent, b"d", 0o755, NOW).unwrap());
+    }
+    let innermost = chain.last().unwrap().clone();
+    let path = filesystem.path_of(&innermost).unwrap();
+    assert_eq!(path.len(), 40_000);
+    chain.pop();
+    while let Some(parent) = chain.pop() {
+        filesystem.remove_directory(&parent, b"d", NOW).unwrap();
+    }
+    assert_eq!(filesystem.path_of(&innermost), Err(Error::NotFound));
+    assert_eq!(filesystem.make_directory(&innermost, b"d", 0o755, NOW), Err(Error::NotFound));
+    // The innermost one keeps all those above it, because `..` still leads there.
+    assert_eq!(filesystem.usage().inodes, empty.inodes + 20_000);
+    let above = filesystem.look_up(&innermost, b"../..", LastLink::Follow).unwrap();
+    assert_eq!(above.metadata().links, 0);
+    drop((above, innermost));
+    assert_eq!(filesystem.usage(), empty);
+}
+
+#[test]
+fn large_directory_is_listed_while_it_shrinks() {
+    let (filesystem, root) = new();
+    for number in 0..20_000 {
+        let name = format!("file-{number}");
+        filesystem.make_file(&root, name.as_bytes(), b"", 0o644, NOW).unwrap();
+    }
+    // As `rm -r` does it: list some, remove those, list on.
+    let directory = filesystem.open(&root, b"/", &OpenOptions::default(), NOW).unwrap();
+    let mut total = 0;
+    loop {
+        let mut names = Vec::new();
+        directory
+            .read_directory(|entry| {
+                if names.len() == 100 {
+                    return ControlFlow::Break(());
+                }
+                names.push(entry.name.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        if names.is_empty() {
+            break;
+        }
+        for name in names.iter().filter(|name| !name.starts_with(b".")) {
+            filesystem.unlink(&root, name, NOW).unwrap();
+            total += 1;
+        }
+    }
+    assert_eq!(total, 20_000);
+    assert_eq!(filesystem.usage().inodes, 1);
+}
+
+#[test]
+fn full_file_system_says_so_and_changes_nothing() {
+    let (big, root) = new();
+    big.make_directory(&root, b"d", 0o755, NOW).unwrap();
+    big.make_file(&root, b"f", b"", 0o644, NOW).unwrap();
+    let needed = big.usage().used;
+
+    // Exactly what two entries need, and a page.
+    let filesystem = Filesystem::new(needed + PAGE_SIZE as u64).unwrap();
+    let root = filesystem.root();
+    filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
+    let file = filesystem.make_file(&root, b"f", b"", 0o644, NOW).unwrap();
+    assert_eq!(file.write_at(10, &[1; 10_000], NOW), Ok(PAGE_SIZE - 10));
+    let full = filesystem.usage();
+    assert_eq!(full.used, full.limit);
+
+    assert_eq!(file.write_at(PAGE_SIZE as u64, b"x", NOW), Err(Error::NoSpace));
+    assert_eq!(filesystem.make_directory(&root, b"e", 0o755, NOW), Err(Error::NoSpace));
+    assert_eq!(filesystem.make_symbolic_link(&root, b"e", b"target", NOW), Err(Error::NoSpace));
+    assert_eq!(filesystem.open(&root, b"e", &write_options(), NOW).err(), Some(Error::NoSpace));
+    assert_eq!(filesystem.link(&root, b"f", LastLink::Keep, &root, b"e", NOW), Err(Error::NoSpace));
+    assert_eq!(filesystem.rename(&root, b"f", &root, b"d/e", Replacement::Replace, NOW), Err(Error::NoSpace));
+    assert_eq!(filesystem.usage(), full);
+    assert_eq!(file.metadata().links, 1);
+
+    // What needs no room works: writing where there is a page, and removing.
+    assert_eq!(file.write_at(0, b"x", NOW), Ok(1));
+    filesystem.unlink(&root, b"f", NOW).unwrap();
+    drop(file);
+    assert!(filesystem.make_file(&root, b"g", b"", 0o644, NOW).is_ok());
+
+    assert!(matches!(Filesystem::new(10), Err(Error::NoSpace)));
+}
+
+#[test]
+fn removed_but_open_file_stays_until_it_is_closed() {
+    let (filesystem, root) = new();
+    let empty = filesystem.usage();
+    let file = filesystem.open(&root, b"temporary", &write_options(), NOW).unwrap();
+    filesystem.unlink(&root, b"temporary", NOW).unwrap();
+    assert_eq!(file.write(&[7; 10_000], NOW), Ok(10_000));
+    assert_eq!(file.seek(SeekFrom::Start(9_999)), Ok(9_999));
+    let mut buffer = [0; 10];
+    assert_eq!(file.read(&mut buffer), Ok(1));
+    assert_eq!(buffer[0], 7);
+    assert_eq!(file.node().metadata().links, 0);
+    assert!(filesystem.usage().used > 10_000);
+    drop(file);
+    assert_eq!(filesystem.usage(), empty);
+}
+
+#[test]
+fn opening_decides_what_may_be_done() {
+    let (filesystem, root) = new();
+    let node = filesystem.make_file(&root, b"f", b"archived", 0o644, NOW).unwrap();
+    let open = |options: OpenOptions| filesystem.open(&root, b"f", &options, NOW);
+
+    let reader = open(OpenOptions::default()).unwrap();
+    assert_eq!(reader.write(b"x", NOW), Err(Error::NotOpenForThis));
+    assert_eq!(reader.truncate(0, NOW), Err(Error::InvalidArgument));
+    let writer = open(OpenOptions { access: Access::Write, writes: Writes::AtEnd, ..OpenOptions::default() }).unwrap();
+    assert_eq!(writer.read(&mut [0]), Err(Error::NotOpenForThis));
+    assert_eq!(writer.write(b"!", NOW), Ok(1));
+    assert_eq!(writer.seek(SeekFrom::Current(0)), Ok(9));
+    writer.set_writes(Writes::AtPosition);
+    assert_eq!(writer.writes(), Writes::AtPosition);
+    assert_eq!(writer.seek(SeekFrom::Start(0)), Ok(0));
+    assert_eq!(writer.write(b"A", NOW), Ok(1));
+    let mut buffer = [0; 20];
+    assert_eq!(reader.read(&mut buffer), Ok(9));
+    assert_eq!(&buffer[..9], b"Archived!");
+
+    // Discarding what was the archive's leaves nothing of it.
+    let discarding = OpenOptions { access: Access::ReadWrite, contents: Contents::Discard, ..OpenOptions::default() };
+    open(discarding).unwrap();
+    assert_eq!(node.metadata().size, 0);
+    node.truncate(4, NOW).unwrap();
+    assert_eq!(node.read_at(0, &mut buffer), Ok(4));
+    assert_eq!(buffer[..4], [0; 4]);
+
+    // Positions stay within what a signed offset can say.
+    for from in [
+        SeekFrom::Start(MAX_FILE_LENGTH + 1),
+        SeekFrom::Current(-1),
+        SeekFrom::End(-5),
+        SeekFrom::End(i64::MAX),
+        SeekFrom::Current(i64::MIN),
+    ] {
+        let file = open(OpenOptions::default()).unwrap();
+        assert_eq!(file.seek(from), Err(Error::InvalidArgument));
+    }
+    assert_eq!(filesystem.open(&root, b"/", &discarding, NOW).err(), Some(Error::IsADirectory));
+}
+
+#[test]
+fn nodes_of_another_file_system_are_refused() {
+    let (one, one_root) = new();
+    let (other, other_root) = new();
+    assert_ne!(one_root, other_root);
+    other.make_file(&other_root, b"f", b"", 0o644, NOW).unwrap();
+    assert_eq!(one.look_up(&other_root, b"f", LastLink::Follow), Err(Error::CrossFilesystem));
+    assert_eq!(
+        other.rename(&other_root, b"f", &one_root, b"f", Replacement::Replace, NOW),
+        Err(Error::CrossFilesystem)
+    );
+    assert_eq!(other.link(&other_root, b"f", LastLink::Follow, &one_root, b"f", NOW), Err(Error::CrossFilesystem));
+}
+
+#[test]
+fn modes_and_times_are_kept() {
+    let (filesystem, root) = new();
+    let at = |seconds| Timestamp { seconds, nanoseconds: 5 };
+    let node = filesystem.make_file(&root, b"f", b"data", 0o123_751, at(10)).unwrap();
+    let metadata = node.metadata();
+    assert_eq!(metadata.mode(), 0o103_751);
+    assert_eq!((metadata.accessed, metadata.modified, metadata.changed), (at(10), at(10), at(10)));
+    assert_eq!(root.metadata().modified, at(10));
+    node.set_permissions(0o17_600, at(20));
+    assert_eq!(node.metadata().permissions, 0o7600);
+    assert!(!node.metadata().is_executable());
+    node.set_times(Some(at(-1)), None, at(30));
+    node.append(b"!", at(40)).unwrap();
+    node.read_at(0, &mut [0; 4]).unwrap();
+    let metadata = node.metadata();
+    assert_eq!((metadata.accessed, metadata.modified, metadata.changed), (at(-1), at(40), at(40)));
+    filesystem.link(&root, b"f", LastLink::Follow, &root, b"g", at(50)).unwrap();
+    assert_eq!(node.metadata().changed, at(50));
+    assert_eq!(node.metadata().modified, at(40));
+}
