@@ -197,12 +197,56 @@ const SHORT: usize = 2 * WORD;
 /// Both sides must be valid for volatile access.
 #[inline]
 unsafe fn copy_volatile(source: *const u8, destination: *mut u8, length: usize) {
-    if length < SHORT {
+    if (source.addr() | destination.addr() | length).is_multiple_of(WORD) {
+        // SAFETY: as promised by the caller; both are aligned, and the length is of whole words.
+        unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
+    } else if length < SHORT {
         // SAFETY: as promised by the caller.
         unsafe { copy_bytes(source, destination, length) };
     } else {
         // SAFETY: as promised by the caller.
         unsafe { copy_words(source, destination, length) };
+    }
+}
+
+/// Copies so many words.
+///
+/// # Safety
+/// As for [`copy_volatile`], and both sides must be aligned.
+#[inline]
+unsafe fn copy_aligned(mut source: *const u64, mut destination: *mut u64, mut words: usize) {
+    while words >= 8 {
+        // SAFETY: eight words are left on both sides.
+        unsafe {
+            let copy = [
+                source.read_volatile(),
+                source.add(1).read_volatile(),
+                source.add(2).read_volatile(),
+                source.add(3).read_volatile(),
+                source.add(4).read_volatile(),
+                source.add(5).read_volatile(),
+                source.add(6).read_volatile(),
+                source.add(7).read_volatile(),
+            ];
+            destination.write_volatile(copy[0]);
+            destination.add(1).write_volatile(copy[1]);
+            destination.add(2).write_volatile(copy[2]);
+            destination.add(3).write_volatile(copy[3]);
+            destination.add(4).write_volatile(copy[4]);
+            destination.add(5).write_volatile(copy[5]);
+            destination.add(6).write_volatile(copy[6]);
+            destination.add(7).write_volatile(copy[7]);
+        }
+        source = source.wrapping_add(8);
+        destination = destination.wrapping_add(8);
+        words -= 8;
+    }
+    while words > 0 {
+        // SAFETY: a word is left on both sides.
+        unsafe { destination.write_volatile(source.read_volatile()) };
+        source = source.wrapping_add(1);
+        destination = destination.wrapping_add(1);
+        words -= 1;
     }
 }
 
@@ -244,57 +288,46 @@ unsafe fn copy_words(mut source: *const u8, mut destination: *mut u8, mut length
     length -= head;
 
     if shifted == 0 {
-        while length >= 8 * WORD {
-            let from = source.cast::<u64>();
-            let to = destination.cast::<u64>();
-            // SAFETY: both are aligned, and eight words are left on both sides.
-            unsafe {
-                let words = [
-                    from.read_volatile(),
-                    from.add(1).read_volatile(),
-                    from.add(2).read_volatile(),
-                    from.add(3).read_volatile(),
-                    from.add(4).read_volatile(),
-                    from.add(5).read_volatile(),
-                    from.add(6).read_volatile(),
-                    from.add(7).read_volatile(),
-                ];
-                to.write_volatile(words[0]);
-                to.add(1).write_volatile(words[1]);
-                to.add(2).write_volatile(words[2]);
-                to.add(3).write_volatile(words[3]);
-                to.add(4).write_volatile(words[4]);
-                to.add(5).write_volatile(words[5]);
-                to.add(6).write_volatile(words[6]);
-                to.add(7).write_volatile(words[7]);
-            }
-            source = source.wrapping_add(8 * WORD);
-            destination = destination.wrapping_add(8 * WORD);
-            length -= 8 * WORD;
-        }
-        while length >= WORD {
-            // SAFETY: both are aligned, and a word is left on both sides.
-            unsafe {
-                let word = source.cast::<u64>().read_volatile();
-                destination.cast::<u64>().write_volatile(word);
-            }
-            source = source.wrapping_add(WORD);
-            destination = destination.wrapping_add(WORD);
-            length -= WORD;
-        }
+        let whole = length / WORD * WORD;
+        // SAFETY: both are aligned now, and the words are within both sides.
+        unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
+        source = source.wrapping_add(whole);
+        destination = destination.wrapping_add(whole);
+        length -= whole;
     } else if length >= 2 * WORD {
         let right = 8 * shifted as u32;
         let left = 64 - right;
         let mut aligned = source.wrapping_sub(shifted).cast::<u64>();
         // SAFETY: aligned, and `shifted` bytes before `source` were copied in the head, so the word is inside.
         let mut low = u64::from_le(unsafe { aligned.read_volatile() });
+        while length >= 5 * WORD {
+            let to = destination.cast::<u64>();
+            // SAFETY: aligned; the last word read ends `5 * WORD - shifted` bytes after `source`, where `5 * WORD`
+            // are left.
+            unsafe {
+                let next = [
+                    u64::from_le(aligned.add(1).read_volatile()),
+                    u64::from_le(aligned.add(2).read_volatile()),
+                    u64::from_le(aligned.add(3).read_volatile()),
+                    u64::from_le(aligned.add(4).read_volatile()),
+                ];
+                to.write_volatile((low >> right | next[0] << left).to_le());
+                to.add(1).write_volatile((next[0] >> right | next[1] << left).to_le());
+                to.add(2).write_volatile((next[1] >> right | next[2] << left).to_le());
+                to.add(3).write_volatile((next[2] >> right | next[3] << left).to_le());
+                low = next[3];
+            }
+            aligned = aligned.wrapping_add(4);
+            source = source.wrapping_add(4 * WORD);
+            destination = destination.wrapping_add(4 * WORD);
+            length -= 4 * WORD;
+        }
         while length >= 2 * WORD {
             aligned = aligned.wrapping_add(1);
             // SAFETY: aligned; it ends `2 * WORD - shifted` bytes after `source`, where `2 * WORD` are left.
             let high = u64::from_le(unsafe { aligned.read_volatile() });
-            let word = low >> right | high << left;
             // SAFETY: aligned, and two words are left.
-            unsafe { destination.cast::<u64>().write_volatile(word.to_le()) };
+            unsafe { destination.cast::<u64>().write_volatile((low >> right | high << left).to_le()) };
             low = high;
             source = source.wrapping_add(WORD);
             destination = destination.wrapping_add(WORD);
@@ -314,9 +347,9 @@ unsafe fn zero_volatile(mut start: *mut u8, mut length: usize) {
         start = start.wrapping_add(1);
         length -= 1;
     }
-    while length >= 8 * WORD {
+    while length >= 16 * WORD {
         let words = start.cast::<u64>();
-        // SAFETY: aligned, and eight words are left.
+        // SAFETY: aligned, and sixteen words are left. (One volatile write of an array would be a call of `memcpy`.)
         unsafe {
             words.write_volatile(0);
             words.add(1).write_volatile(0);
@@ -326,9 +359,23 @@ unsafe fn zero_volatile(mut start: *mut u8, mut length: usize) {
             words.add(5).write_volatile(0);
             words.add(6).write_volatile(0);
             words.add(7).write_volatile(0);
+            words.add(8).write_volatile(0);
+            words.add(9).write_volatile(0);
+            words.add(10).write_volatile(0);
+            words.add(11).write_volatile(0);
+            words.add(12).write_volatile(0);
+            words.add(13).write_volatile(0);
+            words.add(14).write_volatile(0);
+            words.add(15).write_volatile(0);
         }
-        start = start.wrapping_add(8 * WORD);
-        length -= 8 * WORD;
+        start = start.wrapping_add(16 * WORD);
+        length -= 16 * WORD;
+    }
+    while length >= WORD {
+        // SAFETY: aligned, and a word is left.
+        unsafe { start.cast::<u64>().write_volatile(0) };
+        start = start.wrapping_add(WORD);
+        length -= WORD;
     }
     while length > 0 {
         // SAFETY: one byte is left.

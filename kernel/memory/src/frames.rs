@@ -280,11 +280,32 @@ pub(crate) fn give_run(first: u32, frames: u32) {
     }
 }
 
+/// The records of all frames.
+#[derive(Clone, Copy)]
+pub(crate) struct Records {
+    records: &'static [Record],
+    base: u32,
+}
+
+impl Records {
+    /// The record of a frame that some handle owns.
+    #[inline(always)]
+    pub(crate) fn get(self, number: u32) -> &'static Record {
+        &self.records[(number - self.base) as usize]
+    }
+}
+
+/// For whoever owns a frame: so the allocator exists.
+#[inline]
+pub(crate) fn records() -> Records {
+    let state = STATE.get().expect("a frame exists, so the allocator does");
+    Records { records: state.records, base: state.base }
+}
+
 /// The record of a frame that some handle owns.
 #[inline]
 pub(crate) fn record(number: u32) -> &'static Record {
-    let state = STATE.get().expect("a frame exists, so the allocator does");
-    &state.records[(number - state.base) as usize]
+    records().get(number)
 }
 
 /// Whether the allocator manages any frame of the range of physical addresses.
@@ -515,15 +536,25 @@ pub struct Block {
 }
 
 impl Block {
-    /// `1 << order` frames of zeros, aligned to their size.
+    /// `1 << order` frames, aligned to their size, with whatever their last owners left in them.
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is no free block of that size, or `order` is above [`LARGEST_ORDER`].
-    pub fn allocate_zeroed(order: usize) -> Result<Self, OutOfMemory> {
+    pub fn allocate(order: usize) -> Result<Self, OutOfMemory> {
         if order > MAX_ORDER {
             return Err(OutOfMemory);
         }
         Self::new(1 << order, order)
+    }
+
+    /// `1 << order` frames of zeros, aligned to their size.
+    ///
+    /// # Errors
+    /// As for [`Self::allocate`].
+    pub fn allocate_zeroed(order: usize) -> Result<Self, OutOfMemory> {
+        let block = Self::allocate(order)?;
+        block.zero();
+        Ok(block)
     }
 
     /// At least `bytes` bytes of zeros (whole frames), contiguous: memory for a device.
@@ -532,13 +563,13 @@ impl Block {
     /// [`OutOfMemory`] if there is no such piece of memory.
     pub fn allocate_bytes(bytes: usize) -> Result<Self, OutOfMemory> {
         let frames = bytes.div_ceil(PAGE_SIZE as usize).max(1);
-        Self::new(u32::try_from(frames).map_err(|_| OutOfMemory)?, 0)
+        let block = Self::new(u32::try_from(frames).map_err(|_| OutOfMemory)?, 0)?;
+        block.zero();
+        Ok(block)
     }
 
     fn new(frames: u32, order: usize) -> Result<Self, OutOfMemory> {
-        let block = Self { number: NonZeroU32::new(take_run(frames, order)?).ok_or(OutOfMemory)?, frames };
-        block.zero();
-        Ok(block)
+        Ok(Self { number: NonZeroU32::new(take_run(frames, order)?).ok_or(OutOfMemory)?, frames })
     }
 
     accessors!();

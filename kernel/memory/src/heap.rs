@@ -31,7 +31,7 @@
 //! them; stacks of addresses cost the same), and headers before objects (spoil the alignment and cost memory).
 
 use crate::buddy::{ALLOCATED, NONE, SLAB};
-use crate::bytes::{self, SharedBytes};
+use crate::bytes;
 use crate::frames::{self, OutOfMemory};
 use crate::hart::{CurrentHart, HartLocal, Registered, Slot};
 use crate::{MAX_HARTS, PAGE_SIZE};
@@ -206,14 +206,34 @@ fn give_frames(first: u32, frames: u32) {
     release(frames);
 }
 
+/// Places of objects in a slab are counted in these.
+const UNIT: usize = 16;
+
+/// The place of the next free object, which a free object holds.
+#[inline(always)]
+fn next_free(object: usize) -> u32 {
+    // SAFETY: the object is at least 16 aligned bytes of a slab of the heap, and free: nobody else refers to it, and
+    // it was written to by `set_next_free` when it became free.
+    unsafe { core::ptr::with_exposed_provenance::<u32>(object).read_volatile() }
+}
+
+#[inline(always)]
+fn set_next_free(object: usize, place: u32) {
+    // SAFETY: the object is at least 16 aligned bytes of a slab of the heap, and free: nobody else refers to it.
+    unsafe { core::ptr::with_exposed_provenance_mut::<u32>(object).write_volatile(place) }
+}
+
 /// The slabs of one class.
 ///
 /// A slab's records (see [`crate::buddy`]) say, for each of its frames, `state`: [`SLAB`] + which frame of the slab
-/// it is; and for the first, `count`: free objects << 16 | index of the first free one; `next` and `previous`: the
-/// list of slabs that have free objects. A free object holds, in its first four bytes, the index of the next free
-/// one. All of it belongs to the holder of the depot's lock.
+/// it is; and for the first, `count`: free objects << 16 | place of the first free one; `next` and `previous`: the
+/// list of slabs that have free objects. A free object holds, in its first four bytes, the place of the next free one.
+/// A place is an offset from the slab's start in units of 16 bytes, so that neither division nor multiplication is
+/// needed. All of it belongs to the holder of the depot's lock.
 struct Depot {
     class: usize,
+    /// Objects in one slab.
+    slab_objects: usize,
     /// First slab with free objects.
     head: u32,
     slabs: usize,
@@ -223,30 +243,11 @@ struct Depot {
 
 impl Depot {
     const fn new(class: usize) -> Self {
-        Self { class, head: NONE, slabs: 0, free: 0 }
-    }
-
-    /// The word in which a free object holds the next index.
-    fn link_of(&self, slab: u32, object: usize) -> SharedBytes<'static> {
-        let offset = object * SIZES[self.class] as usize;
-        debug_assert!(offset < (PAGE_SIZE as usize) << slab_order(self.class));
-        // SAFETY: the heap owns the slab, and the object is free: nobody else refers to it.
-        unsafe { SharedBytes::new(u64::from(slab) * PAGE_SIZE + offset as u64, 4) }
-    }
-
-    fn next_free(&self, slab: u32, object: usize) -> usize {
-        let mut index = [0; 4];
-        self.link_of(slab, object).copy_to(&mut index);
-        u32::from_ne_bytes(index) as usize
-    }
-
-    fn set_next_free(&self, slab: u32, object: usize, next: usize) {
-        self.link_of(slab, object).copy_from(&(next as u32).to_ne_bytes());
+        Self { class, slab_objects: slab_objects(class), head: NONE, slabs: 0, free: 0 }
     }
 
     /// Takes up to `objects.len()` objects and says how many.
     fn take(&mut self, objects: &mut [usize]) -> usize {
-        let size = SIZES[self.class] as usize;
         let mut filled = 0;
         while filled < objects.len() {
             if self.head == NONE && self.grow().is_err() {
@@ -255,16 +256,20 @@ impl Depot {
             let slab = self.head;
             let record = frames::record(slab);
             let count = record.count.load(Relaxed);
-            let (mut free, mut first) = (count >> 16, (count & 0xffff) as usize);
+            let (before, mut first) = (count >> 16, count & 0xffff);
             let start = bytes::pointer(u64::from(slab) * PAGE_SIZE).addr();
-            while free > 0 && filled < objects.len() {
-                objects[filled] = start + first * size;
-                filled += 1;
-                first = self.next_free(slab, first);
+            let mut free = before;
+            for place in &mut objects[filled..] {
+                if free == 0 {
+                    break;
+                }
+                *place = start + first as usize * UNIT;
+                first = next_free(*place);
                 free -= 1;
-                self.free -= 1;
             }
-            record.count.store(free << 16 | first as u32, Relaxed);
+            record.count.store(free << 16 | first, Relaxed);
+            filled += (before - free) as usize;
+            self.free -= (before - free) as usize;
             if free == 0 {
                 self.unlink(slab);
             }
@@ -274,24 +279,24 @@ impl Depot {
 
     /// Takes objects back.
     fn give(&mut self, objects: &[usize]) {
-        let size = SIZES[self.class] as usize;
+        let records = frames::records();
         for &object in objects {
             let address = bytes::address(core::ptr::without_provenance(object));
             let number = (address / PAGE_SIZE) as u32;
-            let within = frames::record(number).state.load(Relaxed) - SLAB;
-            let slab = number - within;
-            let record = frames::record(slab);
+            let slab = number - (records.get(number).state.load(Relaxed) - SLAB);
+            let record = records.get(slab);
             let count = record.count.load(Relaxed);
-            let (free, first) = (count >> 16, (count & 0xffff) as usize);
-            let index = (address - u64::from(slab) * PAGE_SIZE) as usize / size;
-            self.set_next_free(slab, index, first);
-            record.count.store((free + 1) << 16 | index as u32, Relaxed);
+            let free = count >> 16;
+            set_next_free(object, count & 0xffff);
+            let place = (address - u64::from(slab) * PAGE_SIZE) as u32 / UNIT as u32;
+            record.count.store((free + 1) << 16 | place, Relaxed);
             self.free += 1;
             if free == 0 {
                 self.link(slab);
             }
             // Keep one slab's worth, so that a program at the edge does not take and give the same slab for ever.
-            if free as usize + 1 == slab_objects(self.class) && self.free >= 2 * slab_objects(self.class) {
+            let objects = self.slab_objects;
+            if free as usize + 1 == objects && self.free >= 2 * objects {
                 self.shrink(slab);
             }
         }
@@ -305,8 +310,10 @@ impl Depot {
             frames::record(slab + within).state.store(SLAB + within, Relaxed);
         }
         let objects = slab_objects(self.class);
+        let size = SIZES[self.class] as usize;
+        let start = bytes::pointer(u64::from(slab) * PAGE_SIZE).addr();
         for object in 0..objects {
-            self.set_next_free(slab, object, object + 1);
+            set_next_free(start + object * size, ((object + 1) * size / UNIT) as u32);
         }
         frames::record(slab).count.store((objects as u32) << 16, Relaxed);
         self.slabs += 1;

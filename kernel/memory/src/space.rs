@@ -210,7 +210,7 @@ impl Flush {
             flush(&FlushRequest { scope: &self.scope, identifier: self.identifier, harts: self.harts });
         }
         core::mem::take(&mut self.frames).free();
-        self.removed.clear();
+        drop(core::mem::take(&mut self.removed));
     }
 }
 
@@ -290,6 +290,23 @@ impl Region {
             && self.end == next.start
             && self.protection == next.protection
             && self.name == next.name
+    }
+}
+
+/// How the regions lie to a range of addresses.
+struct Cut {
+    /// Indices of those that overlap it.
+    overlapping: Range<usize>,
+    /// The first of them begins before the range.
+    crosses_start: bool,
+    /// The last of them ends behind the range.
+    crosses_end: bool,
+}
+
+impl Cut {
+    /// How many pieces would lie outside if the regions were split at the ends of the range.
+    fn pieces_outside(&self) -> usize {
+        usize::from(self.crosses_start) + usize::from(self.crosses_end)
     }
 }
 
@@ -573,14 +590,27 @@ impl AddressSpace {
     /// See [`MapError`]. A range with nothing in it is no error.
     pub fn unmap(&mut self, range: Range<u64>) -> Result<Flush, MapError> {
         check(&range)?;
-        self.check_limit(self.regions_after_unmap(&range))?;
-        if self.overlapping(&range).len() == self.regions.len() && self.pieces_outside(&range) == 0 {
+        let cut = self.cut(&range);
+        if cut.pieces_outside() == 0 && cut.overlapping.len() == self.regions.len() {
             // All of them: no memory is needed to remember some.
             let removed = core::mem::take(&mut self.regions);
             return Ok(self.remove_pages(range, removed));
         }
+        if cut.overlapping.len() == 1 && cut.pieces_outside() == 1 {
+            let region = &mut self.regions[cut.overlapping.start];
+            if matches!(region.backing, Backing::Anonymous) {
+                // One end of a region, as allocators and the break do it.
+                if cut.crosses_start {
+                    region.end = range.start;
+                } else {
+                    region.start = range.end;
+                }
+                return Ok(self.remove_pages(range, Vec::new()));
+            }
+        }
+        self.check_limit(self.regions_without(&cut))?;
         let mut removed = Vec::new();
-        let inside = self.isolate(&range, &mut removed)?;
+        let inside = self.isolate(&range, cut, &mut removed)?;
         Ok(self.remove(inside, range, removed))
     }
 
@@ -603,10 +633,9 @@ impl AddressSpace {
         if next < range.end {
             return Err(MapError::NotMapped);
         }
-        self.check_limit(self.regions.len() + self.pieces_outside(&range))?;
-        self.split(range.start)?;
-        self.split(range.end)?;
-        let inside = self.overlapping(&range);
+        let cut = self.cut(&range);
+        self.check_limit(self.regions.len() + cut.pieces_outside())?;
+        let inside = self.split(&range, cut)?;
         for region in &mut self.regions[inside.clone()] {
             region.protection = protection;
         }
@@ -641,15 +670,15 @@ impl AddressSpace {
         if !region.permits(protection) {
             return Err(MapError::Forbidden);
         }
+        let cut = self.cut(&range);
+        self.check_limit(self.regions_without(&cut) + 1)?;
         let mut removed = Vec::new();
-        self.check_limit(self.regions_after_unmap(&range) + 1)?;
-        let inside = self.isolate(&range, &mut removed)?;
+        let inside = self.isolate(&range, cut, &mut removed)?;
         self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
         // Nothing below fails.
         let index = inside.start;
         let flush = self.remove(inside, range, removed);
-        self.regions.insert(index, region);
-        self.join(index.saturating_sub(1)..index + 2);
+        self.put(index, region);
         Ok((start, flush))
     }
 
@@ -688,11 +717,48 @@ impl AddressSpace {
         if fits(MAPPING_AREA.start, end) { Ok(end - length) } else { Err(MapError::NoSpace) }
     }
 
-    /// Makes sure that no region crosses the address. Changes nothing that anybody could see.
-    fn split(&mut self, address: u64) -> Result<(), MapError> {
-        let Some(index) = self.find(address).filter(|&index| self.regions[index].start < address) else {
-            return Ok(());
-        };
+    /// Inserts a region, for which there is room, or lengthens a neighbour that is like it.
+    fn put(&mut self, index: usize, region: Region) {
+        let joins_next = self.regions.get(index).is_some_and(|next| region.joins(next));
+        let previous = index.checked_sub(1).map(|index| &mut self.regions[index]);
+        match previous.filter(|previous| previous.joins(&region)) {
+            Some(previous) => {
+                previous.end = region.end;
+                if joins_next {
+                    self.join(index - 1..index + 1);
+                }
+            }
+            None if joins_next => self.regions[index].start = region.start,
+            None => self.regions.insert(index, region),
+        }
+    }
+
+    /// How the regions lie to the range.
+    fn cut(&self, range: &Range<u64>) -> Cut {
+        let first = self.first_above(range.start);
+        let rest = &self.regions[first..];
+        // Mostly there are none or one, so look at them one by one.
+        let count = rest.iter().take_while(|region| region.start < range.end).count();
+        let crosses_start = count > 0 && rest[0].start < range.start;
+        let crosses_end = count > 0 && rest[count - 1].end > range.end;
+        Cut { overlapping: first..first + count, crosses_start, crosses_end }
+    }
+
+    /// Splits the regions that cross the ends of the range, and says which regions are inside then. Changes nothing
+    /// that anybody could see.
+    fn split(&mut self, range: &Range<u64>, cut: Cut) -> Result<Range<usize>, MapError> {
+        let mut inside = cut.overlapping;
+        if cut.crosses_start {
+            self.split_region(inside.start, range.start)?;
+            inside = inside.start + 1..inside.end + 1;
+        }
+        if cut.crosses_end {
+            self.split_region(inside.end - 1, range.end)?;
+        }
+        Ok(inside)
+    }
+
+    fn split_region(&mut self, index: usize, address: u64) -> Result<(), MapError> {
         self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
         let region = &mut self.regions[index];
         let pages = ((address - region.start) / PAGE_SIZE) as usize;
@@ -713,21 +779,9 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// How many pieces of regions would lie outside of the range if the regions that cross its ends were split.
-    fn pieces_outside(&self, range: &Range<u64>) -> usize {
-        let crossed = |address| self.find(address).is_some_and(|index| self.regions[index].start < address);
-        usize::from(crossed(range.start)) + usize::from(crossed(range.end))
-    }
-
-    /// Indices of the regions that overlap the range.
-    fn overlapping(&self, range: &Range<u64>) -> Range<usize> {
-        let first = self.first_above(range.start);
-        first..first + self.regions[first..].partition_point(|region| region.start < range.end)
-    }
-
     /// How many regions there would be if the range were unmapped: each that overlaps it loses one piece.
-    fn regions_after_unmap(&self, range: &Range<u64>) -> usize {
-        self.regions.len() + self.pieces_outside(range) - self.overlapping(range).len()
+    fn regions_without(&self, cut: &Cut) -> usize {
+        self.regions.len() + cut.pieces_outside() - cut.overlapping.len()
     }
 
     /// Refuses what would leave more regions than the limit.
@@ -740,10 +794,8 @@ impl AddressSpace {
 
     /// Splits at the ends of a range, reserves memory for the regions that must outlive the flush, and says which
     /// regions are inside.
-    fn isolate(&mut self, range: &Range<u64>, removed: &mut Vec<Region>) -> Result<Range<usize>, MapError> {
-        self.split(range.start)?;
-        self.split(range.end)?;
-        let inside = self.overlapping(range);
+    fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Vec<Region>) -> Result<Range<usize>, MapError> {
+        let inside = self.split(range, cut)?;
         let shared = self.regions[inside.clone()].iter().filter(|region| region.is_shared()).count();
         removed.try_reserve_exact(shared).map_err(|_| MapError::OutOfMemory)?;
         Ok(inside)

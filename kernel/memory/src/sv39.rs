@@ -19,7 +19,8 @@
 //! The second kind is not available outside of this crate except for devices, since the compiler could not check who
 //! keeps the frame; [`crate::space`] keeps it in its list of regions.
 //!
-//! A table's record counts its entries that are not empty, so that a table is removed with its last page.
+//! A table's record counts its entries that are not empty (in the root: of the user half), so that nobody searches an
+//! empty table.
 //!
 //! # The kernel's half
 //! Root entries 256 to 511 are copies of the kernel's (KERNEL-HALF), so that a trap needs no switch of tables.
@@ -284,21 +285,26 @@ impl Unmapped {
 
 /// The kernel's 256 root entries.
 #[derive(Clone, Debug)]
+#[repr(align(8))]
 pub struct KernelHalf {
-    entries: [u64; USER_ENTRIES],
+    bytes: [u8; USER_ENTRIES * 8],
 }
 
 impl KernelHalf {
     /// The upper half of the kernel's root. The kernel must not change its root entries afterwards.
     #[must_use]
-    pub const fn new(entries: [u64; USER_ENTRIES]) -> Self {
-        Self { entries }
+    pub fn new(entries: [u64; USER_ENTRIES]) -> Self {
+        let mut bytes = [0; USER_ENTRIES * 8];
+        for (place, entry) in bytes.chunks_exact_mut(8).zip(entries) {
+            place.copy_from_slice(&entry.to_le_bytes());
+        }
+        Self { bytes }
     }
 
     /// No kernel: for tests.
     #[must_use]
     pub const fn empty() -> Self {
-        Self { entries: [0; USER_ENTRIES] }
+        Self { bytes: [0; USER_ENTRIES * 8] }
     }
 }
 
@@ -349,15 +355,22 @@ impl PageTable {
     /// # Errors
     /// [`OutOfMemory`] if there is no block for the root.
     pub fn new(kernel: &KernelHalf, size: RootSize) -> Result<Self, OutOfMemory> {
-        let root = Block::allocate_zeroed(match size {
+        let root = Block::allocate(match size {
             RootSize::Page => 0,
             RootSize::Shared => 2,
         })?;
-        let table = Self { root, tables: 0 };
-        for (entry, kernel) in table.root_entries()[USER_ENTRIES..].iter().zip(&kernel.entries) {
-            entry.store(*kernel, Relaxed);
+        let bytes = root.bytes();
+        let half = USER_ENTRIES * size_of::<u64>();
+        let parts = (bytes.slice(0..half), bytes.slice(half..2 * half), bytes.slice(2 * half..bytes.len()));
+        if let (Some(user), Some(upper), Some(rest)) = parts {
+            user.zero();
+            upper.copy_from(&kernel.bytes);
+            rest.zero();
         }
-        Ok(table)
+        if let Some(number) = number(root.physical_address()) {
+            frames::record(number.get()).count.store(0, Relaxed);
+        }
+        Ok(Self { root, tables: 0 })
     }
 
     /// The physical address of the root, for `satp` and `hgatp`.
@@ -399,11 +412,10 @@ impl PageTable {
         Some(&bottom[index(address, 0)])
     }
 
-    /// The table below the entry, made if there is none. `parent` is the table that contains the entry; `None` for
-    /// the root.
+    /// The table below the entry, made if there is none. `parent` is the table that contains the entry.
     fn table_for<'a>(
         entry: &AtomicU64,
-        parent: Option<u64>,
+        parent: u64,
         tables: &mut usize,
     ) -> Result<(&'a [AtomicU64; ENTRIES], u64), OutOfMemory> {
         let mut value = entry.load(Relaxed);
@@ -414,9 +426,7 @@ impl PageTable {
             value = pointing_at(address) | VALID;
             // Release, so that a hart that walks the new table sees its zeros.
             entry.store(value, core::sync::atomic::Ordering::Release);
-            if let Some(parent) = parent {
-                count(parent, 1);
-            }
+            count(parent, 1);
             *tables += 1;
         }
         let address = target(value);
@@ -464,9 +474,8 @@ impl PageTable {
         let mut tables = self.tables;
         let result = (|| {
             let top = &self.root_entries()[index(address, 2)];
-            let (middle, middle_address) = Self::table_for(top, None, &mut tables)?;
-            let (bottom, bottom_address) =
-                Self::table_for(&middle[index(address, 1)], Some(middle_address), &mut tables)?;
+            let (middle, middle_address) = Self::table_for(top, self.root_address(), &mut tables)?;
+            let (bottom, bottom_address) = Self::table_for(&middle[index(address, 1)], middle_address, &mut tables)?;
             let entry = &bottom[index(address, 0)];
             if entry.load(Relaxed) != 0 {
                 return Err(MapError::Occupied);
@@ -538,65 +547,63 @@ impl PageTable {
     }
 
     /// Unmaps all pages of a range of whole pages; what is not mapped, or not in the user half, is skipped.
+    ///
+    /// Tables are removed if the range covers all that they could map. Others stay, even if they are empty: whoever
+    /// unmaps a page often maps one nearby soon.
     pub fn unmap(&mut self, range: Range<u64>) -> Unmapped {
         let mut unmapped = Unmapped::default();
         let range = clip(range);
         let mut address = range.start;
-        while address < range.end {
-            let top_end = range.end.min((address / TOP + 1) * TOP);
-            let top = &self.root_entries()[index(address, 2)];
-            let top_value = top.load(Relaxed);
-            let Some(middle) = self.below(top_value) else {
-                address = top_end;
-                continue;
-            };
-            let mut tables_removed = 0;
-            while address < top_end {
-                let middle_end = top_end.min((address / MIDDLE + 1) * MIDDLE);
-                let middle_entry = &middle[index(address, 1)];
-                let middle_value = middle_entry.load(Relaxed);
-                let Some(bottom) = self.below(middle_value) else {
-                    address = middle_end;
-                    continue;
-                };
-                let present = entries(target(middle_value));
-                let mut removed = 0;
-                // Usually few entries of a table are in use, and neighbours: stop behind the last.
-                while address < middle_end && removed < present {
-                    let entry = &bottom[index(address, 0)];
-                    let value = entry.load(Relaxed);
-                    if value != 0 {
-                        entry.store(0, Relaxed);
-                        removed += 1;
-                        if value & VALID != 0 {
-                            unmapped.scope.add_page(address);
-                        }
-                        if value & OWNED != 0 {
-                            unmapped.pages += 1;
-                            unmapped.frames.push(owned(value));
-                        }
-                    }
-                    address += PAGE_SIZE;
+        while address < range.end && entries(self.root_address()) > 0 {
+            let end = range.end.min((address / TOP + 1) * TOP);
+            let entry = &self.root_entries()[index(address, 2)];
+            let value = entry.load(Relaxed);
+            if let Some(middle) = self.below(value) {
+                let mut removed = self.unmap_middle(middle, target(value), address..end, &mut unmapped);
+                if entries(target(value)) == 0 && covers(&(address..end), TOP) {
+                    entry.store(0, Relaxed);
+                    unmapped.frames.push(owned(value));
+                    removed += 1;
+                    uncount(self.root_address(), 1);
                 }
-                address = middle_end;
-                if removed > 0 && uncount(target(middle_value), removed) == 0 {
-                    middle_entry.store(0, Relaxed);
-                    unmapped.frames.push(owned(middle_value));
-                    tables_removed += 1;
-                    if uncount(target(top_value), 1) == 0 {
-                        top.store(0, Relaxed);
-                        unmapped.frames.push(owned(top_value));
-                        tables_removed += 1;
-                        address = top_end;
-                    }
+                if removed > 0 {
+                    // Harts remember tables too, and forget them only together with everything else.
+                    unmapped.scope = Scope::All;
+                    self.tables -= removed;
                 }
             }
-            if tables_removed > 0 {
-                unmapped.scope = Scope::All;
-                self.tables -= tables_removed;
-            }
+            address = end;
         }
         unmapped
+    }
+
+    /// Unmaps a range that lies under one middle table, and says how many tables were removed below it.
+    fn unmap_middle(
+        &self,
+        middle: &[AtomicU64; ENTRIES],
+        middle_address: u64,
+        range: Range<u64>,
+        unmapped: &mut Unmapped,
+    ) -> usize {
+        let mut tables_removed = 0;
+        let mut address = range.start;
+        for entry in &middle[index(range.start, 1)..=index(range.end - 1, 1)] {
+            let end = range.end.min((address / MIDDLE + 1) * MIDDLE);
+            let value = entry.load(Relaxed);
+            if let Some(bottom) = self.below(value) {
+                let left = unmap_pages(bottom, target(value), address..end, unmapped);
+                if left == 0 && covers(&(address..end), MIDDLE) {
+                    entry.store(0, Relaxed);
+                    unmapped.frames.push(owned(value));
+                    tables_removed += 1;
+                    if uncount(middle_address, 1) == 0 {
+                        break;
+                    }
+                }
+            }
+            address = end;
+        }
+        tables_removed
     }
 
     /// Changes the protection of all pages of a range of whole pages; what is not mapped is skipped.
@@ -615,6 +622,39 @@ impl PageTable {
         });
         Unmapped { scope, ..Unmapped::default() }
     }
+}
+
+/// Empties the entries of a range that lies under one bottom table, and says how many entries that has left.
+fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<u64>, unmapped: &mut Unmapped) -> u32 {
+    let present = entries(bottom_address);
+    let mut removed = 0;
+    let first = index(range.start, 0);
+    for (offset, entry) in bottom[first..=index(range.end - 1, 0)].iter().enumerate() {
+        // Usually few entries of a table are in use, and neighbours: stop behind the last.
+        if removed == present {
+            break;
+        }
+        let value = entry.load(Relaxed);
+        if value == 0 {
+            continue;
+        }
+        entry.store(0, Relaxed);
+        removed += 1;
+        if value & VALID != 0 {
+            unmapped.scope.add_page(range.start + offset as u64 * PAGE_SIZE);
+        }
+        if value & OWNED != 0 {
+            unmapped.pages += 1;
+            unmapped.frames.push(owned(value));
+        }
+    }
+    if removed == 0 { present } else { uncount(bottom_address, removed) }
+}
+
+/// Whether a range, clipped to one table of `span` bytes, is all of it that programs may use.
+fn covers(range: &Range<u64>, span: u64) -> bool {
+    let start = range.start / span * span;
+    range.start == start.max(USER.start) && range.end == start + span
 }
 
 impl PageTable {

@@ -242,11 +242,15 @@ fn frames_are_kept_until_the_flush() {
     table.map(0x5000, Leaf::Owned(frame), Protection::ReadWrite).map_err(|(error, _)| error).expect("free");
     assert_eq!(before - frames::free_frames(), 4);
     let unmapped = table.unmap(0x5000..0x6000);
-    assert_eq!(*unmapped.scope(), Scope::All);
+    assert_eq!(*unmapped.scope(), Scope::Pages(0x5000..0x6000));
     assert_eq!(before - frames::free_frames(), 4);
-    unmapped.after(|scope| {
-        assert_eq!(*scope, Scope::All);
-        assert_eq!(before - frames::free_frames(), 4);
-    });
+    unmapped.after(|_| assert_eq!(before - frames::free_frames(), 4));
+    assert_eq!(before - frames::free_frames(), 3);
+    // The tables go with all that they cover, and then harts must forget those too.
+    let unmapped = table.unmap(USER.start..0x20_0000);
+    assert_eq!(*unmapped.scope(), Scope::All);
+    unmapped.after(|_| assert_eq!(before - frames::free_frames(), 3));
+    assert_eq!(before - frames::free_frames(), 2);
+    table.unmap(USER).after(|scope| assert_eq!(*scope, Scope::All));
     assert_eq!(before - frames::free_frames(), 1);
 }
