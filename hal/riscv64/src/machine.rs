@@ -160,6 +160,7 @@ impl Machine for Riscv64 {
         }
     }
 
+    #[inline(always)]
     fn enter_user(context: &mut UserContext) -> Trap {
         trap::enter_user(context)
     }

@@ -1,7 +1,7 @@
 //! Into user mode and out again, and what happens to faults of the kernel.
 //!
-//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves the registers that a function must
-//! preserve on the hart's stack, loads the program's registers and leaves with `sret`; the next trap from user mode saves
+//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves what the compiler cannot save on the
+//! hart's stack, loads the program's registers and leaves with `sret`; the next trap from user mode saves
 //! the program's registers, restores the kernel's and returns from the same function with the cause. There is one trap
 //! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell the
 //! two apart.
@@ -52,25 +52,15 @@ global_asm!(
     r#"
     .section .text.trap, "ax"
 
-# fn enter(a0: &mut UserContext) -> a0: cause
-# Saves: ra, s0-s11, tp on the stack. Changes: all others. The kernel's sp is kept in the context.
+# enter(a0: &mut UserContext) -> a0: cause
+# Keeps s0, s1, tp and sp. Changes every other register: `visit` tells the compiler so.
     .balign 4
     .globl hal_enter_user
 hal_enter_user:
-    addi    sp, sp, -112
-    sd      ra, 104(sp)
-    sd      s0, 96(sp)
-    sd      s1, 88(sp)
-    sd      s2, 80(sp)
-    sd      s3, 72(sp)
-    sd      s4, 64(sp)
-    sd      s5, 56(sp)
-    sd      s6, 48(sp)
-    sd      s7, 40(sp)
-    sd      s8, 32(sp)
-    sd      s9, 24(sp)
-    sd      s10, 16(sp)
-    sd      s11, 8(sp)
+    addi    sp, sp, -32
+    sd      ra, 24(sp)
+    sd      s0, 16(sp)
+    sd      s1, 8(sp)
     sd      tp, 0(sp)
     sd      sp, {kernel_stack}(a0)
     csrw    sscratch, a0
@@ -97,21 +87,11 @@ hal_trap_vector:
     sd      t1, 0(a0)
     ld      sp, {kernel_stack}(a0)
     csrr    a0, scause
-    ld      ra, 104(sp)
-    ld      s0, 96(sp)
-    ld      s1, 88(sp)
-    ld      s2, 80(sp)
-    ld      s3, 72(sp)
-    ld      s4, 64(sp)
-    ld      s5, 56(sp)
-    ld      s6, 48(sp)
-    ld      s7, 40(sp)
-    ld      s8, 32(sp)
-    ld      s9, 24(sp)
-    ld      s10, 16(sp)
-    ld      s11, 8(sp)
+    ld      ra, 24(sp)
+    ld      s0, 16(sp)
+    ld      s1, 8(sp)
     ld      tp, 0(sp)
-    addi    sp, sp, 112
+    addi    sp, sp, 32
     ret
 
 # The kernel's own fault. Its stack may be what failed, so the report runs on the emergency stack.
@@ -155,7 +135,6 @@ hal_load_floating_point:
 );
 
 unsafe extern "C" {
-    fn hal_enter_user(context: *mut UserContext) -> u64;
     fn hal_trap_vector();
     fn hal_save_floating_point(registers: *mut u8);
     fn hal_load_floating_point(registers: *const u8);
@@ -184,21 +163,19 @@ mod cause {
 }
 
 /// Runs user code until something happens; see [`Machine::enter_user`](hal_api::Machine::enter_user).
-#[inline]
+///
+/// Inlined into the kernel's loop, because it is called so often: only the way of an ordinary system call is here.
+#[inline(always)]
 pub fn enter_user(context: &mut UserContext) -> Trap {
-    let area = hart::this();
     loop {
         let token = context.token();
-        if token != 0 && token == area.token.load(Relaxed) {
+        if token != 0 && token == hart::this().token.load(Relaxed) {
             // SAFETY: turns the unit on for the program whose contents are in its registers.
             unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
         }
-        // SAFETY: the function keeps the calling convention; the context is exclusively ours and stays in place until the
-        // trap; the register contract holds here.
-        let cause = unsafe { hal_enter_user(context) };
+        let cause = visit(context);
         let status = read_csr!(csr::SSTATUS);
-        let unit_was_on = status & STATUS_FS != 0;
-        if unit_was_on {
+        if status & STATUS_FS != 0 {
             leave_floating_point(context, status);
         }
         if cause == cause::USER_CALL {
@@ -208,12 +185,40 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
         if cause & cause::INTERRUPT != 0 {
             return Trap::Interrupt;
         }
-        if cause == cause::ILLEGAL_INSTRUCTION && !unit_was_on {
-            load_floating_point(context);
-            continue;
+        if let Some(reason) = unusual(context, cause, status) {
+            return reason;
         }
-        return reason(cause, read_csr!(csr::STVAL));
     }
+}
+
+/// One visit to user mode; returns the cause of the trap that ended it.
+#[inline(always)]
+fn visit(context: &mut UserContext) -> u64 {
+    let cause;
+    // SAFETY: the assembly keeps the stack pointer, `s0`, `s1` and `tp`; all else that it changes is declared, or, as `gp`
+    // and the floating-point registers, not used by kernel code. The context is exclusively ours and stays in place until
+    // the trap. The register contract holds here.
+    unsafe {
+        core::arch::asm!(
+            "call hal_enter_user",
+            inout("a0") &raw mut *context => cause,
+            out("s2") _, out("s3") _, out("s4") _, out("s5") _, out("s6") _,
+            out("s7") _, out("s8") _, out("s9") _, out("s10") _, out("s11") _,
+            clobber_abi("C"),
+        );
+    }
+    cause
+}
+
+/// Every reason but system calls and interrupts. None if the program should simply go on: it wanted the floating-point unit.
+#[cold]
+#[inline(never)]
+fn unusual(context: &mut UserContext, cause: u64, status: u64) -> Option<Trap> {
+    if cause == cause::ILLEGAL_INSTRUCTION && status & STATUS_FS == 0 {
+        load_floating_point(context);
+        return None;
+    }
+    Some(reason(cause, read_csr!(csr::STVAL)))
 }
 
 /// After a visit with the unit on: saves the contents if they changed, and turns the unit off.

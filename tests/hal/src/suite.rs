@@ -113,9 +113,13 @@ fn wait_until(mut done: impl FnMut() -> bool) -> bool {
         if Machine::now() > deadline {
             return false;
         }
+        // Sleeping and not spinning: an emulator that counts instructions runs the harts in turn, and a hart that spins keeps
+        // its turn for long.
+        Machine::set_timer(Machine::now() + platform::get().ticks(20_000));
+        Machine::wait_for_interrupt();
         let _ = poll_interrupts();
-        core::hint::spin_loop();
     }
+    Machine::set_timer(u64::MAX);
     true
 }
 
