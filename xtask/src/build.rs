@@ -134,7 +134,8 @@ impl Builder<'_> {
         let part = image.with_extension("so.part");
         std::fs::create_dir_all(self.workspace.products())?;
         let mut linker = self.toolchain.linker();
-        linker.args(["-m", "elf64lriscv", "-shared", "-Bsymbolic", "--gc-sections", "-o"]).arg(&part).arg(&library);
+        linker.args(VDSO_LINK_FLAGS).arg("--script").arg(self.workspace.root.join("scheduler/vdso/vdso.ld"));
+        linker.arg("-o").arg(&part).arg(&library);
         run_tool(linker, "linking the vDSO image")?;
         write_if_changed(&image, &std::fs::read(&part)?)?;
         let _ = std::fs::remove_file(&part);
@@ -218,6 +219,24 @@ impl Builder<'_> {
 
 /// What everything for the target is compiled with: frame pointers, so that a backtrace needs nothing else.
 const COMMON_FLAGS: [&str; 1] = ["-Cforce-frame-pointers=yes"];
+
+/// How the vDSO image is linked; the documentation of the `vdso` crate says why.
+const VDSO_LINK_FLAGS: [&str; 14] = [
+    "-m",
+    "elf64lriscv",
+    "-shared",
+    "-Bsymbolic",
+    "--gc-sections",
+    "--no-undefined",
+    "-zrodynamic",
+    "-zmax-page-size=4096",
+    "-znoexecstack",
+    "--hash-style=both",
+    "--build-id=none",
+    "-soname=cops-vdso.so.1",
+    "--strip-all",
+    "--fatal-warnings",
+];
 
 /// What C programs are compiled with: no library and no host, warnings are errors.
 const C_FLAGS: [&str; 11] = [
