@@ -14,10 +14,12 @@ pub const VERSION: u32 = 1 << 16;
 
 /// The call did what it says.
 pub const OK: i32 = 0;
-/// The cid names no coroutine of this executor.
-pub const STALE: i32 = -1;
+/// The cid names no coroutine of this executor. (Positive, so that it is the same bits in every width.)
+pub const STALE: i32 = 1;
 /// The executor has all the slots it can have.
-pub const FULL: i32 = -2;
+pub const FULL: i32 = 2;
+/// As [`STALE`], from functions whose other answers are numbers from 0.
+pub const NONE: i32 = -1;
 
 /// Names of the exported functions, in the order of the Rust binding's table.
 pub const NAMES: [&str; 19] = [
@@ -108,7 +110,7 @@ pub unsafe extern "C" fn remove_worker(executor: *const Executor, worker: u32) {
 /// As there; `executor` was initialised.
 pub unsafe extern "C" fn spawn(executor: *const Executor, header: *mut Header, hint: u32) -> u64 {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).spawn(header, hint as usize) }.unwrap_or(0)
+    unsafe { (*executor).spawn_or_0(header, hint as usize) }
 }
 
 /// See [`Executor::wake`]; gives [`OK`] or [`STALE`].
@@ -117,7 +119,7 @@ pub unsafe extern "C" fn spawn(executor: *const Executor, header: *mut Header, h
 /// `executor` was initialised.
 pub unsafe extern "C" fn wake(executor: *const Executor, cid: u64) -> i32 {
     // SAFETY: the caller's promise.
-    status(unsafe { (*executor).wake(cid) })
+    unsafe { (*executor).wake_or_1(cid) as i32 }
 }
 
 /// See [`Executor::cancel`]; gives [`OK`] or [`STALE`].
@@ -138,31 +140,31 @@ pub unsafe extern "C" fn set_priority(executor: *const Executor, cid: u64, prior
     status(unsafe { (*executor).set_priority(cid, priority.min(u8::MAX.into()) as u8) })
 }
 
-/// See [`Executor::priority`]; gives the number, or [`STALE`].
+/// See [`Executor::priority`]; gives the number, or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
 pub unsafe extern "C" fn priority(executor: *const Executor, cid: u64) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).priority(cid) }.map_or(STALE, i32::from)
+    unsafe { (*executor).priority(cid) }.map_or(NONE, i32::from)
 }
 
-/// See [`Executor::kind`]; gives the kind, or [`STALE`].
+/// See [`Executor::kind`]; gives the kind, or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
 pub unsafe extern "C" fn kind(executor: *const Executor, cid: u64) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).kind(cid) }.map_or(STALE, i32::from)
+    unsafe { (*executor).kind(cid) }.map_or(NONE, i32::from)
 }
 
-/// See [`Executor::state`]; gives the number of a [`State`](crate::State), or [`STALE`].
+/// See [`Executor::state`]; gives the number of a [`State`](crate::State), or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
 pub unsafe extern "C" fn state(executor: *const Executor, cid: u64) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).state(cid) }.map_or(STALE, |state| state as i32)
+    unsafe { (*executor).state(cid) }.map_or(NONE, |state| state as i32)
 }
 
 /// See [`Executor::current`]; gives the cid, or 0.

@@ -17,8 +17,9 @@
 
 use core::ffi::c_void;
 
+use crate::shard::{Link, Shard, add, is_linked};
 use crate::state::{self, AWAKE, CANCELLED, FREE, HELD, NOT_BLOCKED, SUSPENDED, WOKEN};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put, spin};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put};
 use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 
 /// Polls a coroutine; answers one of [`PENDING`], [`DONE`], [`YIELDED`].
@@ -30,47 +31,33 @@ pub type Finish = unsafe extern "C" fn(header: *mut Header, outcome: u32);
 
 /// Answer of a poll: wait until somebody wakes it.
 pub const PENDING: u32 = 0;
-/// Answer of a poll: it has ended.
-pub const DONE: u32 = 1;
 /// Answer of a poll: others first, then poll it again.
-pub const YIELDED: u32 = 2;
+pub const YIELDED: u32 = 1;
+/// Answer of a poll: it has ended.
+pub const DONE: u32 = 2;
 
 /// Outcome of a coroutine whose poll answered [`DONE`].
 pub const COMPLETED: u32 = 0;
 /// Outcome of a coroutine that was cancelled: its poll will not be called again.
 pub const CANCELLED_OUTCOME: u32 = 1;
 
-/// A place in a circular list.
-#[repr(C)]
-pub struct Link {
-    next: Plain<*const Link>,
-    previous: Plain<*const Link>,
-}
-
-impl Link {
-    fn unlinked() -> Link {
-        Link { next: Plain::new(core::ptr::null()), previous: Plain::new(core::ptr::null()) }
-    }
-}
-
 /// The control block of a coroutine, in memory of the caller, at a fixed address from `spawn` until `finish` is called.
-///
-/// The caller fills in `poll`, `finish`, `kind` and `priority`, the rest is the executor's.
 #[repr(C)]
 pub struct Header {
     pub(crate) link: Link,
     pub(crate) slot: Plain<*const Slot>,
     pub(crate) cid: Plain<u64>,
-    pub(crate) poll: Poll,
-    pub(crate) finish: Finish,
-    kind: u16,
-    priority: u8,
+    poll: Poll,
+    finish: Finish,
+    /// Kind and priority as the first word has them.
+    initial: u64,
 }
 
 impl Header {
     /// A control block for a coroutine that is not spawned yet.
     ///
     /// `kind` means nothing to the scheduler. A `priority` of 64 or more counts as 63.
+    #[inline]
     pub fn new(poll: Poll, finish: Finish, kind: u16, priority: u8) -> Header {
         Header {
             link: Link::unlinked(),
@@ -78,8 +65,7 @@ impl Header {
             cid: Plain::new(0),
             poll,
             finish,
-            kind,
-            priority,
+            initial: state::initial(kind, (priority as usize).min(PRIORITIES - 1)),
         }
     }
 
@@ -199,26 +185,9 @@ pub struct Counters {
     pub spins: u64,
 }
 
-/// What belongs to one worker.
-#[repr(C, align(128))]
-pub(crate) struct Shard {
-    lock: AtomicU32,
-    /// Workers that may have found this shard empty and sleep since.
-    sleepers: Plain<u32>,
-    free: Plain<*const Slot>,
-    wakes: AtomicU64,
-    spins: AtomicU64,
-    pub(crate) polls: AtomicU64,
-    pub(crate) steals: AtomicU64,
-    /// The cid that the worker polls, or 0.
-    pub(crate) current: AtomicU64,
-    pub(crate) signals: Plain<Signals>,
-}
-
 /// The executor, in memory of the caller. It must not move.
 #[repr(C, align(128))]
 pub struct Executor {
-    ready: *const [ReadyWord; SHARDS],
     pub(crate) hooks: Hooks,
     /// Shards that may hold coroutines: 0, and each that ever had a worker.
     pub(crate) shards: AtomicU32,
@@ -228,7 +197,6 @@ pub struct Executor {
     /// Always 0: what signals that are not there point to.
     zero: AtomicU64,
     shards_memory: [Shard; SHARDS],
-    lists: [[Link; PRIORITIES]; SHARDS],
     directory: [AtomicPtr<Slot>; CHUNKS],
 }
 
@@ -247,33 +215,15 @@ impl Executor {
     pub unsafe fn initialise(memory: *mut Executor, ready: *const [ReadyWord; SHARDS], hooks: Hooks) {
         // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
         unsafe {
-            put(&raw mut (*memory).ready, ready);
             put(&raw mut (*memory).hooks, hooks);
             put(&raw mut (*memory).shards, AtomicU32::new(1));
             put(&raw mut (*memory).idle, AtomicU32::new(0));
             put(&raw mut (*memory).chunks, AtomicU32::new(0));
             put(&raw mut (*memory).zero, AtomicU64::new(0));
             let zero = &raw const (*memory).zero;
+            let signals = Signals { attention: zero, completion_tail: zero, completion_head: zero };
             for index in 0..SHARDS {
-                put(
-                    (&raw mut (*memory).shards_memory).cast::<Shard>().add(index),
-                    Shard {
-                        lock: AtomicU32::new(0),
-                        sleepers: Plain::new(0),
-                        free: Plain::new(core::ptr::null()),
-                        wakes: AtomicU64::new(0),
-                        spins: AtomicU64::new(0),
-                        polls: AtomicU64::new(0),
-                        steals: AtomicU64::new(0),
-                        current: AtomicU64::new(0),
-                        signals: Plain::new(Signals { attention: zero, completion_tail: zero, completion_head: zero }),
-                    },
-                );
-            }
-            let lists = (&raw mut (*memory).lists).cast::<Link>();
-            for index in 0..SHARDS * PRIORITIES {
-                let link = lists.add(index);
-                put(link, Link { next: Plain::new(link), previous: Plain::new(link) });
+                Shard::initialise((&raw mut (*memory).shards_memory).cast::<Shard>().add(index), index, ready, signals);
             }
             let directory = (&raw mut (*memory).directory).cast::<AtomicPtr<Slot>>();
             for index in 0..CHUNKS {
@@ -317,13 +267,13 @@ impl Executor {
             place.store(slots, Ordering::Release);
         }
         let shard = self.shard_for(hint);
-        self.lock(shard);
+        shard.lock(&self.hooks);
         // SAFETY: the last slot is in the chunk and the free list is ours, as we have the lock.
         unsafe {
-            (*slots.add(SLOTS_IN_CHUNK - 1)).header.set(self.shard(shard).free.get().cast());
-            self.shard(shard).free.set(slots);
+            (*slots.add(SLOTS_IN_CHUNK - 1)).header.set(shard.free.get().cast());
+            shard.free.set(slots);
         }
-        self.unlock(shard);
+        shard.unlock();
         Ok(())
     }
 
@@ -332,25 +282,26 @@ impl Executor {
     /// # Safety
     /// The signals' words outlive the worker, and the worker does not run at the same time.
     pub unsafe fn add_worker(&self, worker: usize, signals: Signals) {
-        let worker = worker & (SHARDS - 1);
+        let shard = self.shard(worker);
         let or_zero = |word: *const AtomicU64| if word.is_null() { &raw const self.zero } else { word };
         // SAFETY: the worker does not run, so nobody reads the signals.
         unsafe {
-            self.shard(worker).signals.set(Signals {
+            shard.signals.set(Signals {
                 attention: or_zero(signals.attention),
                 completion_tail: or_zero(signals.completion_tail),
                 completion_head: or_zero(signals.completion_head),
             });
         }
-        if self.shards.fetch_or(1 << worker, Ordering::AcqRel) & 1 << worker == 0 {
+        let bit = 1 << shard.index;
+        if self.shards.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
             // A worker that goes to sleep at this moment either sees the new shard, and leaves its mark in it, or we see
             // the worker. Each side writes its own word and then reads the other's, which only fences can order.
             fence(Ordering::SeqCst);
             let idle = self.idle.load(Ordering::Relaxed);
-            self.lock(worker);
+            shard.lock(&self.hooks);
             // SAFETY: we have the lock.
-            unsafe { self.shard(worker).sleepers.set(self.shard(worker).sleepers.get() | idle) };
-            self.unlock(worker);
+            unsafe { shard.sleepers.set(shard.sleepers.get() | idle) };
+            shard.unlock();
         }
     }
 
@@ -358,10 +309,10 @@ impl Executor {
     ///
     /// The worker must not be inside `run`.
     pub fn remove_worker(&self, worker: usize) {
-        let worker = worker & (SHARDS - 1);
+        let worker = self.shard(worker).index;
         self.idle.fetch_and(!(1 << worker), Ordering::AcqRel);
         // It may have been notified of work that it will never look at, so pass that on.
-        if (0..SHARDS).any(|shard| self.ready(shard).0.load(Ordering::Relaxed) != 0) {
+        if (0..SHARDS).any(|shard| self.shard(shard).ready().load(Ordering::Relaxed) != 0) {
             self.notify_one(worker);
         }
     }
@@ -374,52 +325,90 @@ impl Executor {
     /// # Safety
     /// `header` was initialised and is not in use; it stays valid and in place until its `finish` is called; its functions
     /// may be called on any worker.
-    #[inline]
     pub unsafe fn spawn(&self, header: *mut Header, hint: usize) -> Result<u64, SpawnError> {
-        let shard = self.shard_for(hint);
-        self.lock(shard);
-        // SAFETY: we have the lock.
-        let mut slot = unsafe { self.shard(shard).free.get() };
-        if slot.is_null() {
-            slot = self.free_slot_elsewhere(shard);
-            if slot.is_null() {
-                self.unlock(shard);
-                return Err(SpawnError::NeedSlots);
-            }
+        // SAFETY: the caller's promise is the same.
+        match unsafe { self.spawn_or_0(header, hint) } {
+            0 => Err(SpawnError::NeedSlots),
+            cid => Ok(cid),
         }
+    }
+
+    // The functions that are called most come in two parts: one for the case that nothing is in the way, which needs no
+    // stack, and one for all cases, which it jumps to.
+
+    /// The cid, or 0 if slots are needed.
+    ///
+    /// # Safety
+    /// As for [`spawn`](Self::spawn).
+    #[inline(always)]
+    pub(crate) unsafe fn spawn_or_0(&self, header: *mut Header, hint: usize) -> u64 {
+        let shard = self.shard_for(hint);
+        if shard.try_lock() {
+            // SAFETY: we have the lock.
+            let slot = unsafe { shard.free.get() };
+            if !slot.is_null() {
+                // SAFETY: as above, and the caller's promise.
+                return unsafe { self.spawn_into(shard, slot, header) };
+            }
+            shard.unlock();
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.spawn_slowly(shard, header) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn spawn_slowly(&self, shard: &Shard, header: *mut Header) -> u64 {
+        shard.lock(&self.hooks);
+        // SAFETY: we have the lock.
+        let mut slot = unsafe { shard.free.get() };
+        if slot.is_null() {
+            slot = self.free_slots_of_others(shard);
+        }
+        if slot.is_null() {
+            shard.unlock();
+            return 0;
+        }
+        // SAFETY: as above, and the caller's promise.
+        unsafe { self.spawn_into(shard, slot, header) }
+    }
+
+    /// Uses the first slot of the shard's free list; unlocks.
+    ///
+    /// # Safety
+    /// The caller has the lock; `header` as for [`spawn`](Self::spawn).
+    #[inline(always)]
+    unsafe fn spawn_into(&self, shard: &Shard, slot: *const Slot, header: *mut Header) -> u64 {
         // SAFETY: the slot is free and in the free list, whose lock we have, so nobody else uses it; the caller says that
         // the header is fresh.
         unsafe {
-            self.shard(shard).free.set((*slot).header.get().cast());
+            shard.free.set((*slot).header.get().cast());
             let word = (*slot).word.load(Ordering::Relaxed);
-            let priority = ((*header).priority as usize).min(PRIORITIES - 1);
-            let cid = word & !u64::from(u32::MAX) | u64::from(state::index_of_free(word));
+            let cid = state::cid_of_free(word);
             (*slot).header.set(header.cast_const().cast());
             (*header).slot.set(slot);
             (*header).cid.set(cid);
-            (*slot).word.store(state::spawned(word, (*header).kind, priority, shard), Ordering::Release);
-            self.link(shard, priority, header);
-            self.publish(shard, priority);
-            self.unlock_and_notify(shard);
-            Ok(cid)
+            let word = state::spawned(word, (*header).initial, shard.index);
+            (*slot).word.store(word, Ordering::Release);
+            shard.link(header, word);
+            self.unlock_and_notify(shard, cid)
         }
     }
 
     /// Takes the free slots of another shard for this one, which is locked and has none; gives the first, or null.
-    #[cold]
-    #[inline(never)]
-    fn free_slot_elsewhere(&self, shard: usize) -> *const Slot {
+    fn free_slots_of_others(&self, shard: &Shard) -> *const Slot {
         let shards = self.shards.load(Ordering::Relaxed);
-        for other in 0..SHARDS {
-            if other != shard && shards & 1 << other != 0 && self.try_lock(other) {
+        for index in 0..SHARDS {
+            let other = self.shard(index);
+            if index != shard.index && shards & 1 << index != 0 && other.try_lock() {
                 // SAFETY: we have both locks. The second was only tried, so nobody waits in a circle.
                 let slots = unsafe {
-                    let slots = self.shard(other).free.get();
-                    self.shard(other).free.set(core::ptr::null());
-                    self.shard(shard).free.set(slots);
+                    let slots = other.free.get();
+                    other.free.set(core::ptr::null());
+                    shard.free.set(slots);
                     slots
                 };
-                self.unlock(other);
+                other.unlock();
                 if !slots.is_null() {
                     return slots;
                 }
@@ -434,55 +423,68 @@ impl Executor {
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
-    #[inline]
     pub fn wake(&self, cid: u64) -> Result<(), Stale> {
-        let slot = self.slot(cid)?;
-        let mut word = slot.word.load(Ordering::Relaxed);
-        loop {
-            if !state::same_generation(word, cid) {
-                return Err(Stale);
+        if self.wake_or_1(cid) == 0 { Ok(()) } else { Err(Stale) }
+    }
+
+    /// 0, or 1 if the cid is stale.
+    #[inline(always)]
+    pub(crate) fn wake_or_1(&self, cid: u64) -> u64 {
+        let Ok(slot) = self.slot(cid) else { return 1 };
+        let word = slot.word.load(Ordering::Relaxed);
+        if word & NOT_BLOCKED == 0 && state::same_generation(word, cid) {
+            let shard = self.shard(state::shard(word));
+            if shard.try_lock() {
+                if slot.word.load(Ordering::Relaxed) == word {
+                    // SAFETY: we have the lock of its shard, and it is blocked.
+                    return unsafe { self.make_ready(shard, slot, HELD) };
+                }
+                shard.unlock();
             }
-            if word & NOT_BLOCKED != 0 {
-                if word & FREE != 0 {
-                    return Err(Stale);
+        }
+        self.wake_slowly(slot, cid)
+    }
+
+    #[inline(never)]
+    fn wake_slowly(&self, slot: &Slot, cid: u64) -> u64 {
+        loop {
+            let word = slot.word.load(Ordering::Relaxed);
+            if !state::same_generation(word, cid) || word & FREE != 0 {
+                return 1;
+            }
+            if word & NOT_BLOCKED == 0 {
+                let shard = self.shard(state::shard(word));
+                shard.lock(&self.hooks);
+                if slot.word.load(Ordering::Relaxed) == word {
+                    // SAFETY: we have the lock of its shard, and it is blocked.
+                    return unsafe { self.make_ready(shard, slot, HELD) };
                 }
+                shard.unlock();
+            } else if slot
+                .word
                 // Also when WOKEN is set already: this is what hands our writes to the poll.
-                match slot.word.compare_exchange(word, word | WOKEN, Ordering::Release, Ordering::Relaxed) {
-                    Ok(_) => return Ok(()),
-                    Err(now) => word = now,
-                }
-            } else {
-                match self.make_ready(slot, word, HELD) {
-                    Ok(()) => return Ok(()),
-                    Err(now) => word = now,
-                }
+                .compare_exchange_weak(word, word | WOKEN, Ordering::Release, Ordering::Relaxed)
+                .is_ok()
+            {
+                return 0;
             }
         }
     }
 
-    /// From blocked to ready, if the word is still what it was; otherwise gives the new word.
+    /// From blocked or suspended to ready; unlocks; gives 0.
+    ///
+    /// # Safety
+    /// The caller has the lock of the coroutine's shard, and has seen under the lock that none of the flags in `add` is
+    /// set. (All who set them on such a coroutine need that lock.)
     #[inline(always)]
-    fn make_ready(&self, slot: &Slot, word: u64, add: u64) -> Result<(), u64> {
-        let shard = state::shard(word);
-        self.lock(shard);
-        match slot.word.compare_exchange(word, word | add, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => {
-                let priority = state::priority(word);
-                let wakes = &self.shard(shard).wakes;
-                wakes.store(wakes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                // SAFETY: the exchange made us its one holder, we have the lock of its shard, and the header exists until
-                // a worker takes it from the list.
-                unsafe {
-                    self.link(shard, priority, slot.header.get().cast());
-                    self.publish(shard, priority);
-                    self.unlock_and_notify(shard);
-                }
-                Ok(())
-            }
-            Err(now) => {
-                self.unlock(shard);
-                Err(now)
-            }
+    unsafe fn make_ready(&self, shard: &Shard, slot: &Slot, flags: u64) -> u64 {
+        // The priority may still change at any moment, so take it from the same operation.
+        let word = slot.word.fetch_add(flags, Ordering::AcqRel);
+        add(&shard.wakes, 1);
+        // SAFETY: the addition made us its one holder, and the header exists until a worker takes it from the list.
+        unsafe {
+            shard.link(slot.header.get().cast(), word);
+            self.unlock_and_notify(shard, 0)
         }
     }
 
@@ -493,19 +495,26 @@ impl Executor {
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn cancel(&self, cid: u64) -> Result<(), Stale> {
         let slot = self.slot(cid)?;
-        let mut word = slot.word.load(Ordering::Relaxed);
         loop {
+            let word = slot.word.load(Ordering::Relaxed);
             if !state::same_generation(word, cid) || word & FREE != 0 {
                 return Err(Stale);
             }
-            let attempt = if word & NOT_BLOCKED != 0 {
-                slot.word.compare_exchange(word, word | CANCELLED, Ordering::Release, Ordering::Relaxed).map(|_| ())
-            } else {
-                self.make_ready(slot, word, HELD | CANCELLED)
-            };
-            match attempt {
-                Ok(()) => return Ok(()),
-                Err(now) => word = now,
+            if word & NOT_BLOCKED == 0 {
+                let shard = self.shard(state::shard(word));
+                shard.lock(&self.hooks);
+                if slot.word.load(Ordering::Relaxed) == word {
+                    // SAFETY: we have the lock of its shard, and it is blocked.
+                    unsafe { self.make_ready(shard, slot, HELD | CANCELLED) };
+                    return Ok(());
+                }
+                shard.unlock();
+            } else if slot
+                .word
+                .compare_exchange_weak(word, word | CANCELLED, Ordering::Release, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Ok(());
             }
         }
     }
@@ -527,7 +536,7 @@ impl Executor {
                 return Ok(());
             }
             let new = state::with_priority(word, priority);
-            match slot.word.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed) {
+            match slot.word.compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => word = now,
             }
@@ -537,36 +546,35 @@ impl Executor {
         }
         // It was held, so it may be linked at the old priority. If it has left this shard since, or was linked since, the
         // one who did that read the new priority.
-        let shard = state::shard(word);
-        self.lock(shard);
-        self.if_linked(slot, cid, shard, |header| {
-            let now = state::priority(slot.word.load(Ordering::Relaxed));
+        let shard = self.shard(state::shard(word));
+        shard.lock(&self.hooks);
+        if let Some((header, word)) = self.linked(slot, cid, shard) {
             // SAFETY: it is linked in this shard, whose lock we have.
             unsafe {
-                self.unlink(shard, header);
-                self.link(shard, now, header);
+                shard.unlink(header);
+                shard.link(header, word);
             }
-            self.publish(shard, now);
-        });
-        self.unlock(shard);
+        }
+        shard.unlock();
         Ok(())
     }
 
-    /// Calls `then` if the coroutine is linked in a list of this shard, whose lock the caller has; says whether it is.
-    fn if_linked(&self, slot: &Slot, cid: u64, shard: usize, then: impl FnOnce(*const Header)) -> bool {
+    /// The coroutine's header, if it is linked in a list of this shard, whose lock the caller has; and its word.
+    fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header, u64)> {
         let word = slot.word.load(Ordering::Relaxed);
-        if !state::same_generation(word, cid) || word & FREE != 0 || word & AWAKE == 0 || state::shard(word) != shard {
-            return false;
+        if !state::same_generation(word, cid)
+            || word & FREE != 0
+            || word & AWAKE == 0
+            || state::shard(word) != shard.index
+        {
+            return None;
         }
         // SAFETY: invariant Alive.
         let (header, linked) = unsafe {
             let header = slot.header.get().cast::<Header>();
-            (header, !(*header).link.next.get().is_null())
+            (header, is_linked(header))
         };
-        if linked {
-            then(header);
-        }
-        linked
+        if linked { Some((header, word)) } else { None }
     }
 
     /// Where a coroutine is, at some moment during the call.
@@ -576,7 +584,7 @@ impl Executor {
     pub fn state(&self, cid: u64) -> Result<State, Stale> {
         let slot = self.slot(cid)?;
         loop {
-            let word = slot.word.load(Ordering::Acquire);
+            let word = slot.word.load(Ordering::Relaxed);
             if !state::same_generation(word, cid) || word & FREE != 0 {
                 return Err(Stale);
             }
@@ -586,16 +594,16 @@ impl Executor {
             if word & AWAKE == 0 {
                 return Ok(State::Blocked);
             }
-            let shard = state::shard(word);
-            self.lock(shard);
-            let linked = self.if_linked(slot, cid, shard, |_| ());
-            // Relaxed: it was held at the beginning; if it still is, in the same shard, it was not linked elsewhere.
-            let same = slot.word.load(Ordering::Relaxed);
-            self.unlock(shard);
+            let shard = self.shard(state::shard(word));
+            shard.lock(&self.hooks);
+            let linked = self.linked(slot, cid, shard).is_some();
+            // If it is still held and in the same shard, it was not linked in another at that moment.
+            let now = slot.word.load(Ordering::Relaxed);
+            shard.unlock();
             if linked {
                 return Ok(State::Ready);
             }
-            if state::same_generation(same, cid) && same & AWAKE != 0 && state::shard(same) == shard {
+            if state::same_generation(now, cid) && now & AWAKE != 0 && state::shard(now) == state::shard(word) {
                 return Ok(State::Running);
             }
         }
@@ -645,12 +653,12 @@ impl Executor {
     /// # Safety
     /// The caller is the worker itself, in an interruption of the poll.
     pub unsafe fn suspend(&self, worker: usize) -> Option<u64> {
-        let worker = worker & (SHARDS - 1);
         let cid = self.current(worker)?;
         let slot = self.slot(cid).ok()?;
         slot.word.fetch_add(SUSPENDED - HELD, Ordering::Release);
-        self.shard(worker).current.store(0, Ordering::Relaxed);
-        self.ready(worker).1.store(0, Ordering::Relaxed);
+        let shard = self.shard(worker);
+        shard.current.store(0, Ordering::Relaxed);
+        shard.running().store(0, Ordering::Relaxed);
         Some(cid)
     }
 
@@ -660,19 +668,21 @@ impl Executor {
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn resume(&self, cid: u64) -> Result<(), Stale> {
         let slot = self.slot(cid)?;
-        let mut word = slot.word.load(Ordering::Relaxed);
-        loop {
-            if !state::same_generation(word, cid) || word & FREE != 0 {
-                return Err(Stale);
-            }
-            if word & (SUSPENDED | HELD) != SUSPENDED {
-                return Ok(());
-            }
-            match self.make_ready(slot, word, HELD) {
-                Ok(()) => return Ok(()),
-                Err(now) => word = now,
-            }
+        let word = slot.word.load(Ordering::Relaxed);
+        let shard = self.shard(state::shard(word));
+        shard.lock(&self.hooks);
+        // Nothing but this function ends the suspension, and nobody but its own worker moves it, so one look is enough.
+        let word = slot.word.load(Ordering::Relaxed);
+        if state::same_generation(word, cid)
+            && word & (FREE | SUSPENDED | HELD) == SUSPENDED
+            && state::shard(word) == shard.index
+        {
+            // SAFETY: we have the lock of its shard, and HELD is not set.
+            unsafe { self.make_ready(shard, slot, HELD) };
+            return Ok(());
         }
+        shard.unlock();
+        if state::same_generation(word, cid) && word & FREE == 0 { Ok(()) } else { Err(Stale) }
     }
 
     // ---- what run and the functions above are made of ----
@@ -695,104 +705,53 @@ impl Executor {
         if !state::same_generation(word, cid) || word & FREE != 0 { Err(Stale) } else { Ok(word) }
     }
 
+    #[inline(always)]
+    pub(crate) fn shard(&self, index: usize) -> &Shard {
+        // The mask changes nothing, as in `Shard::list`.
+        &self.shards_memory[index & (SHARDS - 1)]
+    }
+
     /// The shard of this worker, or one that is looked at if that never had a worker.
     #[inline(always)]
-    fn shard_for(&self, hint: usize) -> usize {
+    fn shard_for(&self, hint: usize) -> &Shard {
         let hint = hint & (SHARDS - 1);
-        if self.shards.load(Ordering::Relaxed) & 1 << hint != 0 { hint } else { 0 }
+        self.shard(if self.shards.load(Ordering::Relaxed) & 1 << hint != 0 { hint } else { 0 })
     }
 
-    // The masks in these three change nothing: they let the compiler leave out its checks of the indexes, whose panics
-    // would bring writable data into the image.
-
-    #[inline(always)]
-    pub(crate) fn ready(&self, shard: usize) -> &ReadyWord {
-        // SAFETY: valid since `initialise`, as the caller promised there.
-        unsafe { &(*self.ready)[shard & (SHARDS - 1)] }
-    }
-
-    #[inline(always)]
-    pub(crate) fn shard(&self, shard: usize) -> &Shard {
-        &self.shards_memory[shard & (SHARDS - 1)]
-    }
-
-    #[inline(always)]
-    pub(crate) fn list(&self, shard: usize, priority: usize) -> *const Link {
-        &self.lists[shard & (SHARDS - 1)][priority & (PRIORITIES - 1)]
-    }
-
-    #[inline(always)]
-    pub(crate) fn try_lock(&self, shard: usize) -> bool {
-        self.shard(shard).lock.swap(1, Ordering::Acquire) == 0
-    }
-
-    #[inline(always)]
-    pub(crate) fn lock(&self, shard: usize) {
-        if !self.try_lock(shard) {
-            self.lock_slowly(shard);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn lock_slowly(&self, shard: usize) {
-        let mut spins = 0;
-        loop {
-            while self.shard(shard).lock.load(Ordering::Relaxed) != 0 {
-                spin();
-                spins += 1;
-                if spins & 0xff == 0
-                    && let Some(relax) = self.hooks.relax
-                {
-                    // SAFETY: the caller of `initialise` allowed it.
-                    unsafe { relax(self.hooks.context) };
-                }
-            }
-            if self.try_lock(shard) {
-                break;
-            }
-        }
-        let counter = &self.shard(shard).spins;
-        counter.store(counter.load(Ordering::Relaxed) + spins, Ordering::Relaxed);
-    }
-
-    #[inline(always)]
-    pub(crate) fn unlock(&self, shard: usize) {
-        self.shard(shard).lock.store(0, Ordering::Release);
-    }
-
-    /// Unlocks; and if a worker sleeps that relied on this shard being empty, wakes one.
+    /// Unlocks; and if a worker sleeps that relied on this shard being empty, wakes one. Gives `result`.
     ///
     /// # Safety
     /// The caller has the lock.
     #[inline(always)]
-    unsafe fn unlock_and_notify(&self, shard: usize) {
+    unsafe fn unlock_and_notify(&self, shard: &Shard, result: u64) -> u64 {
         // SAFETY: the lock protects it.
-        let sleepers = unsafe { self.shard(shard).sleepers.get() };
-        if sleepers != 0 {
+        if unsafe { shard.sleepers.get() } != 0 {
             // SAFETY: as above.
-            unsafe { self.unlock_with_sleepers(shard, sleepers) };
-        } else {
-            self.unlock(shard);
+            return unsafe { self.unlock_with_sleepers(shard, result) };
         }
+        shard.unlock();
+        result
     }
 
     #[cold]
     #[inline(never)]
-    unsafe fn unlock_with_sleepers(&self, shard: usize, sleepers: u32) {
+    unsafe fn unlock_with_sleepers(&self, shard: &Shard, result: u64) -> u64 {
         // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
         // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
-        let sleepers = sleepers & self.idle.load(Ordering::Relaxed);
         // SAFETY: the caller has the lock.
-        unsafe { self.shard(shard).sleepers.set(sleepers) };
-        self.unlock(shard);
+        let sleepers = unsafe {
+            let sleepers = shard.sleepers.get() & self.idle.load(Ordering::Relaxed);
+            shard.sleepers.set(sleepers);
+            sleepers
+        };
+        shard.unlock();
         if sleepers != 0 {
-            self.notify_one(shard);
+            self.notify_one(shard.index);
         }
+        result
     }
 
     /// Claims one idle worker, this one if possible, and notifies it.
-    #[cold]
     fn notify_one(&self, preferred: usize) {
         loop {
             let idle = self.idle.load(Ordering::Relaxed);
@@ -819,107 +778,6 @@ impl Executor {
         true
     }
 
-    /// Puts a header at the end of a list.
-    ///
-    /// # Safety
-    /// The caller has the shard's lock and is the header's holder; the header is in no list.
-    #[inline(always)]
-    pub(crate) unsafe fn link(&self, shard: usize, priority: usize, header: *const Header) {
-        let list = self.list(shard, priority);
-        // SAFETY: the list's links are the lock's, and so are those of the headers in it.
-        unsafe {
-            let link = header.cast::<Link>();
-            let last = (*list).previous.get();
-            (*link).next.set(list);
-            (*link).previous.set(last);
-            (*last).next.set(link);
-            (*list).previous.set(link);
-        }
-    }
-
-    /// Removes a header from the list it is in, wherever it stands there.
-    ///
-    /// # Safety
-    /// The caller has the shard's lock; the header is in one of its lists.
-    unsafe fn unlink(&self, shard: usize, header: *const Header) {
-        // SAFETY: as for `link`.
-        unsafe {
-            let link = header.cast::<Link>();
-            let (next, previous) = ((*link).next.get(), (*link).previous.get());
-            (*previous).next.set(next);
-            (*next).previous.set(previous);
-            (*link).next.set(core::ptr::null());
-            if next == previous {
-                // Only the list's own link can be both: the list is empty now, and the link's place says which it is.
-                let priority = next.offset_from(self.list(shard, 0)) as usize;
-                let ready = &self.ready(shard).0;
-                ready.store(ready.load(Ordering::Relaxed) & !(1 << priority), Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Sets a priority's bit in the shard's bitmap, whose lock the caller has.
-    #[inline(always)]
-    pub(crate) fn publish(&self, shard: usize, priority: usize) {
-        let ready = &self.ready(shard).0;
-        let bitmap = ready.load(Ordering::Relaxed);
-        let with = bitmap | 1 << priority;
-        if with != bitmap {
-            // Relaxed: a reader without the lock takes it as a hint; with the lock, the lock orders it.
-            ready.store(with, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes the first header of a list, which is not empty; says whether the list is empty now.
-    ///
-    /// # Safety
-    /// The caller has the lock of the list's shard.
-    #[inline(always)]
-    pub(crate) unsafe fn take_first(&self, list: *const Link) -> (*const Header, bool) {
-        // SAFETY: as for `link`; the list is not empty, so its next is a header's link, which stands at its beginning.
-        unsafe {
-            let link = (*list).next.get();
-            let next = (*link).next.get();
-            (*list).next.set(next);
-            (*next).previous.set(list);
-            (*link).next.set(core::ptr::null());
-            (link.cast(), next == list)
-        }
-    }
-
-    /// Whether the first coroutine of a list, which is not empty, is suspended, so that only its own worker can run it.
-    ///
-    /// # Safety
-    /// The caller has the lock of the list's shard.
-    pub(crate) unsafe fn first_is_suspended(&self, list: *const Link) -> bool {
-        // SAFETY: as above; a linked header exists.
-        unsafe {
-            let header = (*list).next.get().cast::<Header>();
-            (*(*header).slot.get()).word.load(Ordering::Relaxed) & SUSPENDED != 0
-        }
-    }
-
-    /// Frees the slot of a coroutine that has ended: from here on its cid is stale.
-    ///
-    /// # Safety
-    /// The caller is the worker that ran it, and has the lock of its own shard, which is the coroutine's.
-    #[inline(always)]
-    pub(crate) unsafe fn free_slot(&self, shard: usize, header: *const Header) {
-        // SAFETY: the header is the worker's until `finish`, the free list is the lock's.
-        unsafe {
-            let slot = (*header).slot.get();
-            let cid = (*header).cid.get();
-            let generation = ((cid >> 32) as u32).wrapping_add(1);
-            // Release: pairs with the spawner that takes the slot, through the lock, and with stale wakes.
-            (*slot).word.store(state::free(cid as u32, generation), Ordering::Release);
-            // A slot whose generations are used up is never used again, so that no cid ever means two coroutines.
-            if generation != 0 {
-                (*slot).header.set(self.shard(shard).free.get().cast());
-                self.shard(shard).free.set(slot);
-            }
-        }
-    }
-
     /// Marks the worker as idle if every shard is empty; says whether it is.
     ///
     /// The worker first sets its idle bit, then looks at each shard under its lock and leaves a mark there. Whoever makes
@@ -933,22 +791,21 @@ impl Executor {
         // With `add_worker`: we see the new shard, or it sees us.
         fence(Ordering::SeqCst);
         let shards = self.shards.load(Ordering::Relaxed);
-        for shard in 0..SHARDS {
-            if shards & 1 << shard == 0 {
+        for index in 0..SHARDS {
+            if shards & 1 << index == 0 {
                 continue;
             }
-            self.lock(shard);
-            let bitmap = self.ready(shard).0.load(Ordering::Relaxed);
+            let shard = self.shard(index);
+            shard.lock(&self.hooks);
             // What only another worker can run is nothing for us; that worker runs or was notified.
-            // SAFETY: we have the lock, and the list is not empty if its bit is set.
-            let empty = bitmap == 0
-                || shard != worker
-                    && unsafe { self.first_is_suspended(self.list(shard, bitmap.trailing_zeros() as usize)) };
+            // SAFETY: we have the lock.
+            let empty =
+                shard.ready().load(Ordering::Relaxed) == 0 || index != worker && unsafe { shard.first_is_suspended() };
             if empty {
-                // SAFETY: we have the lock.
-                unsafe { self.shard(shard).sleepers.set(self.shard(shard).sleepers.get() | bit) };
+                // SAFETY: as above.
+                unsafe { shard.sleepers.set(shard.sleepers.get() | bit) };
             }
-            self.unlock(shard);
+            shard.unlock();
             if !empty {
                 // If somebody has claimed us meanwhile, a notification comes for nothing.
                 self.idle.fetch_and(!bit, Ordering::AcqRel);
@@ -956,5 +813,27 @@ impl Executor {
             }
         }
         true
+    }
+}
+
+impl Header {
+    /// Calls the caller's poll.
+    ///
+    /// # Safety
+    /// The caller is the header's holder.
+    #[inline(always)]
+    pub(crate) unsafe fn call_poll(header: *const Header, frame: *mut c_void) -> u32 {
+        // SAFETY: whoever spawned it promised that it can be polled on any worker.
+        unsafe { ((*header).poll)(header.cast_mut(), frame) }
+    }
+
+    /// Gives the block back to the caller.
+    ///
+    /// # Safety
+    /// Its slot was freed by the caller, who holds no lock.
+    #[inline(always)]
+    pub(crate) unsafe fn call_finish(header: *const Header, outcome: u32) {
+        // SAFETY: we are its last user.
+        unsafe { ((*header).finish)(header.cast_mut(), outcome) }
     }
 }

@@ -4,11 +4,12 @@
 pub mod entry;
 mod executor;
 mod run;
+mod shard;
 mod state;
 pub mod sync;
 
 pub use executor::{
-    CANCELLED_OUTCOME, COMPLETED, Counters, DONE, Executor, Finish, Full, Header, Hooks, Link, Outcome, PENDING, Poll,
+    CANCELLED_OUTCOME, COMPLETED, Counters, DONE, Executor, Finish, Full, Header, Hooks, Outcome, PENDING, Poll,
     Signals, Slot, SpawnError, Stale, State, YIELDED,
 };
 pub use sync::ReadyWord;

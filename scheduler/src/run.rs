@@ -8,8 +8,9 @@ use core::ffi::c_void;
 
 use crate::SHARDS;
 use crate::executor::{CANCELLED_OUTCOME, COMPLETED, DONE, Executor, Header, Outcome, PENDING};
+use crate::shard::{Shard, add};
 use crate::state::{self, CANCELLED, HELD, SUSPENDED, WOKEN};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 
 /// After this many polls a worker prefers other shards to its own once, at equal priority.
 ///
@@ -17,23 +18,11 @@ use crate::sync::{AtomicU64, Ordering};
 /// worker that was removed or does not get a processor.
 const FAIRNESS_TURN: u64 = 64;
 
-/// What the loop still has to do with the coroutine it polled last.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
-    /// Nothing: it is blocked or suspended, or there was none.
-    Gone,
-    /// It goes to the end of its list.
-    Requeue,
-    /// Its slot becomes free, and `finish` is called with this outcome.
-    Finish(u32),
-}
-
 impl Executor {
     /// Polls ready coroutines, most important first, until nothing is ready or the attention word is set.
     ///
     /// # Safety
     /// No other `run` of this worker is going on, except below a suspended poll. `frame` is what the polls expect.
-    #[inline]
     pub unsafe fn run(&self, worker: usize, frame: *mut c_void) -> Outcome {
         // SAFETY: the caller's promise is the same.
         unsafe { self.run_loop::<false>(worker, frame) }
@@ -50,10 +39,8 @@ impl Executor {
 
     #[inline(always)]
     unsafe fn run_loop<const ONE: bool>(&self, worker: usize, frame: *mut c_void) -> Outcome {
-        let worker = worker & (SHARDS - 1);
-        let only_us = 1 << worker;
         let shard = self.shard(worker);
-        let published = self.ready(worker);
+        let only_us = 1 << shard.index;
         // SAFETY: `add_worker` of this worker is not going on, as its caller promised.
         let signals = unsafe { shard.signals.get() };
         // SAFETY: the caller of `add_worker` promised that they live; or they are our own zero.
@@ -63,219 +50,192 @@ impl Executor {
             self.idle.fetch_and(!only_us, Ordering::AcqRel);
         }
 
-        let mut last = Last::Gone;
+        // The coroutine that was polled last, if it is to be requeued.
         let mut header: *const Header = core::ptr::null();
         let mut polls: u64 = 0;
-        // Shards from which a steal has just failed; nothing was taken since.
-        let mut avoid: u32 = 0;
         loop {
             // Relaxed: the words only say that something is to be done; whoever does it orders itself.
             if attention.load(Ordering::Relaxed) != 0 || tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed) {
-                // SAFETY: `header` and `last` are from our last poll.
-                unsafe { self.put_back(worker, header, last) };
-                last = Last::Gone;
-                shard.current.store(0, Ordering::Relaxed);
+                // SAFETY: it is from our last poll.
+                unsafe { self.requeue(shard, header) };
+                header = core::ptr::null();
                 if attention.load(Ordering::Relaxed) != 0 {
-                    self.leave(worker, polls);
+                    shard.leave(polls);
                     return Outcome::Attention;
                 }
                 if let Some(completions) = self.hooks.completions {
                     // SAFETY: the caller of `initialise` allowed it; no lock is held.
-                    unsafe { completions(self.hooks.context, worker as u32) };
+                    unsafe { completions(self.hooks.context, shard.index as u32) };
                 }
             }
 
-            self.lock(worker);
-            let mut bitmap = published.0.load(Ordering::Relaxed);
-            let before = bitmap;
-            // SAFETY: `header` is from our last poll, its shard is ours, and we have the lock.
-            unsafe {
-                match last {
-                    Last::Gone => {}
-                    Last::Requeue => {
-                        let priority = state::priority((*(*header).slot.get()).word.load(Ordering::Relaxed));
-                        self.link(worker, priority, header);
-                        bitmap |= 1 << priority;
+            shard.lock(&self.hooks);
+            let alone = self.shards.load(Ordering::Relaxed) == only_us;
+            if !header.is_null() {
+                // SAFETY: it is from our last poll, so its shard is ours; we have the lock.
+                unsafe {
+                    if alone {
+                        header = shard.rotate(header, Header::word(header));
+                    } else {
+                        shard.link(header, Header::word(header));
+                        header = core::ptr::null();
                     }
-                    Last::Finish(_) => self.free_slot(worker, header),
                 }
             }
-            let previous = header;
-            let ours = bitmap & bitmap.wrapping_neg();
-            if self.shards.load(Ordering::Relaxed) != only_us
-                && let Some(other) = self.better_shard(worker, ours, polls, avoid)
-            {
-                published.0.store(bitmap, Ordering::Relaxed);
-                self.unlock(worker);
-                // SAFETY: no lock is held, and the header was freed above.
-                unsafe { self.call_finish(previous, last) };
-                last = Last::Gone;
-                // SAFETY: no lock is held.
-                match unsafe { self.steal(other, worker) } {
-                    Some(stolen) => header = stolen,
-                    // Somebody was faster, or is at it: look again, but elsewhere.
-                    None => {
-                        avoid |= 1 << other;
+            if header.is_null() {
+                let bitmap = shard.ready().load(Ordering::Relaxed);
+                if alone && bitmap != 0 {
+                    // SAFETY: we have the lock.
+                    header = unsafe { shard.take(bitmap) };
+                    shard.unlock();
+                } else {
+                    // SAFETY: we have the lock.
+                    header = unsafe { self.take_among(shard, polls) };
+                    if header.is_null() {
+                        if self.settle(shard.index) {
+                            shard.leave(polls);
+                            return Outcome::Idle;
+                        }
                         continue;
                     }
                 }
-            } else if bitmap == 0 {
-                published.0.store(0, Ordering::Relaxed);
-                self.unlock(worker);
-                if let Last::Finish(_) = last {
-                    // SAFETY: as above. It may have made something ready.
-                    unsafe { self.call_finish(previous, last) };
-                    last = Last::Gone;
+            } else {
+                shard.unlock();
+            }
+
+            // SAFETY: we took it from a list, so we are its holder and its block exists until we finish it.
+            unsafe {
+                if Header::word(header) & (WOKEN | CANCELLED | SUSPENDED) != 0 && !self.take_marked(shard, header) {
+                    header = core::ptr::null();
                     continue;
                 }
-                shard.current.store(0, Ordering::Relaxed);
-                published.1.store(0, Ordering::Relaxed);
-                if self.settle(worker) {
-                    self.leave(worker, polls);
-                    return Outcome::Idle;
-                }
-                avoid = 0;
-                continue;
-            } else {
-                let list = self.list(worker, ours.trailing_zeros() as usize);
-                // SAFETY: we have the lock, and the bitmap says that the list is not empty.
-                let (first, emptied) = unsafe { self.take_first(list) };
-                header = first;
-                if emptied {
-                    bitmap &= !ours;
-                }
-                if bitmap != before {
-                    published.0.store(bitmap, Ordering::Relaxed);
-                }
-                published.1.store(ours, Ordering::Relaxed);
-                self.unlock(worker);
-                // SAFETY: no lock is held, and the header was freed above.
-                unsafe { self.call_finish(previous, last) };
-            }
-
-            avoid = 0;
-            // SAFETY: we took it from a list, so we are its holder and its block exists until we finish it.
-            let slot = unsafe { &*(*header).slot.get() };
-            let word = slot.word.load(Ordering::Relaxed);
-            if word & (WOKEN | CANCELLED | SUSPENDED) != 0 {
-                // SAFETY: as above.
-                match unsafe { self.take_marked(worker, slot, header) } {
-                    None => {}
-                    Some(instead) => {
-                        last = instead;
-                        continue;
-                    }
-                }
-            }
-            // SAFETY: as above; nobody polls it, as we are its holder.
-            let answer = unsafe {
                 shard.current.store((*header).cid.get(), Ordering::Relaxed);
-                ((*header).poll)(header.cast_mut(), frame)
-            };
-            polls += 1;
-            last = if answer == PENDING {
-                // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
-                // cancellation came meanwhile, we still are.
-                if slot.word.fetch_sub(HELD, Ordering::AcqRel) & (WOKEN | CANCELLED) == 0 {
-                    Last::Gone
-                } else {
-                    Last::Requeue
+                // Nobody else polls it, as we are its holder.
+                let answer = Header::call_poll(header, frame);
+                polls += 1;
+                if answer == PENDING {
+                    // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
+                    // cancellation came meanwhile, we still are.
+                    if (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::AcqRel) & (WOKEN | CANCELLED) == 0 {
+                        header = core::ptr::null();
+                    }
+                } else if answer == DONE {
+                    self.finish(shard, header, COMPLETED);
+                    header = core::ptr::null();
                 }
-            } else if answer == DONE {
-                Last::Finish(COMPLETED)
-            } else {
-                Last::Requeue
-            };
-            if ONE {
-                // SAFETY: as above.
-                unsafe { self.put_back(worker, header, last) };
-                shard.current.store(0, Ordering::Relaxed);
-                self.leave(worker, polls);
-                return Outcome::Ran;
+                if ONE {
+                    self.requeue(shard, header);
+                    shard.leave(polls);
+                    return Outcome::Ran;
+                }
             }
         }
     }
 
-    /// What is left to do before `run` returns.
-    #[inline]
-    fn leave(&self, worker: usize, polls: u64) {
-        self.ready(worker).1.store(0, Ordering::Relaxed);
-        add(&self.shard(worker).polls, polls);
-    }
-
-    /// Does what is still to be done with the last coroutine, at once.
+    /// Links the coroutine that this worker polled last, if there is one, at once.
     ///
     /// # Safety
-    /// `header` is the coroutine that this worker polled last, and `last` what it has not done with it yet.
+    /// The header is null or held by this worker, whose shard this is.
     #[cold]
     #[inline(never)]
-    unsafe fn put_back(&self, worker: usize, header: *const Header, last: Last) {
-        if last == Last::Gone {
-            return;
+    unsafe fn requeue(&self, shard: &Shard, header: *const Header) {
+        shard.current.store(0, Ordering::Relaxed);
+        if !header.is_null() {
+            shard.lock(&self.hooks);
+            // SAFETY: the caller's promise, and we have the lock.
+            unsafe { shard.link(header, Header::word(header)) };
+            shard.unlock();
         }
-        self.lock(worker);
-        // SAFETY: it is ours and so is the lock.
-        unsafe {
-            if last == Last::Requeue {
-                let priority = state::priority((*(*header).slot.get()).word.load(Ordering::Relaxed));
-                self.link(worker, priority, header);
-                self.publish(worker, priority);
-            } else {
-                self.free_slot(worker, header);
-            }
-        }
-        self.unlock(worker);
-        // SAFETY: no lock is held.
-        unsafe { self.call_finish(header, last) };
     }
 
-    /// Gives the control block back if the coroutine has ended.
+    /// Ends a coroutine.
     ///
     /// # Safety
-    /// The slot was freed, and no lock is held.
+    /// The worker, whose shard this is, has just polled it, or taken it.
     #[inline(always)]
-    unsafe fn call_finish(&self, header: *const Header, last: Last) {
-        if let Last::Finish(outcome) = last {
-            // SAFETY: we are its last user.
-            unsafe { ((*header).finish)(header.cast_mut(), outcome) };
+    unsafe fn finish(&self, shard: &Shard, header: *const Header, outcome: u32) {
+        shard.lock(&self.hooks);
+        // SAFETY: the caller's promise; then we have the lock; then not any more.
+        unsafe {
+            shard.free_slot(header);
+            shard.unlock();
+            Header::call_finish(header, outcome);
         }
     }
 
-    /// For a coroutine that was taken with a mark in its word. `None`: poll it.
+    /// For a coroutine that was taken with a mark in its word. Says whether it is to be polled; if not, it is dealt with.
     ///
     /// # Safety
-    /// The worker has just taken it.
+    /// The worker, whose shard this is, has just taken it.
     #[cold]
     #[inline(never)]
-    unsafe fn take_marked(&self, worker: usize, slot: &crate::executor::Slot, header: *const Header) -> Option<Last> {
+    unsafe fn take_marked(&self, shard: &Shard, header: *const Header) -> bool {
+        // SAFETY: we are its holder, so its slot is there.
+        let slot = unsafe { &*(*header).slot.get() };
         let mut word = slot.word.load(Ordering::Relaxed);
         loop {
             // A suspended one keeps WOKEN: its poll has begun before the wake, so it must be polled again afterwards.
             let new = if word & SUSPENDED != 0 { word & !SUSPENDED | HELD } else { word & !WOKEN | HELD };
             // Acquire: the poll sees what the waker did before.
-            match slot.word.compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed) {
+            match slot.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => word = now,
             }
         }
         if word & SUSPENDED != 0 {
             // SAFETY: we are its holder.
-            self.shard(worker).current.store(unsafe { (*header).cid.get() }, Ordering::Relaxed);
+            shard.current.store(unsafe { (*header).cid.get() }, Ordering::Relaxed);
             if let Some(resume) = self.hooks.resume {
                 // SAFETY: the caller of `initialise` allowed it; no lock is held.
                 unsafe { resume(self.hooks.context, header.cast_mut()) };
             }
-            return Some(Last::Gone);
+            return false;
         }
         if word & CANCELLED != 0 {
-            return Some(Last::Finish(CANCELLED_OUTCOME));
+            // SAFETY: we have just taken it.
+            unsafe { self.finish(shard, header, CANCELLED_OUTCOME) };
+            return false;
         }
-        None
+        true
     }
 
-    /// Another shard that has something more important than `ours` (one bit, or 0 for nothing).
+    /// Takes the most important coroutine of all shards, the own one first at equal importance; null if there is none.
+    ///
+    /// # Safety
+    /// The worker has the lock of its shard, which is given up.
     #[inline(never)]
-    fn better_shard(&self, worker: usize, ours: u64, polls: u64, avoid: u32) -> Option<usize> {
+    unsafe fn take_among(&self, shard: &Shard, polls: u64) -> *const Header {
+        // Shards from which a steal has just failed.
+        let mut avoid = 1 << shard.index;
+        loop {
+            let bitmap = shard.ready().load(Ordering::Relaxed);
+            let bit = bitmap & bitmap.wrapping_neg();
+            let Some(other) = self.better_shard(shard.index, bit, polls, avoid) else {
+                let mut header = core::ptr::null();
+                if bit != 0 {
+                    // SAFETY: we have the lock.
+                    header = unsafe { shard.take(bitmap) };
+                } else {
+                    shard.current.store(0, Ordering::Relaxed);
+                    shard.running().store(0, Ordering::Relaxed);
+                }
+                shard.unlock();
+                return header;
+            };
+            shard.unlock();
+            // SAFETY: no lock is held.
+            let header = unsafe { self.steal(other, shard) };
+            if !header.is_null() {
+                return header;
+            }
+            // Somebody was faster, or is at it.
+            avoid |= 1 << other.index;
+            shard.lock(&self.hooks);
+        }
+    }
+
+    /// A shard that has something more important than `ours` (one bit, or 0 for nothing).
+    fn better_shard(&self, worker: usize, ours: u64, polls: u64, avoid: u32) -> Option<&Shard> {
         let shards = self.shards.load(Ordering::Relaxed) & !avoid;
         // One less turns "nothing" into the greatest number.
         let mut best = ours.wrapping_sub(1);
@@ -284,66 +244,75 @@ impl Executor {
         }
         let mut found = None;
         for step in 1..SHARDS {
-            let other = (worker + step) & (SHARDS - 1);
-            if shards & 1 << other == 0 {
+            // Each worker begins behind itself, so that they do not all go for the same one.
+            let index = (worker + step) & (SHARDS - 1);
+            if shards & 1 << index == 0 {
                 continue;
             }
-            let bitmap = self.ready(other).0.load(Ordering::Relaxed);
+            let shard = self.shard(index);
+            let bitmap = shard.ready().load(Ordering::Relaxed);
             let theirs = (bitmap & bitmap.wrapping_neg()).wrapping_sub(1);
             if theirs < best {
                 best = theirs;
-                found = Some(other);
+                found = Some(shard);
             }
         }
         found
     }
 
     /// Takes the most important coroutine of another shard, unless that is locked: its holder may have lost its processor,
-    /// and whoever waited for it would lose one too.
+    /// and whoever waited for it would lose one too. Null if there was nothing to take.
     ///
     /// # Safety
-    /// The worker holds no lock.
-    #[inline(never)]
-    unsafe fn steal(&self, from: usize, worker: usize) -> Option<*const Header> {
-        if !self.try_lock(from) {
-            return None;
+    /// The worker, whose shard is `to`, holds no lock.
+    unsafe fn steal(&self, from: &Shard, to: &Shard) -> *const Header {
+        if !from.try_lock() {
+            return core::ptr::null();
         }
-        let mut pinned = false;
-        let published = &self.ready(from).0;
-        let bitmap = published.load(Ordering::Relaxed);
-        let best = bitmap & bitmap.wrapping_neg();
-        // SAFETY: we have the lock, and look into the list only if it is not empty.
-        let taken = unsafe {
-            let list = self.list(from, best.trailing_zeros() as usize);
-            // The stack of a suspended coroutine belongs to its worker.
-            if best == 0 {
-                None
-            } else if self.first_is_suspended(list) {
-                pinned = true;
-                None
-            } else {
-                let (header, emptied) = self.take_first(list);
-                if emptied {
-                    published.store(bitmap & !best, Ordering::Relaxed);
-                }
-                // Relaxed: invariant Home is about the lock, which we have.
-                (*(*header).slot.get()).word.fetch_add(state::shard_difference(from, worker), Ordering::Relaxed);
-                Some(header)
-            }
+        let bitmap = from.ready().load(Ordering::Relaxed);
+        let bit = bitmap & bitmap.wrapping_neg();
+        if bit == 0 {
+            from.unlock();
+            return core::ptr::null();
+        }
+        // The stack of a suspended coroutine belongs to its worker.
+        // SAFETY: we have the lock, and something is ready.
+        if unsafe { from.first_is_suspended() } {
+            from.unlock();
+            self.notify_if_idle(from.index);
+            return core::ptr::null();
+        }
+        // SAFETY: we have the lock.
+        let header = unsafe {
+            let header = from.take_first(bitmap, bit);
+            // Relaxed: invariant Home is about the lock, which we have.
+            (*(*header).slot.get()).word.fetch_add(state::shard_difference(from.index, to.index), Ordering::Relaxed);
+            header
         };
-        self.unlock(from);
-        if pinned {
-            self.notify_if_idle(from);
-        }
-        if taken.is_some() {
-            add(&self.shard(worker).steals, 1);
-            self.ready(worker).1.store(best, Ordering::Relaxed);
-        }
-        taken
+        from.unlock();
+        add(&to.steals, 1);
+        to.running().store(bit, Ordering::Relaxed);
+        header
     }
 }
 
-/// Adds to a counter that only one worker writes.
-fn add(counter: &AtomicU64, value: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+impl Header {
+    /// The state of a coroutine.
+    ///
+    /// # Safety
+    /// It is held by the caller.
+    #[inline(always)]
+    unsafe fn word(header: *const Header) -> u64 {
+        // SAFETY: whoever holds it may read its block, and slots stay for ever.
+        unsafe { (*(*header).slot.get()).word.load(Ordering::Relaxed) }
+    }
+}
+
+impl Shard {
+    /// What a worker has to say when `run` returns.
+    fn leave(&self, polls: u64) {
+        self.current.store(0, Ordering::Relaxed);
+        self.running().store(0, Ordering::Relaxed);
+        add(&self.polls, polls);
+    }
 }

@@ -45,14 +45,14 @@
 //! | transition | who | how | order, and why |
 //! |---|---|---|---|
 //! | created → ready | spawner, holding a shard's lock | store | release: a waker that reads the word sees the slot's header pointer |
-//! | blocked → ready | waker, holding the lock of its shard | compare-exchange `+HELD` | acquire: sees the header that spawn or the last poll left. release: the poll to come sees what the waker did before |
+//! | blocked → ready | waker, holding the lock of its shard | fetch-add of HELD, after a look under the lock | acquire: sees the header that spawn or the last poll left. release: the poll to come sees what the waker did before |
 //! | ready, running, suspended: woken | waker | compare-exchange `+WOKEN` (also if set already) | release: as above, the poll that clears WOKEN acquires |
 //! | ready → running | worker, holding the shard's lock | unlink | the lock orders it after the link |
 //! | the same with WOKEN set | the worker that took it | fetch-and/or: `-WOKEN +HELD` | acquire: pairs with the waker's release |
 //! | running → ready (yielded) | its worker, holding its shard's lock | link | the lock |
 //! | running → blocked, or → ready if WOKEN or CANCELLED | its worker | one fetch-sub of HELD; what remains decides | release: the next worker sees what this poll wrote. acquire: if WOKEN was set, sees what its waker wrote |
 //! | running → suspended | its worker | fetch-add of SUSPENDED − HELD | release: whoever resumes it sees its stack |
-//! | suspended → ready | resumer, holding its shard's lock | compare-exchange `+HELD` | acquire and release, as for a wake |
+//! | suspended → ready | resumer, holding its shard's lock | fetch-add of HELD | acquire and release, as for a wake |
 //! | running → exited | its worker, holding its shard's lock | store of the next generation | release: a spawner that takes the slot sees its contents; every older compare-exchange fails |
 //! | priority changes | anybody | compare-exchange of the field | relaxed but for the failure case: whoever links next reads the word after, and if it is linked already, the setter goes on to move it under the lock |
 //! | cancelled | anybody | compare-exchange `+CANCELLED`, for a blocked one as wake | as wake |
@@ -88,6 +88,7 @@ pub(crate) const NOT_BLOCKED: u64 = HELD | WOKEN | CANCELLED | SUSPENDED | FREE;
 /// One of these: somebody else will link or poll it, or has done so.
 pub(crate) const AWAKE: u64 = HELD | WOKEN | CANCELLED;
 
+const GENERATION_FIELD: u64 = (u32::MAX as u64) << 32;
 const SHARD_SHIFT: u32 = 5;
 const PRIORITY_SHIFT: u32 = 8;
 const PRIORITY_FIELD: u64 = 0b11_1111 << PRIORITY_SHIFT;
@@ -104,13 +105,19 @@ pub(crate) const fn index_of_free(word: u64) -> u32 {
     word as u32 >> INDEX_SHIFT
 }
 
+/// The cid of the coroutine that takes this free slot.
+pub(crate) const fn cid_of_free(word: u64) -> u64 {
+    word & GENERATION_FIELD | index_of_free(word) as u64
+}
+
+/// Kind and priority in their places.
+pub(crate) const fn initial(kind: u16, priority: usize) -> u64 {
+    (kind as u64) << KIND_SHIFT | (priority as u64) << PRIORITY_SHIFT
+}
+
 /// The word of a coroutine that becomes ready for the first time, from the word of the free slot.
-pub(crate) const fn spawned(free: u64, kind: u16, priority: usize, shard: usize) -> u64 {
-    free & (u32::MAX as u64) << 32
-        | (kind as u64) << KIND_SHIFT
-        | (priority as u64) << PRIORITY_SHIFT
-        | (shard as u64) << SHARD_SHIFT
-        | HELD
+pub(crate) const fn spawned(free: u64, initial: u64, shard: usize) -> u64 {
+    free & GENERATION_FIELD | initial | (shard as u64) << SHARD_SHIFT | HELD
 }
 
 /// Whether a word and a cid are of the same generation.
@@ -149,7 +156,7 @@ mod tests {
 
     #[test]
     fn fields_do_not_touch_each_other() {
-        let word = spawned(free(0xab_cdef, 0x1234_5678), 0xbeef, crate::PRIORITIES - 1, crate::SHARDS - 1);
+        let word = spawned(free(0xab_cdef, 0x1234_5678), initial(0xbeef, crate::PRIORITIES - 1), crate::SHARDS - 1);
         assert_eq!(index_of_free(free(0xab_cdef, 1)), 0xab_cdef);
         assert_eq!(word >> 32, 0x1234_5678);
         assert_eq!(kind(word), 0xbeef);
@@ -158,9 +165,9 @@ mod tests {
         assert_eq!(word & NOT_BLOCKED, HELD);
         for from in 0..crate::SHARDS {
             for to in 0..crate::SHARDS {
-                let word = spawned(free(5, 0x1234_5678), 0xbeef, 3, from);
-                let moved = with_priority(word, 1).wrapping_add(shard_difference(from, to));
-                assert_eq!(moved, spawned(free(5, 0x1234_5678), 0xbeef, 1, to));
+                let word = spawned(free(5, 0x1234_5678), initial(0xbeef, 1), from);
+                let moved = with_priority(word, 0).wrapping_add(shard_difference(from, to));
+                assert_eq!(moved, spawned(free(5, 0x1234_5678), initial(0xbeef, 0), to));
             }
         }
         assert!(same_generation(word, 0x1234_5678_0000_0000));

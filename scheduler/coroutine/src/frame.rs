@@ -25,6 +25,8 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
+use scheduler::{PENDING, YIELDED};
+
 use crate::executor::Executor;
 
 /// How many executors a program can have. A kernel or process needs one; tests on the host have many.
@@ -72,8 +74,8 @@ pub(crate) fn register(executor: &'static Executor) -> Option<usize> {
 #[repr(C, align(64))]
 pub(crate) struct Frame {
     waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// Set by `yield_now` during a poll: poll again, after others.
-    yielded: UnsafeCell<u32>,
+    /// What a poll that is pending answers: PENDING, or YIELDED if `yield_now` has said so.
+    answer: UnsafeCell<u32>,
     vtable: UnsafeCell<&'static RawWakerVTable>,
 }
 
@@ -83,7 +85,7 @@ unsafe impl Sync for Frame {}
 static FRAMES: [Frame; FRAMES_LENGTH] = [const {
     Frame {
         waker: UnsafeCell::new(MaybeUninit::uninit()),
-        yielded: UnsafeCell::new(0),
+        answer: UnsafeCell::new(PENDING),
         vtable: UnsafeCell::new(&VTABLES[0]),
     }
 }; FRAMES_LENGTH];
@@ -114,7 +116,7 @@ impl Frame {
         CLAIMED.fetch_and(!(1 << index), Ordering::Release);
     }
 
-    /// Polls a future in this frame; for a pending one, says whether it yielded.
+    /// Polls a future in this frame; for a pending one, gives the scheduler's answer.
     ///
     /// # Safety
     /// The caller is the frame's worker, and polls nothing else in it. `cid` is the cid of the coroutine that is polled.
@@ -127,10 +129,10 @@ impl Frame {
         let mut context = Context::from_waker(waker);
         let answer = future.poll(&mut context);
         // SAFETY: the frame is ours; `yield_now` writes only during a poll.
-        let yielded = unsafe { self.yielded.get().replace(0) };
+        let pending = unsafe { self.answer.get().replace(PENDING) };
         match answer {
             Poll::Ready(output) => Ok(output),
-            Poll::Pending => Err(yielded),
+            Poll::Pending => Err(pending),
         }
     }
 }
@@ -167,7 +169,7 @@ impl Future for YieldNow {
             let frame = &FRAMES[offset / size_of::<Frame>()];
             // SAFETY: the reference proves that the worker of this frame is in a poll, and that this is that poll: it has
             // lent the waker to us, on this thread or to one that it waits for.
-            unsafe { frame.yielded.get().write(1) };
+            unsafe { frame.answer.get().write(YIELDED) };
         } else {
             waker.wake_by_ref();
         }

@@ -9,7 +9,7 @@ use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::ptr::NonNull;
 
-use scheduler::{COMPLETED, DONE, Header, PENDING, YIELDED};
+use scheduler::{COMPLETED, DONE, Header};
 
 use crate::frame::Frame;
 use crate::join::{After, End, Join};
@@ -36,8 +36,6 @@ union Stage<F: Future> {
     future: ManuallyDrop<F>,
     output: ManuallyDrop<F::Output>,
 }
-
-const _: () = assert!(PENDING == 0 && DONE != YIELDED);
 
 impl Block {
     /// Allocates a block; gives the future back if there is no memory.
@@ -132,8 +130,7 @@ unsafe extern "C" fn poll<F: Future>(header: *mut Header, frame: *mut c_void) ->
         let stage = (*task).stage.get();
         let future = Pin::new_unchecked(&mut *(*stage).future);
         match (*frame.cast::<Frame>()).poll((*header).cid(), future) {
-            // 0 or 1, and PENDING is 0.
-            Err(yielded) => yielded * YIELDED,
+            Err(answer) => answer,
             Ok(output) => {
                 ManuallyDrop::drop(&mut (*stage).future);
                 (*stage).output = ManuallyDrop::new(output);

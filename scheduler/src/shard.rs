@@ -1,0 +1,314 @@
+//! A shard: the ready coroutines of one worker, and the free slots that it leaves.
+//!
+//! A shard has a list for each priority, a bitmap that says which lists are not empty, and one tiny lock for both. The bitmap
+//! lies in memory of the caller, because in a process that memory is the page that the kernel reads: what is published is
+//! the ready set itself, not a copy that could be late.
+//!
+//! The lists are circular and doubly linked through the coroutines' headers, with a link of the list itself at both ends, so
+//! that linking and unlinking are four stores without a case distinction, anywhere in a list; that is what makes
+//! `set_priority` of a ready coroutine as cheap as a wake. The rejected ways: a heap or tree costs a logarithm; a
+//! lock-free queue for each priority cannot remove from the middle, and with several workers its atomic operations
+//! cost more than this lock, which is free in almost all cases because most operations of a worker are on its own shard.
+
+use core::ffi::c_void;
+
+use crate::executor::{Header, Hooks, Signals, Slot};
+use crate::state::{self, SUSPENDED};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, put, spin};
+use crate::{PRIORITIES, SHARDS};
+
+/// A place in a circular list.
+#[repr(C)]
+pub struct Link {
+    next: Plain<*const Link>,
+    previous: Plain<*const Link>,
+}
+
+impl Link {
+    pub(crate) fn unlinked() -> Link {
+        Link { next: Plain::new(core::ptr::null()), previous: Plain::new(core::ptr::null()) }
+    }
+}
+
+/// What belongs to one worker.
+#[repr(C, align(128))]
+pub(crate) struct Shard {
+    lock: AtomicU32,
+    /// Workers that may have found this shard empty and sleep since. Protected by the lock.
+    pub(crate) sleepers: Plain<u32>,
+    /// Free slots, linked through their header pointers. Protected by the lock.
+    pub(crate) free: Plain<*const Slot>,
+    /// The worker's word in the caller's ready words.
+    published: *const ReadyWord,
+    pub(crate) wakes: AtomicU64,
+    pub(crate) spins: AtomicU64,
+    pub(crate) polls: AtomicU64,
+    pub(crate) steals: AtomicU64,
+    /// The cid that the worker polls, or 0.
+    pub(crate) current: AtomicU64,
+    pub(crate) signals: Plain<Signals>,
+    pub(crate) index: usize,
+    lists: [Link; PRIORITIES],
+}
+
+impl Shard {
+    /// Makes an empty shard.
+    ///
+    /// # Safety
+    /// As for [`Executor::initialise`](crate::Executor::initialise), for this part of its memory.
+    pub(crate) unsafe fn initialise(
+        memory: *mut Shard,
+        index: usize,
+        ready: *const [ReadyWord; SHARDS],
+        signals: Signals,
+    ) {
+        // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write; there is a ready word for
+        // each shard.
+        unsafe {
+            put(&raw mut (*memory).lock, AtomicU32::new(0));
+            put(&raw mut (*memory).sleepers, Plain::new(0));
+            put(&raw mut (*memory).free, Plain::new(core::ptr::null()));
+            put(&raw mut (*memory).published, ready.cast::<ReadyWord>().add(index));
+            put(&raw mut (*memory).wakes, AtomicU64::new(0));
+            put(&raw mut (*memory).spins, AtomicU64::new(0));
+            put(&raw mut (*memory).polls, AtomicU64::new(0));
+            put(&raw mut (*memory).steals, AtomicU64::new(0));
+            put(&raw mut (*memory).current, AtomicU64::new(0));
+            put(&raw mut (*memory).signals, Plain::new(signals));
+            put(&raw mut (*memory).index, index);
+            let lists = (&raw mut (*memory).lists).cast::<Link>();
+            for priority in 0..PRIORITIES {
+                let list = lists.add(priority);
+                put(list, Link { next: Plain::new(list), previous: Plain::new(list) });
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> bool {
+        self.lock.swap(1, Ordering::Acquire) == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self, hooks: &Hooks) {
+        if !self.try_lock() {
+            self.lock_slowly(hooks);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self, hooks: &Hooks) {
+        let mut spins = 0;
+        loop {
+            while self.lock.load(Ordering::Relaxed) != 0 {
+                spin();
+                spins += 1;
+                if spins & 0xff == 0
+                    && let Some(relax) = hooks.relax
+                {
+                    // SAFETY: the caller of `initialise` allowed it.
+                    unsafe { relax(hooks.context) };
+                }
+            }
+            if self.try_lock() {
+                break;
+            }
+        }
+        add(&self.spins, spins);
+    }
+
+    #[inline(always)]
+    pub(crate) fn unlock(&self) {
+        self.lock.store(0, Ordering::Release);
+    }
+
+    /// The ready bitmap. Written only under the lock. Relaxed everywhere: whoever reads it without the lock takes it as a
+    /// hint, and with the lock, the lock orders it.
+    #[inline(always)]
+    pub(crate) fn ready(&self) -> &AtomicU64 {
+        // SAFETY: valid since `initialise`, as the caller promised there.
+        unsafe { &(*self.published).0 }
+    }
+
+    /// The running word, written only by the worker.
+    #[inline(always)]
+    pub(crate) fn running(&self) -> &AtomicU64 {
+        // SAFETY: as for `ready`.
+        unsafe { &(*self.published).1 }
+    }
+
+    #[inline(always)]
+    fn list(&self, priority: usize) -> *const Link {
+        // The mask changes nothing. It lets the compiler leave out its check of the index, whose panic would bring data that
+        // has to be relocated into the image.
+        &self.lists[priority & (PRIORITIES - 1)]
+    }
+
+    /// Puts a header at the end of the list that its word names.
+    ///
+    /// # Safety
+    /// The caller has the lock and is the header's holder; the header is in no list, and its shard is this one.
+    #[inline(always)]
+    pub(crate) unsafe fn link(&self, header: *const Header, word: u64) {
+        let priority = state::priority(word);
+        let list = self.list(priority);
+        // SAFETY: the lists' links are the lock's, and so are those of the headers in them.
+        unsafe {
+            let link = header.cast::<Link>();
+            let last = (*list).previous.get();
+            (*link).next.set(list);
+            (*link).previous.set(last);
+            (*last).next.set(link);
+            (*list).previous.set(link);
+        }
+        let bitmap = self.ready().load(Ordering::Relaxed);
+        let with = bitmap | 1 << priority;
+        if with != bitmap {
+            self.ready().store(with, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a header that has yielded at the end of its list and takes what comes next, in one.
+    ///
+    /// It is taken again itself, without a list operation, if nothing else of the same or higher importance is ready.
+    /// Gives null, and has only linked it, if something more important is.
+    ///
+    /// # Safety
+    /// As for [`link`](Self::link); the caller is this shard's worker.
+    #[inline(always)]
+    pub(crate) unsafe fn rotate(&self, header: *const Header, word: u64) -> *const Header {
+        let priority = state::priority(word);
+        let bit = 1u64 << priority;
+        let bitmap = self.ready().load(Ordering::Relaxed);
+        if bitmap & (bit - 1) != 0 {
+            // SAFETY: the caller's promise.
+            unsafe { self.link(header, word) };
+            return core::ptr::null();
+        }
+        self.running().store(bit, Ordering::Relaxed);
+        if bitmap & bit == 0 {
+            return header;
+        }
+        let list = self.list(priority);
+        // SAFETY: as for `link` and `take`; the list is not empty, and is not afterwards.
+        unsafe {
+            let link = header.cast::<Link>();
+            let last = (*list).previous.get();
+            (*link).next.set(list);
+            (*link).previous.set(last);
+            (*last).next.set(link);
+            (*list).previous.set(link);
+            let first = (*list).next.get();
+            let next = (*first).next.get();
+            (*list).next.set(next);
+            (*next).previous.set(list);
+            (*first).next.set(core::ptr::null());
+            first.cast()
+        }
+    }
+
+    /// Removes a header from the list it is in, wherever it stands there.
+    ///
+    /// # Safety
+    /// The caller has the lock; the header is in one of the lists.
+    pub(crate) unsafe fn unlink(&self, header: *const Header) {
+        // SAFETY: as for `link`.
+        unsafe {
+            let link = header.cast::<Link>();
+            let (next, previous) = ((*link).next.get(), (*link).previous.get());
+            (*previous).next.set(next);
+            (*next).previous.set(previous);
+            (*link).next.set(core::ptr::null());
+            if next == previous {
+                // Only the list's own link can be both: the list is empty now, and the link's place says which it is.
+                let priority = next.offset_from(self.list(0)) as usize;
+                let bitmap = self.ready().load(Ordering::Relaxed);
+                self.ready().store(bitmap & !(1 << priority), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes the first coroutine of the most important list, to run it: `bitmap` is the ready bitmap, not 0.
+    ///
+    /// # Safety
+    /// The caller has the lock, and is this shard's worker.
+    #[inline(always)]
+    pub(crate) unsafe fn take(&self, bitmap: u64) -> *const Header {
+        let bit = bitmap & bitmap.wrapping_neg();
+        self.running().store(bit, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.take_first(bitmap, bit) }
+    }
+
+    /// As [`take`](Self::take), for any worker; `bit` is the lowest bit of `bitmap`.
+    ///
+    /// # Safety
+    /// The caller has the lock.
+    #[inline(always)]
+    pub(crate) unsafe fn take_first(&self, bitmap: u64, bit: u64) -> *const Header {
+        let list = self.list(bit.trailing_zeros() as usize);
+        // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands at the
+        // header's beginning.
+        unsafe {
+            let link = (*list).next.get();
+            let next = (*link).next.get();
+            (*list).next.set(next);
+            (*next).previous.set(list);
+            (*link).next.set(core::ptr::null());
+            if next == list {
+                self.ready().store(bitmap & !bit, Ordering::Relaxed);
+            }
+            link.cast()
+        }
+    }
+
+    /// Whether the most important coroutine is suspended, so that only its own worker can run it.
+    ///
+    /// # Safety
+    /// The caller has the lock; something is ready.
+    pub(crate) unsafe fn first_is_suspended(&self) -> bool {
+        let list = self.list(self.ready().load(Ordering::Relaxed).trailing_zeros() as usize);
+        // SAFETY: as above; a linked header exists.
+        unsafe {
+            let header = (*list).next.get().cast::<Header>();
+            (*(*header).slot.get()).word.load(Ordering::Relaxed) & SUSPENDED != 0
+        }
+    }
+
+    /// Frees the slot of a coroutine that has ended: from here on its cid is stale.
+    ///
+    /// # Safety
+    /// The caller is the worker that ran it, and has the lock of its own shard, which is this one and the coroutine's.
+    #[inline(always)]
+    pub(crate) unsafe fn free_slot(&self, header: *const Header) {
+        // SAFETY: the header is the worker's until `finish`, the free list is the lock's.
+        unsafe {
+            let slot = (*header).slot.get();
+            let cid = (*header).cid.get();
+            let generation = ((cid >> 32) as u32).wrapping_add(1);
+            // Release: pairs with stale wakes; the spawner that takes the slot is ordered by the lock.
+            (*slot).word.store(state::free(cid as u32, generation), Ordering::Release);
+            // A slot whose generations are used up is never used again, so that no cid ever means two coroutines.
+            if generation != 0 {
+                (*slot).header.set(self.free.get().cast::<c_void>());
+                self.free.set(slot);
+            }
+        }
+    }
+}
+
+/// Whether a header is in a list.
+///
+/// # Safety
+/// The caller has the lock of its shard, or holds it.
+pub(crate) unsafe fn is_linked(header: *const Header) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { !(*header).link.next.get().is_null() }
+}
+
+/// Adds to a counter that only one worker, or the holder of a lock, writes.
+#[inline(always)]
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
+}
