@@ -13,8 +13,29 @@
 //! few of them to be useful the answer is always "flush everything on entry".
 
 use crate::MAX_HARTS;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+#[cfg(not(loom))]
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
 use spin::Mutex;
+
+/// loom's mutex with the interface of a spin lock.
+#[cfg(loom)]
+#[derive(Debug)]
+struct Mutex<T>(loom::sync::Mutex<T>);
+
+#[cfg(loom)]
+impl<T> Mutex<T> {
+    fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        self.0.lock().expect("no test panics with the lock")
+    }
+}
 
 /// Bits of an identifier in `satp` and in a [`Context`].
 const BITS: u32 = 16;
@@ -71,18 +92,39 @@ struct Slow {
     unflushed: u64,
 }
 
+impl Slow {
+    const NEW: Self = Self { next: 1, reserved: [Context(0); MAX_HARTS], unflushed: 0 };
+}
+
+/// The largest identifier of so many bits, or 0 if there are too few: every hart may hold one over from the last
+/// generation, and must find another.
+const fn largest(bits: u32) -> u16 {
+    let bits = if bits > BITS { BITS } else { bits };
+    let largest = ((1u32 << bits) - 1) as u16;
+    if largest as usize >= 2 * MAX_HARTS { largest } else { 0 }
+}
+
 impl Identifiers {
     /// Identifiers of `bits` bits; 0 if the machine has none.
+    #[cfg(not(loom))]
     #[must_use]
     pub const fn new(bits: u32) -> Self {
-        let bits = if bits > BITS { BITS } else { bits };
-        let largest = ((1u32 << bits) - 1) as u16;
         Self {
-            // Every hart may hold one over from the last generation, and must find another.
-            largest: if largest as usize >= 2 * MAX_HARTS { largest } else { 0 },
+            largest: largest(bits),
             generation: AtomicU64::new(1),
             active: [const { AtomicU64::new(0) }; MAX_HARTS],
-            slow: Mutex::new(Slow { next: 1, reserved: [Context(0); MAX_HARTS], unflushed: 0 }),
+            slow: Mutex::new(Slow::NEW),
+        }
+    }
+
+    /// loom's atomics are not made at compile time.
+    #[cfg(loom)]
+    pub fn new(bits: u32) -> Self {
+        Self {
+            largest: largest(bits),
+            generation: AtomicU64::new(1),
+            active: core::array::from_fn(|_| AtomicU64::new(0)),
+            slow: Mutex::new(Slow::NEW),
         }
     }
 
@@ -160,7 +202,49 @@ impl Identifiers {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A hart re-enters its space while another hart uses up the identifiers: wherever the new generation begins, the
+    /// two never run different spaces under one identifier.
+    #[test]
+    fn loom_a_new_generation_reserves_what_is_in_use() {
+        loom::model(|| {
+            let identifiers = Arc::new(Identifiers::new(5));
+            let mut first = Context::default();
+            let mut other = Context::default();
+            let _ = identifiers.enter(&mut first, 0);
+            let _ = identifiers.enter(&mut other, 0);
+            // All but one are used up.
+            identifiers.slow.lock().next = 31;
+            let hart = {
+                let identifiers = identifiers.clone();
+                thread::spawn(move || {
+                    // From one space to the other, as a switch without a lock if nothing intervenes.
+                    let _ = identifiers.enter(&mut first, 0);
+                    first
+                })
+            };
+            let mut spaces = [Context::default(); 2];
+            for space in &mut spaces {
+                let _ = identifiers.enter(space, 1);
+            }
+            let first = hart.join().expect("no panic");
+            let running = spaces[1];
+            assert_ne!(first.number(), running.number());
+            assert_ne!(first.number(), 0);
+            // What the generation reserved, or what hart 0 was given anew, is what hart 0 uses.
+            let mut again = first;
+            let _ = identifiers.enter(&mut again, 0);
+            assert_ne!(again.number(), running.number());
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
