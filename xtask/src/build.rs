@@ -25,6 +25,27 @@ use crate::workspace::{Package, TARGET, Workspace, write_if_changed};
 /// The package whose image is the vDSO.
 const VDSO: &str = "vdso";
 
+/// How it lies in memory.
+const VDSO_SCRIPT: &str = "scheduler/vdso/vdso.ld";
+
+/// How the vDSO image is linked; the documentation of the `vdso` crate says why.
+const VDSO_LINK_FLAGS: [&str; 14] = [
+    "-m",
+    "elf64lriscv",
+    "-shared",
+    "-Bsymbolic",
+    "--gc-sections",
+    "--no-undefined",
+    "-zrodynamic",
+    "-zmax-page-size=4096",
+    "-znoexecstack",
+    "--hash-style=both",
+    "--build-id=none",
+    "-soname=cops-vdso.so.1",
+    "--strip-all",
+    "--fatal-warnings",
+];
+
 /// The package of the kernel, and its program.
 pub const KERNEL: &str = "kernel-unix";
 
@@ -134,7 +155,7 @@ impl Builder<'_> {
         let part = image.with_extension("so.part");
         std::fs::create_dir_all(self.workspace.products())?;
         let mut linker = self.toolchain.linker();
-        linker.args(VDSO_LINK_FLAGS).arg("--script").arg(self.workspace.root.join("scheduler/vdso/vdso.ld"));
+        linker.args(VDSO_LINK_FLAGS).arg("--script").arg(self.workspace.root.join(VDSO_SCRIPT));
         linker.arg("-o").arg(&part).arg(&library);
         run_tool(linker, "linking the vDSO image")?;
         write_if_changed(&image, &std::fs::read(&part)?)?;
@@ -219,24 +240,6 @@ impl Builder<'_> {
 
 /// What everything for the target is compiled with: frame pointers, so that a backtrace needs nothing else.
 const COMMON_FLAGS: [&str; 1] = ["-Cforce-frame-pointers=yes"];
-
-/// How the vDSO image is linked; the documentation of the `vdso` crate says why.
-const VDSO_LINK_FLAGS: [&str; 14] = [
-    "-m",
-    "elf64lriscv",
-    "-shared",
-    "-Bsymbolic",
-    "--gc-sections",
-    "--no-undefined",
-    "-zrodynamic",
-    "-zmax-page-size=4096",
-    "-znoexecstack",
-    "--hash-style=both",
-    "--build-id=none",
-    "-soname=cops-vdso.so.1",
-    "--strip-all",
-    "--fatal-warnings",
-];
 
 /// What C programs are compiled with: no library and no host, warnings are errors.
 const C_FLAGS: [&str; 11] = [

@@ -1,10 +1,11 @@
 //! The demonstration: boot, ask, check every answer, show the figures.
 
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use load::{Continue, Measurement, Order, Pace, Plan, Stage};
+use load::{Continue, Measurement, Order, Pace, Plan, ProbeError, Stage};
 
 use crate::cli;
 use crate::context::{Context as Tools, Need};
@@ -163,13 +164,23 @@ fn boot(tools: &Tools, guest: &mut Guest, port: u16, harts: u8) -> Result<()> {
         line.contains(LISTENING).then_some(())
     })?;
     activity.detail("waiting for the first answer");
-    if let Err(error) = load::probe(guest::address(port), Order::MINIMUM, ANSWER_LIMIT) {
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let error = match load::probe(guest::address(port), Order::MINIMUM, left) {
+            Ok(()) => break,
+            Err(error) => error,
+        };
         guest.check()?;
-        bail!(
-            "the matrix server says that it listens, and yet its first request was not answered ({error}). \
-             The machine's serial log is {}",
-            guest.log().display()
-        );
+        if matches!(error, ProbeError::WrongAnswer) || Instant::now() >= deadline {
+            bail!(
+                "the matrix server says that it listens, and yet its first request had {error}. \
+                 The machine's serial log is {}",
+                guest.log().display()
+            );
+        }
+        // It may listen a moment later than it says.
+        thread::sleep(Duration::from_millis(100));
     }
     activity.clear();
     Ok(())
