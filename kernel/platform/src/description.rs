@@ -34,7 +34,7 @@ pub struct Damaged(pub &'static str);
 
 impl fmt::Display for Damaged {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        write!(formatter, "the device tree cannot be used: {}", self.0)
+        formatter.write_str(self.0)
     }
 }
 
@@ -633,4 +633,183 @@ fn find<'a>(root: FdtNode<'a>, mut wanted: impl FnMut(FdtNode<'a>) -> bool) -> O
         }
     });
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Eight harts, APLIC and IMSIC, 1 GiB, a command line and an initial file system, as QEMU makes it.
+    const AIA: &[u8] = include_bytes!("../fixtures/virt-aia.dtb");
+    /// Four harts, PLIC, 256 MiB, as OpenSBI passes it on.
+    const PLIC: &[u8] = include_bytes!("../fixtures/virt-plic.dtb");
+
+    fn boot(hart: u64) -> BootInformation {
+        BootInformation {
+            device_tree: &[],
+            device_tree_address: 0x8700_0000,
+            boot_hart_id: hart,
+            image: (0x8020_0000, 0x8040_0000),
+        }
+    }
+
+    fn read(hart: u64, tree: &[u8]) -> Result<Description<'_>, Damaged> {
+        Description::read(&boot(hart), tree)
+    }
+
+    #[test]
+    fn the_machine_with_message_interrupts() {
+        let found = read(5, AIA).unwrap();
+        assert_eq!(found.hart_ids, [5, 0, 1, 2, 3, 4, 6, 7]);
+        assert_eq!(found.timebase_frequency, 10_000_000);
+        assert!(found.has_timer_register);
+        assert_eq!(found.memory, [(0x8000_0000, 0xc000_0000)]);
+        assert_eq!(found.arguments, "init=/bin/x");
+        let (start, end) = found.initial_files.unwrap();
+        assert_eq!(end - start, 6);
+        let page = start & !0xfff;
+        let tree_end = 0x8700_0000 + (AIA.len() as u64).next_multiple_of(4096);
+        assert_eq!(
+            found.free_memory,
+            [(0x8000_0000, 0x8020_0000), (0x8040_0000, 0x8700_0000), (tree_end, page), (page + 0x1000, 0xc000_0000)]
+        );
+        let wire = Interrupt { source: 10, trigger: Trigger::HighLevel };
+        let device = Device { address: 0x1000_0000, length: 0x100, interrupt: Some(wire) };
+        assert_eq!(found.serial, Some(Serial { device, shift: 0 }));
+        assert_eq!(found.test_device, Some(0x10_0000));
+        assert_eq!(found.random_seed.len(), 32);
+        assert_eq!(
+            found.controller,
+            Controller::Aplic {
+                registers: (0xd00_0000, 0x8000),
+                sources: 96,
+                delivery: Delivery::Messages,
+                positions: [5, 0, 1, 2, 3, 4, 6, 7].map(Some),
+                imsic: Some(Imsic { pages: (0x2800_0000, 0x2_0000), identities: 255, guest_index_bits: 2 }),
+            }
+        );
+        assert_eq!(found.virtio.len(), 8);
+        assert_eq!(found.virtio[0].address, 0x1000_1000);
+        assert_eq!(found.virtio[7].interrupt.unwrap().source, 8);
+    }
+
+    #[test]
+    fn the_machine_with_wired_interrupts() {
+        let found = read(0, PLIC).unwrap();
+        assert_eq!(found.hart_ids, [0, 1, 2, 3]);
+        // OpenSBI has reserved its own memory.
+        assert_eq!(found.memory, [(0x8008_0000, 0x9000_0000)]);
+        assert_eq!(found.not_devices, [(0x8000_0000, 0x9000_0000)]);
+        assert_eq!(
+            found.controller,
+            Controller::Plic {
+                registers: (0xc00_0000, 0x60_0000),
+                sources: 96,
+                contexts: [Some(1), Some(3), Some(5), Some(7), None, None, None, None],
+            }
+        );
+        assert_eq!(found.initial_files, None);
+        assert_eq!(found.arguments, "");
+    }
+
+    #[test]
+    fn what_the_kernel_cannot_run_without_is_demanded() {
+        let reason = |result: Result<Description, Damaged>| result.unwrap_err().0;
+        assert!(reason(read(0, &[])).contains("flattened"));
+        assert!(reason(read(0, &AIA[..AIA.len() - 1])).contains("torn"));
+        assert!(reason(read(8, AIA)).contains("hart that booted"));
+        let elsewhere = BootInformation { image: (0x1000, 0x2000), ..boot(0) };
+        assert!(reason(Description::read(&elsewhere, AIA)).contains("kernel is not in"));
+        let mut renamed = PLIC.to_vec();
+        replace(&mut renamed, b"timebase-frequency", b"timebase-frequenzy");
+        assert!(reason(read(0, &renamed)).contains("how fast time passes"));
+        let mut renamed = PLIC.to_vec();
+        replace(&mut renamed, b"cpus", b"cpuz");
+        assert!(reason(read(0, &renamed)).contains("no processors"));
+    }
+
+    #[test]
+    fn a_machine_without_a_known_interrupt_controller_still_runs() {
+        let mut renamed = PLIC.to_vec();
+        replace(&mut renamed, b"riscv,plic0", b"riscv,plic9");
+        replace(&mut renamed, b"sifive,plic-1.0.0", b"sifive,plic-9.9.9");
+        let found = read(0, &renamed).unwrap();
+        assert_eq!(found.controller, Controller::None);
+        assert!(found.virtio.iter().all(|device| device.interrupt.is_none()));
+    }
+
+    fn replace(tree: &mut [u8], from: &[u8], to: &[u8]) {
+        assert_eq!(from.len(), to.len());
+        let at = tree.windows(from.len()).position(|window| window == from).unwrap();
+        tree[at..at + to.len()].copy_from_slice(to);
+    }
+
+    /// What must hold for everything that is not rejected.
+    fn check(found: &Description, boot: &BootInformation) {
+        let ordered = |ranges: &Ranges| {
+            ranges.iter().all(|range| range.0 < range.1 && (range.0 | range.1) % 4096 == 0)
+                && ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0)
+        };
+        assert!(ordered(&found.memory) && ordered(&found.free_memory) && ordered(&found.not_devices));
+        let inside = |range: &Range, ranges: &Ranges| ranges.iter().any(|r| r.0 <= range.0 && range.1 <= r.1);
+        assert!(found.free_memory.iter().all(|range| inside(range, &found.memory)));
+        assert!(found.memory.iter().all(|range| inside(range, &found.not_devices) && range.1 <= REACHABLE));
+        let tree = (boot.device_tree_address, boot.device_tree_address + 1);
+        for used in [Some(boot.image), Some(tree), found.initial_files].iter().flatten() {
+            assert!(found.free_memory.iter().all(|free| free.1 <= used.0 || used.1 <= free.0));
+        }
+        assert_eq!(found.hart_ids[0], boot.boot_hart_id);
+        assert!(found.timebase_frequency > 0);
+        let wires = found.virtio.iter().filter_map(|device| device.interrupt);
+        assert!(wires.into_iter().all(|interrupt| (1..=MAXIMUM_SOURCE).contains(&interrupt.source)));
+    }
+
+    fn mutated() -> impl Strategy<Value = std::vec::Vec<u8>> {
+        let change = (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xff), 0..9_u8]);
+        let word = (any::<prop::sample::Index>(), prop_oneof![0..20_u32, any::<u32>(), Just(u32::MAX)]);
+        let copy = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..64_usize);
+        (
+            any::<bool>(),
+            prop::collection::vec(change, 0..6),
+            prop::collection::vec(word, 0..6),
+            prop::collection::vec(copy, 0..3),
+            prop::option::weighted(0.1, any::<prop::sample::Index>()),
+        )
+            .prop_map(|(aia, changes, words, copies, cut)| {
+                let mut tree = if aia { AIA } else { PLIC }.to_vec();
+                for (at, value) in changes {
+                    let at = at.index(tree.len());
+                    tree[at] = value;
+                }
+                for (at, value) in words {
+                    let at = at.index(tree.len() / 4) * 4;
+                    tree[at..at + 4].copy_from_slice(&value.to_be_bytes());
+                }
+                for (from, to, length) in copies {
+                    let (from, to) = (from.index(tree.len() - length), to.index(tree.len() - length));
+                    tree.copy_within(from..from + length, to);
+                }
+                if let Some(cut) = cut {
+                    tree.truncate(cut.index(tree.len()));
+                }
+                tree
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn damaged_trees_are_rejected_or_plausible(tree in mutated()) {
+            if let Ok(found) = read(0, &tree) {
+                check(&found, &boot(0));
+            }
+        }
+
+        #[test]
+        fn bytes_that_are_no_tree_are_rejected(tree in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(read(0, &tree).is_err());
+        }
+    }
 }

@@ -18,7 +18,7 @@ pub fn main(boot: &'static BootInformation) -> ! {
     let platform = match platform::start(boot) {
         Ok(platform) => platform,
         Err(damaged) => {
-            println!("{damaged}");
+            println!("the device tree cannot be used: {damaged}");
             Machine::shutdown(Status::Failure(2))
         }
     };
