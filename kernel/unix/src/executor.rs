@@ -109,7 +109,7 @@ pub fn is_ready_above(priority: Priority) -> bool {
 /// Whether something at least as important as `priority` is ready on this hart.
 #[inline]
 pub fn is_ready_at_least(priority: Priority) -> bool {
-    ready_here() & (priority.bit() - 1 | priority.bit()) != 0
+    ready_here() & ((priority.bit() - 1) | priority.bit()) != 0
 }
 
 /// The priorities at which something is ready or runs, over all harts.

@@ -44,7 +44,7 @@ pub fn map(
     offset: usize,
 ) -> Result<usize, Errno> {
     let protection = decode_protection(bits)?;
-    if length == 0 || offset % PAGE != 0 {
+    if length == 0 || !offset.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
     let known = mapping::PRIVATE
@@ -72,7 +72,7 @@ pub fn map(
         file.require_mappable()?;
     }
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
-    if fixed && (address % PAGE != 0 || address == 0 || UserBuffer::new(address, length).is_err()) {
+    if fixed && (!address.is_multiple_of(PAGE) || address == 0 || UserBuffer::new(address, length).is_err()) {
         return Err(Errno::EINVAL);
     }
     let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
@@ -111,7 +111,7 @@ fn protect_pages(process: &Process, start: usize, length: usize, protection: Pro
 
 /// `munmap`.
 pub fn unmap(process: &Process, address: usize, length: usize) -> Result<usize, Errno> {
-    if address % PAGE != 0 || length == 0 || UserBuffer::new(address, length).is_err() {
+    if !address.is_multiple_of(PAGE) || length == 0 || UserBuffer::new(address, length).is_err() {
         return Err(Errno::EINVAL);
     }
     unmap_pages(process, address, round_up(length)?)?;
@@ -121,7 +121,7 @@ pub fn unmap(process: &Process, address: usize, length: usize) -> Result<usize, 
 /// `mprotect`.
 pub fn protect(process: &Process, address: usize, length: usize, bits: u32) -> Result<usize, Errno> {
     let protection = decode_protection(bits)?;
-    if address % PAGE != 0 {
+    if !address.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
     if length == 0 {

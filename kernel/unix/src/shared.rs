@@ -104,6 +104,12 @@ pub fn global_mapping() -> Option<(usize, Vec<SharedFrame>)> {
     COMMON.get().map(|common| (GLOBAL_PAGE_ADDRESS, alloc::vec![common.global.clone()]))
 }
 
+/// Whether a program counter lies in the scheduler's image.
+pub fn is_in_image(pc: usize) -> bool {
+    let length = COMMON.get().map_or(0, |common| common.image.len() * PAGE_SIZE);
+    pc.wrapping_sub(IMAGE_ADDRESS) < length
+}
+
 /// Where the scheduler's image goes: address, frames.
 pub fn image_mapping() -> Option<(usize, Vec<SharedFrame>)> {
     COMMON.get().map(|common| (IMAGE_ADDRESS, common.image.clone()))

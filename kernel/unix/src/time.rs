@@ -15,6 +15,9 @@ use spin::Mutex;
 /// How long a worker runs before others of the same priority get their turn.
 pub const SLICE_NS: u64 = 10_000_000;
 
+/// How much longer it may run to get out of the scheduler's image.
+pub const GRACE_NS: u64 = 20_000;
+
 static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(10_000_000);
 /// Nanoseconds in a tick if that is a whole number, else 0: then conversions need 128 bits.
 static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
@@ -122,6 +125,13 @@ fn program(ticks: u64) {
 /// Starts a slice on this hart.
 pub fn start_slice() {
     let end = Machine::now() + SLICE_TICKS.load(Ordering::Relaxed);
+    SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
+    program(end);
+}
+
+/// Gives the worker that runs on this hart a moment more.
+pub fn extend_slice() {
+    let end = Machine::now() + ticks_at_ns(GRACE_NS);
     SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
     program(end);
 }

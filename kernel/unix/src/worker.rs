@@ -31,9 +31,12 @@ use spin::Mutex;
 use crate::call::{self, Outcome};
 use crate::process::{Ending, Process};
 use crate::executor::Cid;
-use crate::{counters, executor, time};
+use crate::{counters, executor, shared, time};
 
 const NOWHERE: usize = usize::MAX;
+
+/// How often a worker may finish what it does in the scheduler's image before it gives way.
+const MAXIMUM_GRACES: u32 = 4;
 
 /// A worker of a process.
 pub struct Worker {
@@ -222,6 +225,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     // SeqCst with the load in `interrupt`: either that sees the hart and sends, or this sees that the process has ended.
     worker.hart.store(hart, Ordering::SeqCst);
     let own_priority = executor::current_priority();
+    let mut graces = 0;
     let pause = loop {
         if worker.is_to_stop() {
             break Pause::Leave;
@@ -253,7 +257,15 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             Trap::Interrupt => {
                 crate::on_interrupt();
                 if time::slice_has_ended() || executor::is_ready_at_least(own_priority) {
-                    break Pause::GiveWay;
+                    // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
+                    // a moment to come out, so that the others need not wait for it; a bounded number of times, since
+                    // anybody can jump there.
+                    if graces < MAXIMUM_GRACES && shared::is_in_image(context.pc as usize) {
+                        graces += 1;
+                        time::extend_slice();
+                    } else {
+                        break Pause::GiveWay;
+                    }
                 }
             }
             Trap::PageFault { address, access } => {
