@@ -27,7 +27,10 @@
 //!   rest on it (module [`hart`] says how); speed does.
 //! * **FLUSH-BEFORE-FREE**: a frame or table that the TLB may still know is freed only after the flush. Values that
 //!   carry such frames free them when they are told that the flush is done, and leak them (safely) when they are
-//!   dropped.
+//!   dropped. Whoever makes a table active on a hart promises (that is unsafe code elsewhere) that the closures given
+//!   to [`Flush::after`](space::Flush::after) do flush, and that the table outlives its use.
+//! * **KERNEL-RESERVE**: pages of programs are made only while more than a reserve is free
+//!   ([`frames::available_to_programs`]), so a program that takes all it can get does not make the kernel fail.
 //! * **KERNEL-HALF**: the upper half of every root is a copy of the kernel's, made when the root is made, so the
 //!   kernel's root entries never change after the first address space exists.
 #![no_std]

@@ -567,7 +567,7 @@ impl AddressSpace {
     /// Maps the registers of a device for a program that drives it; never executable.
     ///
     /// # Errors
-    /// See [`MapError`]; [`MapError::Forbidden`] if there is memory among the addresses.
+    /// See [`MapError`]; [`MapError::Forbidden`] if not all of it is permitted by [`sv39::permit_devices`].
     pub fn map_device(
         &mut self,
         placement: Placement,
@@ -845,7 +845,7 @@ impl AddressSpace {
     /// Sets where the area that `brk` grows begins (rounded up to a page): after the program's data. Once for each
     /// program.
     pub fn set_break_start(&mut self, start: u64) {
-        self.break_start = start.div_ceil(PAGE_SIZE) * PAGE_SIZE;
+        self.break_start = start.min(MAPPING_AREA.end).next_multiple_of(PAGE_SIZE);
         self.break_end = self.break_start;
     }
 

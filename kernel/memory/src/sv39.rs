@@ -37,6 +37,7 @@ use core::fmt;
 use core::num::NonZeroU32;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use spin::Once;
 
 /// Addresses that programs may use: everything in the lower half but the first page, so that null is never valid.
 pub const USER: Range<u64> = 0x1000..0x40_0000_0000;
@@ -199,16 +200,49 @@ pub enum Leaf {
     Device(DevicePage),
 }
 
-/// The physical address of a page that is not memory: proof that mapping it cannot touch anybody's frame.
+/// Where programs may be given devices: see [`permit_devices`].
+static DEVICES: Once<([(u64, u64); DEVICE_RANGES], usize)> = Once::new();
+
+/// How many ranges [`permit_devices`] takes.
+pub const DEVICE_RANGES: usize = 16;
+
+/// There are more ranges than [`DEVICE_RANGES`], there is memory among them, or ranges were given before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidDevices;
+
+/// Names the physical addresses of the device registers that programs may be given; until then, none. May be called
+/// once, after [`frames::init`]. The kernel image and the firmware must not be among them: like BOOT-MEMORY, this is a
+/// promise made at boot.
+///
+/// # Errors
+/// See [`InvalidDevices`].
+pub fn permit_devices(ranges: &[Range<u64>]) -> Result<(), InvalidDevices> {
+    let mut places = [(0, 0); DEVICE_RANGES];
+    let used = places.get_mut(..ranges.len()).ok_or(InvalidDevices)?;
+    if DEVICES.is_completed() || ranges.iter().any(frames::manages) {
+        return Err(InvalidDevices);
+    }
+    for (place, range) in used.iter_mut().zip(ranges) {
+        *place = (range.start, range.end);
+    }
+    DEVICES.call_once(|| (places, ranges.len()));
+    Ok(())
+}
+
+/// The physical address of a page of device registers: proof that mapping it cannot touch anybody's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevicePage(u64);
 
 impl DevicePage {
-    /// `None` if the address is not that of a page, is zero, or if there is memory that the frame allocator manages.
+    /// `None` if the address is not that of a page, is zero, or is not wholly inside of the ranges given to
+    /// [`permit_devices`].
     #[must_use]
     pub fn new(address: u64) -> Option<Self> {
+        let (ranges, used) = DEVICES.get()?;
+        let end = address.checked_add(PAGE_SIZE)?;
         let fits = address != 0 && address.is_multiple_of(PAGE_SIZE) && address / PAGE_SIZE <= NUMBER_MASK;
-        (fits && !frames::manages(&(address..address.saturating_add(PAGE_SIZE)))).then_some(Self(address))
+        let permitted = ranges[..*used].iter().any(|&(first, last)| first <= address && end <= last);
+        (fits && permitted).then_some(Self(address))
     }
 }
 

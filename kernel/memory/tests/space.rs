@@ -4,7 +4,7 @@ use memory::asid::{Identifiers, LocalFlush};
 use memory::space::{
     Fault, FlushRequest, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
 };
-use memory::sv39::{Access, KernelHalf, Protection, RootSize, Scope, USER};
+use memory::sv39::{Access, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
 use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, frames, pretend};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -153,10 +153,18 @@ fn shared_frames_are_never_written_against_the_owner_s_will() {
     assert_eq!(frames::free_frames(), before);
 }
 
+fn map_registers(space: &mut AddressSpace, at: u64) -> Result<(), MapError> {
+    space.map_device(Placement::Anywhere, at..at + PAGE_SIZE, Protection::ReadWrite, "device").map(|_| ())
+}
+
 #[test]
 fn devices_are_mapped_for_programs_only() {
     let _alone = alone();
     let mut space = space(Limits::DEFAULT);
+    let registers = 0x1000_0000..0x1000_2000;
+    assert_eq!(permit_devices(std::slice::from_ref(&(0x1000_0000..pretend::BASE + (8 << 20)))), Err(InvalidDevices));
+    assert_eq!(map_registers(&mut space, registers.start), Err(MapError::Forbidden));
+    assert_eq!(permit_devices(std::slice::from_ref(&registers)), Ok(()));
     let memory = Frame::allocate_zeroed().expect("there is memory").physical_address();
     let map = |space: &mut AddressSpace, at: u64, protection| {
         space.map_device(Placement::Anywhere, at..at + 2 * PAGE_SIZE, protection, "device").map(|(start, _)| start)

@@ -1,8 +1,8 @@
 //! Page tables against a map from page to frame, and against a pretend TLB that remembers everything it could.
 
 use memory::sv39::{
-    Access, DevicePage, KernelHalf, Leaf, MapError, PageTable, Protection, RootSize, Scope, Translation, USER,
-    WritableAndExecutable,
+    Access, DEVICE_RANGES, DevicePage, InvalidDevices, KernelHalf, Leaf, MapError, PageTable, Protection, RootSize,
+    Scope, Translation, USER, WritableAndExecutable, permit_devices,
 };
 use memory::{Block, Frame, PAGE_SIZE, frames, pretend};
 use proptest::prelude::*;
@@ -13,6 +13,8 @@ fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     pretend::init(64 << 20);
+    // Only the first call of the program counts.
+    let _ = permit_devices(std::slice::from_ref(&(0x1000_0000..0x2000_0000)));
     guard
 }
 
@@ -228,6 +230,10 @@ fn memory_is_no_device() {
     let frame = Frame::allocate_zeroed().expect("there is memory");
     assert_eq!(DevicePage::new(frame.physical_address()), None);
     assert_eq!(DevicePage::new(0), None);
+    assert_eq!(DevicePage::new(0x8000_0000 - PAGE_SIZE), None);
+    assert_eq!(DevicePage::new(0x2000_0000), None);
+    assert_eq!(permit_devices(&[]), Err(InvalidDevices));
+    assert_eq!(permit_devices(&vec![0..0; DEVICE_RANGES + 1]), Err(InvalidDevices));
     assert_eq!(DevicePage::new(0x1000_0001), None);
     assert_eq!(DevicePage::new(!0xfff), None);
     assert!(DevicePage::new(0x1000_0000).is_some());
