@@ -13,13 +13,13 @@ use crate::{ReadyWord, SHARDS};
 pub const VERSION: u32 = 1 << 16;
 
 /// The call did what it says.
-pub const OK: i32 = 0;
-/// The cid names no coroutine of this executor. (Positive, so that it is the same bits in every width.)
-pub const STALE: i32 = 1;
+pub const OK: isize = 0;
+/// The cid names no coroutine of this executor.
+pub const STALE: isize = 1;
 /// The executor has all the slots it can have.
-pub const FULL: i32 = 2;
+pub const FULL: isize = 2;
 /// As [`STALE`], from functions whose other answers are numbers from 0.
-pub const NONE: i32 = -1;
+pub const NONE: isize = -1;
 
 /// Names of the exported functions, in the order of the Rust binding's table.
 pub const NAMES: [&str; 19] = [
@@ -44,7 +44,7 @@ pub const NAMES: [&str; 19] = [
     "cops_counters",
 ];
 
-fn status(result: Result<(), Stale>) -> i32 {
+fn status(result: Result<(), Stale>) -> isize {
     match result {
         Ok(()) => OK,
         Err(Stale) => STALE,
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn executor_init(
 ///
 /// # Safety
 /// As there; `executor` was initialised.
-pub unsafe extern "C" fn add_slots(executor: *const Executor, page: *mut c_void, hint: u32) -> i32 {
+pub unsafe extern "C" fn add_slots(executor: *const Executor, page: *mut c_void, hint: u32) -> isize {
     // SAFETY: the caller's promise.
     match unsafe { (*executor).add_slots(page, hint as usize) } {
         Ok(()) => OK,
@@ -117,16 +117,16 @@ pub unsafe extern "C" fn spawn(executor: *const Executor, header: *mut Header, h
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn wake(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn wake(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).wake_or_1(cid) as i32 }
+    unsafe { (*executor).wake_or_1(cid) }
 }
 
 /// See [`Executor::cancel`]; gives [`OK`] or [`STALE`].
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn cancel(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cancel(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
     status(unsafe { (*executor).cancel(cid) })
 }
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn cancel(executor: *const Executor, cid: u64) -> i32 {
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn set_priority(executor: *const Executor, cid: u64, priority: u32) -> i32 {
+pub unsafe extern "C" fn set_priority(executor: *const Executor, cid: u64, priority: u32) -> isize {
     // SAFETY: the caller's promise.
     status(unsafe { (*executor).set_priority(cid, priority.min(u8::MAX.into()) as u8) })
 }
@@ -144,27 +144,27 @@ pub unsafe extern "C" fn set_priority(executor: *const Executor, cid: u64, prior
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn priority(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn priority(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).priority(cid) }.map_or(NONE, i32::from)
+    unsafe { (*executor).priority(cid) }.map_or(NONE, |number| number as isize)
 }
 
 /// See [`Executor::kind`]; gives the kind, or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn kind(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn kind(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).kind(cid) }.map_or(NONE, i32::from)
+    unsafe { (*executor).kind(cid) }.map_or(NONE, |kind| kind as isize)
 }
 
 /// See [`Executor::state`]; gives the number of a [`State`](crate::State), or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn state(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn state(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { (*executor).state(cid) }.map_or(NONE, |state| state as i32)
+    unsafe { (*executor).state(cid) }.map_or(NONE, |state| state as isize)
 }
 
 /// See [`Executor::current`]; gives the cid, or 0.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn suspend(executor: *const Executor, worker: u32) -> u64 
 ///
 /// # Safety
 /// `executor` was initialised.
-pub unsafe extern "C" fn resume(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn resume(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
     status(unsafe { (*executor).resume(cid) })
 }

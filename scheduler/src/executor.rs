@@ -188,15 +188,14 @@ pub struct Counters {
 /// The executor, in memory of the caller. It must not move.
 #[repr(C, align(128))]
 pub struct Executor {
+    // First, so that a shard's address is cheap to compute.
+    shards_memory: [Shard; SHARDS],
     pub(crate) hooks: Hooks,
-    /// Shards that may hold coroutines: 0, and each that ever had a worker.
-    pub(crate) shards: AtomicU32,
     /// Workers that found nothing and returned.
     pub(crate) idle: AtomicU32,
     chunks: AtomicU32,
     /// Always 0: what signals that are not there point to.
     zero: AtomicU64,
-    shards_memory: [Shard; SHARDS],
     directory: [AtomicPtr<Slot>; CHUNKS],
 }
 
@@ -216,7 +215,6 @@ impl Executor {
         // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
         unsafe {
             put(&raw mut (*memory).hooks, hooks);
-            put(&raw mut (*memory).shards, AtomicU32::new(1));
             put(&raw mut (*memory).idle, AtomicU32::new(0));
             put(&raw mut (*memory).chunks, AtomicU32::new(0));
             put(&raw mut (*memory).zero, AtomicU64::new(0));
@@ -293,7 +291,12 @@ impl Executor {
             });
         }
         let bit = 1 << shard.index;
-        if self.shards.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+        if shard.open.swap(1, Ordering::AcqRel) == 0 {
+            for index in 0..SHARDS {
+                if index != shard.index {
+                    self.shard(index).others.fetch_or(bit, Ordering::AcqRel);
+                }
+            }
             // A worker that goes to sleep at this moment either sees the new shard, and leaves its mark in it, or we see
             // the worker. Each side writes its own word and then reads the other's, which only fences can order.
             fence(Ordering::SeqCst);
@@ -397,10 +400,10 @@ impl Executor {
 
     /// Takes the free slots of another shard for this one, which is locked and has none; gives the first, or null.
     fn free_slots_of_others(&self, shard: &Shard) -> *const Slot {
-        let shards = self.shards.load(Ordering::Relaxed);
+        let others = shard.others.load(Ordering::Relaxed);
         for index in 0..SHARDS {
             let other = self.shard(index);
-            if index != shard.index && shards & 1 << index != 0 && other.try_lock() {
+            if others & 1 << index != 0 && other.try_lock() {
                 // SAFETY: we have both locks. The second was only tried, so nobody waits in a circle.
                 let slots = unsafe {
                     let slots = other.free.get();
@@ -429,7 +432,7 @@ impl Executor {
 
     /// 0, or 1 if the cid is stale.
     #[inline(always)]
-    pub(crate) fn wake_or_1(&self, cid: u64) -> u64 {
+    pub(crate) fn wake_or_1(&self, cid: u64) -> isize {
         let Ok(slot) = self.slot(cid) else { return 1 };
         let word = slot.word.load(Ordering::Relaxed);
         if word & NOT_BLOCKED == 0 && state::same_generation(word, cid) {
@@ -446,7 +449,7 @@ impl Executor {
     }
 
     #[inline(never)]
-    fn wake_slowly(&self, slot: &Slot, cid: u64) -> u64 {
+    fn wake_slowly(&self, slot: &Slot, cid: u64) -> isize {
         loop {
             let word = slot.word.load(Ordering::Relaxed);
             if !state::same_generation(word, cid) || word & FREE != 0 {
@@ -477,7 +480,7 @@ impl Executor {
     /// The caller has the lock of the coroutine's shard, and has seen under the lock that none of the flags in `add` is
     /// set. (All who set them on such a coroutine need that lock.)
     #[inline(always)]
-    unsafe fn make_ready(&self, shard: &Shard, slot: &Slot, flags: u64) -> u64 {
+    unsafe fn make_ready(&self, shard: &Shard, slot: &Slot, flags: u64) -> isize {
         // The priority may still change at any moment, so take it from the same operation.
         let word = slot.word.fetch_add(flags, Ordering::AcqRel);
         add(&shard.wakes, 1);
@@ -689,15 +692,15 @@ impl Executor {
 
     #[inline(always)]
     fn slot(&self, cid: u64) -> Result<&Slot, Stale> {
-        let index = cid as u32 as usize;
-        let Some(chunk) = self.directory.get(index / SLOTS_IN_CHUNK) else { return Err(Stale) };
+        let index = cid as u32;
+        let Some(chunk) = self.directory.get((index / SLOTS_IN_CHUNK as u32) as usize) else { return Err(Stale) };
         // Acquire: pairs with `add_slots`, for cids that did not come from a spawn.
         let chunk = chunk.load(Ordering::Acquire);
         if chunk.is_null() {
             return Err(Stale);
         }
         // SAFETY: a chunk has that many slots and stays for as long as the executor.
-        Ok(unsafe { &*chunk.add(index % SLOTS_IN_CHUNK) })
+        Ok(unsafe { &*chunk.add(cid as usize % SLOTS_IN_CHUNK) })
     }
 
     fn word(&self, cid: u64) -> Result<u64, Stale> {
@@ -714,8 +717,8 @@ impl Executor {
     /// The shard of this worker, or one that is looked at if that never had a worker.
     #[inline(always)]
     fn shard_for(&self, hint: usize) -> &Shard {
-        let hint = hint & (SHARDS - 1);
-        self.shard(if self.shards.load(Ordering::Relaxed) & 1 << hint != 0 { hint } else { 0 })
+        let shard = self.shard(hint);
+        if shard.open.load(Ordering::Relaxed) != 0 { shard } else { self.shard(0) }
     }
 
     /// Unlocks; and if a worker sleeps that relied on this shard being empty, wakes one. Gives `result`.
@@ -723,7 +726,7 @@ impl Executor {
     /// # Safety
     /// The caller has the lock.
     #[inline(always)]
-    unsafe fn unlock_and_notify(&self, shard: &Shard, result: u64) -> u64 {
+    unsafe fn unlock_and_notify<T>(&self, shard: &Shard, result: T) -> T {
         // SAFETY: the lock protects it.
         if unsafe { shard.sleepers.get() } != 0 {
             // SAFETY: as above.
@@ -735,7 +738,7 @@ impl Executor {
 
     #[cold]
     #[inline(never)]
-    unsafe fn unlock_with_sleepers(&self, shard: &Shard, result: u64) -> u64 {
+    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, result: T) -> T {
         // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
         // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
         // SAFETY: the caller has the lock.
@@ -748,7 +751,8 @@ impl Executor {
         if sleepers != 0 {
             self.notify_one(shard.index);
         }
-        result
+        // If the compiler knew that the result is the argument, callers would need it back after the call, and a stack.
+        core::hint::black_box(result)
     }
 
     /// Claims one idle worker, this one if possible, and notifies it.
@@ -790,7 +794,7 @@ impl Executor {
         self.idle.fetch_or(bit, Ordering::AcqRel);
         // With `add_worker`: we see the new shard, or it sees us.
         fence(Ordering::SeqCst);
-        let shards = self.shards.load(Ordering::Relaxed);
+        let shards = self.shard(worker).others.load(Ordering::Relaxed) | bit;
         for index in 0..SHARDS {
             if shards & 1 << index == 0 {
                 continue;

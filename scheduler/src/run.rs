@@ -40,14 +40,14 @@ impl Executor {
     #[inline(always)]
     unsafe fn run_loop<const ONE: bool>(&self, worker: usize, frame: *mut c_void) -> Outcome {
         let shard = self.shard(worker);
-        let only_us = 1 << shard.index;
         // SAFETY: `add_worker` of this worker is not going on, as its caller promised.
         let signals = unsafe { shard.signals.get() };
         // SAFETY: the caller of `add_worker` promised that they live; or they are our own zero.
         let (attention, tail, head) =
             unsafe { (&*signals.attention, &*signals.completion_tail, &*signals.completion_head) };
-        if self.idle.load(Ordering::Relaxed) & only_us != 0 {
-            self.idle.fetch_and(!only_us, Ordering::AcqRel);
+        let bit = 1 << shard.index;
+        if self.idle.load(Ordering::Relaxed) & bit != 0 {
+            self.idle.fetch_and(!bit, Ordering::AcqRel);
         }
 
         // The coroutine that was polled last, if it is to be requeued.
@@ -70,7 +70,7 @@ impl Executor {
             }
 
             shard.lock(&self.hooks);
-            let alone = self.shards.load(Ordering::Relaxed) == only_us;
+            let alone = shard.others.load(Ordering::Relaxed) == 0;
             if !header.is_null() {
                 // SAFETY: it is from our last poll, so its shard is ours; we have the lock.
                 unsafe {
@@ -116,8 +116,11 @@ impl Executor {
                 if answer == PENDING {
                     // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
                     // cancellation came meanwhile, we still are.
-                    if (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::AcqRel) & (WOKEN | CANCELLED) == 0 {
+                    let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::AcqRel);
+                    if word & (WOKEN | CANCELLED) == 0 {
                         header = core::ptr::null();
+                    } else {
+                        unlikely();
                     }
                 } else if answer == DONE {
                     self.finish(shard, header, COMPLETED);
@@ -206,7 +209,7 @@ impl Executor {
     #[inline(never)]
     unsafe fn take_among(&self, shard: &Shard, polls: u64) -> *const Header {
         // Shards from which a steal has just failed.
-        let mut avoid = 1 << shard.index;
+        let mut avoid = 0;
         loop {
             let bitmap = shard.ready().load(Ordering::Relaxed);
             let bit = bitmap & bitmap.wrapping_neg();
@@ -236,7 +239,7 @@ impl Executor {
 
     /// A shard that has something more important than `ours` (one bit, or 0 for nothing).
     fn better_shard(&self, worker: usize, ours: u64, polls: u64, avoid: u32) -> Option<&Shard> {
-        let shards = self.shards.load(Ordering::Relaxed) & !avoid;
+        let shards = self.shard(worker).others.load(Ordering::Relaxed) & !avoid;
         // One less turns "nothing" into the greatest number.
         let mut best = ours.wrapping_sub(1);
         if polls % FAIRNESS_TURN == FAIRNESS_TURN - 1 && best != u64::MAX {
@@ -295,6 +298,11 @@ impl Executor {
         header
     }
 }
+
+/// Marks a branch as one that is seldom taken.
+#[cold]
+#[inline(always)]
+fn unlikely() {}
 
 impl Header {
     /// The state of a coroutine.

@@ -40,6 +40,13 @@ pub(crate) struct Shard {
     pub(crate) free: Plain<*const Slot>,
     /// The worker's word in the caller's ready words.
     published: *const ReadyWord,
+    /// The bit and the list from which the last coroutine was taken: in most programs also the next. Protected by the lock.
+    near_bit: Plain<u64>,
+    near_list: Plain<*const Link>,
+    /// Not 0 from the first `add_worker` on: others look into this shard.
+    pub(crate) open: AtomicU32,
+    /// The other shards that are open.
+    pub(crate) others: AtomicU32,
     pub(crate) wakes: AtomicU64,
     pub(crate) spins: AtomicU64,
     pub(crate) polls: AtomicU64,
@@ -49,7 +56,13 @@ pub(crate) struct Shard {
     pub(crate) signals: Plain<Signals>,
     pub(crate) index: usize,
     lists: [Link; PRIORITIES],
+    /// Makes the size a power of two, so that the address of a shard is cheap to compute.
+    #[cfg(not(loom))]
+    padding: [u64; 104],
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Shard>() == 2048);
 
 impl Shard {
     /// Makes an empty shard.
@@ -69,6 +82,11 @@ impl Shard {
             put(&raw mut (*memory).sleepers, Plain::new(0));
             put(&raw mut (*memory).free, Plain::new(core::ptr::null()));
             put(&raw mut (*memory).published, ready.cast::<ReadyWord>().add(index));
+            put(&raw mut (*memory).near_bit, Plain::new(0));
+            put(&raw mut (*memory).near_list, Plain::new(core::ptr::null()));
+            put(&raw mut (*memory).open, AtomicU32::new(0));
+            // Shard 0 takes what is spawned by nobody's worker, so it is looked at even if it never has a worker.
+            put(&raw mut (*memory).others, AtomicU32::new(u32::from(index != 0)));
             put(&raw mut (*memory).wakes, AtomicU64::new(0));
             put(&raw mut (*memory).spins, AtomicU64::new(0));
             put(&raw mut (*memory).polls, AtomicU64::new(0));
@@ -143,6 +161,23 @@ impl Shard {
         // The mask changes nothing. It lets the compiler leave out its check of the index, whose panic would bring data that
         // has to be relocated into the image.
         &self.lists[priority & (PRIORITIES - 1)]
+    }
+
+    /// The list of a bit. (Counting trailing zeros takes RV64GC nine instructions.)
+    ///
+    /// # Safety
+    /// The caller has the lock.
+    #[inline(always)]
+    unsafe fn list_of(&self, bit: u64) -> *const Link {
+        // SAFETY: the lock protects both.
+        unsafe {
+            if self.near_bit.get() != bit {
+                let list = self.list(bit.trailing_zeros() as usize);
+                self.near_bit.set(bit);
+                self.near_list.set(list);
+            }
+            self.near_list.get()
+        }
     }
 
     /// Puts a header at the end of the list that its word names.
@@ -247,7 +282,8 @@ impl Shard {
     /// The caller has the lock.
     #[inline(always)]
     pub(crate) unsafe fn take_first(&self, bitmap: u64, bit: u64) -> *const Header {
-        let list = self.list(bit.trailing_zeros() as usize);
+        // SAFETY: the caller has the lock.
+        let list = unsafe { self.list_of(bit) };
         // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands at the
         // header's beginning.
         unsafe {

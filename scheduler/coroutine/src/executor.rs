@@ -365,7 +365,7 @@ impl Executor {
         let state = unsafe { (self.table().state)(self.core(), cid.0) };
         [State::Ready, State::Running, State::Blocked, State::Suspended]
             .into_iter()
-            .find(|&known| known as i32 == state)
+            .find(|&known| known as isize == state)
             .ok_or(Stale)
     }
 
@@ -427,7 +427,7 @@ fn not_initialised() -> ! {
     panic!("an executor was used before it was initialised")
 }
 
-fn status(status: i32) -> Result<(), Stale> {
+fn status(status: isize) -> Result<(), Stale> {
     if status == entry::OK { Ok(()) } else { Err(Stale) }
 }
 

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn cops_executor_init(
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_add_slots(executor: *const Executor, page: *mut c_void, hint: u32) -> i32 {
+pub unsafe extern "C" fn cops_add_slots(executor: *const Executor, page: *mut c_void, hint: u32) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::add_slots(executor, page, hint) }
 }
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn cops_spawn(executor: *const Executor, header: *mut Head
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_wake(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cops_wake(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::wake(executor, cid) }
 }
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn cops_wake(executor: *const Executor, cid: u64) -> i32 {
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_cancel(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cops_cancel(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::cancel(executor, cid) }
 }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn cops_cancel(executor: *const Executor, cid: u64) -> i32
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_set_priority(executor: *const Executor, cid: u64, priority: u32) -> i32 {
+pub unsafe extern "C" fn cops_set_priority(executor: *const Executor, cid: u64, priority: u32) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::set_priority(executor, cid, priority) }
 }
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn cops_set_priority(executor: *const Executor, cid: u64, 
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_priority(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cops_priority(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::priority(executor, cid) }
 }
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn cops_priority(executor: *const Executor, cid: u64) -> i
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_kind(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cops_kind(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::kind(executor, cid) }
 }
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn cops_kind(executor: *const Executor, cid: u64) -> i32 {
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_state(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cops_state(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::state(executor, cid) }
 }
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn cops_suspend(executor: *const Executor, worker: u32) ->
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cops_resume(executor: *const Executor, cid: u64) -> i32 {
+pub unsafe extern "C" fn cops_resume(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::resume(executor, cid) }
 }
