@@ -15,8 +15,8 @@
 //! wait, and calls [`Stack::poll`] after operations, when the device has interrupted, and when the deadline that
 //! `poll` returned has come. Wakers are called from within `poll` and the other operations, under the caller's lock.
 //!
-//! **Two interfaces.** Packets for 127.0.0.0/8 and for the host's own address are handed from one connection to the other
-//! through a single frame buffer without queue or checksum; all others go through the [`Link`].
+//! **Connections within the host** have no packets at all: what one end sends is written into the ring from which the
+//! other receives (module `local`). Everything else goes through the [`Link`].
 //!
 //! Not supported: IPv6, IP fragments (dropped), multicast.
 #![no_std]
@@ -26,9 +26,13 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod configuration;
 mod error;
 mod frame;
+mod host;
 mod link;
+mod local;
+mod operations;
 mod schedule;
 mod slab;
 mod stack;
@@ -38,13 +42,14 @@ mod time_wait;
 mod udp;
 mod waiters;
 
+pub use configuration::{
+    Address, Configuration, Counters, Interest, Limits, Patience, Readiness, Received, Sent, Shutdown,
+};
 pub use error::Error;
 pub use link::{ChecksumOffload, Link, NoLink};
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
 pub use smoltcp::{phy, time};
-pub use stack::{
-    Address, Configuration, Counters, Interest, Limits, Patience, Readiness, Received, Sent, Shutdown, Stack,
-};
+pub use stack::Stack;
 pub use table::Sharing;
-pub use tcp::{BUFFER_LIMITS, Coalescing, Keepalive, TcpOptions, bytes_per_connection};
+pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use udp::DatagramOptions;

@@ -3,10 +3,6 @@
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use alloc::vec::Vec;
-
-use crate::Error;
-
 /// An Ethernet device: smoltcp's device interface, and two things that it lacks.
 ///
 /// `receive` must hand out the frames in order and must not wait; a frame given to a transmit token may be
@@ -106,71 +102,45 @@ impl<'frame, T: TxToken> phy::Device for Arrived<'frame, T> {
     }
 }
 
-/// The largest IP packet on the loopback interface. The frames' memory is twice this.
-pub(crate) const LOOPBACK_MTU: usize = 16 * 1024;
-
-/// Room for one packet on its way through the loopback interface.
-///
-/// There is no queue: a packet is handed to its receiver as soon as it is written, and the receiver's immediate
-/// answer, if any, is written into a second frame while the first is still being read.
-pub(crate) struct Frame {
-    bytes: Vec<u8>,
-    length: usize,
+/// A link that notes the length of the frame that goes out, for one poll.
+pub(crate) struct Outgoing<'link, L> {
+    pub(crate) link: &'link mut L,
+    pub(crate) length: usize,
 }
 
-impl Frame {
-    pub(crate) fn new() -> Result<Self, Error> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(LOOPBACK_MTU)?;
-        bytes.resize(LOOPBACK_MTU, 0);
-        Ok(Frame { bytes, length: 0 })
-    }
-
-    /// The packet, if there is one.
-    pub(crate) fn packet(&self) -> Option<&[u8]> {
-        if self.length == 0 { None } else { self.bytes.get(..self.length) }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.length = 0;
-    }
+pub(crate) struct Measured<'a, T> {
+    token: T,
+    length: &'a mut usize,
 }
 
-impl TxToken for &mut Frame {
+impl<T: TxToken> TxToken for Measured<'_, T> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        // smoltcp keeps to the maximum that `capabilities` states; a longer packet would be cut off.
-        self.length = length.min(self.bytes.len());
-        f(&mut self.bytes[..self.length])
+        *self.length = length;
+        self.token.consume(length, f)
     }
 }
 
-/// The sending side of the loopback interface.
-pub(crate) struct Loopback<'a>(pub(crate) Option<&'a mut Frame>);
-
-impl<'f> phy::Device for Loopback<'f> {
+impl<L: Link> phy::Device for Outgoing<'_, L> {
     type RxToken<'a>
         = NoToken
     where
         Self: 'a;
     type TxToken<'a>
-        = &'f mut Frame
+        = Measured<'a, L::TxToken<'a>>
     where
         Self: 'a;
 
-    fn receive(&mut self, _: Instant) -> Option<(NoToken, &'f mut Frame)> {
+    fn receive(&mut self, _: Instant) -> Option<(NoToken, Self::TxToken<'_>)> {
         None
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<&'f mut Frame> {
-        self.0.take()
+    fn transmit(&mut self, now: Instant) -> Option<Self::TxToken<'_>> {
+        Some(Measured { token: self.link.transmit(now)?, length: &mut self.length })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = LOOPBACK_MTU;
-        capabilities.checksum = ChecksumCapabilities::ignored();
-        capabilities
+        // Asked for when the interface is made; a poll has no use for the answer.
+        DeviceCapabilities::default()
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the stack keeps of each TCP connection and each listener.
 
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddrV4;
 
@@ -9,11 +8,13 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 
-use crate::slab::ListenerId;
+use crate::Error;
+use crate::configuration::Readiness;
+use crate::local::{Direction, Local, Phase};
+use crate::slab::{ConnectionId, ListenerId};
 use crate::table::Key;
 use crate::time_wait::Remains;
 use crate::waiters::Waiters;
-use crate::{Error, Readiness};
 
 /// Probing a silent peer (`SO_KEEPALIVE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +60,6 @@ impl Default for TcpOptions {
     }
 }
 
-/// Which of the two interfaces a packet takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
-    Ethernet,
-    Loopback,
-}
-
 /// Who answers for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
@@ -88,12 +82,8 @@ pub(crate) struct Seen {
 }
 
 pub(crate) struct Connection {
-    /// A set of exactly one socket, so that polling it costs the same however many connections there are.
-    pub(crate) sockets: SocketSet<'static>,
     pub(crate) key: Key,
-    pub(crate) via: Via,
     pub(crate) holder: Holder,
-    pub(crate) seen: Seen,
     /// Whether packets still find the connection.
     pub(crate) listed: bool,
     pub(crate) receiving: Receiving,
@@ -103,10 +93,29 @@ pub(crate) struct Connection {
     pub(crate) senders: Waiters,
     /// When the other side's silence becomes a failure.
     pub(crate) give_up_at: Option<Instant>,
+    pub(crate) engine: Engine,
+}
+
+/// What moves the bytes.
+pub(crate) enum Engine {
+    /// The other end is another host.
+    Wire(Wire),
+    /// The other end is on this host.
+    Local(Local),
+}
+
+/// One end of a TCP connection to another host.
+pub(crate) struct Wire {
+    /// A set of exactly one socket, so that polling it costs the same however many connections there are.
+    pub(crate) sockets: SocketSet<'static>,
+    pub(crate) seen: Seen,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
     /// What is to be remembered when the connection has ended in TIME-WAIT.
     pub(crate) remains: Remains,
+    /// Bytes received by the holder since the last segment was sent: how much larger the window is than the other
+    /// side knows. Rather too much than too little.
+    pub(crate) consumed: usize,
 }
 
 /// Whether the holder still wants what arrives.
@@ -118,10 +127,7 @@ pub(crate) enum Receiving {
 
 fn buffer(size: usize) -> Result<SocketBuffer<'static>, Error> {
     let size = size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end());
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(size)?;
-    bytes.resize(size, 0);
-    Ok(SocketBuffer::new(bytes))
+    Ok(SocketBuffer::new(zeroed(0, size)?))
 }
 
 /// A duration; what exceeds a thousand years becomes that, so that no sum of times overflows.
@@ -131,38 +137,151 @@ pub(crate) fn duration(ns: u64) -> Duration {
 }
 
 impl Connection {
-    pub(crate) fn new(key: Key, via: Via, holder: Holder, options: &TcpOptions, now: Instant) -> Result<Self, Error> {
-        let mut socket = Socket::new(buffer(options.receive_buffer)?, buffer(options.send_buffer)?);
-        // Nothing is lost on the loopback interface, so nothing is to be learnt about congestion there.
-        socket.set_congestion_control(match via {
-            Via::Ethernet => CongestionControl::Reno,
-            Via::Loopback => CongestionControl::None,
-        });
-        socket.set_ack_delay(Some(ACKNOWLEDGEMENT_DELAY));
-        let mut storage = Vec::new();
-        storage.try_reserve_exact(1)?;
-        storage.push(SocketStorage::EMPTY);
-        let mut sockets = SocketSet::new(storage);
-        sockets.add(socket);
-        let mut connection = Connection {
-            sockets,
+    pub(crate) fn new(key: Key, holder: Holder, engine: Engine) -> Self {
+        Connection {
             key,
-            via,
             holder,
-            seen: Seen { state: State::Closed, received: 0, unsent: 0 },
             listed: false,
             receiving: Receiving::Open,
             failure: None,
             receivers: Waiters::default(),
             senders: Waiters::default(),
             give_up_at: None,
+            engine,
+        }
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        self.receivers.wake();
+        self.senders.wake();
+    }
+
+    /// When the other side's silence becomes a failure, if at all.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let unanswered = match &self.engine {
+            Engine::Wire(wire) => wire.unanswered_at(),
+            Engine::Local(_) => None,
+        };
+        match (self.give_up_at, unanswered) {
+            (Some(first), Some(second)) => Some(first.min(second)),
+            (at, None) | (None, at) => at,
+        }
+    }
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        let failed = self.failure.is_some();
+        let shut = self.receiving == Receiving::Shut;
+        let (connecting, may_receive, may_send) = match &self.engine {
+            Engine::Wire(wire) => {
+                let socket = wire.socket();
+                let state = socket.state();
+                (
+                    matches!(state, State::SynSent | State::SynReceived),
+                    matches!(state, State::Established | State::FinWait1 | State::FinWait2),
+                    socket.may_send(),
+                )
+            }
+            Engine::Local(local) => {
+                let joined = matches!(local.phase, Phase::Joined(_));
+                (
+                    local.phase == Phase::Waiting,
+                    joined && local.incoming == Direction::Open,
+                    joined && local.outgoing == Direction::Open,
+                )
+            }
+        };
+        let receive_end = !connecting && (shut || !may_receive);
+        Readiness {
+            receive: failed || receive_end || self.receivable() > 0,
+            // Whether the other end's buffer has room is known only there; `Host::readiness` corrects this.
+            send: failed || !connecting && (!may_send || matches!(&self.engine, Engine::Wire(wire) if wire.has_room())),
+            receive_end,
+            hang_up: receive_end && !connecting && !may_send,
+            failed,
+        }
+    }
+
+    /// Whether the handshake has ended well.
+    pub(crate) fn connected(&mut self) -> Result<bool, Error> {
+        let (established, ended) = match &self.engine {
+            Engine::Wire(wire) => match wire.socket().state() {
+                State::SynSent | State::SynReceived => (false, false),
+                State::Closed => (false, true),
+                _ => (true, false),
+            },
+            Engine::Local(local) => match local.phase {
+                Phase::Waiting => (false, false),
+                Phase::Joined(_) => (true, false),
+                Phase::Alone => (self.failure.is_none(), self.failure.is_some()),
+                Phase::Refused => (false, true),
+            },
+        };
+        if ended {
+            return Err(self.failure.take().unwrap_or(Error::NotConnected));
+        }
+        Ok(established)
+    }
+
+    /// Whether one half at least could still be ended.
+    pub(crate) fn is_open(&self) -> bool {
+        match &self.engine {
+            Engine::Wire(wire) => !matches!(wire.socket().state(), State::Closed | State::SynSent | State::Listen),
+            Engine::Local(local) => matches!(local.phase, Phase::Joined(_)),
+        }
+    }
+
+    pub(crate) fn receivable(&self) -> usize {
+        match &self.engine {
+            Engine::Wire(wire) => wire.socket().recv_queue(),
+            Engine::Local(local) => local.ring.len(),
+        }
+    }
+
+    pub(crate) fn peek(&mut self, length: usize) -> &[u8] {
+        match &mut self.engine {
+            Engine::Wire(wire) => wire.socket_mut().peek(length).unwrap_or(&[]),
+            Engine::Local(local) => {
+                let data = local.ring.data();
+                data.get(..length).unwrap_or(data)
+            }
+        }
+    }
+
+    /// Bytes, and the end of the stream, that the other side has not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        match &self.engine {
+            Engine::Wire(wire) => {
+                let socket = wire.socket();
+                let unfinished = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
+                socket.send_queue() + usize::from(unfinished)
+            }
+            // What was sent is with the receiver already.
+            Engine::Local(_) => 0,
+        }
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(options: &TcpOptions, now: Instant) -> Result<Self, Error> {
+        let mut socket = Socket::new(buffer(options.receive_buffer)?, buffer(options.send_buffer)?);
+        socket.set_congestion_control(CongestionControl::Reno);
+        socket.set_ack_delay(Some(ACKNOWLEDGEMENT_DELAY));
+        let mut storage = Vec::new();
+        storage.try_reserve_exact(1)?;
+        storage.push(SocketStorage::EMPTY);
+        let mut sockets = SocketSet::new(storage);
+        sockets.add(socket);
+        let mut wire = Wire {
+            sockets,
+            seen: Seen { state: State::Closed, received: 0, unsent: 0 },
             last_heard: now,
             keepalive: None,
             remains: Remains::default(),
+            consumed: 0,
         };
-        connection.set_coalescing(options.coalescing);
-        connection.set_keepalive(options.keepalive);
-        Ok(connection)
+        wire.set_coalescing(options.coalescing);
+        wire.set_keepalive(options.keepalive);
+        Ok(wire)
     }
 
     pub(crate) fn socket(&self) -> &Socket<'static> {
@@ -182,7 +301,7 @@ impl Connection {
         self.socket_mut().set_keep_alive(keepalive.map(|keepalive| duration(keepalive.interval_ns)));
     }
 
-    /// Looks at the socket and remembers; returns what was seen the last time.
+    /// Looks at the socket and remembers; returns what was seen the last time, and now.
     pub(crate) fn look(&mut self) -> (Seen, Seen) {
         let socket = self.socket();
         let now = Seen { state: socket.state(), received: socket.recv_queue(), unsent: socket.send_queue() };
@@ -197,37 +316,14 @@ impl Connection {
         used == 0 || (size - used) * 5 >= size
     }
 
-    /// When the other side's silence becomes a failure, if at all.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        let unanswered = match (self.keepalive, self.seen.state) {
-            (Some(keepalive), State::Established | State::CloseWait | State::FinWait2) => {
-                let probes = u64::from(keepalive.probes).saturating_add(1);
-                Some(self.last_heard + duration(keepalive.interval_ns.saturating_mul(probes)))
-            }
-            _ => None,
-        };
-        [self.give_up_at, unanswered].into_iter().flatten().min()
-    }
-
-    pub(crate) fn readiness(&self) -> Readiness {
-        let socket = self.socket();
-        let failed = self.failure.is_some();
-        let connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
-        let receive_end = !connecting
-            && (self.receiving == Receiving::Shut
-                || !matches!(socket.state(), State::Established | State::FinWait1 | State::FinWait2));
-        Readiness {
-            receive: failed || receive_end || socket.can_recv(),
-            send: failed || !connecting && (!socket.may_send() || self.has_room()),
-            receive_end,
-            hang_up: receive_end && !socket.may_send(),
-            failed,
+    /// When all probes will have gone unanswered.
+    fn unanswered_at(&self) -> Option<Instant> {
+        let keepalive = self.keepalive?;
+        if !matches!(self.seen.state, State::Established | State::CloseWait | State::FinWait2) {
+            return None;
         }
-    }
-
-    pub(crate) fn wake_all(&mut self) {
-        self.receivers.wake();
-        self.senders.wake();
+        let probes = u64::from(keepalive.probes).saturating_add(1);
+        Some(self.last_heard + duration(keepalive.interval_ns.saturating_mul(probes)))
     }
 }
 
@@ -239,12 +335,22 @@ pub(crate) struct Listener {
     pub(crate) half_open: usize,
     /// Connections to be accepted, in the order in which they were established. It has room for the half-open ones.
     pub(crate) queue: VecDeque<u32>,
+    /// Connections from this host that found no room.
+    pub(crate) waiting: VecDeque<ConnectionId>,
     pub(crate) acceptors: Waiters,
 }
 
 impl Listener {
     pub(crate) fn new(local: SocketAddrV4, options: TcpOptions, backlog: usize) -> Self {
-        Listener { local, options, backlog, half_open: 0, queue: VecDeque::new(), acceptors: Waiters::default() }
+        Listener {
+            local,
+            options,
+            backlog,
+            half_open: 0,
+            queue: VecDeque::new(),
+            waiting: VecDeque::new(),
+            acceptors: Waiters::default(),
+        }
     }
 
     /// Whether one more handshake may begin: neither those under way nor those finished exceed the backlog, and there
@@ -256,22 +362,29 @@ impl Listener {
     }
 }
 
-/// The bytes of kernel memory that one connection takes beside its two buffers, for statements about memory:
-/// its record, its socket, and its share of the tables.
-pub fn bytes_per_connection() -> usize {
-    use core::mem::size_of;
-    let record = size_of::<Connection>() + size_of::<SocketStorage<'static>>();
-    // A slab entry, a work-list entry, a timer with its position, and a table entry at the load that
-    // a table just grown has.
-    let tables = 16 + 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
-    record + tables
+/// Bytes of kernel memory for one connection beside its buffers, for statements about memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionMemory {
+    /// A connection to another host: its record, its socket, and its share of the tables.
+    pub wire: usize,
+    /// One end of a connection within this host. Its buffer is made with the first byte, and is 512 bytes at first.
+    pub local: usize,
 }
 
-/// A `Vec` of `length` zero bytes, or the error that says there is no memory.
-pub(crate) fn zeroed<T: Clone>(value: T, length: usize) -> Result<Vec<T>, Error> {
-    if length == 0 {
-        return Ok(vec![]);
+impl ConnectionMemory {
+    /// The sizes in this build.
+    pub fn of_this_build() -> Self {
+        use core::mem::size_of;
+        // A slab entry, entries of two work lists, a timer with its position, a table entry at the load that
+        // a table just grown has.
+        let tables = 16 + 2 * 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
+        let record = size_of::<Connection>() + tables;
+        ConnectionMemory { wire: record + size_of::<SocketStorage<'static>>(), local: record }
     }
+}
+
+/// A `Vec` of `length` equal values, or the error that says there is no memory.
+pub(crate) fn zeroed<T: Clone>(value: T, length: usize) -> Result<Vec<T>, Error> {
     let mut values = Vec::new();
     values.try_reserve_exact(length)?;
     values.resize(length, value);

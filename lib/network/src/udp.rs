@@ -4,15 +4,22 @@
 //! of this host that is the whole way. Only what leaves through the Ethernet interface goes through a smoltcp
 //! socket, because address resolution is smoltcp's; it is made with the first such datagram.
 
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 
 use alloc::vec::Vec;
-use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::iface::{PollResult, SocketHandle, SocketSet, SocketStorage};
+use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::udp;
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
-use smoltcp::wire::{IpAddress, IpListenEndpoint};
+use smoltcp::time::Instant;
+use smoltcp::wire::{IpAddress, IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr};
 
 use crate::Error;
+use crate::configuration::Sent;
+use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
+use crate::link::Link;
+use crate::slab::DatagramId;
+use crate::table::{Key, Sharing};
 use crate::tcp::zeroed;
 use crate::waiters::Waiters;
 
@@ -33,6 +40,9 @@ impl Default for DatagramOptions {
         DatagramOptions { receive_buffer: 8 * 1024, send_buffer: 8 * 1024, datagrams: 16 }
     }
 }
+
+/// How many datagrams a socket may send before the next one's turn.
+const BURST: usize = 8;
 
 /// The longest payload of one datagram: what an IPv4 packet can carry.
 pub(crate) const LONGEST: usize = 65_507;
@@ -114,4 +124,217 @@ impl Datagrams {
             Err(_) => false,
         }
     }
+}
+
+impl Host {
+    pub(crate) fn udp_bind(&mut self, local: SocketAddrV4, options: &DatagramOptions) -> Result<DatagramId, Error> {
+        if !local.ip().is_unspecified() && !self.is_own(*local.ip()) {
+            return Err(Error::AddressUnavailable);
+        }
+        let index = self.datagrams.next_index()?;
+        self.datagram_work.reserve(index)?;
+        self.datagram_timers.reserve(index)?;
+        let local = self.datagram_ports.bind(local, Sharing::Exclusive)?;
+        let made = Datagrams::new(local, *options).and_then(|socket| self.datagrams.insert(socket)).and_then(|index| {
+            self.datagram_table.insert(Key::only_local(local), index).inspect_err(|_| self.datagrams.remove(index))?;
+            Ok(index)
+        });
+        let index = made.inspect_err(|_| self.datagram_ports.release(local))?;
+        Ok(DatagramId { index, generation: self.datagrams.generation(index) })
+    }
+
+    pub(crate) fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddrV4>) -> Result<(), Error> {
+        if let Some(remote) = remote {
+            if remote.port() == 0 {
+                return Err(Error::Invalid);
+            }
+            let local = *self.datagram(id)?.local.ip();
+            self.route_from(local, *remote.ip())?;
+        }
+        let socket = self.datagram(id)?;
+        socket.failure = None;
+        let old = key_of(socket);
+        let previous = socket.remote;
+        socket.remote = remote;
+        let new = key_of(socket);
+        if old != new {
+            if let Err(error) = self.datagram_table.insert(new, id.index) {
+                self.datagram(id)?.remote = previous;
+                return Err(error);
+            }
+            self.datagram_table.remove(old);
+        }
+        Ok(())
+    }
+
+    /// Who receives a datagram. A port has one owner for each address, so at most one of these exists: a socket bound to
+    /// the address or to all addresses, connected to nobody or to the sender.
+    pub(crate) fn find_datagrams(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u32> {
+        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+        self.datagram_table
+            .find(Key::only_local(local))
+            .or_else(|| self.datagram_table.find(Key::only_local(anywhere)))
+            .or_else(|| self.datagram_table.find(Key::new(local, remote)))
+            .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)))
+    }
+
+    pub(crate) fn udp_input<T: TxToken>(
+        &mut self,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) {
+        let for_us =
+            self.is_own(*local.ip()) || local.ip().is_broadcast() || self.network.broadcast() == Some(*local.ip());
+        let receiver = self.find_datagrams(local, remote).and_then(|index| self.datagrams.get_mut(index));
+        match receiver {
+            Some(socket) if for_us => {
+                if let Some(payload) = datagram_payload(frame, &self.checksums)
+                    && !socket.deliver(remote, payload.len(), |room| room.copy_from_slice(payload))
+                {
+                    self.counters.datagrams_dropped += 1;
+                }
+            }
+            // smoltcp checks the datagram and answers that the port is unreachable.
+            _ => poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now),
+        }
+    }
+
+    pub(crate) fn udp_send_with(
+        &mut self,
+        id: DatagramId,
+        to: Option<SocketAddrV4>,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        let mtu = self.ethernet_mtu;
+        let socket = self.datagram(id)?;
+        if let Some(failure) = socket.failure.take() {
+            return Err(failure);
+        }
+        let to = to.or(socket.remote).ok_or(Error::NotConnected)?;
+        let local = socket.local;
+        let to = if to.ip().is_unspecified() { SocketAddrV4::new(Ipv4Addr::LOCALHOST, to.port()) } else { to };
+        if to.port() == 0 {
+            return Err(Error::Invalid);
+        }
+        let (via, address) = self.route_from(*local.ip(), *to.ip())?;
+        match via {
+            Via::Local => {
+                if length > LONGEST {
+                    return Err(Error::TooLong);
+                }
+                let from = SocketAddrV4::new(address, local.port());
+                match self.find_datagrams(to, from) {
+                    Some(index) => {
+                        let mut taken = false;
+                        if let Some(receiver) = self.datagrams.get_mut(index) {
+                            taken = receiver.deliver(from, length, fill);
+                        }
+                        if !taken {
+                            self.counters.datagrams_dropped += 1;
+                        }
+                    }
+                    // What an unreachable port would report, without the packets.
+                    None => {
+                        let socket = self.datagram(id)?;
+                        if socket.remote == Some(to) {
+                            socket.failure = Some(Error::Refused);
+                            socket.receivers.wake();
+                        }
+                    }
+                }
+                Ok(Sent::Bytes(length))
+            }
+            Via::Ethernet => {
+                // 20 bytes of IPv4 header, 8 of UDP header; fragments are not sent.
+                if length + 28 > mtu {
+                    return Err(Error::TooLong);
+                }
+                let socket = self.datagram(id)?;
+                if length > socket.options.send_buffer {
+                    return Err(Error::TooLong);
+                }
+                let mut meta = udp::UdpMetadata::from(ip_endpoint(to));
+                meta.local_address = Some(IpAddress::Ipv4(address));
+                match socket.departing()?.send(length, meta) {
+                    Ok(room) => fill(room),
+                    Err(udp::SendError::BufferFull) => return Ok(Sent::Full),
+                    Err(_) => return Err(Error::Unreachable),
+                }
+                self.datagram_work.push(id.index);
+                Ok(Sent::Bytes(length))
+            }
+        }
+    }
+
+    /// The network says that nobody receives at `remote`.
+    pub(crate) fn udp_unreachable(&mut self, local: SocketAddrV4, remote: SocketAddrV4) {
+        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+        let index = self
+            .datagram_table
+            .find(Key::new(local, remote))
+            .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)));
+        if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
+            socket.failure = Some(Error::Refused);
+            socket.receivers.wake();
+            socket.senders.wake();
+        }
+    }
+
+    pub(crate) fn udp_egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) {
+        let Some(socket) = self.datagrams.get_mut(index) else {
+            return;
+        };
+        let Some(sockets) = &mut socket.departing else {
+            return;
+        };
+        let mut sent = 0;
+        while sent < BURST && self.ethernet.poll_egress(now, link, sockets) != PollResult::None {
+            sent += 1;
+        }
+        if sent > 0 {
+            socket.senders.wake();
+        }
+        match self.ethernet.poll_at(now, sockets) {
+            Some(at) if at <= now && sent == BURST => self.datagram_work.push(index),
+            // The device is full.
+            Some(at) if at <= now => self.datagram_timers.no_later_than(index, now + RETRY),
+            Some(at) => self.datagram_timers.no_later_than(index, at),
+            None => {}
+        }
+    }
+
+    pub(crate) fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {
+        let socket = self.datagram(id)?;
+        socket.receivers.wake();
+        socket.senders.wake();
+        let (key, local) = (key_of(socket), socket.local);
+        self.datagram_table.remove(key);
+        self.datagram_ports.release(local);
+        self.datagram_timers.remove(id.index);
+        self.datagrams.remove(id.index);
+        Ok(())
+    }
+}
+
+fn key_of(socket: &Datagrams) -> Key {
+    match socket.remote {
+        Some(remote) => Key::new(socket.local, remote),
+        None => Key::only_local(socket.local),
+    }
+}
+
+/// The payload of the datagram in an Ethernet frame, if its lengths and checksums are right.
+fn datagram_payload<'frame>(frame: &'frame [u8], checksums: &ChecksumCapabilities) -> Option<&'frame [u8]> {
+    let packet = Ipv4Packet::new_checked(frame.get(14..)?).ok()?;
+    if checksums.ipv4.rx() && !packet.verify_checksum() {
+        return None;
+    }
+    let (source, destination) = (packet.src_addr().into(), packet.dst_addr().into());
+    let datagram = UdpPacket::new_checked(packet.payload()).ok()?;
+    UdpRepr::parse(&datagram, &source, &destination, checksums).ok()?;
+    Some(datagram.payload())
 }

@@ -1,0 +1,163 @@
+//! What a stack is made with, and what its operations answer.
+
+use core::net::Ipv4Addr;
+
+/// The host's place in an IPv4 network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The host's own address.
+    pub address: Ipv4Addr,
+    /// How many leading bits of it name the network.
+    pub prefix: u8,
+    /// Who carries packets to other networks.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// Upper bounds on what strangers and programs can make the stack hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in any state but TIME-WAIT.
+    pub connections: usize,
+    /// Listeners, and as many ports bound but not used yet.
+    pub listeners: usize,
+    /// Datagram sockets.
+    pub datagrams: usize,
+    /// The longest backlog a listener gets, whatever it asks for.
+    pub backlog: usize,
+    /// Closed connections that still deliver or wait for the other side; further ones are reset.
+    pub orphans: usize,
+    /// Ended connections remembered so that stray packets do not confuse their successors; the oldest go first.
+    pub time_wait: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 65_536,
+            listeners: 1024,
+            datagrams: 4096,
+            backlog: 4096,
+            orphans: 8192,
+            time_wait: 16_384,
+        }
+    }
+}
+
+/// How long the stack waits for the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For the answer to a connection request.
+    pub connect_ns: u64,
+    /// For the end of a handshake that the other side began.
+    pub handshake_ns: u64,
+    /// For the acknowledgement of sent data, from the last progress.
+    pub acknowledgement_ns: u64,
+    /// For each further step of the other side after the connection was closed here.
+    pub orphan_ns: u64,
+    /// How long an ended connection is remembered.
+    pub time_wait_ns: u64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            connect_ns: 64 * SECOND,
+            handshake_ns: 32 * SECOND,
+            acknowledgement_ns: 300 * SECOND,
+            orphan_ns: 60 * SECOND,
+            time_wait_ns: 10 * SECOND,
+        }
+    }
+}
+
+/// What a stack is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// The address on the Ethernet interface; `None` leaves only the loopback interface.
+    pub address: Option<Address>,
+    /// A number that nobody outside can guess: initial sequence numbers, ports and hashes depend on it.
+    pub seed: u64,
+    /// Bounds on memory.
+    pub limits: Limits,
+    /// Bounds on waiting.
+    pub patience: Patience,
+}
+
+impl Default for Configuration {
+    /// No Ethernet interface, and a seed of 0, which anybody can guess.
+    fn default() -> Self {
+        Configuration { address: None, seed: 0, limits: Limits::default(), patience: Patience::default() }
+    }
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to receive, or the end of it.
+    Receive,
+    /// Room to send, or the outcome of `tcp_connect`.
+    Send,
+}
+
+/// What `tcp_receive_with` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// This many bytes were taken; 0 only if the callback took none.
+    Bytes(usize),
+    /// Nothing has arrived: register and wait.
+    Nothing,
+    /// Nothing will arrive any more.
+    End,
+}
+
+/// What `tcp_send_with` or `udp_send_with` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// This many bytes were taken; 0 only if the callback gave none.
+    Bytes(usize),
+    /// There is no room: register and wait.
+    Full,
+}
+
+/// Which half of a connection to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// What arrives is no longer wanted.
+    Receive,
+    /// Nothing more will be sent: the other side sees the end of the stream after what was sent.
+    Send,
+    /// Both.
+    Both,
+}
+
+/// What would not wait, for `poll` and the like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Receiving (or accepting) would succeed, fail, or report the end at once.
+    pub receive: bool,
+    /// Sending would succeed or fail at once.
+    pub send: bool,
+    /// The other side will send nothing more.
+    pub receive_end: bool,
+    /// Neither side will send anything more.
+    pub hang_up: bool,
+    /// An error waits to be reported.
+    pub failed: bool,
+}
+
+/// What has happened since the stack was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames taken from the link.
+    pub frames_received: u64,
+    /// Connections between two ends on this host.
+    pub local_connections: u64,
+    /// Connection requests dropped because a backlog was full or memory short.
+    pub requests_dropped: u64,
+    /// Connections made, requested or accepted; one on this host counts twice.
+    pub connections_made: u64,
+    /// Datagrams dropped because a buffer was full.
+    pub datagrams_dropped: u64,
+}

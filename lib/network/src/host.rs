@@ -1,0 +1,710 @@
+//! Everything in the stack but the link: who exists, who is found by what, and what arriving packets and passing
+//! time do to them.
+//!
+//! # Invariants
+//! * *One owner*: a connection is in the table exactly while its `listed` is set; it then counts as a user of its local port.
+//! * *Marked or idle*: after each operation a connection that smoltcp could do something for at once is in the
+//!   work list, and one that waits for a time has a timer no later than that time. [`Host::settle`] decides this;
+//!   where something cheaper does, a comment says why the same holds.
+//! * *Seen once*: wakers fire on the difference between what `settle` saw last and what it sees now.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use smoltcp::iface::{Interface, PollResult, SocketSet};
+use smoltcp::phy::{ChecksumCapabilities, TxToken};
+use smoltcp::socket::tcp::State;
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr};
+
+use crate::Error;
+use crate::configuration::{Address, Counters, Limits, Patience};
+use crate::frame::{Packet, Quoted, Segment, classify_ethernet};
+use crate::link::{Arrived, Link, Outgoing};
+use crate::schedule::{Timers, WorkList};
+use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
+use crate::table::{Key, Ports, Table};
+use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
+use crate::time_wait::{Remains, TimeWait, Verdict};
+use crate::udp::Datagrams;
+
+/// How many segments a connection may send before the next one's turn.
+const BURST: usize = 8;
+/// How many turns one poll gives.
+const TURNS: usize = 1024;
+/// When a full device is tried again.
+pub(crate) const RETRY: Duration = Duration::from_millis(1);
+/// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): nothing sent now is sent again earlier.
+const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
+/// Ethernet, IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
+const DATA_HEADERS: usize = 14 + 20 + 20;
+
+/// What made `settle` look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// An operation on this host, or the passing of time.
+    Local,
+    /// A segment from the other side.
+    Segment,
+    /// A reset from the other side.
+    Reset,
+}
+
+/// When a connection wants its next turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// At once: whoever asked is to put it into the work list, or to go on with it.
+    Now,
+    /// When something arrives, or its timer says so.
+    Later,
+    /// It is gone, or its end is already arranged for.
+    Gone,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Ethernet,
+    /// It stays on this host.
+    Local,
+}
+
+pub(crate) struct Host {
+    pub(crate) ethernet: Interface,
+    pub(crate) own: Ipv4Addr,
+    pub(crate) network: Ipv4Cidr,
+    pub(crate) gateway: Option<Ipv4Addr>,
+    pub(crate) ethernet_mtu: usize,
+    pub(crate) checksums: ChecksumCapabilities,
+    pub(crate) limits: Limits,
+    pub(crate) patience: Patience,
+    pub(crate) counters: Counters,
+
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) table: Table,
+    pub(crate) work: WorkList,
+    pub(crate) timers: Timers,
+    /// Connections that could not send, perhaps for want of a hardware address.
+    pub(crate) unresolved: WorkList,
+    pub(crate) orphans: usize,
+    pub(crate) time_wait: TimeWait,
+
+    pub(crate) listeners: Slab<Listener>,
+    pub(crate) listening: Table,
+    pub(crate) bindings: Slab<SocketAddrV4>,
+    pub(crate) ports: Ports,
+
+    pub(crate) datagrams: Slab<Datagrams>,
+    pub(crate) datagram_table: Table,
+    pub(crate) datagram_ports: Ports,
+    pub(crate) datagram_work: WorkList,
+    pub(crate) datagram_timers: Timers,
+
+    /// For packets that concern no socket: smoltcp answers echo requests, ARP and stray segments.
+    pub(crate) nobody: SocketSet<'static>,
+}
+
+impl Host {
+    pub(crate) fn set_address(&mut self, address: Option<Address>) -> Result<(), Error> {
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let own = address.address;
+        if address.prefix > 32 || own.is_unspecified() || own.is_loopback() || own.is_multicast() || own.is_broadcast()
+        {
+            return Err(Error::Invalid);
+        }
+        self.own = own;
+        self.network = Ipv4Cidr::new(own, address.prefix);
+        self.gateway = address.gateway;
+        let network = IpCidr::Ipv4(self.network);
+        let mut stored = true;
+        self.ethernet.update_ip_addrs(|addresses| {
+            addresses.clear();
+            stored = addresses.push(network).is_ok();
+        });
+        if let Some(gateway) = address.gateway {
+            stored &= self.ethernet.routes_mut().add_default_ipv4_route(gateway).is_ok();
+        }
+        if stored { Ok(()) } else { Err(Error::Invalid) }
+    }
+
+    pub(crate) fn is_own(&self, address: Ipv4Addr) -> bool {
+        address.is_loopback() || (address == self.own && !self.own.is_unspecified())
+    }
+
+    /// Where packets to `remote` go, and the local address that they carry.
+    fn route(&self, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
+        if remote.is_loopback() {
+            Ok((Via::Local, Ipv4Addr::LOCALHOST))
+        } else if self.own.is_unspecified() {
+            Err(Error::Unreachable)
+        } else if remote == self.own {
+            Ok((Via::Local, self.own))
+        } else if self.network.contains_addr(&remote) || self.gateway.is_some() || remote.is_broadcast() {
+            Ok((Via::Ethernet, self.own))
+        } else {
+            Err(Error::Unreachable)
+        }
+    }
+
+    /// Likewise, for a socket that may be bound to one address.
+    pub(crate) fn route_from(&self, local: Ipv4Addr, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
+        let (via, preferred) = self.route(remote)?;
+        if local.is_unspecified() {
+            Ok((via, preferred))
+        } else if via == Via::Ethernet && local.is_loopback() {
+            // A loopback address must not appear on a wire.
+            Err(Error::Unreachable)
+        } else {
+            Ok((via, local))
+        }
+    }
+
+    pub(crate) fn connection(&mut self, id: ConnectionId) -> Result<&mut Connection, Error> {
+        let index = self.connections.resolve(id.index, id.generation)?;
+        self.connections.get_mut(index).ok_or(Error::Stale)
+    }
+
+    /// The connection at an index, if it leads away from this host.
+    fn wire(&mut self, index: u32) -> Option<(&mut Connection, &mut Interface)> {
+        let connection = self.connections.get_mut(index)?;
+        matches!(connection.engine, Engine::Wire(_)).then_some((connection, &mut self.ethernet))
+    }
+
+    pub(crate) fn listener(&mut self, id: ListenerId) -> Result<&mut Listener, Error> {
+        let index = self.listeners.resolve(id.index, id.generation)?;
+        self.listeners.get_mut(index).ok_or(Error::Stale)
+    }
+
+    pub(crate) fn datagram(&mut self, id: DatagramId) -> Result<&mut Datagrams, Error> {
+        let index = self.datagrams.resolve(id.index, id.generation)?;
+        self.datagrams.get_mut(index).ok_or(Error::Stale)
+    }
+
+    pub(crate) fn find_listener(&self, local: SocketAddrV4) -> Option<u32> {
+        if !self.is_own(*local.ip()) {
+            return None;
+        }
+        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+        self.listening.find(Key::only_local(local)).or_else(|| self.listening.find(Key::only_local(anywhere)))
+    }
+
+    // What arrives.
+
+    pub(crate) fn ethernet_input<T: TxToken>(&mut self, frame: &[u8], answer: T, now: Instant) {
+        self.counters.frames_received += 1;
+        match classify_ethernet(frame, self.own) {
+            Packet::Tcp(segment) => self.tcp_input(segment, frame, answer, now),
+            Packet::Udp { local, remote } => self.udp_input(local, remote, frame, answer, now),
+            Packet::Unreachable { about, local, remote } => self.unreachable(about, local, remote, now),
+            Packet::Arp => {
+                poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now);
+                // Somebody's hardware address may be known now.
+                while let Some(index) = self.unresolved.pop() {
+                    self.work.push(index);
+                }
+                while let Some(index) = self.datagram_timers.expired(Instant::from_micros(i64::MAX)) {
+                    self.datagram_work.push(index);
+                }
+            }
+            Packet::Other => poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now),
+            Packet::Drop => {}
+        }
+    }
+
+    fn tcp_input<T: TxToken>(&mut self, segment: Segment, frame: &[u8], answer: T, now: Instant) {
+        let key = Key::new(segment.local, segment.remote);
+        if let Some(index) = self.table.find(key) {
+            let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
+                return;
+            };
+            wire.last_heard = now;
+            poll_one(&mut self.ethernet, &mut wire.sockets, frame, answer, now);
+            let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
+            if wire.seen.state != State::TimeWait && wire.socket().state() == State::TimeWait {
+                wire.remains = Remains::of(&segment);
+            }
+            if self.settle(index, now, cause) == Next::Now {
+                self.work.push(index);
+            }
+            return;
+        }
+        let listener = if segment.opens() { self.find_listener(segment.local) } else { None };
+        match self.time_wait.find(key, &segment, listener.is_some()) {
+            Verdict::Unknown => {}
+            Verdict::Replaced => self.ports.leave(segment.local.port()),
+            Verdict::Ignore => return,
+            Verdict::Acknowledge(remains) => {
+                remains.acknowledge(key, frame, answer, &self.checksums);
+                return;
+            }
+        }
+        match listener {
+            Some(listener) => self.request(listener, segment, frame, answer, now),
+            // smoltcp checks the segment and answers it with a reset.
+            None => poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now),
+        }
+    }
+
+    /// A SYN for a listener.
+    fn request<T: TxToken>(&mut self, listener_index: u32, segment: Segment, frame: &[u8], answer: T, now: Instant) {
+        let generation = self.listeners.generation(listener_index);
+        let Some(listener) = self.listeners.get_mut(listener_index) else {
+            return;
+        };
+        if !listener.has_room() {
+            self.counters.requests_dropped += 1;
+            return;
+        }
+        // A remote end that no host can have.
+        if segment.remote.port() == 0 || segment.remote.ip().is_unspecified() {
+            return;
+        }
+        let options = listener.options;
+        let made = Wire::new(&options, now).and_then(|mut wire| {
+            wire.socket_mut().listen(endpoint(segment.local)).map_err(|_| Error::Invalid)?;
+            wire.look();
+            let holder = Holder::HalfOpen(ListenerId { index: listener_index, generation });
+            let key = Key::new(segment.local, segment.remote);
+            self.add(Connection::new(key, holder, Engine::Wire(wire)))
+        });
+        let Ok(index) = made else {
+            self.counters.requests_dropped += 1;
+            return;
+        };
+        if let Some(listener) = self.listeners.get_mut(listener_index) {
+            listener.half_open += 1;
+        }
+        let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
+            return;
+        };
+        poll_one(&mut self.ethernet, &mut wire.sockets, frame, answer, now);
+        if wire.socket().state() != State::SynReceived {
+            // The segment was damaged.
+            self.discard(index);
+        } else if self.settle(index, now, Cause::Segment) == Next::Now {
+            self.work.push(index);
+        }
+    }
+
+    /// Enters a connection everywhere. Nothing is changed if this fails.
+    pub(crate) fn add(&mut self, connection: Connection) -> Result<u32, Error> {
+        let index = self.connections.next_index()?;
+        self.work.reserve(index)?;
+        self.unresolved.reserve(index)?;
+        self.timers.reserve(index)?;
+        let key = connection.key;
+        if self.table.find(key).is_some() {
+            return Err(Error::AddressInUse);
+        }
+        self.ports.join(key.local().port())?;
+        let added = self.connections.insert(connection).and_then(|index| {
+            self.table.insert(key, index).inspect_err(|_| self.connections.remove(index))?;
+            Ok(index)
+        });
+        match added {
+            Ok(index) => {
+                if let Some(connection) = self.connections.get_mut(index) {
+                    connection.listed = true;
+                }
+                self.counters.connections_made += 1;
+            }
+            Err(_) => self.ports.leave(key.local().port()),
+        }
+        added
+    }
+
+    fn unreachable(&mut self, about: Quoted, local: SocketAddrV4, remote: SocketAddrV4, now: Instant) {
+        match about {
+            // Only a connection that is being made is given up: anybody can forge such a message, and an established
+            // connection has better evidence.
+            Quoted::Tcp => {
+                if let Some(index) = self.table.find(Key::new(local, remote))
+                    && let Some(connection) = self.connections.get_mut(index)
+                    && let Engine::Wire(wire) = &mut connection.engine
+                    && wire.socket().state() == State::SynSent
+                {
+                    connection.failure = Some(Error::Unreachable);
+                    wire.socket_mut().abort();
+                    self.settle(index, now, Cause::Local);
+                    self.bury(index);
+                }
+            }
+            Quoted::Udp => self.udp_unreachable(local, remote),
+        }
+    }
+
+    // What follows from it.
+
+    /// Compares a connection with what was last seen of it, wakes those who care about the difference, and finds out when it
+    /// wants its next turn.
+    pub(crate) fn settle(&mut self, index: u32, now: Instant, cause: Cause) -> Next {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return Next::Gone;
+        };
+        let Engine::Wire(wire) = &mut connection.engine else {
+            return Next::Gone;
+        };
+        let (before, seen) = wire.look();
+        if seen.received > before.received {
+            connection.receivers.wake();
+        }
+        if seen.unsent < before.unsent && !connection.senders.is_empty() && wire.has_room() {
+            connection.senders.wake();
+        }
+        if seen.state != before.state {
+            if self.changed(index, before.state, seen.state, cause, now) == Next::Gone {
+                return Next::Gone;
+            }
+        } else if seen.unsent < before.unsent {
+            self.be_patient(index, now);
+        }
+        self.schedule(index, now)
+    }
+
+    /// [`settle`](Self::settle) for operations: puts the connection into the work list if it has something to do.
+    pub(crate) fn touch(&mut self, index: u32, now: Instant) {
+        if self.settle(index, now, Cause::Local) == Next::Now {
+            self.work.push(index);
+        }
+    }
+
+    /// Follows a change of state.
+    fn changed(&mut self, index: u32, before: State, state: State, cause: Cause, now: Instant) -> Next {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return Next::Gone;
+        };
+        connection.wake_all();
+        let Engine::Wire(wire) = &mut connection.engine else {
+            return Next::Gone;
+        };
+        match state {
+            // smoltcp returns a half-open connection that was reset to listening.
+            State::Listen => {
+                self.discard(index);
+                return Next::Gone;
+            }
+            State::Closed => {
+                if cause == Cause::Reset && connection.failure.is_none() {
+                    connection.failure = match before {
+                        State::SynSent => Some(Error::Refused),
+                        State::LastAck | State::TimeWait | State::Closing => None,
+                        _ => Some(Error::Reset),
+                    };
+                }
+                connection.give_up_at = None;
+                if wire.socket().remote_endpoint().is_none() {
+                    return self.bury(index);
+                }
+                // Otherwise the other side is still to be told; `egress` does that and then buries.
+                self.work.push(index);
+                return Next::Gone;
+            }
+            State::TimeWait => {
+                // The last acknowledgement is to be sent now; `egress` keeps what remains after that.
+                connection.give_up_at = None;
+                self.work.push(index);
+                return Next::Gone;
+            }
+            _ if before == State::SynReceived => {
+                if let Holder::HalfOpen(id) = connection.holder {
+                    let listener = match self.listeners.resolve(id.index, id.generation) {
+                        Ok(index) => self.listeners.get_mut(index),
+                        Err(_) => None,
+                    };
+                    match listener {
+                        Some(listener) => {
+                            connection.holder = Holder::Queued;
+                            listener.half_open = listener.half_open.saturating_sub(1);
+                            // `has_room` reserved this place when the handshake began.
+                            listener.queue.push_back(index);
+                            listener.acceptors.wake();
+                        }
+                        None => {
+                            connection.holder = Holder::Nobody;
+                            self.orphans += 1;
+                            wire.socket_mut().abort();
+                            wire.look();
+                            self.work.push(index);
+                            return Next::Gone;
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.be_patient(index, now);
+        Next::Later
+    }
+
+    /// Restarts the time that the other side has for its next step.
+    pub(crate) fn be_patient(&mut self, index: u32, now: Instant) {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return;
+        };
+        let Engine::Wire(wire) = &connection.engine else {
+            return;
+        };
+        let orphan = connection.holder == Holder::Nobody;
+        let socket = wire.socket();
+        let patience_ns = match socket.state() {
+            State::SynSent => Some(self.patience.connect_ns),
+            State::SynReceived => Some(self.patience.handshake_ns),
+            State::Established | State::CloseWait if socket.send_queue() > 0 => Some(self.patience.acknowledgement_ns),
+            State::FinWait1 | State::Closing | State::LastAck if orphan => Some(self.patience.orphan_ns),
+            State::FinWait1 | State::Closing | State::LastAck => Some(self.patience.acknowledgement_ns),
+            State::FinWait2 if orphan => Some(self.patience.orphan_ns),
+            _ => None,
+        };
+        connection.give_up_at = patience_ns.map(|ns| now + duration(ns));
+    }
+
+    /// When a connection wants its next turn; enters its timer.
+    fn schedule(&mut self, index: u32, now: Instant) -> Next {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return Next::Gone;
+        };
+        let deadline = connection.deadline();
+        let Engine::Wire(wire) = &mut connection.engine else {
+            return Next::Gone;
+        };
+        // In TIME-WAIT smoltcp would drop what has arrived when its own timer ends; `changed` has sent the
+        // last acknowledgement on its way, and answers to further segments come while they are polled.
+        if matches!(wire.seen.state, State::TimeWait | State::Closed) {
+            return Next::Later;
+        }
+        let wanted = self.ethernet.poll_at(now, &wire.sockets);
+        let at = match (wanted, deadline) {
+            (Some(wanted), _) if wanted <= now => return Next::Now,
+            (Some(wanted), Some(deadline)) => wanted.min(deadline),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return Next::Later,
+        };
+        self.timers.no_later_than(index, at);
+        Next::Later
+    }
+
+    /// Lets a connection send until it has nothing to send or had its turn.
+    fn egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) {
+        for _ in 0..BURST {
+            let Some((connection, ethernet)) = self.wire(index) else {
+                return;
+            };
+            let Engine::Wire(wire) = &mut connection.engine else {
+                return;
+            };
+            if !connection.listed {
+                return;
+            }
+            // The last acknowledgement is not delayed: it may be the only one that is still asked for.
+            let time = match wire.socket().state() {
+                State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
+                _ => now,
+            };
+            let mut outgoing = Outgoing { link: &mut *link, length: 0 };
+            let sent = ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets) == PollResult::SocketStateChanged;
+            let length = outgoing.length;
+            let socket = wire.socket();
+            let (state, queued) = (socket.state(), socket.send_queue());
+            match state {
+                State::Closed => {
+                    // The reset is sent, or cannot be.
+                    wire.look();
+                    self.bury(index);
+                    return;
+                }
+                State::TimeWait => {
+                    wire.look();
+                    if connection.holder == Holder::Nobody {
+                        self.retire(index, now);
+                    }
+                    return;
+                }
+                _ => {}
+            }
+            if sent {
+                wire.consumed = 0;
+                // The common case without asking smoltcp again: everything there is was in this segment, with an
+                // acknowledgement and a window as they are now. What is left is the retransmission timer.
+                if matches!(state, State::Established | State::CloseWait)
+                    && state == wire.seen.state
+                    && length == DATA_HEADERS + queued
+                    && wire.keepalive.is_none()
+                {
+                    if queued > 0 {
+                        self.timers.no_later_than(index, now + RETRANSMISSION_MINIMUM);
+                    }
+                    return;
+                }
+            }
+            match self.settle(index, now, Cause::Local) {
+                Next::Now if sent => {}
+                Next::Now => {
+                    // The device is full.
+                    self.timers.no_later_than(index, now + RETRY);
+                    return;
+                }
+                Next::Later if !sent => {
+                    // Perhaps the next hop's hardware address is not known yet.
+                    self.unresolved.push(index);
+                    return;
+                }
+                _ => return,
+            }
+        }
+        self.work.push(index);
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.work.is_empty() || !self.datagram_work.is_empty()
+    }
+
+    pub(crate) fn send_all<L: Link>(&mut self, link: &mut L, now: Instant) {
+        for _ in 0..TURNS {
+            let Some(index) = self.work.pop() else {
+                break;
+            };
+            self.egress(link, index, now);
+        }
+        for _ in 0..TURNS {
+            let Some(index) = self.datagram_work.pop() else {
+                break;
+            };
+            self.udp_egress(link, index, now);
+        }
+    }
+
+    /// When to look again at the latest.
+    pub(crate) fn deadline(&self, now: Instant) -> Option<u64> {
+        let nanoseconds = |at: Instant| at.total_micros().max(0) as u64 * 1000;
+        if self.has_work() {
+            return Some(nanoseconds(now));
+        }
+        let mut next = self.timers.next();
+        for other in [self.datagram_timers.next(), self.time_wait.next()] {
+            if let Some(at) = other
+                && next.is_none_or(|next| at < next)
+            {
+                next = Some(at);
+            }
+        }
+        next.map(nanoseconds)
+    }
+
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(index) = self.timers.expired(now) {
+            let Some(connection) = self.connections.get_mut(index) else {
+                continue;
+            };
+            let is_over = connection.deadline().is_some_and(|at| at <= now);
+            match &mut connection.engine {
+                Engine::Local(_) if is_over => {
+                    self.local_refuse(index, Error::TimedOut);
+                    continue;
+                }
+                Engine::Local(_) => {
+                    if let Some(at) = connection.deadline() {
+                        self.timers.no_later_than(index, at);
+                    }
+                    continue;
+                }
+                Engine::Wire(wire) if is_over => {
+                    wire.socket_mut().abort();
+                    if connection.failure.is_none() {
+                        connection.failure = Some(Error::TimedOut);
+                    }
+                }
+                Engine::Wire(_) => {}
+            }
+            self.touch(index, now);
+        }
+        while let Some(index) = self.datagram_timers.expired(now) {
+            self.datagram_work.push(index);
+        }
+        while let Some(key) = self.time_wait.expired(now) {
+            self.ports.leave(key.local().port());
+        }
+    }
+
+    /// Takes a connection out of the table: packets no longer find it. It goes altogether unless somebody
+    /// is still to be told how it ended.
+    pub(crate) fn bury(&mut self, index: u32) -> Next {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return Next::Gone;
+        };
+        if connection.listed {
+            connection.listed = false;
+            self.table.remove(connection.key);
+            self.ports.leave(connection.key.local().port());
+            self.timers.remove(index);
+        }
+        match connection.holder {
+            Holder::Nobody | Holder::HalfOpen(_) => self.discard(index),
+            Holder::Queued | Holder::Application => connection.wake_all(),
+        }
+        Next::Gone
+    }
+
+    /// Removes every trace of a connection.
+    pub(crate) fn discard(&mut self, index: u32) {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return;
+        };
+        connection.wake_all();
+        let (key, listed, holder) = (connection.key, connection.listed, connection.holder);
+        if listed {
+            self.table.remove(key);
+            self.ports.leave(key.local().port());
+        }
+        self.timers.remove(index);
+        self.connections.remove(index);
+        match holder {
+            Holder::HalfOpen(id) => {
+                if let Ok(listener) = self.listener(id) {
+                    listener.half_open = listener.half_open.saturating_sub(1);
+                    self.admit(id.index);
+                }
+            }
+            Holder::Nobody => self.orphans = self.orphans.saturating_sub(1),
+            Holder::Queued | Holder::Application => {}
+        }
+    }
+
+    /// Replaces a closed connection in TIME-WAIT by the few words that must be remembered of it.
+    fn retire(&mut self, index: u32, now: Instant) {
+        let Some(Connection { key, engine: Engine::Wire(wire), .. }) = self.connections.get(index) else {
+            return;
+        };
+        let (key, remains) = (*key, wire.remains);
+        // The port stays in use until the time is over, or the memory for remembering is short.
+        let remembered = self.ports.join(key.local().port()).is_ok();
+        self.discard(index);
+        if remembered {
+            match self.time_wait.enter(key, remains, now) {
+                Ok(None) => {}
+                Ok(Some(oldest)) => self.ports.leave(oldest.local().port()),
+                Err(_) => self.ports.leave(key.local().port()),
+            }
+        }
+    }
+}
+
+/// Gives one packet to one socket set.
+pub(crate) fn poll_one<T: TxToken>(
+    interface: &mut Interface,
+    sockets: &mut SocketSet<'static>,
+    frame: &[u8],
+    answer: T,
+    now: Instant,
+) {
+    let mut device = Arrived { frame: Some(frame), answer: Some(answer) };
+    interface.poll_ingress_single(now, &mut device, sockets);
+}
+
+pub(crate) fn ip_endpoint(endpoint: SocketAddrV4) -> IpEndpoint {
+    IpEndpoint::new(IpAddress::Ipv4(*endpoint.ip()), endpoint.port())
+}
+
+pub(crate) fn endpoint(endpoint: SocketAddrV4) -> IpListenEndpoint {
+    IpListenEndpoint { addr: Some(IpAddress::Ipv4(*endpoint.ip())), port: endpoint.port() }
+}

@@ -1,0 +1,405 @@
+//! Connections whose two ends are on this host.
+//!
+//! Between two ends in the same memory nothing can be lost, reordered or damaged, so nothing of TCP's machinery is needed to
+//! give what TCP promises: what one end sends is written straight into the ring from which the other end receives. There are
+//! no packets, no acknowledgements, no timers and no polling; a byte is copied twice, from the sender's memory and to
+//! the receiver's, as with a pipe. What programs can see is that of a TCP connection: addresses and ports, a backlog,
+//! half-closing, reset, limited buffers.
+//!
+//! The two ends are two connections that name each other. An end that is closed is gone at once; the other keeps what
+//! it has not received yet. The only difference to see: to send to an end that is gone fails at once, where TCP would
+//! accept the bytes and fail later.
+
+use alloc::vec::Vec;
+use smoltcp::time::Instant;
+
+use crate::Error;
+use crate::configuration::{Received, Sent};
+use crate::host::Host;
+use crate::slab::ConnectionId;
+use crate::table::Key;
+use crate::tcp::{BUFFER_LIMITS, Connection, Engine, Holder, Receiving, TcpOptions};
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The listener has no room; it will take the connection when it has.
+    Waiting,
+    /// Joined to the end with this index, which names this end in turn.
+    Joined(u32),
+    /// The other end is gone.
+    Alone,
+    /// There was never another end.
+    Refused,
+}
+
+/// Whether bytes may still go in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Open,
+    Ended,
+}
+
+/// One end.
+pub(crate) struct Local {
+    pub(crate) phase: Phase,
+    /// What the other end has sent and this one has not received.
+    pub(crate) ring: Ring,
+    pub(crate) incoming: Direction,
+    pub(crate) outgoing: Direction,
+    /// What this end was made with: the listener's part is known only when it takes the connection.
+    options: TcpOptions,
+}
+
+/// The first memory of a ring: enough for small messages.
+const SMALLEST: usize = 512;
+
+/// A ring of bytes that begins with no memory and grows up to a limit.
+pub(crate) struct Ring {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+    limit: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(limit: usize) -> Self {
+        Ring { bytes: Vec::new(), start: 0, length: 0, limit }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether a sender that waits should be told: a fifth of the limit is free.
+    pub(crate) fn has_room(&self) -> bool {
+        (self.limit - self.length) * 5 >= self.limit
+    }
+
+    /// The next part of what is in the ring.
+    pub(crate) fn data(&self) -> &[u8] {
+        let end = (self.start + self.length).min(self.bytes.len());
+        self.bytes.get(self.start..end).unwrap_or(&[])
+    }
+
+    fn consume(&mut self, count: usize) {
+        let count = count.min(self.length);
+        self.length -= count;
+        self.start += count;
+        if self.length == 0 {
+            // The next message is in one part again.
+            self.start = 0;
+        } else if self.start >= self.bytes.len() {
+            self.start -= self.bytes.len();
+        }
+    }
+
+    /// The next part of the free room.
+    fn room(&mut self) -> &mut [u8] {
+        let size = self.bytes.len();
+        let end = self.start + self.length;
+        let range = if end < size { end..size } else { end - size..self.start };
+        self.bytes.get_mut(range).unwrap_or_default()
+    }
+
+    fn add(&mut self, count: usize) {
+        self.length = (self.length + count).min(self.bytes.len());
+    }
+
+    /// Doubles the memory. Returns whether there is more of it than before.
+    fn grow(&mut self) -> Result<bool, Error> {
+        let old = self.bytes.len();
+        let new = (old * 2).max(SMALLEST).min(self.limit);
+        if new <= old {
+            return Ok(false);
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(new)?;
+        let first = self.data().len();
+        bytes.extend_from_slice(self.data());
+        bytes.extend_from_slice(self.bytes.get(..self.length - first).unwrap_or(&[]));
+        bytes.resize(new, 0);
+        self.bytes = bytes;
+        self.start = 0;
+        Ok(true)
+    }
+}
+
+fn limit(receiver: &TcpOptions, sender: &TcpOptions) -> usize {
+    let clamp = |size: usize| size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end());
+    clamp(receiver.receive_buffer) + clamp(sender.send_buffer)
+}
+
+impl Local {
+    fn engine(phase: Phase, options: TcpOptions, limit: usize) -> Engine {
+        Engine::Local(Local {
+            phase,
+            ring: Ring::new(limit),
+            incoming: Direction::Open,
+            outgoing: Direction::Open,
+            options,
+        })
+    }
+
+    fn other(&self) -> Option<u32> {
+        match self.phase {
+            Phase::Joined(other) => Some(other),
+            _ => None,
+        }
+    }
+}
+
+impl Host {
+    fn local(&mut self, index: u32) -> Option<(&mut Connection, u32)> {
+        let connection = self.connections.get_mut(index)?;
+        match &connection.engine {
+            Engine::Local(local) => {
+                let other = local.other()?;
+                Some((connection, other))
+            }
+            Engine::Wire(_) => None,
+        }
+    }
+
+    /// Begins a connection to a listener of this host.
+    pub(crate) fn local_connect(
+        &mut self,
+        key: Key,
+        options: &TcpOptions,
+        now: Instant,
+    ) -> Result<ConnectionId, Error> {
+        let listener = self.find_listener(key.remote());
+        let phase = if listener.is_some() { Phase::Waiting } else { Phase::Refused };
+        let mut connection = Connection::new(key, Holder::Application, Local::engine(phase, *options, 0));
+        if phase == Phase::Refused {
+            connection.failure = Some(Error::Refused);
+        }
+        let index = self.add(connection)?;
+        let id = ConnectionId { index, generation: self.connections.generation(index) };
+        let Some(listener_index) = listener else {
+            self.bury(index);
+            return Ok(id);
+        };
+        let Some(listener) = self.listeners.get_mut(listener_index) else {
+            return Err(Error::Stale);
+        };
+        if let Err(error) = listener.waiting.try_reserve(1) {
+            self.discard(index);
+            return Err(error.into());
+        }
+        listener.waiting.push_back(id);
+        self.admit(listener_index);
+        // Still waiting: not for ever.
+        if let Some(connection) = self.connections.get_mut(index)
+            && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
+        {
+            let give_up_at = now + crate::tcp::duration(self.patience.connect_ns);
+            connection.give_up_at = Some(give_up_at);
+            self.timers.no_later_than(index, give_up_at);
+        }
+        Ok(id)
+    }
+
+    /// Lets waiting connections in as long as the listener has room.
+    pub(crate) fn admit(&mut self, listener_index: u32) {
+        while let Some(listener) = self.listeners.get_mut(listener_index) {
+            let Some(id) = listener.waiting.front().copied() else {
+                return;
+            };
+            if !listener.has_room() {
+                return;
+            }
+            let options = listener.options;
+            // Those who gave up in the meantime are gone, or are not waiting any more.
+            let waiting = self.connections.resolve(id.index, id.generation).ok().and_then(|index| {
+                match self.connections.get(index) {
+                    Some(Connection { key, engine: Engine::Local(local), .. }) if local.phase == Phase::Waiting => {
+                        Some((*key, local.options))
+                    }
+                    _ => None,
+                }
+            });
+            if let Some((key, client)) = waiting
+                && self.join(listener_index, id.index, key, &client, &options).is_err()
+            {
+                // Short of memory: the next `accept` tries again.
+                self.counters.requests_dropped += 1;
+                return;
+            }
+            if let Some(listener) = self.listeners.get_mut(listener_index) {
+                listener.waiting.pop_front();
+            }
+        }
+    }
+
+    fn join(
+        &mut self,
+        listener_index: u32,
+        client_index: u32,
+        key: Key,
+        client: &TcpOptions,
+        server: &TcpOptions,
+    ) -> Result<(), Error> {
+        let mirrored = Key::new(key.remote(), key.local());
+        let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
+        let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine))?;
+        if let Some(connection) = self.connections.get_mut(client_index)
+            && let Engine::Local(local) = &mut connection.engine
+        {
+            local.phase = Phase::Joined(server_index);
+            local.ring = Ring::new(limit(client, server));
+            connection.give_up_at = None;
+            connection.wake_all();
+        }
+        if let Some(listener) = self.listeners.get_mut(listener_index) {
+            // `has_room` reserved the place.
+            listener.queue.push_back(server_index);
+            listener.acceptors.wake();
+        }
+        self.counters.local_connections += 1;
+        Ok(())
+    }
+
+    /// Ends the wait of a connection that no listener took.
+    pub(crate) fn local_refuse(&mut self, index: u32, failure: Error) {
+        if let Some(connection) = self.connections.get_mut(index)
+            && let Engine::Local(local) = &mut connection.engine
+            && local.phase == Phase::Waiting
+        {
+            local.phase = Phase::Refused;
+            connection.failure = Some(failure);
+            connection.give_up_at = None;
+            self.bury(index);
+        }
+    }
+
+    pub(crate) fn local_send(&mut self, index: u32, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<Sent, Error> {
+        let connection = self.connections.get_mut(index).ok_or(Error::Stale)?;
+        let Engine::Local(local) = &connection.engine else {
+            return Err(Error::Stale);
+        };
+        if let Some(failure) = connection.failure.take() {
+            return Err(failure);
+        }
+        let other = match (local.phase, local.outgoing) {
+            (Phase::Waiting, _) => return Err(Error::NotConnected),
+            (Phase::Joined(other), Direction::Open) => other,
+            _ => return Err(Error::Closed),
+        };
+        let receiver = self.connections.get_mut(other).ok_or(Error::Closed)?;
+        let Engine::Local(end) = &mut receiver.engine else {
+            return Err(Error::Closed);
+        };
+        let ring = &mut end.ring;
+        let mut total = 0;
+        let outcome = loop {
+            let room = ring.room();
+            if room.is_empty() {
+                match ring.grow() {
+                    Ok(true) => continue,
+                    Ok(false) if total == 0 => break Ok(Sent::Full),
+                    Err(error) if total == 0 => break Err(error),
+                    _ => break Ok(Sent::Bytes(total)),
+                }
+            }
+            let (offered, filled) = (room.len(), fill(room).min(room.len()));
+            ring.add(filled);
+            total += filled;
+            if filled < offered {
+                break Ok(Sent::Bytes(total));
+            }
+        };
+        if total > 0 {
+            receiver.receivers.wake();
+        }
+        outcome
+    }
+
+    pub(crate) fn local_receive(
+        &mut self,
+        index: u32,
+        mut take: impl FnMut(&[u8]) -> usize,
+    ) -> Result<Received, Error> {
+        let connection = self.connections.get_mut(index).ok_or(Error::Stale)?;
+        let Engine::Local(local) = &mut connection.engine else {
+            return Err(Error::Stale);
+        };
+        let mut total = 0;
+        // At most two parts.
+        for _ in 0..2 {
+            let data = local.ring.data();
+            if data.is_empty() {
+                break;
+            }
+            let (offered, taken) = (data.len(), take(data).min(data.len()));
+            local.ring.consume(taken);
+            total += taken;
+            if taken < offered {
+                break;
+            }
+        }
+        if total > 0 {
+            if let Phase::Joined(other) = local.phase
+                && local.ring.has_room()
+                && let Some(sender) = self.connections.get_mut(other)
+            {
+                sender.senders.wake();
+            }
+            return Ok(Received::Bytes(total));
+        }
+        if local.ring.len() > 0 {
+            return Ok(Received::Bytes(0));
+        }
+        if let Some(failure) = connection.failure.take() {
+            return Err(failure);
+        }
+        match (local.phase, local.incoming, connection.receiving) {
+            (Phase::Waiting, _, _) => Err(Error::NotConnected),
+            (Phase::Joined(_), Direction::Open, Receiving::Open) => Ok(Received::Nothing),
+            _ => Ok(Received::End),
+        }
+    }
+
+    /// Tells the other end that nothing more will come.
+    pub(crate) fn local_end(&mut self, index: u32) {
+        let Some((connection, other)) = self.local(index) else {
+            return;
+        };
+        if let Engine::Local(local) = &mut connection.engine {
+            local.outgoing = Direction::Ended;
+        }
+        connection.senders.wake();
+        if let Some(receiver) = self.connections.get_mut(other)
+            && let Engine::Local(end) = &mut receiver.engine
+        {
+            end.incoming = Direction::Ended;
+            receiver.receivers.wake();
+        }
+    }
+
+    /// Removes one end. The other sees the end of the stream, or a reset if something was not received here or if
+    /// `how` says so.
+    pub(crate) fn local_close(&mut self, index: u32, how: Ending) {
+        if let Some((connection, other)) = self.local(index) {
+            let unread = connection.receivable() > 0;
+            if let Some(receiver) = self.connections.get_mut(other)
+                && let Engine::Local(end) = &mut receiver.engine
+            {
+                end.phase = Phase::Alone;
+                let ended = end.incoming == Direction::Ended && end.outgoing == Direction::Ended;
+                if (unread || how == Ending::Reset) && !ended {
+                    receiver.failure = Some(Error::Reset);
+                }
+                self.bury(other);
+            }
+        }
+        self.discard(index);
+    }
+}
+
+/// How an end is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Orderly,
+    Reset,
+}

@@ -1,0 +1,367 @@
+//! Operations on TCP: what the methods of [`Stack`](crate::Stack) do.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use smoltcp::socket::tcp::State;
+use smoltcp::time::Instant;
+
+use crate::Error;
+use crate::configuration::{Readiness, Received, Sent, Shutdown};
+use crate::host::{Host, Via, endpoint, ip_endpoint};
+use crate::local::{Ending, Phase};
+use crate::slab::{BindingId, ConnectionId, ListenerId};
+use crate::table::{Key, Sharing};
+use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire};
+
+impl Host {
+    pub(crate) fn tcp_bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<BindingId, Error> {
+        if !local.ip().is_unspecified() && !self.is_own(*local.ip()) {
+            return Err(Error::AddressUnavailable);
+        }
+        self.bindings.next_index()?;
+        let local = self.ports.bind(local, sharing)?;
+        let index = self.bindings.insert(local).inspect_err(|_| self.ports.release(local))?;
+        Ok(BindingId { index, generation: self.bindings.generation(index) })
+    }
+
+    pub(crate) fn binding(&self, id: BindingId) -> Result<SocketAddrV4, Error> {
+        let index = self.bindings.resolve(id.index, id.generation)?;
+        self.bindings.get(index).copied().ok_or(Error::Stale)
+    }
+
+    /// Ends a binding; the port stays taken.
+    pub(crate) fn take_binding(&mut self, id: BindingId) -> Result<SocketAddrV4, Error> {
+        let local = self.binding(id)?;
+        self.bindings.remove(id.index);
+        Ok(local)
+    }
+
+    pub(crate) fn tcp_listen(
+        &mut self,
+        binding: BindingId,
+        backlog: usize,
+        options: &TcpOptions,
+    ) -> Result<ListenerId, Error> {
+        let local = self.binding(binding)?;
+        let backlog = backlog.clamp(1, self.limits.backlog.max(1));
+        let index = self.listeners.insert(Listener::new(local, *options, backlog))?;
+        self.listening.insert(Key::only_local(local), index).inspect_err(|_| self.listeners.remove(index))?;
+        self.take_binding(binding)?;
+        Ok(ListenerId { index, generation: self.listeners.generation(index) })
+    }
+
+    pub(crate) fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddrV4)>, Error> {
+        while let Some(index) = self.listener(id)?.queue.pop_front() {
+            self.admit(id.index);
+            let generation = self.connections.generation(index);
+            let Some(connection) = self.connections.get_mut(index) else {
+                continue;
+            };
+            connection.holder = Holder::Application;
+            let remote = connection.key.remote();
+            return Ok(Some((ConnectionId { index, generation }, remote)));
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn close_listener(&mut self, id: ListenerId, now: Instant) -> Result<(), Error> {
+        let listener = self.listener(id)?;
+        listener.acceptors.wake();
+        let local = listener.local;
+        let queue = core::mem::take(&mut listener.queue);
+        let waiting = core::mem::take(&mut listener.waiting);
+        let half_open = listener.half_open;
+        self.listening.remove(Key::only_local(local));
+        self.ports.release(local);
+        self.listeners.remove(id.index);
+        for id in waiting {
+            if self.connection(id).is_ok() {
+                self.local_refuse(id.index, Error::Refused);
+            }
+        }
+        for index in queue {
+            self.give_up(index, now);
+        }
+        if half_open > 0 {
+            for index in 0..self.connections.indices() {
+                if self.connections.get(index).is_some_and(|connection| connection.holder == Holder::HalfOpen(id)) {
+                    self.give_up(index, now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tcp_connect(
+        &mut self,
+        from: Option<BindingId>,
+        remote: SocketAddrV4,
+        options: &TcpOptions,
+        now: Instant,
+    ) -> Result<ConnectionId, Error> {
+        // As everywhere: a connection to no address in particular is one to this host.
+        let remote =
+            if remote.ip().is_unspecified() { SocketAddrV4::new(Ipv4Addr::LOCALHOST, remote.port()) } else { remote };
+        if remote.port() == 0 {
+            return Err(Error::Invalid);
+        }
+        let bound = match from {
+            Some(id) => Some(self.binding(id)?),
+            None => None,
+        };
+        let wanted = bound.map_or(Ipv4Addr::UNSPECIFIED, |local| *local.ip());
+        let (via, address) = self.route_from(wanted, *remote.ip())?;
+        if remote.ip().is_multicast()
+            || remote.ip().is_broadcast()
+            || (via == Via::Ethernet && self.network.broadcast() == Some(*remote.ip()))
+        {
+            return Err(Error::Unreachable);
+        }
+        let port = match bound {
+            Some(local) => local.port(),
+            None => {
+                let (table, time_wait) = (&self.table, &self.time_wait);
+                self.ports.ephemeral(|ports, port| {
+                    let key = Key::new(SocketAddrV4::new(address, port), remote);
+                    !ports.is_bound(port) && table.find(key).is_none() && !time_wait.contains(key)
+                })?
+            }
+        };
+        let local = SocketAddrV4::new(address, port);
+        let key = Key::new(local, remote);
+        // A connection from a port to itself would be two ends in one.
+        if local == remote {
+            return Err(Error::AddressUnavailable);
+        }
+        if self.table.find(key).is_some() || self.time_wait.contains(key) {
+            return Err(Error::AddressInUse);
+        }
+        let id = match via {
+            Via::Local => self.local_connect(key, options, now)?,
+            Via::Ethernet => {
+                let mut wire = Wire::new(options, now)?;
+                wire.socket_mut()
+                    .connect(self.ethernet.context(), ip_endpoint(remote), endpoint(local))
+                    .map_err(|_| Error::Invalid)?;
+                let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire)))?;
+                self.touch(index, now);
+                ConnectionId { index, generation: self.connections.generation(index) }
+            }
+        };
+        if let Some(id) = from {
+            let local = self.take_binding(id)?;
+            self.ports.release(local);
+        }
+        Ok(id)
+    }
+
+    pub(crate) fn send_with(
+        &mut self,
+        id: ConnectionId,
+        mut fill: impl FnMut(&mut [u8]) -> usize,
+        now: Instant,
+    ) -> Result<Sent, Error> {
+        let connection = self.connection(id)?;
+        let Engine::Wire(wire) = &mut connection.engine else {
+            return self.local_send(id.index, fill);
+        };
+        if let Some(failure) = connection.failure.take() {
+            return Err(failure);
+        }
+        let socket = wire.socket_mut();
+        if !socket.may_send() {
+            return Err(match socket.state() {
+                State::SynSent | State::SynReceived => Error::NotConnected,
+                _ => Error::Closed,
+            });
+        }
+        if !socket.can_send() {
+            return Ok(Sent::Full);
+        }
+        let mut total = 0;
+        // The buffer is a ring: at most two contiguous parts.
+        for _ in 0..2 {
+            let step = socket.send(|room| {
+                let filled = if room.is_empty() { 0 } else { fill(room).min(room.len()) };
+                (filled, (filled, room.len()))
+            });
+            let Ok((filled, offered)) = step else {
+                break;
+            };
+            total += filled;
+            if filled < offered || offered == 0 {
+                break;
+            }
+        }
+        if total > 0 {
+            // Its turn in the work list settles everything; only what a packet that comes before that must find
+            // right is done here.
+            let waited = wire.seen.unsent > 0;
+            wire.seen.unsent += total;
+            if !waited {
+                self.be_patient(id.index, now);
+            }
+            self.work.push(id.index);
+        }
+        Ok(Sent::Bytes(total))
+    }
+
+    pub(crate) fn receive_with(
+        &mut self,
+        id: ConnectionId,
+        mut take: impl FnMut(&[u8]) -> usize,
+        now: Instant,
+    ) -> Result<Received, Error> {
+        let connection = self.connection(id)?;
+        let Engine::Wire(wire) = &mut connection.engine else {
+            return self.local_receive(id.index, take);
+        };
+        let socket = wire.socket_mut();
+        if !socket.can_recv() {
+            let state = socket.state();
+            if let Some(failure) = connection.failure.take() {
+                return Err(failure);
+            }
+            return match state {
+                State::SynSent | State::SynReceived => Err(Error::NotConnected),
+                State::Established | State::FinWait1 | State::FinWait2 if connection.receiving == Receiving::Open => {
+                    Ok(Received::Nothing)
+                }
+                _ => Ok(Received::End),
+            };
+        }
+        let mut total = 0;
+        for _ in 0..2 {
+            let step = socket.recv(|bytes| {
+                let taken = if bytes.is_empty() { 0 } else { take(bytes).min(bytes.len()) };
+                (taken, (taken, bytes.len()))
+            });
+            let Ok((taken, offered)) = step else {
+                break;
+            };
+            total += taken;
+            if taken < offered || offered == 0 || !socket.can_recv() {
+                break;
+            }
+        }
+        // All that receiving can make necessary is to tell the other side of a larger window, and smoltcp does that when the
+        // window has at least doubled: when more than half of what is free now was consumed since the last segment.
+        let free = socket.recv_capacity() - socket.recv_queue();
+        wire.seen.received -= total.min(wire.seen.received);
+        wire.consumed += total;
+        if wire.consumed * 2 >= free {
+            self.touch(id.index, now);
+        }
+        Ok(Received::Bytes(total))
+    }
+
+    pub(crate) fn readiness(&mut self, id: ConnectionId) -> Result<Readiness, Error> {
+        let connection = self.connection(id)?;
+        let mut readiness = connection.readiness();
+        if let Engine::Local(local) = &connection.engine
+            && let Phase::Joined(other) = local.phase
+            && let Some(Connection { engine: Engine::Local(end), .. }) = self.connections.get(other)
+        {
+            readiness.send |= end.ring.has_room();
+        }
+        Ok(readiness)
+    }
+
+    pub(crate) fn shutdown(&mut self, id: ConnectionId, how: Shutdown, now: Instant) -> Result<(), Error> {
+        let connection = self.connection(id)?;
+        if !connection.is_open() {
+            return Err(Error::NotConnected);
+        }
+        if matches!(how, Shutdown::Receive | Shutdown::Both) {
+            connection.receiving = Receiving::Shut;
+            connection.receivers.wake();
+        }
+        if matches!(how, Shutdown::Send | Shutdown::Both) {
+            match &mut connection.engine {
+                Engine::Wire(wire) => {
+                    wire.socket_mut().close();
+                    self.touch(id.index, now);
+                }
+                Engine::Local(_) => self.local_end(id.index),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, id: ConnectionId, now: Instant) -> Result<(), Error> {
+        let limit = self.limits.orphans;
+        let crowded = self.orphans >= limit;
+        let connection = self.connection(id)?;
+        connection.wake_all();
+        let listed = connection.listed;
+        let Engine::Wire(wire) = &mut connection.engine else {
+            self.local_close(id.index, Ending::Orderly);
+            return Ok(());
+        };
+        match wire.socket().state() {
+            State::Closed if !listed => {
+                self.discard(id.index);
+                return Ok(());
+            }
+            // Nobody has answered yet, so nobody need be told.
+            State::SynSent => {
+                self.discard(id.index);
+                return Ok(());
+            }
+            State::TimeWait => {
+                connection.holder = Holder::Nobody;
+                self.orphans += 1;
+                // If the last acknowledgement is still to be sent, `egress` retires the connection after that.
+                self.work.push(id.index);
+                return Ok(());
+            }
+            _ => {}
+        }
+        connection.holder = Holder::Nobody;
+        if wire.socket().can_recv() || crowded {
+            wire.socket_mut().abort();
+        } else {
+            wire.socket_mut().close();
+        }
+        self.orphans += 1;
+        self.be_patient(id.index, now);
+        self.touch(id.index, now);
+        Ok(())
+    }
+
+    pub(crate) fn abort(&mut self, id: ConnectionId, now: Instant) -> Result<(), Error> {
+        self.connection(id)?;
+        self.give_up(id.index, now);
+        Ok(())
+    }
+
+    /// Ends a connection with a reset and forgets it.
+    fn give_up(&mut self, index: u32, now: Instant) {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return;
+        };
+        if matches!(connection.engine, Engine::Local(_)) {
+            self.local_close(index, Ending::Reset);
+            return;
+        }
+        if !connection.listed {
+            self.discard(index);
+            return;
+        }
+        let before = connection.holder;
+        connection.holder = Holder::Nobody;
+        connection.wake_all();
+        if let Engine::Wire(wire) = &mut connection.engine {
+            wire.socket_mut().abort();
+        }
+        if before != Holder::Nobody {
+            self.orphans += 1;
+        }
+        if let Holder::HalfOpen(id) = before
+            && let Ok(listener) = self.listener(id)
+        {
+            listener.half_open = listener.half_open.saturating_sub(1);
+        }
+        self.touch(index, now);
+    }
+}
