@@ -89,6 +89,11 @@ impl<R: Registers> Aplic<R> {
         Aplic { registers, delivery }
     }
 
+    /// Bytes of registers that a domain in direct mode has whose last hart is at this position.
+    pub const fn direct_length(position: u32) -> u64 {
+        (DELIVERY + (position as usize + 1) * DELIVERY_STRIDE) as u64
+    }
+
     /// How this domain delivers.
     pub fn delivery(&self) -> Delivery {
         self.delivery

@@ -26,6 +26,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -69,6 +70,7 @@ struct State {
     ipis: Vec<usize>,
     started: Vec<usize>,
     output: Vec<u8>,
+    devices: Vec<Range<u64>>,
     registers: BTreeMap<u64, u8>,
 }
 
@@ -149,6 +151,11 @@ impl Simulation {
     /// Adds what happens at the next visit to user mode that the script does not cover yet.
     pub fn script(&self, step: impl FnOnce(&mut UserContext) -> Trap + Send + 'static) {
         self.state().script.push_back(Box::new(step));
+    }
+
+    /// Puts device registers at these physical addresses; without, there are none.
+    pub fn add_registers(&self, address: u64, length: u64) {
+        self.state().devices.push(address..address + length);
     }
 
     /// Lets time pass.
@@ -354,7 +361,7 @@ pub fn write_imsic(_register: u64, _value: u64) {}
 /// Interprocessor interrupts need no doorbell here.
 pub fn set_doorbell(_hart: usize, _window: &Window) {}
 
-/// Device registers that keep what is written to them.
+/// Device registers. They exist where [`Simulation::add_registers`] put them, and keep what is written to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     physical: u64,
@@ -364,8 +371,11 @@ pub struct Window {
 impl Window {
     /// The registers at these physical addresses; `None` if there are none.
     pub fn new(physical: u64, length: u64) -> Option<Window> {
-        physical.checked_add(length)?;
-        (length > 0).then_some(Window { physical, length })
+        let end = physical.checked_add(length)?;
+        let (simulation, _) = current();
+        let state = simulation.state();
+        let exists = state.devices.iter().any(|device| device.start <= physical && end <= device.end);
+        (length > 0 && exists).then_some(Window { physical, length })
     }
 
     /// Reads the 8-bit register at this offset.
@@ -453,6 +463,18 @@ mod tests {
         Host::send_ipi(1);
         assert_eq!(thread.join().unwrap(), (true, false));
         assert_eq!(simulation.ipis(), [1]);
+    }
+
+    #[test]
+    fn registers_are_only_where_the_test_puts_them() {
+        let simulation = Simulation::new();
+        let _hart = simulation.attach(0);
+        assert!(Window::new(0x1000, 16).is_none());
+        simulation.add_registers(0x1000, 32);
+        let window = Window::new(0x1000, 16).unwrap();
+        window.write32(8, 0x1234_5678);
+        assert_eq!((window.read32(8), window.read8(9), window.read8(0)), (0x1234_5678, 0x56, 0));
+        assert!(Window::new(0x1010, 17).is_none());
     }
 
     #[test]

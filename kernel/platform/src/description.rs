@@ -416,7 +416,13 @@ fn read_controller(root: FdtNode, harts: &Harts) -> Option<Controller> {
     }
     let sources = number(node, "riscv,num-sources")?.min(MAXIMUM_SOURCE.into()) as u32;
     let (delivery, positions, imsic) = match imsic {
-        None => (Delivery::Direct, harts.positions(node), None),
+        None => {
+            let positions = harts.positions(node);
+            if drivers::aplic::Aplic::<NoRegisters>::direct_length(*positions.iter().flatten().max()?) > registers.1 {
+                return None;
+            }
+            (Delivery::Direct, positions, None)
+        }
         Some(imsic) => {
             let pages = wide_registers(imsic)?;
             let guest_index_bits = number(imsic, "riscv,guest-index-bits").unwrap_or(0);

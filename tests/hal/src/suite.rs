@@ -241,7 +241,7 @@ impl Suite {
 
     fn free_memory_can_be_written(&mut self) -> Result<(), &'static str> {
         for &(start, end) in &self.platform.free_memory {
-            for address in [start, end - 8, (start + end) / 2 & !7] {
+            for address in [start, end - 8, ((start + end) / 2) & !7] {
                 set_word(address, address ^ 0x5555);
                 check(word(address) == address ^ 0x5555, "memory does not keep what is written")?;
             }
@@ -307,11 +307,11 @@ impl Suite {
     }
 
     fn interprocessor_interrupts(&mut self) -> Result<(), &'static str> {
-        for hart in 1..self.platform.hart_ids.len() {
+        for (hart, count) in IPIS.iter().enumerate().take(self.platform.hart_ids.len()).skip(1) {
             for _ in 0..10 {
-                let before = IPIS[hart].load(Acquire);
+                let before = count.load(Acquire);
                 Machine::send_ipi(hart);
-                check(wait_until(|| IPIS[hart].load(Acquire) > before), "a hart does not notice")?;
+                check(wait_until(|| count.load(Acquire) > before), "a hart does not notice")?;
             }
         }
         Machine::send_ipi(0);

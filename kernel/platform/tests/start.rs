@@ -1,0 +1,96 @@
+//! The whole crate on the pretend machine: one test, because a machine is started once.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+
+use hal_api::{BootInformation, Machine as _};
+use hal_host::Simulation;
+use platform::{Machine, RegisterError, println};
+
+static BOOT: BootInformation = BootInformation {
+    device_tree: include_bytes!("../fixtures/virt-plic.dtb"),
+    device_tree_address: 0x8700_0000,
+    boot_hart_id: 2,
+    image: (0x8020_0000, 0x8040_0000),
+};
+
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_platform_on_the_pretend_machine() {
+    const PLIC: u64 = 0xc00_0000;
+    const UART: u64 = 0x1000_0000;
+    const LINE_STATUS: usize = 5;
+    const CLAIM: usize = 0x20_5004;
+
+    let simulation = Simulation::new();
+    let _hart = simulation.attach(0);
+    println!("before the start {}", 1);
+    assert_eq!(simulation.output(), "before the start 1\n");
+
+    simulation.add_registers(PLIC, 0x60_0000);
+    simulation.add_registers(UART, 0x100);
+    let uart = hal_host::Window::new(UART, 0x100).unwrap();
+    let plic = hal_host::Window::new(PLIC, 0x60_0000).unwrap();
+    // The transmitter is always ready.
+    uart.write8(LINE_STATUS, 1 << 5);
+    let platform = platform::start(&BOOT).unwrap();
+    assert_eq!(platform.hart_ids[0], 2);
+    assert_eq!(platform.ticks(1), 1);
+    assert_eq!(platform.ticks(1_000_000_000), platform.timebase_frequency);
+    assert_eq!(platform.nanoseconds(platform.ticks(1_500)), 1_500);
+    assert_eq!(platform.ticks(u64::MAX), 184_467_440_737_095_517);
+
+    println!("x");
+    assert_eq!(uart.read8(0), b'\n');
+
+    // The serial line has source 10 and is enabled for hart 2's supervisor, context 5.
+    assert_eq!(plic.read32(10 * 4), 1);
+    assert_eq!(plic.read32(0x2000 + 5 * 0x80), 1 << 10);
+    let interrupt = platform.serial.unwrap().device.interrupt.unwrap();
+    assert_eq!(platform::register_interrupt(interrupt, |_| {}, 0), Err(RegisterError::Taken));
+
+    // A reader waits until the device says that a byte is there.
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(count.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut buffer = [0; 8];
+    {
+        let mut reading = pin!(platform::console_read(&mut buffer));
+        assert!(reading.as_mut().poll(&mut context).is_pending());
+        assert!(reading.as_mut().poll(&mut context).is_pending());
+        assert_eq!(platform::poll_interrupts(), platform::Pending::default());
+        uart.write8(LINE_STATUS, 1 << 5 | 1);
+        uart.write8(0, b'k');
+        plic.write32(CLAIM, 10);
+        simulation.set_external(0, true);
+        assert_eq!(platform::poll_interrupts(), platform::Pending::default());
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        let ready = reading.as_mut().poll(&mut context);
+        assert!(matches!(ready, std::task::Poll::Ready(1..)), "{ready:?}");
+    }
+    assert_eq!(buffer[0], b'k');
+    simulation.set_external(0, false);
+
+    // Timer and interprocessor interrupts are the kernel's, and come once.
+    Machine::set_timer(5);
+    simulation.advance(5);
+    Machine::send_ipi(0);
+    assert_eq!(platform::poll_interrupts(), platform::Pending { timer: true, ipi: true });
+    assert_eq!(platform::poll_interrupts(), platform::Pending::default());
+
+    assert_eq!(platform::start_harts(3), 3);
+    assert_eq!(simulation.started(), [1, 2]);
+    platform::remove_interrupt(10);
+    assert_eq!(plic.read32(10 * 4), 0);
+    assert_eq!(plic.read32(0x2000 + 5 * 0x80), 0);
+}
