@@ -43,8 +43,8 @@ pub struct Axis {
     pub label: String,
     /// How values become positions.
     pub scale: Scale,
-    /// Where to draw ticks; nothing means that the chart chooses.
-    pub ticks: Vec<f64>,
+    /// Where to draw ticks, and what they say; nothing means that the chart chooses.
+    pub ticks: Vec<(f64, String)>,
 }
 
 /// A chart.
@@ -81,7 +81,7 @@ struct Placed<'a> {
 
 impl Placed<'_> {
     fn new(axis: &Axis, values: impl Iterator<Item = f64> + Clone, start: f64, length: f64) -> Placed<'_> {
-        let usable = values.chain(axis.ticks.iter().copied());
+        let usable = values.chain(axis.ticks.iter().map(|tick| tick.0));
         let usable = usable.filter(|value| value.is_finite() && (axis.scale == Scale::Linear || *value > 0.0));
         let (low, high) =
             usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
@@ -107,11 +107,11 @@ impl Placed<'_> {
         self.start + part.clamp(0.0, 1.0) * self.length
     }
 
-    fn ticks(&self) -> Vec<f64> {
+    fn ticks(&self) -> Vec<(f64, String)> {
         if !self.axis.ticks.is_empty() {
             return self.axis.ticks.clone();
         }
-        match self.axis.scale {
+        let values: Vec<f64> = match self.axis.scale {
             Scale::Logarithmic => {
                 let decades = (self.high / self.low).log10().round() as i32;
                 (0..=decades).map(|decade| self.low * 10f64.powi(decade)).collect()
@@ -123,7 +123,8 @@ impl Placed<'_> {
                 let step = step.unwrap_or(rough);
                 (0..).map(|number| f64::from(number) * step).take_while(|tick| *tick <= self.high * 1.0001).collect()
             }
-        }
+        };
+        values.into_iter().map(|value| (value, figure(value))).collect()
     }
 }
 
@@ -138,7 +139,7 @@ impl Chart {
             title = escape(&self.title)
         );
         let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for tick in y.ticks() {
+        for (tick, text) in y.ticks() {
             let position = y.position(tick);
             let _ = writeln!(
                 svg,
@@ -149,10 +150,10 @@ impl Chart {
                 "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 left - 8.0,
                 position + 4.0,
-                figure(tick)
+                escape(&text)
             );
         }
-        for tick in x.ticks() {
+        for (tick, text) in x.ticks() {
             let position = x.position(tick);
             let _ = writeln!(
                 svg,
@@ -163,7 +164,7 @@ impl Chart {
                 svg,
                 "<text class=\"tick\" x=\"{position:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 bottom + 18.0,
-                figure(tick)
+                escape(&text)
             );
         }
         let _ = writeln!(
@@ -241,7 +242,11 @@ mod tests {
     use super::*;
 
     fn axis(scale: Scale, ticks: &[f64]) -> Axis {
-        Axis { label: "values <of> something".into(), scale, ticks: ticks.into() }
+        Axis {
+            label: "values <of> something".into(),
+            scale,
+            ticks: ticks.iter().map(|tick| (*tick, figure(*tick))).collect(),
+        }
     }
 
     fn chart(points: Vec<(f64, f64)>, y: Scale) -> Chart {
@@ -261,12 +266,13 @@ mod tests {
         let linear = axis(Scale::Linear, &[]);
         let placed = Placed::new(&linear, [0.0, 100.0].into_iter(), 0.0, 105.0);
         assert_eq!((placed.position(0.0), placed.position(50.0).round()), (0.0, 50.0));
-        assert_eq!(placed.ticks(), [0.0, 50.0, 100.0]);
+        let ticks = |placed: &Placed<'_>| placed.ticks().into_iter().map(|tick| tick.1).collect::<Vec<_>>();
+        assert_eq!(ticks(&placed), ["0", "50", "100"]);
         let logarithmic = axis(Scale::Logarithmic, &[]);
         let placed = Placed::new(&logarithmic, [2.0, 900.0].into_iter(), 10.0, -9.0);
         assert_eq!((placed.low, placed.high), (1.0, 1000.0));
         assert!((placed.position(10.0) - 7.0).abs() < 1e-9 && placed.position(0.0) == 10.0);
-        assert_eq!(placed.ticks(), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(ticks(&placed), ["1", "10", "100", "1,000"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::board::{Board, Configuration};
 use crate::children::{self, Child, Ending};
 use crate::serial::{Lines, is_panic};
-use crate::symbols::Symbols;
+use crate::symbols::{Symbols, annotate_report};
 
 /// A TCP port of the host that leads to one of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,9 +305,7 @@ impl Guest {
         let status = self.child.wait_until(deadline).ok().flatten();
         self.child.end();
         if let Ok(symbols) = Symbols::load(&self.kernel) {
-            let annotated =
-                report.iter().flat_map(|line| symbols.annotate(line).lines().map(str::to_string).collect::<Vec<_>>());
-            report = annotated.collect();
+            report = annotate_report(&symbols, &report);
         }
         self.failure(FailureKind::Panicked { report, status })
     }

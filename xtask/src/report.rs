@@ -9,8 +9,13 @@ use serde::Serialize;
 use crate::chart::{Axis, Chart, Scale, Series, Style, escape};
 use crate::figures::{count, duration_us, figure, table};
 
-/// Quantiles of the distribution plot.
-const QUANTILES: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
+/// Quantiles of the distribution plot: the least, half, then all but one in ever more.
+const QUANTILES: [f64; 9] = [0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
+
+/// How many requests it takes for one of them to lie beyond a quantile.
+fn requests_for(quantile: f64) -> f64 {
+    (1.0 / (1.0 - quantile)).round()
+}
 
 /// One row: the figures of one number of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -140,7 +145,7 @@ impl Report {
         Axis {
             label: "connections".into(),
             scale: Scale::Logarithmic,
-            ticks: self.rows.iter().map(|row| row.connections as f64).collect(),
+            ticks: self.rows.iter().map(|row| (row.connections as f64, count(row.connections as u64))).collect(),
         }
     }
 
@@ -187,17 +192,26 @@ impl Report {
         let mut chosen: Vec<usize> = (0..=3).map(|part| last * part / 3).collect();
         chosen.dedup();
         let series = chosen.into_iter().filter_map(|index| self.rows.get(index)).map(|row| {
-            let points =
-                QUANTILES.iter().zip(&row.quantiles_us).map(|(quantile, us)| (quantile * 100.0, *us as f64 / 1e3));
+            let known = QUANTILES.iter().zip(&row.quantiles_us);
+            // A row with a hundred requests knows nothing of one in a thousand.
+            let known = known.filter(|(quantile, _)| requests_for(**quantile) <= row.answered.max(1) as f64);
+            let points = known.map(|(quantile, us)| (requests_for(*quantile), *us as f64 / 1e3));
             let name = format!("{} connection{}", row.connections, if row.connections == 1 { "" } else { "s" });
             Series { name, points: points.collect(), style: Style::Measured }
         });
         Chart {
             title: "Latency by share of the requests".into(),
             x: Axis {
-                label: "percent of the requests that took no longer".into(),
-                scale: Scale::Linear,
-                ticks: vec![0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 100.0],
+                label: "share of the requests that took no longer".into(),
+                scale: Scale::Logarithmic,
+                ticks: [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999]
+                    .map(|quantile| {
+                        (
+                            requests_for(quantile),
+                            if quantile == 0.0 { "none".into() } else { format!("{} %", quantile * 100.0) },
+                        )
+                    })
+                    .into(),
             },
             y: Axis { label: "latency in ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
             series: series.collect(),
@@ -238,7 +252,11 @@ impl Report {
                 self.latency(),
                 "From the moment a client hands over a request to the moment its whole answer has arrived, with the emulator's network and the host's in between.",
             ),
-            ("Distribution", self.distribution(), "The right end of each line is the slowest request."),
+            (
+                "Distribution",
+                self.distribution(),
+                "The further to the right, the rarer: at 99 % stands what one request in a hundred exceeds.",
+            ),
         ];
         for (heading, chart, note) in charts {
             let _ = writeln!(

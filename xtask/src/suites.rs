@@ -325,7 +325,7 @@ impl Boots<'_> {
 /// What is wrong with the way a kernel has ended over a mistake.
 fn fault_problem(failure: &Failure) -> Option<String> {
     let FailureKind::Panicked { report, status } = &failure.kind else { return Some(failure.to_string()) };
-    let names_a_function = |line: &String| line.trim_start().starts_with('#') && line.contains("suite::");
+    let names_a_function = |line: &String| line.contains("::suite::") && line.contains(".rs:");
     if status.is_none_or(|status| status.success()) {
         Some(format!("QEMU did not end with a failure: {status:?}"))
     } else if !report.iter().any(names_a_function) {
@@ -416,7 +416,8 @@ mod tests {
         assert!(fault_problem(&failure("  #1 0x10", Some(101))).is_some_and(|text| text.contains("names no function")));
         for status in [None, Some(0)] {
             assert!(
-                fault_problem(&failure("  #1 0x10  suite::commit", status)).is_some_and(|text| text.contains("end"))
+                fault_problem(&failure("  #1 0x10  hal_smoke::suite::commit (suite.rs:40)", status))
+                    .is_some_and(|text| text.contains("end"))
             );
         }
         assert!(fault_problem(&Failure { kind: FailureKind::PortInUse(1), log: "log".into() }).is_some());

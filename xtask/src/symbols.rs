@@ -49,29 +49,41 @@ impl Symbols {
     /// The functions at an address, innermost first: more than one where functions are inlined into each other. Empty
     /// if the address is in no function.
     pub fn functions_at(&self, address: u64) -> Vec<String> {
-        let mut functions = Vec::new();
+        let mut functions: Vec<(Option<String>, Option<String>)> = Vec::new();
         if let Ok(mut frames) = self.loader.find_frames(address) {
             while let Ok(Some(frame)) = frames.next() {
-                let name =
-                    frame.function.as_ref().and_then(|function| function.demangle().ok().map(|name| name.into_owned()));
+                let name = frame.function.and_then(|function| Some(function.demangle().ok()?.into_owned()));
                 let place = frame
                     .location
-                    .as_ref()
                     .and_then(|location| Some(format!("{}:{}", short(location.file?), location.line.unwrap_or(0))));
-                match (name, place) {
-                    (Some(name), Some(place)) => functions.push(format!("{name} ({place})")),
-                    (Some(name), None) => functions.push(name),
-                    (None, Some(place)) => functions.push(format!("? ({place})")),
-                    (None, None) => {}
-                }
+                functions.push((name, place));
             }
         }
-        if functions.is_empty() && address < self.end {
-            let next = self.functions.partition_point(|(start, _)| *start <= address);
-            let name = next.checked_sub(1).and_then(|index| self.functions.get(index)).map(|(_, name)| name.as_str());
-            functions.extend(name.map(|name| addr2line::demangle_auto(name.into(), None).into_owned()));
+        // Line tables alone know only the last part of a name. The outermost function is no inlined one, so that the
+        // symbol table knows all of it; and all there is to know of assembly.
+        if let Some(name) = self.symbol_at(address) {
+            match functions.last_mut() {
+                Some((outermost, _)) => *outermost = Some(name),
+                None => functions.push((Some(name), None)),
+            }
         }
-        functions
+        let text = |(name, place): (Option<String>, Option<String>)| match (name, place) {
+            (Some(name), Some(place)) => Some(format!("{name} ({place})")),
+            (Some(name), None) => Some(name),
+            (None, Some(place)) => Some(format!("? ({place})")),
+            (None, None) => None,
+        };
+        functions.into_iter().filter_map(text).collect()
+    }
+
+    /// The last function that begins at or before an address.
+    fn symbol_at(&self, address: u64) -> Option<String> {
+        if address >= self.end {
+            return None;
+        }
+        let next = self.functions.partition_point(|(start, _)| *start <= address);
+        let (_, name) = self.functions.get(next.checked_sub(1)?)?;
+        Some(addr2line::demangle_auto(name.as_str().into(), None).into_owned())
     }
 
     /// A line of a machine's output, with the functions added if it is a backtrace line.
@@ -86,6 +98,30 @@ impl Symbols {
         result
     }
 }
+
+/// Annotates a report, and cuts short what a recursion without end repeats.
+pub fn annotate_report(symbols: &Symbols, report: &[String]) -> Vec<String> {
+    let mut result: Vec<String> = Vec::new();
+    let mut previous = (None, 0);
+    for line in report {
+        let address = backtrace_line(line);
+        let times = if address.is_some() && address == previous.0 { previous.1 + 1 } else { 1 };
+        previous = (address, times);
+        match times {
+            1..=REPETITIONS => result.extend(symbols.annotate(line).lines().map(str::to_string)),
+            _ => {
+                if times > REPETITIONS + 1 {
+                    result.pop();
+                }
+                result.push(format!("  … {} times more", times - REPETITIONS));
+            }
+        }
+    }
+    result
+}
+
+/// How often the same call is shown when it follows itself.
+const REPETITIONS: usize = 2;
 
 /// The part of a source file's path that says something: from the workspace's or the registry's directories on.
 fn short(path: &str) -> &str {
@@ -145,6 +181,24 @@ mod tests {
         let mut output = Vec::new();
         pipe(&symbols, &b"before\n  #0 0xffffffffffff0000\nafter"[..], &mut output).unwrap();
         assert_eq!(String::from_utf8(output).unwrap(), "before\n  #0 0xffffffffffff0000\nafter\n");
+    }
+
+    #[test]
+    fn endless_recursion_is_cut_short() {
+        let symbols = Symbols::load(&std::env::current_exe().unwrap()).unwrap();
+        let nowhere = 0xffff_ffff_ffff_0000_u64;
+        let line = |number: usize, address: u64| format!("  #{number} {address:#x}");
+        let recursion = (0..40).map(|number| line(number, nowhere));
+        let report: Vec<_> =
+            ["callers:".to_string()].into_iter().chain(recursion).chain([line(40, nowhere + 1)]).collect();
+        let expected = [
+            "callers:".to_string(),
+            line(0, nowhere),
+            line(1, nowhere),
+            "  … 38 times more".into(),
+            line(40, nowhere + 1),
+        ];
+        assert_eq!(annotate_report(&symbols, &report), expected);
     }
 
     #[test]
