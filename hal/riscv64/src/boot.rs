@@ -14,7 +14,7 @@ use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hal_api::{BootInformation, MAXIMUM_HARTS, PAGE_SIZE};
+use hal_api::{BootInformation, MAXIMUM_HARTS};
 
 use crate::csr::{self, clear_csr, write_csr};
 use crate::hart::{self, HartArea};
@@ -235,9 +235,9 @@ fn map_image(tables: &mut Tables, offset: u64) -> Result<(), MapError> {
     tables.map(text_end, text_end - offset, rodata_end - text_end, Permission::Read)?;
     let mut at = rodata_end;
     for index in 0..MAXIMUM_HARTS {
-        let guard = hart::guard_page(index) as u64;
-        tables.map(at, at - offset, guard - at, Permission::ReadWrite)?;
-        at = guard + PAGE_SIZE as u64;
+        let (guard, guard_end) = hart::guard(index);
+        tables.map(at, at - offset, guard as u64 - at, Permission::ReadWrite)?;
+        at = guard_end as u64;
     }
     tables.map(at, at - offset, address(&raw const __image_end) - at, Permission::ReadWrite)
 }

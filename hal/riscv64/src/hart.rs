@@ -67,10 +67,14 @@ impl HartArea {
 /// The areas of all harts.
 pub static HARTS: [HartArea; MAXIMUM_HARTS] = [const { HartArea::new() }; MAXIMUM_HARTS];
 
-/// A kernel stack with the page below it that is never mapped.
+/// Bytes below each stack that are never mapped. More than a page, because a function's frame can be larger than a page and
+/// step over it.
+pub const GUARD_SIZE: usize = 16 * 1024;
+
+/// A kernel stack with its guard below it.
 #[repr(C, align(4096))]
 pub struct Stack {
-    guard: UnsafeCell<[u8; 4096]>,
+    guard: UnsafeCell<[u8; GUARD_SIZE]>,
     memory: UnsafeCell<[u8; STACK_SIZE]>,
 }
 
@@ -84,13 +88,15 @@ unsafe impl Sync for Emergency {}
 
 /// The kernel stacks; the boot assembly uses the first before any Rust code runs.
 pub static HART_STACKS: [Stack; MAXIMUM_HARTS] =
-    [const { Stack { guard: UnsafeCell::new([0; 4096]), memory: UnsafeCell::new([0; STACK_SIZE]) } }; MAXIMUM_HARTS];
+    [const { Stack { guard: UnsafeCell::new([0; GUARD_SIZE]), memory: UnsafeCell::new([0; STACK_SIZE]) } };
+        MAXIMUM_HARTS];
 static EMERGENCY_STACKS: [Emergency; MAXIMUM_HARTS] =
     [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; MAXIMUM_HARTS];
 
-/// Where the guard page of a hart's stack is.
-pub fn guard_page(index: usize) -> usize {
-    HART_STACKS[index].guard.get() as usize
+/// The guard of a hart's stack: first byte, and first behind.
+pub fn guard(index: usize) -> (usize, usize) {
+    let start = HART_STACKS[index].guard.get() as usize;
+    (start, start + GUARD_SIZE)
 }
 
 /// The bytes of a hart's stack: first and first behind.

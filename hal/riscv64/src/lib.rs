@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | `0xffff_ffc0_0000_0000` | direct map of physical memory, 64 GiB | RW; the image's text and constants R; never X |
 //! | `0xffff_ffd0_0000_0000` | device window: physical addresses that are not memory, 64 GiB | RW |
-//! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, no page below each stack |
+//! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, nothing below each stack |
 //!
 //! **Register contract.** In the kernel `tp` points to the hart's own [`HartArea`](hart::HartArea), `sscratch` is 0 and
 //! `sstatus.SIE` is 0. In user mode `sscratch` points to the program's context. `gp` belongs to the program alone: the

@@ -9,7 +9,7 @@ use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
-use hal_api::{MAXIMUM_HARTS, Machine, PAGE_SIZE, Status};
+use hal_api::{MAXIMUM_HARTS, Machine, Status};
 
 use crate::machine::Riscv64;
 use crate::trap::Frame;
@@ -77,8 +77,8 @@ pub extern "C" fn kernel_fault(frame: &Frame) -> ! {
     let (cause, value, pc) = (read_csr!(csr::SCAUSE), read_csr!(csr::STVAL), read_csr!(csr::SEPC));
     let hart = Riscv64::hart();
     let guard = |index| {
-        let page = hart::guard_page(index);
-        (page..page + PAGE_SIZE).contains(&(value as usize))
+        let (start, end) = hart::guard(index);
+        (start..end).contains(&(value as usize))
     };
     if (0..MAXIMUM_HARTS).any(guard) {
         let _ = writeln!(Output, "\nKERNEL FAULT on hart {hart}: kernel stack overflow at {value:#x}, pc {pc:#018x}");

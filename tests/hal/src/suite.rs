@@ -1,10 +1,15 @@
 //! The tests, and the little that they need: a page table, user programs of a few instructions, work for other harts.
 //!
+//! With `echo` on the command line the kernel then reads a line from the console and writes it back.
+//!
 //! With `fault=NAME` on the command line the kernel makes the mistake of that name after the tests; the machine must then
 //! say what happened and end as failed. Without, it ends with success exactly if every test passed.
 
 use core::cell::UnsafeCell;
+use core::future::Future;
+use core::pin::pin;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use hal_api::{
     Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, Status, Trap, UserContext,
@@ -27,10 +32,47 @@ pub fn main(boot: &'static BootInformation) -> ! {
     suite.run();
     println!("hal: {} passed, {} failed", suite.passed, suite.failed);
     platform::console_flush();
+    if platform.arguments.split(' ').any(|argument| argument == "echo") {
+        echo();
+    }
     if let Some(name) = platform.arguments.split(' ').find_map(|argument| argument.strip_prefix("fault=")) {
         commit(name);
     }
     Machine::shutdown(if suite.failed == 0 { Status::Success } else { Status::Failure(1) })
+}
+
+/// Reads what is typed up to the end of a line, as a coroutine would, and says it.
+fn echo() {
+    static WAKES: AtomicUsize = AtomicUsize::new(0);
+    static TABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| RawWaker::new(data, &TABLE),
+        |_| _ = WAKES.fetch_add(1, AcqRel),
+        |_| _ = WAKES.fetch_add(1, AcqRel),
+        |_| {},
+    );
+    // SAFETY: the functions of the table use no data, and may be called from any hart.
+    let waker = unsafe { Waker::new(core::ptr::null(), &TABLE) };
+    let mut context = Context::from_waker(&waker);
+    println!("type a line");
+    let mut line = [0; 80];
+    let mut length = 0;
+    while !line[..length].contains(&b'\n') && length < line.len() {
+        let mut reading = pin!(platform::console_read(&mut line[length..]));
+        let before = WAKES.load(Acquire);
+        length += loop {
+            match reading.as_mut().poll(&mut context) {
+                Poll::Ready(count) => break count,
+                Poll::Pending => {
+                    while WAKES.load(Acquire) == before {
+                        Machine::wait_for_interrupt();
+                        let _ = poll_interrupts();
+                    }
+                }
+            }
+        };
+    }
+    println!("you typed {}", line[..length].escape_ascii());
+    platform::console_flush();
 }
 
 /// Makes the mistake of this name.
@@ -38,6 +80,7 @@ fn commit(name: &str) {
     let text = main as *const () as usize;
     match name {
         "panic" => panic!("as the command line asks"),
+        "panic-elsewhere" => on_hart(platform::get().hart_ids.len() - 1, || panic!("as the command line asks")),
         "overflow" => {
             println!("{}", overflow(0));
         }
