@@ -1,0 +1,340 @@
+//! Connections whose two ends are on one host.
+
+mod wire;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use network::{
+    Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, NoLink, Received, Sent, Sharing,
+    Shutdown, Stack, TcpOptions,
+};
+use proptest::prelude::*;
+use wire::{Bell, MILLISECOND, SECOND, receive, send};
+
+const NOW: u64 = SECOND;
+
+fn local(port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+}
+
+fn host(limits: Limits) -> Stack<NoLink> {
+    let configuration = Configuration { seed: 99, limits, ..Configuration::default() };
+    Stack::new(NoLink, &configuration, NOW).unwrap()
+}
+
+fn options(size: usize) -> TcpOptions {
+    TcpOptions { receive_buffer: size, send_buffer: size, ..TcpOptions::default() }
+}
+
+fn listen(stack: &mut Stack<NoLink>, port: u16, backlog: usize) -> ListenerId {
+    let binding = stack.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port), Sharing::Exclusive).unwrap();
+    stack.tcp_listen(binding, backlog, &options(2048)).unwrap()
+}
+
+fn connect(stack: &mut Stack<NoLink>, port: u16) -> ConnectionId {
+    stack.tcp_connect(None, local(port), &options(2048), NOW).unwrap()
+}
+
+fn pair(stack: &mut Stack<NoLink>) -> (ConnectionId, ConnectionId) {
+    let listener = listen(stack, 80, 1);
+    let client = connect(stack, 80);
+    let (server, remote) = stack.accept(listener).unwrap().unwrap();
+    assert_eq!(stack.connected(client), Ok(true));
+    assert_eq!(Ok(remote), stack.local_endpoint(client));
+    assert_eq!(stack.remote_endpoint(client), Ok(local(80)));
+    stack.close_listener(listener, NOW).unwrap();
+    (client, server)
+}
+
+#[test]
+fn nothing_is_left_to_be_polled() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    let (bell, waker) = Bell::new();
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut stack, server, &mut got, NOW), Ok(Received::Nothing));
+    stack.register(server, Interest::Receive, &waker).unwrap();
+    assert_eq!(send(&mut stack, client, b"hello", NOW), Ok(Sent::Bytes(5)));
+    assert_eq!(bell.rings(), 1);
+    assert_eq!(stack.flush(NOW), None);
+    assert_eq!(stack.poll(NOW), None);
+    assert_eq!(stack.unacknowledged(client), Ok(0));
+    assert_eq!(stack.receivable(server), Ok(5));
+    assert_eq!(stack.tcp_peek_with(server, 3, <[u8]>::to_vec), Ok(Some(b"hel".to_vec())));
+    assert_eq!(receive(&mut stack, server, &mut got, NOW), Ok(Received::Bytes(5)));
+    assert_eq!(got, b"hello");
+}
+
+#[test]
+fn nobody_listening_is_a_refusal() {
+    let mut stack = host(Limits::default());
+    let client = connect(&mut stack, 80);
+    assert!(stack.readiness(client).unwrap().failed);
+    assert_eq!(stack.connected(client), Err(Error::Refused));
+    assert_eq!(stack.connected(client), Err(Error::NotConnected));
+    assert_eq!(send(&mut stack, client, b"x", NOW), Err(Error::Closed));
+    stack.close(client, NOW).unwrap();
+    assert_eq!(stack.connection_counts(), (0, 0));
+}
+
+#[test]
+fn who_finds_no_room_waits_for_it() {
+    let mut stack = host(Limits::default());
+    let listener = listen(&mut stack, 80, 2);
+    let clients: Vec<_> = (0..5).map(|_| connect(&mut stack, 80)).collect();
+    let (bell, waker) = Bell::new();
+    stack.register(clients[2], Interest::Send, &waker).unwrap();
+    assert_eq!(stack.connected(clients[1]), Ok(true));
+    assert_eq!(stack.connected(clients[2]), Ok(false));
+    assert_eq!(send(&mut stack, clients[2], b"x", NOW), Err(Error::NotConnected));
+    assert_eq!(receive(&mut stack, clients[2], &mut Vec::new(), NOW), Err(Error::NotConnected));
+    // One gives up, and one gets its turn with each that is accepted.
+    stack.close(clients[3], NOW).unwrap();
+    for client in [0, 1, 2, 4] {
+        let (_, remote) = stack.accept(listener).unwrap().unwrap();
+        assert_eq!(Ok(remote), stack.local_endpoint(clients[client]));
+    }
+    assert_eq!(stack.accept(listener), Ok(None));
+    assert_eq!(bell.rings(), 1);
+    assert_eq!(stack.connected(clients[4]), Ok(true));
+}
+
+#[test]
+fn waiting_for_room_ends() {
+    let mut stack = host(Limits::default());
+    let listener = listen(&mut stack, 80, 1);
+    let first = connect(&mut stack, 80);
+    let second = connect(&mut stack, 80);
+    let deadline = stack.poll(NOW).expect("somebody waits");
+    assert!(stack.poll(deadline - MILLISECOND).is_some());
+    assert_eq!(stack.connected(second), Ok(false));
+    stack.poll(deadline);
+    assert_eq!(stack.connected(second), Err(Error::TimedOut));
+    let third = connect(&mut stack, 80);
+    stack.close_listener(listener, NOW).unwrap();
+    assert_eq!(stack.connected(third), Err(Error::Refused));
+    assert_eq!(stack.connected(first), Err(Error::Reset));
+    for client in [first, second, third] {
+        stack.close(client, NOW).unwrap();
+    }
+    assert_eq!(stack.connection_counts(), (0, 0));
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    send(&mut stack, client, b"question", NOW).unwrap();
+    stack.shutdown(client, Shutdown::Send, NOW).unwrap();
+    assert_eq!(send(&mut stack, client, b"more", NOW), Err(Error::Closed));
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut stack, server, &mut got, NOW), Ok(Received::Bytes(8)));
+    assert_eq!(receive(&mut stack, server, &mut got, NOW), Ok(Received::End));
+    assert!(stack.readiness(server).unwrap().receive_end);
+    assert!(!stack.readiness(server).unwrap().hang_up);
+    send(&mut stack, server, b"answer", NOW).unwrap();
+    stack.close(server, NOW).unwrap();
+    assert!(stack.readiness(client).unwrap().hang_up);
+    assert_eq!(receive(&mut stack, client, &mut got, NOW), Ok(Received::Bytes(6)));
+    assert_eq!(receive(&mut stack, client, &mut got, NOW), Ok(Received::End));
+    assert_eq!(got, b"questionanswer");
+    stack.close(client, NOW).unwrap();
+    assert_eq!(stack.connection_counts(), (0, 0));
+}
+
+#[test]
+fn an_abort_is_a_reset_and_so_is_unread_data() {
+    for abort in [true, false] {
+        let mut stack = host(Limits::default());
+        let (client, server) = pair(&mut stack);
+        send(&mut stack, client, b"unread", NOW).unwrap();
+        send(&mut stack, server, b"last words", NOW).unwrap();
+        let (bell, waker) = Bell::new();
+        stack.register(client, Interest::Receive, &waker).unwrap();
+        if abort {
+            stack.abort(server, NOW).unwrap();
+        } else {
+            stack.close(server, NOW).unwrap();
+        }
+        assert_eq!(bell.rings(), 1);
+        assert_eq!(stack.connected(server), Err(Error::Stale));
+        let mut got = Vec::new();
+        assert_eq!(receive(&mut stack, client, &mut got, NOW), Ok(Received::Bytes(10)));
+        assert_eq!(receive(&mut stack, client, &mut got, NOW), Err(Error::Reset));
+        assert_eq!(receive(&mut stack, client, &mut got, NOW), Ok(Received::End));
+        assert_eq!(send(&mut stack, client, b"x", NOW), Err(Error::Closed));
+    }
+}
+
+#[test]
+fn a_full_ring_wakes_its_writer() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    let mut total = 0;
+    while let Sent::Bytes(count) = send(&mut stack, client, &[7; 1000], NOW).unwrap() {
+        total += count;
+    }
+    // The sender's buffer and the receiver's.
+    assert_eq!(total, 4096);
+    assert!(!stack.readiness(client).unwrap().send);
+    let (bell, waker) = Bell::new();
+    stack.register(client, Interest::Send, &waker).unwrap();
+    stack.tcp_receive_with(server, |_| 100, NOW).unwrap();
+    assert_eq!(bell.rings(), 0);
+    stack.tcp_receive_with(server, |bytes| bytes.len(), NOW).unwrap();
+    assert_eq!(bell.rings(), 1);
+    assert!(stack.readiness(client).unwrap().send);
+}
+
+#[test]
+fn datagrams_stay_on_the_host() {
+    let mut stack = host(Limits::default());
+    let small = DatagramOptions { receive_buffer: 300, send_buffer: 300, datagrams: 4 };
+    let server = stack.udp_bind(local(53), &small).unwrap();
+    assert_eq!(stack.udp_bind(local(53), &small), Err(Error::AddressInUse));
+    let client = stack.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &small).unwrap();
+    let from = SocketAddrV4::new(Ipv4Addr::LOCALHOST, stack.udp_local_endpoint(client).unwrap().port());
+    let (bell, waker) = Bell::new();
+    stack.udp_register(server, Interest::Receive, &waker).unwrap();
+    let sent = stack.udp_send_with(client, Some(local(53)), 4, |room| room.copy_from_slice(b"ping"));
+    assert_eq!(sent, Ok(Sent::Bytes(4)));
+    assert_eq!(bell.rings(), 1);
+    assert!(stack.udp_readiness(server).unwrap().receive);
+    assert_eq!(stack.udp_peek_with(server, |_, bytes| bytes.len()), Ok(Some(4)));
+    let got = stack.udp_receive_with(server, |from, bytes| (from, bytes.to_vec()));
+    assert_eq!(got, Ok(Some((from, b"ping".to_vec()))));
+    assert_eq!(stack.udp_receive_with(server, |_, _| ()), Ok(None));
+    // An empty datagram is one too.
+    stack.udp_send_with(client, Some(local(53)), 0, |_| ()).unwrap();
+    assert_eq!(stack.udp_receive_with(server, |_, bytes| bytes.len()), Ok(Some(0)));
+    // What does not fit is dropped.
+    for _ in 0..10 {
+        stack.udp_send_with(client, Some(local(53)), 100, |room| room.fill(1)).unwrap();
+    }
+    assert!(stack.counters().datagrams_dropped >= 7);
+    while stack.udp_receive_with(server, |_, _| ()).unwrap().is_some() {}
+    // A connected socket hears its peer only, and of a port where nobody is.
+    stack.udp_connect(client, Some(local(53))).unwrap();
+    let other = stack.udp_bind(local(0), &small).unwrap();
+    stack.udp_send_with(other, Some(from), 5, |room| room.fill(2)).unwrap();
+    assert_eq!(stack.udp_receive_with(client, |_, _| ()), Ok(None));
+    stack.udp_send_with(server, Some(from), 5, |room| room.fill(2)).unwrap();
+    assert_eq!(stack.udp_receive_with(client, |from, _| from), Ok(Some(local(53))));
+    stack.udp_close(server).unwrap();
+    stack.udp_send_with(client, None, 1, |_| ()).unwrap();
+    assert_eq!(stack.udp_receive_with(client, |_, _| ()), Err(Error::Refused));
+    assert_eq!(stack.udp_receive_with(client, |_, _| ()), Ok(None));
+    stack.udp_connect(client, None).unwrap();
+    assert_eq!(stack.udp_send_with(client, None, 1, |_| ()), Err(Error::NotConnected));
+    assert_eq!(
+        stack.udp_send_with(client, Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1)), 1, |_| ()),
+        Err(Error::Unreachable)
+    );
+}
+
+#[test]
+fn limits_hold_and_nothing_leaks() {
+    let limits = Limits { connections: 11, backlog: 100, ..Limits::default() };
+    let mut stack = host(limits);
+    let listener = listen(&mut stack, 80, 100);
+    for _ in 0..3 {
+        let clients: Vec<_> = (0..11).map(|_| stack.tcp_connect(None, local(80), &options(1024), NOW)).collect();
+        // Five pairs and one that waits for the limit to allow its other end.
+        assert_eq!(clients.iter().filter(|client| client.is_ok()).count(), 6);
+        assert_eq!(clients[10], Err(Error::Limit));
+        for client in clients.into_iter().flatten() {
+            stack.close(client, NOW).unwrap();
+        }
+        while let Some((server, _)) = stack.accept(listener).unwrap() {
+            assert_eq!(receive(&mut stack, server, &mut Vec::new(), NOW), Ok(Received::End));
+            stack.close(server, NOW).unwrap();
+        }
+        assert_eq!(stack.connection_counts(), (0, 0));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(bool, usize),
+    Receive(bool, usize),
+    Shut(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (any::<bool>(), 0usize..3000).prop_map(|(end, count)| Step::Send(end, count)),
+        8 => (any::<bool>(), 0usize..3000).prop_map(|(end, count)| Step::Receive(end, count)),
+        1 => any::<bool>().prop_map(Step::Shut),
+    ]
+}
+
+proptest! {
+    /// Two queues of bytes are all there is to see.
+    #[test]
+    fn a_pair_is_two_queues(steps in prop::collection::vec(step(), 1..100)) {
+        let mut stack = host(Limits::default());
+        let (client, server) = pair(&mut stack);
+        let ends = [client, server];
+        let mut sent = [0u32; 2];
+        let mut received = [0u32; 2];
+        let mut shut = [false; 2];
+        for step in steps {
+            match step {
+                Step::Send(end, count) => {
+                    let end = usize::from(end);
+                    let data: Vec<u8> = (0..count as u32).map(|offset| (((sent[end] + offset) * 31) >> 3) as u8).collect();
+                    let mut total = 0;
+                    let outcome = loop {
+                        let outcome = send(&mut stack, ends[end], &data[total..], NOW);
+                        match outcome {
+                            Ok(Sent::Bytes(count)) if count > 0 => total += count,
+                            other => break other,
+                        }
+                    };
+                    sent[end] += total as u32;
+                    if shut[end] {
+                        prop_assert_eq!(outcome, Err(Error::Closed));
+                    } else {
+                        let waiting = (sent[end] - received[1 - end]) as usize;
+                        prop_assert!(waiting <= 4096);
+                        prop_assert_eq!(waiting == 4096 && total < count, outcome == Ok(Sent::Full) && total < count);
+                        prop_assert!(total == count || waiting == 4096);
+                    }
+                }
+                Step::Receive(end, count) => {
+                    let end = usize::from(end);
+                    let mut left = count;
+                    let first = received[end];
+                    let mut position = first;
+                    let mut right = true;
+                    let outcome = stack.tcp_receive_with(ends[end], |bytes| {
+                        let taken = bytes.len().min(left);
+                        left -= taken;
+                        for byte in &bytes[..taken] {
+                            right &= *byte == ((position * 31) >> 3) as u8;
+                            position += 1;
+                        }
+                        taken
+                    }, NOW);
+                    prop_assert!(right);
+                    let available = (sent[1 - end] - first) as usize;
+                    received[end] = position;
+                    let expected = if available > 0 {
+                        Received::Bytes(available.min(count))
+                    } else if shut[1 - end] {
+                        Received::End
+                    } else {
+                        Received::Nothing
+                    };
+                    prop_assert_eq!(outcome, Ok(expected));
+                    prop_assert_eq!(stack.receivable(ends[end]), Ok(available - available.min(count)));
+                }
+                Step::Shut(end) => {
+                    let end = usize::from(end);
+                    stack.shutdown(ends[end], Shutdown::Send, NOW).unwrap();
+                    shut[end] = true;
+                }
+            }
+        }
+    }
+}
