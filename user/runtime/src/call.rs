@@ -353,19 +353,22 @@ enum Stage {
 /// buffer is freed when the kernel has let go of it. A call that had succeeded by then has had its effect: bytes that
 /// were read are lost, bytes that were written have been written; a connection that was accepted is closed.
 #[must_use = "a call that is not awaited is not made"]
-pub struct Operation<B: Send + 'static, const N: usize> {
+pub struct Operation<B, const N: usize> {
     buffer: Option<B>,
     arguments: [usize; N],
     discard: fn(usize),
+    /// [`abandon`] for this buffer. Only `new` asks what a buffer must be able to do: bounds on the type itself would be
+    /// asked for again wherever a coroutine that holds one is to be sent, and there the compiler does not know lifetimes.
+    abandon: fn(&'static Record, B, fn(usize)),
     waiter: Option<u64>,
     call: SystemCall,
     stage: Stage,
 }
 
 // The arguments hold addresses of memory that `buffer` owns elsewhere; the future itself can move.
-impl<B: Send + 'static, const N: usize> Unpin for Operation<B, N> {}
+impl<B, const N: usize> Unpin for Operation<B, N> {}
 
-impl<B: Send + 'static, const N: usize> Operation<B, N> {
+impl<B, const N: usize> Operation<B, N> {
     /// Prepares a call.
     ///
     /// # Safety
@@ -373,9 +376,20 @@ impl<B: Send + 'static, const N: usize> Operation<B, N> {
     /// All memory that the arguments name for the kernel to read or write must belong to `buffer`, stay where it is when
     /// `buffer` moves, and be used by nobody else; or be static.
     #[inline]
-    pub unsafe fn new(call: SystemCall, arguments: [usize; N], buffer: B) -> Operation<B, N> {
+    pub unsafe fn new(call: SystemCall, arguments: [usize; N], buffer: B) -> Operation<B, N>
+    where
+        B: Send + 'static,
+    {
         const { assert!(N <= 6) };
-        Operation { buffer: Some(buffer), arguments, discard: |_| (), waiter: None, call, stage: Stage::New }
+        Operation {
+            buffer: Some(buffer),
+            arguments,
+            discard: |_| (),
+            abandon: abandon::<B>,
+            waiter: None,
+            call,
+            stage: Stage::New,
+        }
     }
 
     /// Says how to undo a success that nobody will see, because the future was dropped.
@@ -452,7 +466,7 @@ impl<B: Send + 'static, const N: usize> Operation<B, N> {
     }
 }
 
-impl<B: Send + 'static, const N: usize> Future for Operation<B, N> {
+impl<B, const N: usize> Future for Operation<B, N> {
     type Output = (Result<usize>, B);
 
     #[inline]
@@ -469,13 +483,13 @@ impl<B: Send + 'static, const N: usize> Future for Operation<B, N> {
     }
 }
 
-impl<B: Send + 'static, const N: usize> Drop for Operation<B, N> {
+impl<B, const N: usize> Drop for Operation<B, N> {
     #[inline]
     fn drop(&mut self) {
         if let Stage::InFlight(record) = self.stage
             && let Some(buffer) = self.buffer.take()
         {
-            abandon(record, buffer, self.discard);
+            (self.abandon)(record, buffer, self.discard);
         }
     }
 }

@@ -1,0 +1,209 @@
+//! What this program does when a test starts it as somebody else: end in a certain way, fault, scribble, hang.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PROCESS_PAGE_ADDRESS};
+use cops::system;
+use cops::time::{Duration, Instant};
+
+/// Does what the name says, and gives the exit status if that comes to an end.
+pub async fn act(name: &str, argument: Option<&str>) -> i32 {
+    match name {
+        "exit" => argument.and_then(|text| text.parse().ok()).unwrap_or(0),
+        "panic" => panic!("as it was asked to"),
+        "return" => 7,
+        "sleep" => {
+            cops::sleep(Duration::from_secs(1000)).await;
+            1
+        }
+        "spin" => loop {
+            core::hint::spin_loop();
+        },
+        "read-null" => read(8),
+        "read-kernel" => read(0xffff_ffc0_8020_0000),
+        "read-image" => i32::from(read(IMAGE_ADDRESS) == 0),
+        "write-image" => write(IMAGE_ADDRESS),
+        "write-global-page" => write(GLOBAL_PAGE_ADDRESS),
+        "write-code" => write(act_code()),
+        "write-constant" => write("constant".as_ptr() as usize),
+        "execute-data" => {
+            static DATA: [u32; 2] = [0x0000_8067, 0]; // ret
+            execute(&raw const DATA as usize)
+        }
+        "execute-heap" => {
+            let code = alloc::boxed::Box::new(0x0000_8067u32);
+            execute(&raw const *code as usize)
+        }
+        "illegal-instruction" => {
+            // SAFETY: the process ends here; that is what the test is about.
+            unsafe { core::arch::asm!("unimp") };
+            0
+        }
+        "privileged-instruction" => {
+            // SAFETY: as above.
+            unsafe { core::arch::asm!("csrr {}, sstatus", out(reg) _) };
+            0
+        }
+        "breakpoint" => {
+            // SAFETY: as above.
+            unsafe { core::arch::asm!("ebreak") };
+            0
+        }
+        "overflow-stack" => overflow(1) as i32,
+        "unmap-everything" => {
+            // SAFETY: the process ends here; that is what the test is about.
+            let _ = unsafe { system::memory::unmap(0x10000 as *mut u8, 0x3f_0000_0000) };
+            0
+        }
+        "exhaust-memory" => exhaust(),
+        "orphan" => orphan().await,
+        "execute-other" => execute_other(),
+        "calls-in-flight" => calls_in_flight().await,
+        "scribble-bitmap" => scribble_bitmap(),
+        "scribble-ring" => scribble_ring().await,
+        "echo-arguments" => echo_arguments(),
+        other => {
+            cops::eprintln!("there is no act `{other}`");
+            99
+        }
+    }
+}
+
+fn act_code() -> usize {
+    read as *const () as usize
+}
+
+#[inline(never)]
+fn read(address: usize) -> i32 {
+    // SAFETY: either the memory is there, or the process ends here.
+    i32::from(unsafe { (address as *const u8).read_volatile() })
+}
+
+#[inline(never)]
+fn write(address: usize) -> i32 {
+    // SAFETY: the process ends here; that is what the tests are about. If it does not, they fail.
+    unsafe { (address as *mut u8).write_volatile(0) };
+    0
+}
+
+fn execute(address: usize) -> i32 {
+    // SAFETY: the process ends here; that is what the tests are about.
+    let code: extern "C" fn() = unsafe { core::mem::transmute(address) };
+    code();
+    0
+}
+
+#[expect(unconditional_recursion, reason = "the stack is to overflow")]
+fn overflow(depth: u64) -> u64 {
+    let mut frame = [depth; 64];
+    core::hint::black_box(&mut frame);
+    overflow(depth + 1) + frame[3]
+}
+
+/// Takes memory until there is no more, and touches all of it.
+fn exhaust() -> i32 {
+    let mut total = 0usize;
+    while let Ok(memory) = system::memory::map(1 << 20) {
+        for page in 0..256 {
+            // SAFETY: the mapping is ours and has that many pages.
+            unsafe { memory.add(page * 4096).write_volatile(1) };
+        }
+        total += 1;
+        if total > 1 << 20 {
+            return 1;
+        }
+    }
+    // The kernel refused in time.
+    0
+}
+
+/// Starts a process that outlives this one.
+async fn orphan() -> i32 {
+    let child = crate::harness::act("exit");
+    i32::from(child.is_err())
+}
+
+/// Becomes another program, with arguments that are checked there.
+fn execute_other() -> i32 {
+    let arguments = [
+        c"tests".as_ptr(),
+        c"--act".as_ptr(),
+        c"echo-arguments".as_ptr(),
+        c"one".as_ptr(),
+        c"".as_ptr(),
+        core::ptr::null(),
+    ];
+    let environment = [c"NAME=value".as_ptr(), core::ptr::null()];
+    // SAFETY: the strings are static.
+    let lists =
+        unsafe { (system::process::StringList::new(&arguments), system::process::StringList::new(&environment)) };
+    let (Some(arguments), Some(environment)) = lists else { return 1 };
+    let error = system::process::execute(c"/bin/tests", arguments, environment);
+    cops::eprintln!("execve: {error}");
+    2
+}
+
+/// 42 if arguments and environment are those of [`execute_other`].
+fn echo_arguments() -> i32 {
+    let arguments = [c"tests", c"--act", c"echo-arguments", c"one", c""];
+    let right = cops::arguments().eq(arguments) && cops::environment().eq([c"NAME=value"]);
+    if right { 42 } else { 1 }
+}
+
+/// Many calls that never end.
+async fn calls_in_flight() -> i32 {
+    let Ok((reader, _writer)) = cops::io::pipe() else { return 1 };
+    let reader = alloc::sync::Arc::new(reader);
+    for _ in 0..100 {
+        let reader = reader.clone();
+        cops::spawn(async move {
+            let _ = reader.read(alloc::vec![0; 100]).await;
+        })
+        .detach();
+        cops::spawn(async {
+            let _ = cops::macros::nanosleep(1_000_000_000_000).await;
+        })
+        .detach();
+    }
+    cops::sleep(Duration::from_secs(1000)).await;
+    1
+}
+
+/// Claims nonsense in the process page, for a while and without ever resting.
+fn scribble_bitmap() -> i32 {
+    let start = Instant::now();
+    let mut word = 1u64;
+    while start.elapsed() < Duration::from_millis(300) {
+        for offset in (0..4096).step_by(8) {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // SAFETY: the page is mapped and writable, and its words are atomic.
+            unsafe { &*((PROCESS_PAGE_ADDRESS + offset) as *const AtomicU64) }.store(word | 1, Ordering::Relaxed);
+        }
+    }
+    system::process::exit(0)
+}
+
+/// Writes nonsense to the completion ring while completions arrive.
+async fn scribble_ring() -> i32 {
+    for index in 0..200u64 {
+        // SAFETY: the kernel reads the time before it answers.
+        unsafe {
+            let time = abi_unix::types::TimeSpec::from_ns(index * 100_000);
+            system::syscall_asynchronous(
+                system::SystemCall::Sleep as usize,
+                [&raw const time as usize, 0, 0, 0, 0, 0],
+                index,
+                0,
+                index + 1_000_000,
+            );
+        }
+        for offset in [0, 64, 4096, 4096 + 8, 4096 + 16384 - 8] {
+            // SAFETY: the ring is mapped and writable, and its words are atomic.
+            unsafe { &*((COMPLETION_RING_ADDRESS + offset) as *const AtomicU64) }
+                .store(index << 60 | index, Ordering::Relaxed);
+        }
+    }
+    let time = abi_unix::types::TimeSpec::from_ns(30_000_000);
+    let _ = system::system::sleep(time);
+    system::process::exit(0)
+}

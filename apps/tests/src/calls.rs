@@ -1,0 +1,221 @@
+//! Asynchronous calls: in place, in flight, dropped, too many for the ring.
+
+use abi_unix::Counter;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use cops::io::pipe;
+use cops::time::Duration;
+use cops::{Errno, system};
+use core::pin::pin;
+
+use crate::harness::{Outcome, counter, poll_once, returns_to};
+use crate::{check, check_eq, must};
+
+pub async fn what_is_ready_is_done_in_place() -> Outcome {
+    let (reader, writer) = must!(pipe());
+    let (submitted, posted) = (counter(Counter::AsynchronousCalls)?, counter(Counter::Completions)?);
+    let mut buffer = alloc::vec![7u8; 64];
+    for _ in 0..100 {
+        let (result, returned) = writer.write(buffer).await;
+        check_eq!(result, Ok(64));
+        let (result, returned) = reader.read(returned).await;
+        check_eq!(result, Ok(64));
+        buffer = returned;
+    }
+    // Nothing was created for them in the kernel, and nothing posted.
+    check_eq!(counter(Counter::AsynchronousCalls)?, submitted);
+    check_eq!(counter(Counter::Completions)?, posted);
+    Ok(())
+}
+
+pub async fn errors_reach_the_awaiter_with_the_buffer() -> Outcome {
+    let (result, buffer) = cops::io::read(999, alloc::vec![1, 2, 3]).await;
+    check_eq!((result, buffer), (Err(Errno::EBADF), alloc::vec![1, 2, 3]));
+    let (reader, writer) = must!(pipe());
+    let waiting = cops::spawn(async move { writer.write_all(alloc::vec![0; 1 << 20]).await });
+    cops::sleep(Duration::from_millis(2)).await;
+    drop(reader);
+    let (result, buffer) = must!(waiting.await);
+    check_eq!((result, buffer.len()), (Err(Errno::EPIPE), 1 << 20));
+    Ok(())
+}
+
+pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
+    /// A buffer that says when it is freed.
+    struct Watched(alloc::boxed::Box<[u8; 64]>, Arc<core::sync::atomic::AtomicUsize>);
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    // SAFETY: the bytes are on the heap and this value's alone.
+    unsafe impl cops::buffer::Buffer for Watched {
+        fn pointer(&self) -> *const u8 {
+            self.0.as_ptr()
+        }
+        fn length(&self) -> usize {
+            64
+        }
+    }
+    // SAFETY: as above.
+    unsafe impl cops::buffer::BufferMut for Watched {
+        fn pointer_mut(&mut self) -> *mut u8 {
+            self.0.as_mut_ptr()
+        }
+    }
+    let in_flight = counter(Counter::CallsInFlight)?;
+    let freed = Arc::new(core::sync::atomic::AtomicUsize::new(0));
+    let watched = || Watched(alloc::boxed::Box::new([0; 64]), freed.clone());
+    let freed_now = || freed.load(core::sync::atomic::Ordering::Relaxed);
+    let (reader, writer) = must!(pipe());
+    // Never polled: never made.
+    drop(reader.read(watched()));
+    check_eq!(freed_now(), 1);
+    for round in 2..100 {
+        let mut read = reader.read(watched());
+        check!(poll_once(&mut read).await.is_none());
+        drop(read);
+        // Freed when the kernel has let go.
+        let start = cops::time::Instant::now();
+        while freed_now() < round {
+            check!(start.elapsed() < Duration::from_secs(5), "a buffer was not freed");
+            cops::sleep(Duration::from_micros(100)).await;
+        }
+        check_eq!(freed_now(), round);
+    }
+    returns_to(Counter::CallsInFlight, in_flight).await?;
+    // The pipe works on, and nobody else takes the bytes.
+    check_eq!(writer.write(&b"still"[..]).await.0, Ok(5));
+    let (result, buffer) = reader.read(alloc::vec![0; 8]).await;
+    check_eq!(result, Ok(5));
+    check_eq!(&buffer[..5], b"still");
+    Ok(())
+}
+
+pub async fn dropped_at_every_await() -> Outcome {
+    let in_flight = counter(Counter::CallsInFlight)?;
+    for polls in 0..12 {
+        let (reader, writer) = must!(pipe());
+        let conversation = async {
+            for _ in 0..4 {
+                // Each of these waits once: nobody has written yet, or the time has not come.
+                let (result, _) = reader.read(alloc::vec![0; 16]).await;
+                must!(result);
+                cops::sleep(Duration::from_micros(50)).await;
+                must!(cops::macros::nanosleep(50_000).await.0);
+            }
+            Ok::<_, alloc::string::String>(())
+        };
+        {
+            let mut conversation = alloc::boxed::Box::pin(conversation);
+            for poll in 0..polls {
+                if poll_once(&mut conversation).await.is_some() {
+                    break;
+                }
+                if poll % 3 == 0 {
+                    check_eq!(writer.write(&b"x"[..]).await.0, Ok(1));
+                }
+                cops::sleep(Duration::from_micros(200)).await;
+            }
+        }
+        drop(reader);
+    }
+    returns_to(Counter::CallsInFlight, in_flight).await
+}
+
+pub async fn a_dropped_accept_leaves_no_connection() -> Outcome {
+    use cops::net::{TcpListener, TcpStream};
+    let address = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
+    let listener = must!(TcpListener::bind(address));
+    let address = must!(listener.local_address());
+    let in_flight = counter(Counter::CallsInFlight)?;
+    for _ in 0..20 {
+        let mut accepting = alloc::boxed::Box::pin(listener.accept());
+        check!(poll_once(&mut accepting).await.is_none());
+        drop(accepting);
+    }
+    returns_to(Counter::CallsInFlight, in_flight).await?;
+    // The listener works on.
+    let connecting = cops::spawn(TcpStream::connect(address));
+    let (accepted, _) = must!(must!(cops::timeout(Duration::from_secs(5), listener.accept()).await));
+    let connected = must!(must!(connecting.await));
+    check_eq!(connected.write(&b"hi"[..]).await.0, Ok(2));
+    check_eq!(accepted.read(alloc::vec![0; 2]).await, (Ok(2), b"hi".to_vec()));
+    Ok(())
+}
+
+pub async fn more_completions_than_the_ring_holds() -> Outcome {
+    const CALLS: usize = 1500;
+    let mut sleepers = Vec::new();
+    for _ in 0..CALLS {
+        sleepers.push(cops::spawn(async { cops::macros::nanosleep(2_000_000).await.0 }));
+    }
+    // All of them are in flight, and come while nobody takes them.
+    for _ in 0..3 {
+        cops::yield_now().await;
+    }
+    must!(system::system::sleep(abi_unix::types::TimeSpec::from_ns(100_000_000)));
+    for sleeper in sleepers {
+        check_eq!(must!(cops::timeout(Duration::from_secs(5), sleeper).await), Ok(Ok(0)));
+    }
+    Ok(())
+}
+
+pub async fn cancelling_by_hand() -> Outcome {
+    check_eq!(system::worker::cancel(0x1234_5678), Err(Errno::ENOENT));
+    let sleeper = cops::spawn(async { cops::macros::nanosleep(1_000_000_000_000).await.0 });
+    cops::sleep(Duration::from_millis(2)).await;
+    let in_flight = counter(Counter::CallsInFlight)?;
+    check!(in_flight > 0);
+    sleeper.cancel();
+    check_eq!(must!(cops::timeout(Duration::from_secs(5), sleeper).await), Err(cops::Cancelled));
+    returns_to(Counter::CallsInFlight, in_flight - 1).await
+}
+
+pub async fn one_of_two() -> Outcome {
+    use cops::select::{Either, join, select};
+    let (reader, writer) = must!(pipe());
+    let in_flight = counter(Counter::CallsInFlight)?;
+    for _ in 0..50 {
+        let read = reader.read(alloc::vec![0; 4]);
+        match select(read, cops::sleep(Duration::from_micros(300))).await {
+            Either::Second(()) => {}
+            Either::First(result) => return Err(alloc::format!("read {result:?}")),
+        }
+    }
+    returns_to(Counter::CallsInFlight, in_flight).await?;
+    let (read, written) = join(reader.read(alloc::vec![0; 4]), writer.write(&b"both"[..])).await;
+    check_eq!(read, (Ok(4), b"both".to_vec()));
+    check_eq!(written.0, Ok(4));
+    // A pinned reference keeps what was not chosen.
+    let mut read = pin!(reader.read(alloc::vec![0; 4]));
+    check!(matches!(select(read.as_mut(), cops::sleep(Duration::from_millis(1))).await, Either::Second(())));
+    check_eq!(writer.write(&b"kept"[..]).await.0, Ok(4));
+    check_eq!(read.await, (Ok(4), b"kept".to_vec()));
+    Ok(())
+}
+
+pub async fn completions_without_a_token_wake_by_cid() -> Outcome {
+    let current = cops::current();
+    let time = abi_unix::types::TimeSpec::from_ns(2_000_000);
+    // SAFETY: the kernel reads the time before it answers.
+    let result = unsafe {
+        let arguments = [&raw const time as usize, 0, 0, 0, 0, 0];
+        system::syscall_asynchronous(system::SystemCall::Sleep as usize, arguments, current.raw(), 4, 0)
+    };
+    check_eq!(result, abi_unix::WILL_BE_POSTED);
+    let start = cops::time::Instant::now();
+    let mut waited = false;
+    // Pending without a waker anywhere: only the completion can wake this.
+    core::future::poll_fn(|_| {
+        if waited {
+            core::task::Poll::Ready(())
+        } else {
+            waited = true;
+            core::task::Poll::Pending
+        }
+    })
+    .await;
+    check!(start.elapsed() >= Duration::from_millis(2));
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Files: the programs that came with the machine, the file system in memory, devices.
+
+use abi_unix::types::{AT_REMOVEDIR, SEEK_CUR, SEEK_END, SEEK_SET, mode, open};
+use alloc::vec::Vec;
+use cops::file::File;
+use cops::system::file as sync;
+use cops::{Errno, system};
+
+use crate::harness::Outcome;
+use crate::{check, check_eq, must};
+
+pub async fn written_and_read_back() -> Outcome {
+    let contents: Vec<u8> = (0..100_000u32).map(|index| (index * 31) as u8).collect();
+    must!(cops::file::write("/tmp/file", contents.clone()).await);
+    check!(must!(cops::file::read("/tmp/file").await) == contents);
+    let file = must!(File::open_with("/tmp/file", open::RDWR));
+    check_eq!(must!(file.status()).size, 100_000);
+    check_eq!(must!(file.status()).mode & mode::TYPE, mode::REGULAR);
+    check_eq!(file.seek(-10, SEEK_END), Ok(99_990));
+    let (result, tail) = file.read(alloc::vec![0; 100]).await;
+    check_eq!(result, Ok(10));
+    check_eq!(&tail[..10], &contents[99_990..]);
+    check_eq!(file.read(tail).await.0, Ok(0));
+    check_eq!(file.seek(-5, SEEK_SET), Err(Errno::EINVAL));
+    check_eq!(file.seek(200_000, SEEK_SET), Ok(200_000));
+    check_eq!(file.write(alloc::vec![1, 2, 3]).await.0, Ok(3));
+    check_eq!(file.seek(0, SEEK_CUR), Ok(200_003));
+    check_eq!(file.seek(150_000, SEEK_SET), Ok(150_000));
+    let (result, gap) = file.read(alloc::vec![9; 16]).await;
+    check_eq!((result, gap), (Ok(16), alloc::vec![0; 16]));
+    must!(file.truncate(5));
+    check_eq!(must!(file.status()).size, 5);
+    check!(must!(cops::file::read("/tmp/file").await) == contents[..5]);
+    must!(cops::file::remove("/tmp/file"));
+    check_eq!(File::open("/tmp/file").err(), Some(Errno::ENOENT));
+    // Still there for who has it open.
+    check_eq!(must!(file.status()).size, 5);
+    Ok(())
+}
+
+pub async fn appending_and_exclusive_creation() -> Outcome {
+    must!(cops::file::write("/tmp/log", &b"one"[..]).await);
+    check_eq!(File::open_with("/tmp/log", open::RDWR | open::CREAT | open::EXCL).err(), Some(Errno::EEXIST));
+    let file = must!(File::open_with("/tmp/log", open::WRONLY | open::APPEND));
+    check_eq!(file.write_all(&b"two"[..]).await.0, Ok(()));
+    check_eq!(file.read(alloc::vec![0; 3]).await.0, Err(Errno::EBADF));
+    check_eq!(must!(cops::file::read_to_string("/tmp/log").await), "onetwo");
+    let file = must!(File::open("/tmp/log"));
+    check_eq!(file.write(&b"three"[..]).await.0, Err(Errno::EBADF));
+    must!(cops::file::remove("/tmp/log"));
+    Ok(())
+}
+
+pub async fn positions_do_not_disturb_offsets() -> Outcome {
+    must!(cops::file::write("/tmp/offsets", &b"0123456789"[..]).await);
+    let file = must!(File::open_with("/tmp/offsets", open::RDWR));
+    let mut two = [0; 2];
+    check_eq!(sync::read_at(file.descriptor().raw(), &mut two, 4), Ok(2));
+    check_eq!(&two, b"45");
+    check_eq!(sync::write_at(file.descriptor().raw(), b"xy", 8), Ok(2));
+    check_eq!(sync::read_at(file.descriptor().raw(), &mut two, 10), Ok(0));
+    let (result, all) = file.read(alloc::vec![0; 20]).await;
+    check_eq!(result, Ok(10));
+    check_eq!(&all[..10], b"01234567xy");
+    must!(cops::file::remove("/tmp/offsets"));
+    Ok(())
+}
+
+pub async fn vectors() -> Outcome {
+    let (reader, writer) = must!(sync::pipe(0));
+    let parts = [b"abc".as_ptr() as usize, 3, 0, 0, b"defg".as_ptr() as usize, 4];
+    // SAFETY: the vector names static memory.
+    check_eq!(unsafe { system::call!(WriteVector, writer.raw(), parts.as_ptr(), 3) }, Ok(7));
+    let (mut one, mut two) = ([0u8; 2], [0u8; 9]);
+    let parts = [one.as_mut_ptr() as usize, 2, two.as_mut_ptr() as usize, 9];
+    // SAFETY: the vector names our own memory.
+    check_eq!(unsafe { system::call!(ReadVector, reader.raw(), parts.as_ptr(), 2) }, Ok(7));
+    check_eq!((&one, &two[..5]), (b"ab", &b"cdefg"[..]));
+    Ok(())
+}
+
+pub async fn directories() -> Outcome {
+    must!(sync::make_directory(c"/tmp/directory", 0o755));
+    check_eq!(sync::make_directory(c"/tmp/directory", 0o755), Err(Errno::EEXIST));
+    must!(cops::file::write("/tmp/directory/file", &b"x"[..]).await);
+    check_eq!(sync::unlink(c"/tmp/directory", AT_REMOVEDIR), Err(Errno::ENOTEMPTY));
+    check_eq!(sync::unlink(c"/tmp/directory", 0), Err(Errno::EISDIR));
+    must!(sync::rename(c"/tmp/directory/file", c"/tmp/directory/other"));
+    must!(sync::change_directory(c"/tmp/directory"));
+    let mut buffer = [0; 64];
+    let length = must!(sync::current_directory(&mut buffer));
+    check_eq!(&buffer[..length], b"/tmp/directory\0");
+    check_eq!(must!(cops::file::read("other").await), b"x");
+    check_eq!(must!(cops::file::read("../directory/./other").await), b"x");
+    let names = must!(list("/tmp/directory"));
+    check_eq!(names, [&b"."[..], b"..", b"other"]);
+    must!(sync::change_directory(c"/"));
+    must!(cops::file::remove("/tmp/directory/other"));
+    must!(sync::unlink(c"/tmp/directory", AT_REMOVEDIR));
+    check_eq!(sync::status_at(c"/tmp/directory", 0), Err(Errno::ENOENT));
+    check!(must!(list("/bin")).iter().any(|name| name == b"tests"));
+    Ok(())
+}
+
+/// The names in a directory, sorted.
+fn list(path: &str) -> Result<Vec<Vec<u8>>, Errno> {
+    let directory = File::open_with(path, open::RDONLY | open::DIRECTORY)?;
+    let mut names = Vec::new();
+    let mut buffer = [0; 512];
+    loop {
+        let length = sync::read_directory(directory.descriptor().raw(), &mut buffer)?;
+        if length == 0 {
+            names.sort();
+            return Ok(names);
+        }
+        let mut at = 0;
+        while at < length {
+            // struct linux_dirent64: inode, offset, length of the entry, type, name.
+            let size = u16::from_le_bytes([buffer[at + 16], buffer[at + 17]]) as usize;
+            let name = &buffer[at + 19..at + size];
+            names.push(name.split(|byte| *byte == 0).next().unwrap_or_default().to_vec());
+            at += size;
+        }
+    }
+}
+
+pub async fn programs_cannot_be_changed() -> Outcome {
+    let result = File::open_with("/bin/hello", open::RDWR);
+    // Either the file refuses, or writing does.
+    let refused = match result {
+        Err(error) => matches!(error, Errno::EROFS | Errno::EACCES | Errno::EPERM),
+        Ok(file) => file.write(&b"x"[..]).await.0.is_err(),
+    };
+    check!(refused);
+    check!(must!(cops::file::read("/bin/hello").await).starts_with(b"\x7fELF"));
+    Ok(())
+}
+
+pub async fn devices() -> Outcome {
+    let null = must!(File::open_with("/dev/null", open::RDWR));
+    check_eq!(null.write(&b"gone"[..]).await.0, Ok(4));
+    check_eq!(null.read(alloc::vec![1; 4]).await.0, Ok(0));
+    let zero = must!(File::open_with("/dev/zero", open::RDWR));
+    let (result, bytes) = zero.read(alloc::vec![1; 5000]).await;
+    check_eq!(result, Ok(5000));
+    check!(bytes.iter().all(|byte| *byte == 0));
+    check_eq!(must!(null.status()).mode & mode::TYPE, mode::CHARACTER);
+    Ok(())
+}
+
+pub async fn duplicates_share_a_position() -> Outcome {
+    must!(cops::file::write("/tmp/shared", &b"abcdef"[..]).await);
+    let file = must!(File::open("/tmp/shared"));
+    let other = File::from_descriptor(must!(file.descriptor().duplicate()));
+    check_eq!(file.read(alloc::vec![0; 2]).await.1, b"ab");
+    check_eq!(other.read(alloc::vec![0; 2]).await.1, b"cd");
+    drop(file);
+    check_eq!(other.read(alloc::vec![0; 2]).await.1, b"ef");
+    must!(cops::file::remove("/tmp/shared"));
+    Ok(())
+}
+
+pub async fn descriptors_run_out() -> Outcome {
+    let mut files = Vec::new();
+    let error = loop {
+        match File::open("/dev/null") {
+            Ok(file) => files.push(file),
+            Err(error) => break error,
+        }
+        check!(files.len() < 100_000);
+    };
+    check_eq!(error, Errno::EMFILE);
+    check!(files.len() >= 200, "only {} files at once", files.len());
+    files.pop();
+    check!(File::open("/dev/null").is_ok());
+    Ok(())
+}

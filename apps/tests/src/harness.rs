@@ -1,0 +1,158 @@
+//! How tests are written and judged.
+//!
+//! Every test runs in a process of its own, started by the suite with `--one NAME`: a panic, a fault or a hang is then a
+//! failure of that test, and whatever the test leaves behind goes with its process. The suite waits no longer than the
+//! test's limit and kills what has not ended by then.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::future::Future;
+use core::pin::{Pin, pin};
+use core::task::Poll;
+
+use abi_unix::Counter;
+use cops::process::{Child, Command, Ending};
+use cops::time::{Duration, Instant};
+use cops::{Errno, println};
+
+/// What a test ends with: nothing, or what was wrong.
+pub type Outcome = Result<(), String>;
+
+type Body = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// A test.
+pub struct Test {
+    /// Its name, which is also how it is started alone.
+    pub name: &'static str,
+    /// How long it may take.
+    pub limit: Duration,
+    /// Makes its coroutine.
+    pub body: fn() -> Body,
+}
+
+/// Lists tests: `tests![module::function, limit seconds; …]`.
+#[macro_export]
+macro_rules! tests {
+    ($($module:ident :: $function:ident, $seconds:literal;)*) => {
+        &[$($crate::harness::Test {
+            name: concat!(stringify!($module), "::", stringify!($function)),
+            limit: core::time::Duration::from_secs($seconds),
+            body: || alloc::boxed::Box::pin($module::$function()),
+        }),*]
+    };
+}
+
+/// Ends the test unless the condition holds.
+#[macro_export]
+macro_rules! check {
+    ($condition:expr) => { $crate::check!($condition, "{}", stringify!($condition)) };
+    ($condition:expr, $($format:tt)*) => {
+        if !$condition {
+            return Err(alloc::format!("{}:{}: {}", file!(), line!(), format_args!($($format)*)));
+        }
+    };
+}
+
+/// Ends the test unless both sides are equal.
+#[macro_export]
+macro_rules! check_eq {
+    ($left:expr, $right:expr) => {
+        match (&$left, &$right) {
+            (left, right) => $crate::check!(left == right, "{} is {left:?}, not {right:?}", stringify!($left)),
+        }
+    };
+}
+
+/// The value of a result, or the end of the test.
+#[macro_export]
+macro_rules! must {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => {
+                return Err(alloc::format!("{}:{}: {}: {error:?}", file!(), line!(), stringify!($result)));
+            }
+        }
+    };
+}
+
+/// Runs a test in a process of its own; prints and tells whether it passed.
+pub async fn run(test: &Test) -> bool {
+    let start = Instant::now();
+    let verdict = match Command::new(OWN_PATH).argument("--one").argument(test.name).spawn() {
+        Ok(child) => match wait(&child, test.limit).await {
+            Some(Ok(Ending::Exited(0))) => Ok(()),
+            Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
+            Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
+            None => Err(alloc::format!("it was still running after {} s", test.limit.as_secs())),
+        },
+        Err(error) => Err(alloc::format!("its process could not be started: {error}")),
+    };
+    let took = start.elapsed().as_millis();
+    match &verdict {
+        Ok(()) => println!("test {} ... ok ({took} ms)", test.name),
+        Err(reason) => println!("test {} ... FAILED ({took} ms): {reason}", test.name),
+    }
+    verdict.is_ok()
+}
+
+/// Where this program is.
+pub const OWN_PATH: &str = "/bin/tests";
+
+/// Waits for a process; after the limit it is killed and waited for, and the answer is `None`.
+pub async fn wait(child: &Child, limit: Duration) -> Option<cops::system::Result<Ending>> {
+    match cops::timeout(limit, child.wait()).await {
+        Ok(ending) => Some(ending),
+        Err(_) => {
+            let _ = child.kill();
+            let _ = cops::timeout(Duration::from_secs(5), child.wait()).await;
+            None
+        }
+    }
+}
+
+/// Starts this program to do one of [`crate::acts`] in another process.
+pub fn act(name: &str) -> cops::system::Result<Child> {
+    Command::new(OWN_PATH).argument("--act").argument(name).spawn()
+}
+
+/// The same, and waits for its end.
+pub async fn ending_of_act(name: &str) -> Result<Ending, String> {
+    let child = must!(act(name));
+    match wait(&child, Duration::from_secs(20)).await {
+        Some(ending) => Ok(must!(ending)),
+        None => Err(alloc::format!("the process for `{name}` did not end")),
+    }
+}
+
+/// Polls a future once, without waiting for it.
+pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    core::future::poll_fn(|context| match pin!(&mut *future).poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// One of the kernel's counters.
+pub fn counter(counter: Counter) -> Result<u64, String> {
+    Ok(must!(cops::system::system::counter(counter)))
+}
+
+/// Waits until a counter is back at (or below) a value, which the kernel's own coroutines bring it to.
+pub async fn returns_to(which: Counter, value: u64) -> Outcome {
+    let start = Instant::now();
+    loop {
+        let now = counter(which)?;
+        if now <= value {
+            return Ok(());
+        }
+        check!(start.elapsed() < Duration::from_secs(5), "{} is {now} and was {value}", which.name());
+        cops::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether a result is one of these errors.
+pub fn is_one_of<T>(result: &Result<T, Errno>, errors: &[Errno]) -> bool {
+    result.as_ref().err().is_some_and(|error| errors.contains(error))
+}

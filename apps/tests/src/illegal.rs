@@ -1,0 +1,393 @@
+//! Illegal calls: every call of the table with descriptors, numbers, lengths and addresses that are wrong, and the error
+//! number that Linux gives for it.
+
+use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT};
+use abi_unix::errno::decode;
+use abi_unix::types::{AT_FDCWD, SocketAddress, TimeSpec, clock, mapping, open, socket_option};
+use abi_unix::{Errno, SystemCall};
+use alloc::vec::Vec;
+use cops::system;
+
+use crate::harness::Outcome;
+use crate::{check, check_eq, must};
+
+/// In the kernel's half of the address space.
+const KERNEL: usize = 0xffff_ffc0_8020_0000;
+/// Below everything that is mapped.
+const UNMAPPED: usize = 0x2000;
+/// A descriptor that nobody has.
+const CLOSED: usize = 777;
+
+/// Makes a call with arguments that it refuses, or that reach only memory made for this.
+fn call(call: SystemCall, arguments: &[usize]) -> Result<usize, Errno> {
+    let mut registers = [0; 6];
+    registers[..arguments.len()].copy_from_slice(arguments);
+    // SAFETY: the tests pass addresses of their own buffers or such that nobody can reach.
+    decode(unsafe { system::syscall(call as usize, registers) })
+}
+
+/// Buffers and descriptors for the tests.
+struct Things {
+    buffer: Vec<u8>,
+    file: system::Descriptor,
+    directory: system::Descriptor,
+    reader: system::Descriptor,
+    writer: system::Descriptor,
+    tcp: system::Descriptor,
+    udp: system::Descriptor,
+    address: [u8; 16],
+    size: u32,
+    long: Vec<u8>,
+    time: [u8; 16],
+}
+
+impl Things {
+    fn new() -> Result<Things, alloc::string::String> {
+        let file = must!(system::file::open(c"/tmp/illegal", open::RDWR | open::CREAT, 0o644));
+        must!(system::file::write(file.raw(), &[1; 1000]));
+        must!(system::file::seek(file.raw(), 0, 0));
+        let (reader, writer) = must!(system::file::pipe(0));
+        let mut long = alloc::vec![b'x'; 5000];
+        long.push(0);
+        Ok(Things {
+            buffer: alloc::vec![0; 8192],
+            file,
+            directory: must!(system::file::open(c"/tmp", open::RDONLY, 0)),
+            reader,
+            writer,
+            tcp: must!(system::network::socket(abi_unix::types::SOCK_STREAM)),
+            udp: must!(system::network::socket(abi_unix::types::SOCK_DGRAM)),
+            address: SocketAddress { address: [127, 0, 0, 1], port: 9 }.to_bytes(),
+            size: 16,
+            long,
+            time: TimeSpec { seconds: 0, nanoseconds: 1_000_000_000 }.to_bytes(),
+        })
+    }
+}
+
+impl Drop for Things {
+    fn drop(&mut self) {
+        let _ = system::file::unlink(c"/tmp/illegal", 0);
+    }
+}
+
+pub async fn calls() -> Outcome {
+    use Errno::*;
+    use SystemCall::*;
+    let things = Things::new()?;
+    let number = |descriptor: &system::Descriptor| descriptor.raw() as usize;
+    let (file, directory) = (number(&things.file), number(&things.directory));
+    let (reader, writer) = (number(&things.reader), number(&things.writer));
+    let (tcp, udp) = (number(&things.tcp), number(&things.udp));
+    let buffer = things.buffer.as_ptr() as usize;
+    let here = AT_FDCWD as usize;
+    let path = |text: &'static core::ffi::CStr| text.as_ptr() as usize;
+    let (missing, existing, empty) = (path(c"/tmp/missing"), path(c"/tmp/illegal"), path(c""));
+    let inside_file = path(c"/tmp/illegal/x");
+    let long = things.long.as_ptr() as usize;
+    let address = things.address.as_ptr() as usize;
+    let size = &raw const things.size as usize;
+    let wrong_time = things.time.as_ptr() as usize;
+    let minus_one = usize::MAX;
+
+    let cases: &[(SystemCall, &[usize], &[Errno])] = &[
+        (GetCurrentDirectory, &[buffer, 1], &[ERANGE]),
+        (Duplicate, &[CLOSED], &[EBADF]),
+        (Duplicate, &[minus_one], &[EBADF]),
+        (DuplicateTo, &[file, file, 0], &[EINVAL]),
+        (DuplicateTo, &[CLOSED, 9, 0], &[EBADF]),
+        (DuplicateTo, &[file, 1 << 20, 0], &[EBADF]),
+        (DuplicateTo, &[file, minus_one, 0], &[EBADF]),
+        (DuplicateTo, &[file, 9, 1], &[EINVAL]),
+        (FileControl, &[CLOSED, 3], &[EBADF]),
+        (FileControl, &[file, 9999], &[EINVAL]),
+        (DeviceControl, &[CLOSED, 0x5413, buffer], &[EBADF]),
+        (DeviceControl, &[reader, 0x5401, buffer], &[ENOTTY, EINVAL]),
+        (MakeDirectory, &[here, existing, 0o755], &[EEXIST]),
+        (MakeDirectory, &[here, long, 0o755], &[ENAMETOOLONG]),
+        (MakeDirectory, &[here, path(c"/tmp/missing/x"), 0o755], &[ENOENT]),
+        (MakeDirectory, &[here, inside_file, 0o755], &[ENOTDIR]),
+        (Unlink, &[here, missing, 0], &[ENOENT]),
+        (Unlink, &[here, existing, 0xffff], &[EINVAL]),
+        (Unlink, &[here, path(c"/tmp"), 0], &[EISDIR, EPERM]),
+        (Unlink, &[here, existing, 0x200], &[ENOTDIR]),
+        (SymbolicLink, &[empty, here, missing], &[ENOENT]),
+        (SymbolicLink, &[existing, here, existing], &[EEXIST]),
+        (Link, &[here, missing, here, path(c"/tmp/other"), 0], &[ENOENT]),
+        (Link, &[here, existing, here, existing, 0], &[EEXIST]),
+        (Truncate, &[CLOSED, 0], &[EBADF]),
+        (Truncate, &[file, minus_one], &[EINVAL]),
+        (Truncate, &[reader, 0], &[EINVAL]),
+        (Access, &[here, missing, 0], &[ENOENT]),
+        (ChangeDirectory, &[missing], &[ENOENT]),
+        (ChangeDirectory, &[existing], &[ENOTDIR]),
+        (Open, &[here, missing, 0, 0], &[ENOENT]),
+        (Open, &[here, empty, 0, 0], &[ENOENT]),
+        (Open, &[here, long, 0, 0], &[ENAMETOOLONG]),
+        (Open, &[here, inside_file, 0, 0], &[ENOTDIR]),
+        (Open, &[here, existing, (open::CREAT | open::EXCL) as usize, 0], &[EEXIST]),
+        (Open, &[here, existing, open::DIRECTORY as usize, 0], &[ENOTDIR]),
+        (Open, &[here, path(c"/tmp"), open::RDWR as usize, 0], &[EISDIR]),
+        (Open, &[CLOSED, path(c"x"), 0, 0], &[EBADF]),
+        (Open, &[file, path(c"x"), 0, 0], &[ENOTDIR]),
+        (Close, &[CLOSED], &[EBADF]),
+        (Close, &[minus_one], &[EBADF]),
+        (Pipe, &[buffer, 1], &[EINVAL]),
+        (ReadDirectory, &[file, buffer, 100], &[ENOTDIR]),
+        (ReadDirectory, &[directory, buffer, 1], &[EINVAL]),
+        (ReadDirectory, &[CLOSED, buffer, 100], &[EBADF]),
+        (Seek, &[reader, 0, 0], &[ESPIPE]),
+        (Seek, &[file, minus_one, 0], &[EINVAL]),
+        (Seek, &[file, 0, 99], &[EINVAL]),
+        (Seek, &[CLOSED, 0, 0], &[EBADF]),
+        (Read, &[CLOSED, buffer, 1], &[EBADF]),
+        (Read, &[writer, buffer, 1], &[EBADF]),
+        (Read, &[directory, buffer, 1], &[EISDIR]),
+        (Read, &[file, buffer, minus_one], &[EINVAL, EFAULT]),
+        (Read, &[tcp, buffer, 1], &[ENOTCONN]),
+        (Write, &[CLOSED, buffer, 1], &[EBADF]),
+        (Write, &[reader, buffer, 1], &[EBADF]),
+        (Write, &[directory, buffer, 1], &[EBADF]),
+        (ReadVector, &[file, buffer, 1025], &[EINVAL]),
+        (ReadVector, &[CLOSED, buffer, 0], &[EBADF]),
+        (WriteVector, &[file, buffer, minus_one], &[EINVAL]),
+        (WriteVector, &[CLOSED, buffer, 0], &[EBADF]),
+        (ReadAt, &[reader, buffer, 1, 0], &[ESPIPE]),
+        (ReadAt, &[file, buffer, 1, minus_one], &[EINVAL]),
+        (ReadAt, &[CLOSED, buffer, 1, 0], &[EBADF]),
+        (WriteAt, &[writer, buffer, 1, 0], &[ESPIPE]),
+        (WriteAt, &[file, buffer, 1, minus_one], &[EINVAL]),
+        (ReadLink, &[here, existing, buffer, 100], &[EINVAL]),
+        (ReadLink, &[here, missing, buffer, 100], &[ENOENT]),
+        (StatusAt, &[here, missing, buffer, 0], &[ENOENT]),
+        (StatusAt, &[here, empty, buffer, 0], &[ENOENT]),
+        (Status, &[CLOSED, buffer], &[EBADF]),
+        (Sleep, &[wrong_time, 0], &[EINVAL]),
+        (SleepOn, &[99, 0, wrong_time, 0], &[EINVAL]),
+        (SleepOn, &[clock::MONOTONIC as usize, 0, wrong_time, 0], &[EINVAL]),
+        (GetTime, &[99, buffer], &[EINVAL]),
+        (GetTime, &[minus_one, buffer], &[EINVAL]),
+        (GetResolution, &[99, buffer], &[EINVAL]),
+        (Kill, &[999_999, 0], &[ESRCH]),
+        (Kill, &[0, 65], &[EINVAL]),
+        (Kill, &[0, minus_one], &[EINVAL]),
+        (Reboot, &[0, 0, 0, 0], &[EINVAL]),
+        (Reboot, &[0xfee1_dead, 672_274_793, 77, 0], &[EINVAL]),
+        (Socket, &[99, 1, 0], &[EAFNOSUPPORT]),
+        (Socket, &[2, 9, 0], &[EINVAL, EPROTONOSUPPORT, EPROTOTYPE]),
+        (Socket, &[2, 1, 99], &[EPROTONOSUPPORT, EINVAL]),
+        (Bind, &[CLOSED, address, 16], &[EBADF]),
+        (Bind, &[file, address, 16], &[ENOTSOCK]),
+        (Bind, &[tcp, address, 2], &[EINVAL]),
+        (Bind, &[tcp, buffer, 16], &[EAFNOSUPPORT]),
+        (Listen, &[CLOSED, 1], &[EBADF]),
+        (Listen, &[reader, 1], &[ENOTSOCK]),
+        (Listen, &[udp, 1], &[EOPNOTSUPP]),
+        (Accept, &[CLOSED, 0, 0], &[EBADF]),
+        (Accept, &[file, 0, 0], &[ENOTSOCK]),
+        (Accept, &[tcp, 0, 0], &[EINVAL]),
+        (Accept, &[udp, 0, 0], &[EOPNOTSUPP]),
+        (AcceptWith, &[tcp, 0, 0, 1], &[EINVAL]),
+        (Connect, &[CLOSED, address, 16], &[EBADF]),
+        (Connect, &[file, address, 16], &[ENOTSOCK]),
+        (Connect, &[tcp, address, 3], &[EINVAL]),
+        (GetSocketName, &[CLOSED, buffer, size], &[EBADF]),
+        (GetSocketName, &[file, buffer, size], &[ENOTSOCK]),
+        (GetPeerName, &[tcp, buffer, size], &[ENOTCONN]),
+        (SendTo, &[CLOSED, buffer, 1, 0, 0, 0], &[EBADF]),
+        (SendTo, &[file, buffer, 1, 0, 0, 0], &[ENOTSOCK]),
+        (SendTo, &[tcp, buffer, 1, 0, 0, 0], &[EPIPE, ENOTCONN]),
+        (SendTo, &[udp, buffer, 1, 0, 0, 0], &[EDESTADDRREQ]),
+        (ReceiveFrom, &[CLOSED, buffer, 1, 0, 0, 0], &[EBADF]),
+        (ReceiveFrom, &[writer, buffer, 1, 0, 0, 0], &[ENOTSOCK]),
+        (ReceiveFrom, &[tcp, buffer, 1, 0, 0, 0], &[ENOTCONN]),
+        (SetSocketOption, &[CLOSED, 1, 2, buffer, 4], &[EBADF]),
+        (SetSocketOption, &[file, 1, 2, buffer, 4], &[ENOTSOCK]),
+        (SetSocketOption, &[tcp, 1, socket_option::SO_REUSEADDR as usize, buffer, 1], &[EINVAL]),
+        (SetSocketOption, &[tcp, 1, 9999, buffer, 4], &[ENOPROTOOPT]),
+        (GetSocketOption, &[tcp, 1, 9999, buffer, size], &[ENOPROTOOPT]),
+        (Shutdown, &[CLOSED, 0], &[EBADF]),
+        (Shutdown, &[file, 0], &[ENOTSOCK]),
+        (Shutdown, &[tcp, 99], &[EINVAL, ENOTCONN]),
+        (Shutdown, &[tcp, 0], &[ENOTCONN]),
+        (Unmap, &[1, 4096], &[EINVAL]),
+        (Unmap, &[0x10_0000_0000, 0], &[EINVAL]),
+        (Unmap, &[KERNEL, 4096], &[EINVAL]),
+        (Unmap, &[0x10_0000_0000, minus_one], &[EINVAL]),
+        (Execute, &[missing, 0, 0], &[ENOENT]),
+        (Execute, &[path(c"/tmp"), 0, 0], &[EACCES]),
+        (Execute, &[existing, 0, 0], &[EACCES, ENOEXEC]),
+        (Map, &[0, 0, 3, (mapping::PRIVATE | mapping::ANONYMOUS) as usize, minus_one, 0], &[EINVAL]),
+        (Map, &[0, 4096, 3, mapping::ANONYMOUS as usize, minus_one, 0], &[EINVAL]),
+        (Map, &[0, 4096, 1, mapping::PRIVATE as usize, CLOSED, 0], &[EBADF]),
+        (Map, &[0, 4096, 1, mapping::PRIVATE as usize, file, 1], &[EINVAL]),
+        (Map, &[0, 1 << 45, 3, (mapping::PRIVATE | mapping::ANONYMOUS) as usize, minus_one, 0], &[ENOMEM]),
+        (Map, &[0, minus_one, 3, (mapping::PRIVATE | mapping::ANONYMOUS) as usize, minus_one, 0], &[ENOMEM, EINVAL]),
+        (Protect, &[0x10_0000_0001, 4096, 1], &[EINVAL]),
+        (Protect, &[0x10_0000_0000, 4096, 1], &[ENOMEM]),
+        (Wait, &[minus_one, 0, 0, 0], &[ECHILD]),
+        (Wait, &[999_999, 0, 0, 0], &[ECHILD]),
+        (Wait, &[minus_one, 0, 1 << 20, 0], &[EINVAL]),
+        (Rename, &[here, missing, here, path(c"/tmp/x"), 0], &[ENOENT]),
+        (Rename, &[here, existing, here, path(c"/tmp/x"), 1 << 20], &[EINVAL]),
+        (GetRandom, &[buffer, 1, 1 << 20], &[EINVAL]),
+        (Spawn, &[missing, 0, 0, 0, 0], &[ENOENT]),
+        (WorkerWake, &[7], &[EINVAL, ESRCH, ENOENT]),
+        (WorkerWake, &[minus_one], &[EINVAL, ESRCH, ENOENT]),
+        (Cancel, &[0x7777_7777], &[ENOENT]),
+        (Log, &[KERNEL, 10], &[EFAULT]),
+    ];
+    for (which, arguments, errors) in cases {
+        let result = call(*which, arguments);
+        check!(
+            result.as_ref().err().is_some_and(|error| errors.contains(error)),
+            "{}({arguments:x?}) gives {result:?}, not {errors:?}",
+            which.name()
+        );
+    }
+    // Numbers that nobody has.
+    for number in [0usize, 1, 16, 1000, 0xffe, 0xfff, 0x1009, 0x8000, 0xffff, 0xfff | ASYNCHRONOUS] {
+        // SAFETY: there is no such call.
+        let result = decode(unsafe { system::syscall(number, [usize::MAX; 6]) });
+        check!(result == Err(ENOSYS) || SystemCall::from_number(number).is_some(), "{number:#x}: {result:?}");
+    }
+    // The buffers of a correct spawn with one wrong descriptor, and one wrong priority.
+    let list = [0usize];
+    let spawn = |descriptors: &[i32; 3], priority: usize| {
+        let list = list.as_ptr() as usize;
+        call(Spawn, &[path(c"/bin/hello"), list, list, descriptors.as_ptr() as usize, priority])
+    };
+    check_eq!(spawn(&[CLOSED as i32, -1, -1], 0), Err(EBADF));
+    check_eq!(spawn(&[-1, -1, -1], 64), Err(EINVAL));
+    Ok(())
+}
+
+/// Every call with an address, in turn with addresses that are not there.
+pub async fn addresses() -> Outcome {
+    use SystemCall::*;
+    let things = Things::new()?;
+    let number = |descriptor: &system::Descriptor| descriptor.raw() as usize;
+    let (file, directory) = (number(&things.file), number(&things.directory));
+    let (tcp, udp) = (number(&things.tcp), number(&things.udp));
+    must!(system::network::bind(things.udp.raw(), SocketAddress { address: [127, 0, 0, 1], port: 0 }));
+    let buffer = things.buffer.as_ptr() as usize;
+    let here = AT_FDCWD as usize;
+    let existing = c"/tmp/illegal".as_ptr() as usize;
+    let other = c"/tmp/other".as_ptr() as usize;
+    let list = [0usize];
+    let list = list.as_ptr() as usize;
+    let nobody = [-1i32; 3];
+    let nobody = nobody.as_ptr() as usize;
+    let program = c"/bin/hello".as_ptr() as usize;
+    let size = &raw const things.size as usize;
+    let private = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
+    let (address, monotonic) = (things.address.as_ptr() as usize, clock::MONOTONIC as usize);
+    let _ = private;
+
+    // Arguments with which each call would work, and which of them are addresses to be made wrong.
+    let cases: &[(SystemCall, [usize; 6], &[usize])] = &[
+        (GetCurrentDirectory, [buffer, 100, 0, 0, 0, 0], &[0]),
+        (MakeDirectory, [here, other, 0, 0, 0, 0], &[1]),
+        (Unlink, [here, other, 0, 0, 0, 0], &[1]),
+        (SymbolicLink, [existing, here, other, 0, 0, 0], &[0, 2]),
+        (Link, [here, existing, here, other, 0, 0], &[1, 3]),
+        (Access, [here, existing, 0, 0, 0, 0], &[1]),
+        (ChangeDirectory, [existing, 0, 0, 0, 0, 0], &[0]),
+        (Open, [here, existing, 0, 0, 0, 0], &[1]),
+        (Pipe, [buffer, 0, 0, 0, 0, 0], &[0]),
+        (ReadDirectory, [directory, buffer, 1000, 0, 0, 0], &[1]),
+        (Read, [file, buffer, 10, 0, 0, 0], &[1]),
+        (Write, [file, buffer, 10, 0, 0, 0], &[1]),
+        (ReadVector, [file, list, 1, 0, 0, 0], &[1]),
+        (WriteVector, [file, list, 1, 0, 0, 0], &[1]),
+        (ReadAt, [file, buffer, 10, 0, 0, 0], &[1]),
+        (WriteAt, [file, buffer, 10, 0, 0, 0], &[1]),
+        (ReadLink, [here, existing, buffer, 10, 0, 0], &[1]),
+        (StatusAt, [here, existing, buffer, 0, 0, 0], &[1, 2]),
+        (Status, [file, buffer, 0, 0, 0, 0], &[1]),
+        (Sleep, [buffer, 0, 0, 0, 0, 0], &[0]),
+        (SleepOn, [monotonic, 0, buffer, 0, 0, 0], &[2]),
+        (GetTime, [monotonic, buffer, 0, 0, 0, 0], &[1]),
+        (GetResolution, [monotonic, 1, 0, 0, 0, 0], &[1]),
+        (SystemName, [buffer, 0, 0, 0, 0, 0], &[0]),
+        (Bind, [tcp, address, 16, 0, 0, 0], &[1]),
+        (Connect, [tcp, address, 16, 0, 0, 0], &[1]),
+        (GetSocketName, [udp, buffer, size, 0, 0, 0], &[1, 2]),
+        (SendTo, [udp, buffer, 10, 0, address, 16], &[1, 4]),
+        (SetSocketOption, [tcp, 1, 2, buffer, 4, 0], &[3]),
+        (GetSocketOption, [tcp, 1, 2, buffer, size, 0], &[3, 4]),
+        (Execute, [existing, list, list, 0, 0, 0], &[0]),
+        (Execute, [program, list, list, 0, 0, 0], &[1, 2]),
+        (Rename, [here, existing, here, other, 0, 0], &[1, 3]),
+        (GetRandom, [buffer, 10, 0, 0, 0, 0], &[0]),
+        (Spawn, [program, list, list, nobody, 0, 0], &[0, 1, 2, 3]),
+        (Counters, [buffer, 128, 0, 0, 0, 0], &[0]),
+        (Log, [buffer, 10, 0, 0, 0, 0], &[0]),
+    ];
+    let code = here_is_code as *const () as usize;
+    for (which, arguments, wrong) in cases {
+        for position in *wrong {
+            let writes = which.arguments()[*position].1 == Argument::Output;
+            for address in [UNMAPPED, KERNEL, usize::MAX - 100, 0x40_0000_0000 - 4, 1 << 62, code] {
+                if address == code && !writes {
+                    continue;
+                }
+                let mut arguments = *arguments;
+                arguments[*position] = address;
+                let result = call(*which, &arguments);
+                // A length that can be read, but is none.
+                let bad_length = address == code && *position > 0 && result == Err(Errno::EINVAL);
+                check!(
+                    result == Err(Errno::EFAULT) || bad_length,
+                    "{} with argument {position} = {address:#x} gives {result:?}",
+                    which.name()
+                );
+            }
+        }
+    }
+    // Half of a buffer is there: what cannot be written is an error, or a shorter result.
+    let memory = must!(system::memory::map(8192));
+    // SAFETY: nobody uses the second page.
+    must!(unsafe { system::memory::unmap(memory.wrapping_add(4096), 4096) });
+    let edge = memory as usize + 4090;
+    must!(system::file::seek(things.file.raw(), 0, 0));
+    let result = call(Read, &[file, edge, 100]);
+    check!(matches!(result, Err(Errno::EFAULT) | Ok(0..=6)), "{result:?}");
+    check_eq!(call(GetTime, &[monotonic, edge]), Err(Errno::EFAULT));
+    check_eq!(call(SystemName, &[edge]), Err(Errno::EFAULT));
+    // A path that runs into nothing.
+    // SAFETY: the first page is ours.
+    unsafe { memory.wrapping_add(4090).write_bytes(b'x', 6) };
+    check_eq!(call(Open, &[here, edge, 0, 0]), Err(Errno::EFAULT));
+    Ok(())
+}
+
+fn here_is_code() {}
+
+/// The asynchronous form of a wrong call answers at once, with the same error.
+pub async fn asynchronous_forms() -> Outcome {
+    for which in SystemCall::ALL {
+        let ends = matches!(which, SystemCall::Exit | SystemCall::ExitGroup);
+        // These have nothing that could be wrong.
+        let harmless = which.arguments().is_empty()
+            || matches!(
+                which,
+                SystemCall::Break
+                    | SystemCall::SetThreadIdAddress
+                    | SystemCall::WorkerWait
+                    | SystemCall::InterruptHandler
+            );
+        if ends || harmless {
+            continue;
+        }
+        for priority in [0usize, 63] {
+            let number = *which as usize | ASYNCHRONOUS | priority << PRIORITY_SHIFT;
+            // SAFETY: the arguments are wrong for every call.
+            let result =
+                decode(unsafe { system::syscall(number, [usize::MAX, KERNEL, usize::MAX, KERNEL, KERNEL, KERNEL]) });
+            // waitpid(-1) without children, and kill(-1): other errors than of arguments.
+            check!(result.is_err(), "{} gives {result:?}", which.name());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! The suite that runs on the target: `tests [NAME]...` runs the tests whose names contain one of these, or all.
+//!
+//! Illegal calls come first: a kernel that falls over a wrong pointer makes every other result worthless. The last line
+//! is `N passed, N failed`, the exit status 0 only if none failed.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod acts;
+mod calls;
+mod coroutines;
+mod file;
+mod harness;
+mod hostile;
+mod illegal;
+mod memory;
+mod network;
+mod pipe;
+mod process;
+mod time;
+mod worker;
+
+use alloc::vec::Vec;
+use cops::println;
+
+use harness::Test;
+
+const TESTS: &[Test] = tests![
+    illegal::calls, 10;
+    illegal::addresses, 20;
+    illegal::asynchronous_forms, 20;
+    process::exit_status_reaches_the_parent, 10;
+    process::a_panic_ends_only_its_process, 10;
+    process::waiting_synchronously, 10;
+    process::killing, 10;
+    process::killing_at_once, 10;
+    process::executing_another_program, 10;
+    process::orphans_are_taken_care_of, 10;
+    process::numbers, 10;
+    process::descriptors_are_passed_on, 10;
+    process::damaged_programs_are_refused, 60;
+    process::arguments_that_are_too_long_are_refused, 10;
+    process::many_at_once, 20;
+    process::a_thousand_processes_leave_nothing_behind, 120;
+    memory::pages_are_zero_and_come_at_their_first_use, 20;
+    memory::parts_can_be_unmapped_and_protected, 10;
+    memory::nothing_is_writable_and_executable, 10;
+    memory::fixed_mappings, 10;
+    memory::files_can_be_mapped, 10;
+    memory::the_end_of_the_heap_moves, 10;
+    memory::faults_end_only_their_process, 30;
+    memory::the_heap_serves_all_sizes, 20;
+    memory::exhaustion_is_an_error_or_the_end_of_the_one_who_exhausts, 60;
+    file::written_and_read_back, 10;
+    file::appending_and_exclusive_creation, 10;
+    file::positions_do_not_disturb_offsets, 10;
+    file::vectors, 10;
+    file::directories, 10;
+    file::programs_cannot_be_changed, 10;
+    file::devices, 10;
+    file::duplicates_share_a_position, 10;
+    file::descriptors_run_out, 20;
+    pipe::synchronous, 10;
+    pipe::asynchronous_as_in_the_papers, 10;
+    pipe::a_full_pipe_makes_writers_wait, 20;
+    pipe::the_end_wakes_who_waits, 10;
+    pipe::a_ring_of_pipes, 20;
+    time::clocks_agree_and_go_forward, 10;
+    time::sleeping, 10;
+    time::many_sleepers_wake_in_order, 10;
+    time::deadlines_come_while_the_worker_is_busy, 10;
+    time::time_limits, 10;
+    time::intervals, 10;
+    calls::what_is_ready_is_done_in_place, 10;
+    calls::errors_reach_the_awaiter_with_the_buffer, 10;
+    calls::a_dropped_call_lets_go_of_its_buffer, 20;
+    calls::dropped_at_every_await, 20;
+    calls::a_dropped_accept_leaves_no_connection, 20;
+    calls::more_completions_than_the_ring_holds, 20;
+    calls::cancelling_by_hand, 10;
+    calls::one_of_two, 10;
+    calls::completions_without_a_token_wake_by_cid, 10;
+    coroutines::the_most_important_runs_first, 10;
+    coroutines::priorities_change_in_every_state, 10;
+    coroutines::results_and_cancellation, 10;
+    coroutines::waking_by_cid, 10;
+    coroutines::a_hundred_thousand, 30;
+    coroutines::futures_of_others_run_here, 10;
+    worker::all_workers_work, 20;
+    worker::there_is_a_limit, 10;
+    worker::values_pass_between_workers, 60;
+    worker::locks_exclude, 30;
+    worker::a_notification_is_kept_for_the_next, 10;
+    worker::a_sleeping_worker_is_woken, 20;
+    worker::idle_workers_use_no_time, 10;
+    worker::calls_from_all_workers, 60;
+    network::echo, 20;
+    network::synchronous_sockets, 10;
+    network::half_close, 10;
+    network::reset, 10;
+    network::refused, 10;
+    network::backlog, 30;
+    network::two_hundred_and_fifty_six_connections, 60;
+    network::datagrams, 10;
+    network::options, 10;
+    network::closing_wakes_who_waits, 10;
+    hostile::nonsense_in_the_process_page, 20;
+    hostile::nonsense_in_the_completion_ring, 20;
+    hostile::claims_do_not_starve_those_above_their_ceiling, 30;
+    hostile::a_million_random_calls, 300;
+];
+
+#[cops::main]
+async fn main() -> i32 {
+    let arguments: Vec<&str> = cops::arguments().skip(1).map(|text| text.to_str().unwrap_or("?")).collect();
+    match arguments[..] {
+        ["--one", name] => one(name).await,
+        ["--act", name] => acts::act(name, None).await,
+        ["--act", name, argument, ..] => acts::act(name, Some(argument)).await,
+        ["--list"] => {
+            TESTS.iter().for_each(|test| println!("{}", test.name));
+            0
+        }
+        ref names => suite(names).await,
+    }
+}
+
+/// Runs one test here; what was wrong is printed.
+async fn one(name: &str) -> i32 {
+    let Some(test) = TESTS.iter().find(|test| test.name == name) else {
+        println!("there is no test `{name}`");
+        return 2;
+    };
+    match (test.body)().await {
+        Ok(()) => 0,
+        Err(reason) => {
+            println!("{name}: {reason}");
+            1
+        }
+    }
+}
+
+/// Runs the tests whose names contain one of these.
+async fn suite(names: &[&str]) -> i32 {
+    let chosen = TESTS.iter().filter(|test| names.is_empty() || names.iter().any(|name| test.name.contains(name)));
+    let (mut passed, mut failed) = (0, 0);
+    for test in chosen {
+        if harness::run(test).await { passed += 1 } else { failed += 1 }
+    }
+    println!("{passed} passed, {failed} failed");
+    i32::from(failed > 0 || passed == 0)
+}

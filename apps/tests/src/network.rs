@@ -1,0 +1,256 @@
+//! TCP and UDP over the loopback device.
+
+use abi_unix::types::{SocketAddress, socket_option};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use cops::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use cops::time::Duration;
+use cops::{Errno, system};
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::harness::{self, Outcome};
+use crate::{check, check_eq, must};
+
+const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+
+/// A listener, and where it is.
+fn listen() -> Result<(TcpListener, SocketAddrV4), Errno> {
+    let listener = TcpListener::bind(ANY)?;
+    let address = listener.local_address()?;
+    Ok((listener, address))
+}
+
+/// Both ends of a connection.
+async fn pair() -> Result<(TcpStream, TcpStream), Errno> {
+    let (listener, address) = listen()?;
+    let connecting = cops::spawn(TcpStream::connect(address));
+    let (accepted, _) = listener.accept().await?;
+    Ok((connecting.await.unwrap_or(Err(Errno::ECANCELED))?, accepted))
+}
+
+pub async fn echo() -> Outcome {
+    let (listener, address) = must!(listen());
+    check!(address.port() != 0);
+    cops::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            cops::spawn(async move {
+                let mut buffer = alloc::vec![0; 3000];
+                loop {
+                    let (result, returned) = stream.read(buffer).await;
+                    let Ok(count @ 1..) = result else { return };
+                    if stream.write_all(returned[..count].to_vec()).await.0.is_err() {
+                        return;
+                    }
+                    buffer = returned;
+                }
+            })
+            .detach();
+        }
+    })
+    .detach();
+    let stream = Arc::new(must!(TcpStream::connect(address).await));
+    check_eq!(must!(stream.peer_address()), address);
+    check_eq!(*must!(stream.local_address()).ip(), Ipv4Addr::LOCALHOST);
+    let data: Vec<u8> = (0..300_000u32).map(|index| (index * 7) as u8).collect();
+    let sending = cops::spawn({
+        let (stream, data) = (stream.clone(), data.clone());
+        async move { stream.write_all(data).await.0 }
+    });
+    let (result, echoed) = stream.read_exact(alloc::vec![0; data.len()]).await;
+    check_eq!(result, Ok(()));
+    check!(echoed == data);
+    check_eq!(sending.await, Ok(Ok(())));
+    Ok(())
+}
+
+pub async fn synchronous_sockets() -> Outcome {
+    let listener = must!(system::network::socket(abi_unix::types::SOCK_STREAM));
+    must!(system::network::bind(listener.raw(), SocketAddress { address: [127, 0, 0, 1], port: 0 }));
+    must!(system::network::listen(listener.raw(), 4));
+    let address = must!(system::network::local_address(listener.raw()));
+    let client = must!(system::network::socket(abi_unix::types::SOCK_STREAM));
+    must!(cops::connect!(client.raw(), address));
+    let server = must!(cops::accept!(listener.raw()));
+    check_eq!(cops::send!(client.raw(), b"synchronous"), Ok(11));
+    let mut buffer = [0; 32];
+    check_eq!(cops::recv!(server, &mut buffer), Ok(11));
+    check_eq!(&buffer[..11], b"synchronous");
+    let (result, _) = cops::send!(server, &b"asynchronous"[..], cops::current());
+    check_eq!(result, Ok(12));
+    let (result, buffer) = cops::recv!(client.raw(), alloc::vec![0; 32], cops::current());
+    check_eq!(result, Ok(12));
+    check_eq!(&buffer[..12], b"asynchronous");
+    drop(system::Descriptor::from_raw(server));
+    check_eq!(system::file::read(client.raw(), &mut [0; 4]), Ok(0));
+    Ok(())
+}
+
+pub async fn half_close() -> Outcome {
+    let (client, server) = must!(pair().await);
+    check_eq!(client.write_all(&b"question"[..]).await.0, Ok(()));
+    must!(client.shutdown(Shutdown::Write));
+    check_eq!(client.write(&b"x"[..]).await.0, Err(Errno::EPIPE));
+    check_eq!(server.read(alloc::vec![0; 8]).await, (Ok(8), b"question".to_vec()));
+    check_eq!(server.read(alloc::vec![0; 8]).await.0, Ok(0));
+    check_eq!(server.write_all(&b"answer"[..]).await.0, Ok(()));
+    check_eq!(client.read(alloc::vec![0; 6]).await, (Ok(6), b"answer".to_vec()));
+    drop(server);
+    check_eq!(client.read(alloc::vec![0; 6]).await.0, Ok(0));
+    Ok(())
+}
+
+pub async fn reset() -> Outcome {
+    let (client, server) = must!(pair().await);
+    // Lingering for no time: close resets the connection.
+    let linger = [1i32, 0];
+    // SAFETY: the option's value lives through the call.
+    let set = unsafe {
+        system::call!(
+            SetSocketOption,
+            client.descriptor().raw(),
+            socket_option::SOL_SOCKET,
+            socket_option::SO_LINGER,
+            linger.as_ptr(),
+            8
+        )
+    };
+    must!(set);
+    let reading = cops::spawn(async move { (server.read(alloc::vec![0; 4]).await.0, server) });
+    cops::sleep(Duration::from_millis(2)).await;
+    drop(client);
+    let (result, server) = must!(must!(cops::timeout(Duration::from_secs(5), reading).await));
+    check_eq!(result, Err(Errno::ECONNRESET));
+    let result = server.write(&b"x"[..]).await.0;
+    check!(harness::is_one_of(&result, &[Errno::EPIPE, Errno::ECONNRESET]), "{result:?}");
+    Ok(())
+}
+
+pub async fn refused() -> Outcome {
+    let (listener, address) = must!(listen());
+    drop(listener);
+    let result = TcpStream::connect(address).await;
+    check_eq!(result.err(), Some(Errno::ECONNREFUSED));
+    let (listener, address) = must!(listen());
+    let second = TcpListener::bind(address);
+    check_eq!(second.err(), Some(Errno::EADDRINUSE));
+    drop(listener);
+    check!(TcpListener::bind(address).is_ok());
+    Ok(())
+}
+
+pub async fn backlog() -> Outcome {
+    let listener = must!(TcpListener::bind_with_backlog(ANY, 4));
+    let address = must!(listener.local_address());
+    // More than the backlog: some wait or are refused, none is lost without a word.
+    let connecting: Vec<_> = (0..12).map(|_| cops::spawn(TcpStream::connect(address))).collect();
+    cops::sleep(Duration::from_millis(50)).await;
+    let mut accepted = Vec::new();
+    while let Ok(result) = cops::timeout(Duration::from_millis(1500), listener.accept()).await {
+        accepted.push(must!(result).0);
+    }
+    check!(accepted.len() >= 4, "only {} were accepted", accepted.len());
+    let mut connected = 0;
+    for handle in connecting {
+        if let Ok(Ok(Ok(stream))) = cops::timeout(Duration::from_millis(100), handle).await {
+            check_eq!(stream.write(&b"x"[..]).await.0, Ok(1));
+            connected += 1;
+        }
+    }
+    check!(connected >= 4, "only {connected} are connected");
+    Ok(())
+}
+
+pub async fn two_hundred_and_fifty_six_connections() -> Outcome {
+    const CONNECTIONS: usize = 256;
+    let listener = must!(TcpListener::bind_with_backlog(ANY, 64));
+    let address = must!(listener.local_address());
+    let serving = cops::spawn(async move {
+        let mut handles = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let (stream, _) = listener.accept().await?;
+            handles.push(cops::spawn(async move {
+                for _ in 0..5 {
+                    let (result, buffer) = stream.read_exact(alloc::vec![0; 8]).await;
+                    result?;
+                    stream.write_all(buffer).await.0?;
+                }
+                Ok::<_, Errno>(())
+            }));
+        }
+        for handle in handles {
+            handle.await.map_err(|_| Errno::ECANCELED)??;
+        }
+        Ok::<_, Errno>(())
+    });
+    let mut clients = Vec::new();
+    for number in 0..CONNECTIONS as u64 {
+        let stream = must!(TcpStream::connect(address).await);
+        clients.push(cops::spawn(async move {
+            for turn in 0..5u64 {
+                let message = (number << 8 | turn).to_le_bytes();
+                stream.write_all(message.to_vec()).await.0?;
+                let (result, answer) = stream.read_exact(alloc::vec![0; 8]).await;
+                result?;
+                if answer != message {
+                    return Err(Errno::EIO);
+                }
+            }
+            Ok(())
+        }));
+    }
+    for client in clients {
+        check_eq!(client.await, Ok(Ok(())));
+    }
+    check_eq!(serving.await, Ok(Ok(())));
+    Ok(())
+}
+
+pub async fn datagrams() -> Outcome {
+    let (one, two) = (must!(UdpSocket::bind(ANY)), must!(UdpSocket::bind(ANY)));
+    let (first, second) = (must!(one.local_address()), must!(two.local_address()));
+    for size in [0usize, 1, 100, 1400] {
+        let data: Vec<u8> = (0..size).map(|index| index as u8).collect();
+        check_eq!(one.send_to(data.clone(), second).await.0, Ok(size));
+        let (result, buffer) = two.receive_from(alloc::vec![0; 2000]).await;
+        check_eq!(result, Ok((size, first)));
+        check!(buffer[..size] == data);
+    }
+    // What does not fit is cut; the next datagram begins anew.
+    check_eq!(one.send_to(&b"long message"[..], second).await.0, Ok(12));
+    check_eq!(one.send_to(&b"next"[..], second).await.0, Ok(4));
+    let (result, buffer) = two.receive_from(alloc::vec![0; 4]).await;
+    check_eq!(result, Ok((4, first)));
+    check_eq!(buffer, b"long");
+    check_eq!(two.receive_from(buffer).await.1, b"next");
+    let result = one.send_to(alloc::vec![0; 70_000], second).await.0;
+    check_eq!(result, Err(Errno::EMSGSIZE));
+    Ok(())
+}
+
+pub async fn options() -> Outcome {
+    use system::network::{option, set_option};
+    let (client, _server) = must!(pair().await);
+    let number = client.descriptor().raw();
+    check_eq!(option(number, socket_option::SOL_SOCKET, socket_option::SO_TYPE), Ok(1));
+    check_eq!(option(number, socket_option::SOL_SOCKET, socket_option::SO_ERROR), Ok(0));
+    must!(set_option(number, socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY, 1));
+    check_eq!(option(number, socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY), Ok(1));
+    check_eq!(option(number, socket_option::SOL_SOCKET, 9999), Err(Errno::ENOPROTOOPT));
+    check!(must!(option(number, socket_option::SOL_SOCKET, socket_option::SO_RCVBUF)) > 0);
+    Ok(())
+}
+
+pub async fn closing_wakes_who_waits() -> Outcome {
+    let (client, server) = must!(pair().await);
+    let server = Arc::new(server);
+    let reading = cops::spawn({
+        let server = server.clone();
+        async move { server.read(alloc::vec![0; 4]).await.0 }
+    });
+    cops::sleep(Duration::from_millis(2)).await;
+    must!(server.shutdown(Shutdown::Both));
+    let result = must!(must!(cops::timeout(Duration::from_secs(5), reading).await));
+    check!(result == Ok(0) || result.is_err());
+    check_eq!(must!(cops::timeout(Duration::from_secs(5), client.read(alloc::vec![0; 4])).await).0, Ok(0));
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Processes: starting, ending, waiting, killing; and that each takes everything with it.
+
+use abi_unix::Counter;
+use abi_unix::types::{WNOHANG, signal};
+use cops::process::{Command, Ending};
+use cops::system::process::{Child, StringList, kill, wait};
+use cops::time::Duration;
+use cops::{Errno, system};
+
+use crate::harness::{self, Outcome, act, counter, ending_of_act, returns_to};
+use crate::{check, check_eq, must};
+
+pub async fn exit_status_reaches_the_parent() -> Outcome {
+    for status in [0u8, 1, 42, 255] {
+        let child = must!(
+            Command::new(harness::OWN_PATH)
+                .argument("--act")
+                .argument("exit")
+                .argument(&alloc::format!("{status}"))
+                .spawn()
+        );
+        check_eq!(must!(child.wait().await), Ending::Exited(status));
+    }
+    check_eq!(ending_of_act("return").await?, Ending::Exited(7));
+    Ok(())
+}
+
+pub async fn a_panic_ends_only_its_process() -> Outcome {
+    check_eq!(ending_of_act("panic").await?, Ending::Exited(101));
+    Ok(())
+}
+
+pub async fn waiting_synchronously() -> Outcome {
+    check_eq!(wait(Child::Any, 0), Err(Errno::ECHILD));
+    let child = must!(act("exit"));
+    let number = child.number();
+    let ended = must!(wait(Child::Any, 0));
+    check_eq!(ended, Some((number, system::process::Ending::Exited(0))));
+    check_eq!(wait(Child::Process(number), 0), Err(Errno::ECHILD));
+    let child = must!(act("sleep"));
+    check_eq!(must!(wait(Child::Process(child.number()), WNOHANG)), None);
+    must!(child.kill());
+    let ended = must!(wait(Child::Process(child.number()), 0));
+    check_eq!(ended, Some((child.number(), Ending::Killed(signal::KILL as u8))));
+    Ok(())
+}
+
+pub async fn killing() -> Outcome {
+    for act_name in ["sleep", "spin", "calls-in-flight"] {
+        for signal in [signal::KILL, signal::TERM] {
+            let child = must!(act(act_name));
+            cops::sleep(Duration::from_millis(10)).await;
+            check_eq!(kill(child.number(), 0), Ok(()));
+            check_eq!(kill(child.number(), signal), Ok(()));
+            check_eq!(must!(child.wait().await), Ending::Killed(signal as u8));
+            check_eq!(kill(child.number(), 0), Err(Errno::ESRCH));
+        }
+    }
+    Ok(())
+}
+
+pub async fn killing_at_once() -> Outcome {
+    for _ in 0..50 {
+        let child = must!(act("exit"));
+        // It may have ended by itself.
+        let _ = child.kill();
+        let ending = must!(child.wait().await);
+        check!(matches!(ending, Ending::Exited(0) | Ending::Killed(9)), "{ending:?}");
+    }
+    Ok(())
+}
+
+pub async fn executing_another_program() -> Outcome {
+    check_eq!(ending_of_act("execute-other").await?, Ending::Exited(42));
+    Ok(())
+}
+
+pub async fn orphans_are_taken_care_of() -> Outcome {
+    let processes = counter(Counter::Processes)?;
+    check_eq!(ending_of_act("orphan").await?, Ending::Exited(0));
+    returns_to(Counter::Processes, processes).await
+}
+
+pub async fn numbers() -> Outcome {
+    let own = cops::process::number();
+    check!(own > 1);
+    check!(cops::process::parent() > 0);
+    check!(cops::process::parent() != own);
+    check_eq!(kill(own, 0), Ok(()));
+    Ok(())
+}
+
+pub async fn descriptors_are_passed_on() -> Outcome {
+    let (reader, writer) = must!(cops::io::pipe());
+    let child = must!(Command::new("/bin/hello").descriptor(1, writer.into_descriptor()).without_descriptor(0).spawn());
+    let (result, text) = reader.read(alloc::vec![0; 100]).await;
+    check_eq!(&text[..must!(result)], b"Hello, world!\n");
+    check_eq!(must!(child.wait().await), Ending::Exited(0));
+    // The child's end was the last one.
+    let (result, _) = reader.read(alloc::vec![0; 100]).await;
+    check_eq!(result, Ok(0));
+    Ok(())
+}
+
+pub async fn damaged_programs_are_refused() -> Outcome {
+    let start = |path: &str| Command::new(path).spawn().map(|_| ());
+    check_eq!(start("/bin/missing"), Err(Errno::ENOENT));
+    check_eq!(start("/bin"), Err(Errno::EACCES));
+    check_eq!(start("/bin/hello/x"), Err(Errno::ENOTDIR));
+    let image = must!(cops::file::read("/bin/hello").await);
+    // Nothing, text, and headers cut at every length.
+    let mut images = alloc::vec![b"".to_vec(), b"#!/bin/sh\n".to_vec()];
+    images.extend([4, 63, 64, 200, 4096].map(|length| image[..length].to_vec()));
+    for image in images {
+        let length = image.len();
+        must!(cops::file::write("/tmp/program", image).await);
+        let result = start("/tmp/program");
+        check!(harness::is_one_of(&result, &[Errno::ENOEXEC, Errno::EACCES]), "{length} bytes: {result:?}");
+    }
+    // One byte after the other of the headers made wrong: an error, or a process that ends somehow.
+    let mut damaged = image.clone();
+    for position in (0..64 + 4 * 56).step_by(3) {
+        let before = damaged[position];
+        damaged[position] = before.wrapping_add(0x5a);
+        must!(cops::file::write("/tmp/program", damaged.clone()).await);
+        if let Ok(child) = Command::new("/tmp/program").without_descriptor(1).without_descriptor(2).spawn() {
+            let _ = harness::wait(&child, Duration::from_secs(2)).await;
+        }
+        damaged[position] = before;
+    }
+    must!(cops::file::remove("/tmp/program"));
+    Ok(())
+}
+
+pub async fn arguments_that_are_too_long_are_refused() -> Outcome {
+    let long = alloc::ffi::CString::new(alloc::vec![b'x'; 300_000]).map_err(|_| "no NUL")?;
+    let pointers: alloc::vec::Vec<_> = core::iter::repeat_n(long.as_ptr(), 100).chain([core::ptr::null()]).collect();
+    // SAFETY: the string lives to the end of this function.
+    let Some(list) = (unsafe { StringList::new(&pointers) }) else { return Err("the list ends with NULL".into()) };
+    let result = system::process::spawn(c"/bin/hello", list, StringList::EMPTY, [-1; 3], 0);
+    check!(harness::is_one_of(&result, &[Errno::E2BIG, Errno::ENOMEM]), "{result:?}");
+    Ok(())
+}
+
+/// Starts that many processes of four kinds, one after the other, and ends them.
+async fn start_and_end(count: usize) -> Outcome {
+    for turn in 0..count {
+        let name = ["exit", "sleep", "spin", "calls-in-flight"][turn % 4];
+        let child = must!(act(name));
+        if name != "exit" {
+            if turn % 3 == 0 {
+                cops::sleep(Duration::from_millis(2)).await;
+            }
+            must!(child.kill());
+        }
+        must!(child.wait().await);
+    }
+    Ok(())
+}
+
+pub async fn a_thousand_processes_leave_nothing_behind() -> Outcome {
+    // The first ones make tables grow, which stay that size.
+    start_and_end(40).await?;
+    let (free, processes, calls) =
+        (counter(Counter::FramesFree)?, counter(Counter::Processes)?, counter(Counter::CallsInFlight)?);
+    start_and_end(1000).await?;
+    returns_to(Counter::Processes, processes).await?;
+    returns_to(Counter::CallsInFlight, calls).await?;
+    let mut after = 0;
+    for _ in 0..200 {
+        after = counter(Counter::FramesFree)?;
+        if after + 16 >= free {
+            break;
+        }
+        cops::sleep(Duration::from_millis(5)).await;
+    }
+    check!(after + 16 >= free, "{free} frames were free before, {after} after");
+    Ok(())
+}
+
+pub async fn many_at_once() -> Outcome {
+    let mut children = alloc::vec::Vec::new();
+    for _ in 0..50 {
+        children.push(must!(act("sleep")));
+    }
+    for child in &children {
+        must!(child.kill());
+    }
+    for child in &children {
+        check_eq!(must!(child.wait().await), Ending::Killed(9));
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Clocks and sleeping.
+
+use abi_unix::types::{TimeSpec, clock};
+use alloc::sync::Arc;
+use cops::system::system as sync;
+use cops::time::{Duration, Elapsed, Instant};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::harness::Outcome;
+use crate::{check, check_eq, must};
+
+pub async fn clocks_agree_and_go_forward() -> Outcome {
+    let mut last = 0;
+    for _ in 0..1000 {
+        let before = Instant::now().as_ns();
+        let kernel = must!(sync::time(clock::MONOTONIC)).to_ns().unwrap_or(0);
+        let after = Instant::now().as_ns();
+        check!(before >= last && before <= kernel && kernel <= after, "{last} {before} {kernel} {after}");
+        last = after;
+    }
+    let wall = must!(sync::time(clock::REALTIME)).to_ns().unwrap_or(0);
+    check!(cops::time::now_since_epoch_ns().abs_diff(wall) < 1_000_000_000);
+    Ok(())
+}
+
+pub async fn sleeping() -> Outcome {
+    for ms in [0, 1, 5, 20] {
+        let duration = Duration::from_millis(ms);
+        let start = Instant::now();
+        cops::sleep(duration).await;
+        let slept = start.elapsed();
+        check!(slept >= duration && slept < duration + Duration::from_millis(500), "{ms} ms took {slept:?}");
+        let start = Instant::now();
+        must!(sync::sleep(TimeSpec::from_ns(ms * 1_000_000)));
+        check!(start.elapsed() >= duration);
+        let start = Instant::now();
+        must!(cops::nanosleep!(ms * 1_000_000, cops::current()));
+        check!(start.elapsed() >= duration);
+    }
+    Ok(())
+}
+
+pub async fn many_sleepers_wake_in_order() -> Outcome {
+    let order = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let mut sleepers = alloc::vec::Vec::new();
+    for index in (0..50u64).rev() {
+        let order = order.clone();
+        sleepers.push((
+            index,
+            cops::spawn(async move {
+                cops::sleep_until(start + Duration::from_millis(20 + 2 * index)).await;
+                order.fetch_add(1, Ordering::Relaxed)
+            }),
+        ));
+    }
+    for (index, sleeper) in sleepers {
+        check_eq!(sleeper.await, Ok(index));
+    }
+    Ok(())
+}
+
+pub async fn deadlines_come_while_the_worker_is_busy() -> Outcome {
+    let sleeper = cops::spawn(async {
+        let start = Instant::now();
+        cops::sleep(Duration::from_millis(10)).await;
+        start.elapsed()
+    });
+    // Never idle, so that only the alarm in the kernel can tell.
+    let start = Instant::now();
+    while !sleeper.is_finished() {
+        check!(start.elapsed() < Duration::from_secs(5));
+        cops::yield_now().await;
+    }
+    let slept = must!(sleeper.await);
+    check!(slept >= Duration::from_millis(10) && slept < Duration::from_millis(500), "{slept:?}");
+    Ok(())
+}
+
+pub async fn time_limits() -> Outcome {
+    check_eq!(cops::timeout(Duration::from_millis(5), core::future::pending::<()>()).await, Err(Elapsed));
+    check_eq!(cops::timeout(Duration::from_secs(5), async { 3 }).await, Ok(3));
+    let start = Instant::now();
+    for _ in 0..1000 {
+        check_eq!(cops::timeout(Duration::from_secs(100), cops::yield_now()).await, Ok(()));
+    }
+    check!(start.elapsed() < Duration::from_secs(5));
+    Ok(())
+}
+
+pub async fn intervals() -> Outcome {
+    let start = Instant::now();
+    let mut interval = cops::interval(Duration::from_millis(4));
+    for _ in 0..5 {
+        interval.tick().await;
+    }
+    let took = start.elapsed();
+    check!(took >= Duration::from_millis(16) && took < Duration::from_millis(500), "{took:?}");
+    Ok(())
+}
