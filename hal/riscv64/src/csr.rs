@@ -3,8 +3,7 @@
 //! A macro of its own and not the `riscv` crate, because that crate has no `stimecmp`, no `stopei`, `siselect` or `sireg`,
 //! and no hypervisor registers; so one form serves all.
 
-/// Reads a register by number: `read_csr!(0x144)`.
-#[macro_export]
+/// Reads a register by number.
 macro_rules! read_csr {
     ($number:expr) => {{
         let value: u64;
@@ -35,7 +34,7 @@ macro_rules! clear_csr {
     };
 }
 
-pub(crate) use {clear_csr, set_csr, write_csr};
+pub(crate) use {clear_csr, read_csr, set_csr, write_csr};
 
 /// Supervisor status.
 pub const SSTATUS: u16 = 0x100;

@@ -1,10 +1,10 @@
 //! RISC-V 64: all kernel assembly.
 //!
 //! This crate runs under the firmware's supervisor binary interface (SBI) in supervisor mode, with Sv39 paging. It
-//! brings one hart from the firmware's entry point into the upper half ([`boot`](mod@boot)), builds the kernel's page table
-//! ([`tables`]), starts the other harts, enters user mode ([`trap`]) and reports the kernel's own faults
-//! ([`report`]). It knows neither the device tree nor any device: whoever read the device tree tells it through
-//! [`configure`].
+//! brings one hart from the firmware's entry point into the upper half (`boot`), builds the kernel's page table
+//! ([`tables`]), starts the other harts, enters user mode (`trap`) and reports the kernel's own faults
+//! (`report`). It knows neither the device tree nor any device: whoever read the device tree tells it through
+//! `configure`.
 //!
 //! The virtual layout, upper half:
 //!
@@ -14,7 +14,7 @@
 //! | `0xffff_ffd0_0000_0000` | device window: physical addresses that are not memory, 64 GiB | RW |
 //! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, nothing below each stack |
 //!
-//! **Register contract.** In the kernel `tp` points to the hart's own [`HartArea`](hart::HartArea), `sscratch` is 0 and
+//! **Register contract.** In the kernel `tp` points to the hart's own `HartArea`, `sscratch` is 0 and
 //! `sstatus.SIE` is 0. In user mode `sscratch` points to the program's context. `gp` belongs to the program alone: the
 //! kernel is linked without relaxation against it.
 //!
@@ -55,7 +55,7 @@ pub use csr::{claim_external, clear_ipi, instructions, pending, read_imsic, writ
 #[cfg(target_os = "none")]
 pub use device::Window;
 #[cfg(target_os = "none")]
-pub use machine::{Riscv64, configure, set_doorbell};
+pub use machine::{Riscv64, configure, set_doorbell, use_test_device};
 #[cfg(target_os = "none")]
 pub use report::{early_write, panic_report, set_panic_writer};
 

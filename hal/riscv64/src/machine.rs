@@ -4,9 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hal_api::{Configuration, Flush, HartSet, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, Trap, UserContext};
 
-use crate::csr::{self, write_csr};
+use crate::csr::{self, read_csr, write_csr};
 use crate::device::Window;
-use crate::read_csr;
 use crate::tables::{self, MapError, Permission};
 use crate::{boot, hart, trap};
 
@@ -39,6 +38,10 @@ static HART_COUNT: AtomicUsize = AtomicUsize::new(1);
 /// # Errors
 /// A sentence if the kernel cannot run on such a machine.
 pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
+    static CONFIGURED: AtomicBool = AtomicBool::new(false);
+    if CONFIGURED.swap(true, Relaxed) {
+        return Err("the machine is configured twice");
+    }
     let ranges = configuration.memory;
     if configuration.not_devices.len() > MAXIMUM_RANGES {
         return Err("the memory is in too many pieces");
@@ -82,10 +85,18 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     HAS_TIMER_REGISTER.store(configuration.has_timer_register, Relaxed);
     MAXIMUM_ASID.store(probe_asid().into(), Relaxed);
     Riscv64::set_timer(u64::MAX);
-    if let Some(window) = configuration.test_device.and_then(|address| Window::new(address, 4)) {
-        TEST_DEVICE.store(window.address(), Relaxed);
+    if let Some(address) = configuration.test_device {
+        use_test_device(address);
     }
     Ok(())
+}
+
+/// Ends the machine through the "SiFive test" device at this physical address from now on, so that the status reaches the
+/// emulator. For kernels that must give up before they know enough to [`configure`].
+pub fn use_test_device(address: u64) {
+    if let Some(window) = Window::new(address, 4) {
+        TEST_DEVICE.store(window.address(), Relaxed);
+    }
 }
 
 /// Makes interprocessor interrupts to a hart a store of 1 to this register, which is the interrupt file of its IMSIC,

@@ -11,9 +11,10 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
 use hal_api::{MAXIMUM_HARTS, Machine, Status};
 
+use crate::csr::{self, read_csr};
 use crate::machine::Riscv64;
 use crate::trap::Frame;
-use crate::{boot, csr, hart, read_csr};
+use crate::{boot, hart};
 
 /// The exit status of a machine whose kernel failed.
 const FAILURE: u8 = 101;

@@ -17,9 +17,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use hal_api::{Access, Trap, UserContext};
 
-use crate::csr::{self, clear_csr, set_csr};
+use crate::csr::{self, clear_csr, read_csr, set_csr};
 use crate::hart;
-use crate::read_csr;
 
 /// Status bit: in the kernel interrupts are off.
 const STATUS_SIE: u64 = 1 << 1;

@@ -464,6 +464,13 @@ impl drivers::Registers for NoRegisters {
     }
 }
 
+/// Where the device is that can end an emulator, in a tree that is perhaps of no other use.
+pub fn find_test_device(tree: &[u8]) -> Option<u64> {
+    let fdt = Fdt::new(tree).ok()?;
+    let node = find(fdt.root(), |node| is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1"))?;
+    wide_registers(node).map(|(address, _)| address).filter(|address| address.is_multiple_of(4))
+}
+
 /// Collects devices.
 struct Devices<'d, 'a> {
     description: &'d mut Description<'a>,
@@ -684,6 +691,7 @@ mod tests {
         let device = Device { address: 0x1000_0000, length: 0x100, interrupt: Some(wire) };
         assert_eq!(found.serial, Some(Serial { device, shift: 0 }));
         assert_eq!(found.test_device, Some(0x10_0000));
+        assert_eq!(find_test_device(AIA), Some(0x10_0000));
         assert_eq!(found.random_seed.len(), 32);
         assert_eq!(
             found.controller,
@@ -808,6 +816,7 @@ mod tests {
 
         #[test]
         fn damaged_trees_are_rejected_or_plausible(tree in mutated()) {
+            let _ = find_test_device(&tree);
             if let Ok(found) = read(0, &tree) {
                 check(&found, &boot(0));
             }

@@ -84,7 +84,12 @@ static PLATFORM: Once<Platform> = Once::new();
 /// # Errors
 /// [`Damaged`] if the device tree cannot be used; the console still works, through the firmware.
 pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
-    let description = Description::read(boot, boot.device_tree)?;
+    let description = Description::read(boot, boot.device_tree).inspect_err(|_| {
+        // Even then the machine should end with a status.
+        if let Some(address) = description::find_test_device(boot.device_tree) {
+            machine::use_test_device(address);
+        }
+    })?;
     machine::configure(&Configuration {
         memory: &description.memory,
         not_devices: &description.not_devices,
