@@ -20,7 +20,7 @@
 //!
 //! A kernel binary says
 //!
-//! ```ignore
+//! ```text
 //! #![no_std]
 //! #![no_main]
 //! hal_riscv64::entry!(main, hart_main);
@@ -28,7 +28,9 @@
 //! fn hart_main(hart: usize) -> ! { … }                          // on each other hart, once it is started
 //! ```
 //!
-//! and links with `-Tkernel.ld`, which this crate's build script puts on the search path.
+//! and links with `-Tkernel.ld`, which this crate's build script puts on the search path. It is compiled with
+//! `-Cforce-frame-pointers=yes`, for the callers in the reports of faults. Kernel code must not use floating point: the unit
+//! is off, so that programs' registers need not be saved, and its use is a fault like any other.
 #![cfg_attr(not(test), no_std)]
 
 pub mod tables;
