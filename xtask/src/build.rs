@@ -20,6 +20,7 @@ use filesystem::cpio;
 use crate::children::{self, Child, Ending};
 use crate::progress::{Activity, Progress};
 use crate::toolchain::{Item, Toolchain, install_command};
+use crate::vdso;
 use crate::workspace::{Package, TARGET, Workspace, write_if_changed};
 
 /// The package whose image is the vDSO.
@@ -158,7 +159,9 @@ impl Builder<'_> {
         linker.args(VDSO_LINK_FLAGS).arg("--script").arg(self.workspace.root.join(VDSO_SCRIPT));
         linker.arg("-o").arg(&part).arg(&library);
         run_tool(linker, "linking the vDSO image")?;
-        write_if_changed(&image, &std::fs::read(&part)?)?;
+        let content = std::fs::read(&part)?;
+        vdso::check(&content, &scheduler::entry::NAMES)?;
+        write_if_changed(&image, &content)?;
         let _ = std::fs::remove_file(&part);
         Ok(image)
     }

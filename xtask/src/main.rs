@@ -31,6 +31,7 @@ mod symbols;
 mod terminal;
 mod tidy;
 mod toolchain;
+mod vdso;
 mod workspace;
 
 use std::process::ExitCode;

@@ -26,7 +26,7 @@ use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
 use crate::serial::{TestLine, test_line};
 use crate::toolchain::Toolchain;
-use crate::workspace::{self, Workspace};
+use crate::workspace::{self, Target, Workspace};
 
 /// A part of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -167,26 +167,41 @@ fn host(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     cargo_test(command)
 }
 
-/// The tests of packages that depend on loom, compiled with loom's atomics.
+/// The models of packages that depend on loom, compiled with loom's atomics: test programs with `loom` in their name, or
+/// the library's own tests where there are none.
 fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     heading("loom models");
-    let mut command = workspace::cargo();
-    command.current_dir(&workspace.root).args(["test", "--no-fail-fast", "--lib", "--tests"]);
-    // Everything is compiled in another way: not over what other builds use.
-    command.arg("--target-dir").arg(workspace.products().join("loom"));
-    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
+    let mut tally = Tally::default();
+    let mut failures = Vec::new();
     let mut none = true;
     for package in &workspace.packages {
-        if package.dependencies.iter().any(|dependency| dependency.name == "loom") {
-            none = false;
-            command.args(["--package", &package.name]);
+        if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
+            continue;
         }
+        none = false;
+        let mut command = workspace::cargo();
+        command.current_dir(&workspace.root).args(["test", "--no-fail-fast", "--package", &package.name]);
+        // Everything is compiled in another way: not over what other builds use. Models need the optimiser, not debuggers.
+        command.arg("--target-dir").arg(workspace.products().join("loom"));
+        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_PROFILE_DEV_OPT_LEVEL", "3");
+        let is_model = |target: &&Target| target.kind.iter().any(|kind| kind == "test") && target.name.contains("loom");
+        let models: Vec<_> = package.targets.iter().filter(is_model).collect();
+        match models[..] {
+            [] => {
+                command.arg("--lib");
+            }
+            _ => models.iter().for_each(|model| {
+                command.args(["--test", &model.name]);
+            }),
+        }
+        let (found, failed) = cargo_test(command)?;
+        tally.add(found);
+        failures.extend(failed);
     }
     if none {
         bail!("no package depends on loom");
     }
-    command.args(["--", "loom"]);
-    cargo_test(command)
+    Ok((tally, failures))
 }
 
 /// Runs `cargo test`, shows what it prints and adds up its closing lines.
