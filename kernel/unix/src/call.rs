@@ -69,7 +69,10 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     };
     match operation.attempt(&worker.process) {
         Poll::Ready(result) => Outcome::Done(errno::encode(result)),
-        Poll::Pending if register & ASYNCHRONOUS == 0 => Outcome::Wait(operation),
+        Poll::Pending if register & ASYNCHRONOUS == 0 => match require_memory() {
+            Ok(()) => Outcome::Wait(operation),
+            Err(error) => Outcome::Done(errno::encode(Err(error))),
+        },
         Poll::Pending => {
             let priority = Priority::saturating((register >> PRIORITY_SHIFT) as u64 & 63);
             let (cid, token) = (context.register(16), context.register(5));

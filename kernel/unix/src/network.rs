@@ -6,6 +6,7 @@
 //! before the call returns.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +31,8 @@ use crate::{executor, time};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
+/// Longest payload of a UDP datagram.
+const LONGEST_DATAGRAM: usize = 65507;
 /// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change it).
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
 
@@ -383,27 +386,28 @@ impl Socket {
                 }
             }
             State::Datagram(id) => {
+                // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
+                let mut datagram = Vec::new();
+                if buffer.len() > LONGEST_DATAGRAM {
+                    return Poll::Ready(Err(Errno::EMSGSIZE));
+                }
+                datagram.try_reserve_exact(buffer.len()).map_err(|_| Errno::ENOBUFS)?;
+                datagram.resize(buffer.len(), 0);
+                process.copy_in(buffer.address(), &mut datagram)?;
                 let result = with_stack_and_send(|stack, _| {
-                    let fill = |room: &mut [u8]| {
-                        if let Err(error) = process.copy_in(buffer.address(), room) {
-                            room.fill(0);
-                            bad = Some(error);
-                        }
-                    };
-                    // A bad address must not send zeros: look before, since the room is taken once it is filled.
-                    let outcome = stack.udp_send_with(id, to.map(endpoint), buffer.len(), fill)?;
+                    let fill = |room: &mut [u8]| room.copy_from_slice(&datagram[..room.len()]);
+                    let outcome = stack.udp_send_with(id, to.map(endpoint), datagram.len(), fill)?;
                     if let (Sent::Full, Some(waker)) = (outcome, waker) {
                         stack.udp_register(id, Interest::Send, waker)?;
                     }
                     Ok(outcome)
                 });
-                match (result, bad) {
-                    (_, Some(error)) => Poll::Ready(Err(error)),
-                    (Ok(Sent::Full), None) => Poll::Pending,
-                    (Ok(Sent::Bytes(_)), None) => Poll::Ready(Ok(buffer.len())),
-                    (Err(Errno::ENOTCONN), None) => Poll::Ready(Err(Errno::EDESTADDRREQ)),
-                    (Err(error), None) => Poll::Ready(Err(error)),
-                }
+                Poll::Ready(match result {
+                    Ok(Sent::Full) => return Poll::Pending,
+                    Ok(Sent::Bytes(_)) => Ok(buffer.len()),
+                    Err(Errno::ENOTCONN) => Err(Errno::EDESTADDRREQ),
+                    Err(error) => Err(error),
+                })
             }
             _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
         }

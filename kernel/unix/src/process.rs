@@ -11,7 +11,7 @@
 //! # Locks
 //!
 //! No two locks of a process are held together, except that a kernel object's lock may be held while the address space is
-//! locked to copy data. The table's lock is taken alone.
+//! locked to copy data, and the table's while address spaces are asked how large they are.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -21,9 +21,11 @@ use core::task::{Poll, Waker};
 
 use abi_queue::completion::Producer;
 use abi_queue::{Completion, Priority};
+use abi_unix::types::signal;
 use abi_unix::{Counter, Errno};
 use filesystem::Node;
 use hashbrown::HashMap;
+use platform::println;
 use spin::Mutex;
 use memory::space::StringError;
 use usermode::{Fault, Space};
@@ -481,6 +483,28 @@ pub fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
         Some(Entry::Living(process)) => Some(process.clone()),
         _ => None,
+    }
+}
+
+/// Ends the process with the most memory, because there is none left. Its memory is free once its workers have noticed.
+pub fn end_largest() {
+    let mut largest: Option<(usize, Arc<Process>)> = None;
+    for entry in TABLE.lock().entries.values() {
+        if let Entry::Living(process) = entry {
+            if process.has_ended() {
+                // One is on its way out already: enough for now.
+                return;
+            }
+            let frames = process.space.lock().resident_frames();
+            if process.id != FIRST && largest.as_ref().is_none_or(|(most, _)| frames > *most) {
+                largest = Some((frames, process.clone()));
+            }
+        }
+    }
+    let victim = largest.map(|(_, process)| process).or_else(|| find(FIRST));
+    if let Some(victim) = victim {
+        println!("[{}] killed: the memory is exhausted and it has most of it", victim.id);
+        victim.end(Ending::Killed(signal::KILL as u8));
     }
 }
 

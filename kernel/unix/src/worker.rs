@@ -19,7 +19,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
@@ -29,7 +29,7 @@ use platform::{Machine, println};
 use spin::Mutex;
 
 use crate::call::{self, Outcome};
-use crate::process::{Ending, Process};
+use crate::process::{self, Ending, Process};
 use crate::executor::Cid;
 use crate::{counters, executor, shared, time};
 
@@ -95,7 +95,10 @@ impl Worker {
     /// Makes the worker look around: wakes its coroutine, and calls it back from user mode on another hart.
     pub fn interrupt(&self) {
         executor::wake(Cid::from_raw(self.cid.load(Ordering::Acquire)));
-        let hart = self.hart.load(Ordering::SeqCst);
+        // What the worker is to see was stored before; it stores its hart before it looks. With a fence on both sides
+        // at least one of the two sees the other's store.
+        fence(Ordering::SeqCst);
+        let hart = self.hart.load(Ordering::Relaxed);
         if hart != NOWHERE && hart != Machine::hart() {
             counters::count(Counter::HartInterrupts);
             Machine::send_ipi(hart);
@@ -222,8 +225,9 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let hart = Machine::hart();
     time::start_slice();
     counters::count(Counter::Switches);
-    // SeqCst with the load in `interrupt`: either that sees the hart and sends, or this sees that the process has ended.
-    worker.hart.store(hart, Ordering::SeqCst);
+    worker.hart.store(hart, Ordering::Relaxed);
+    // Pairs with the fence in `interrupt`: either that sees the hart and sends, or the look below sees what it is about.
+    fence(Ordering::SeqCst);
     let own_priority = executor::current_priority();
     let mut graces = 0;
     let pause = loop {
@@ -272,8 +276,11 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 match process.space.fault(address as usize, access) {
                     Ok(()) => counters::count(Counter::PageFaults),
                     Err(usermode::Fault::OutOfMemory) => {
-                        println!("[{}] killed: out of memory at {:#x}", process.id, context.pc);
-                        process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+                        // The process that has most goes, whoever asks; what asked tries again after that.
+                        process::end_largest();
+                        if !process.has_ended() {
+                            break Pause::GiveWay;
+                        }
                     }
                     Err(_) => fault(process, context, "segmentation fault", abi_unix::types::signal::SEGV, trap),
                 }
@@ -287,7 +294,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             Trap::Other { .. } => fault(process, context, "unknown trap", abi_unix::types::signal::KILL, trap),
         }
     };
-    worker.hart.store(NOWHERE, Ordering::SeqCst);
+    worker.hart.store(NOWHERE, Ordering::Relaxed);
     time::stop_slice();
     pause
 }
