@@ -53,12 +53,12 @@ pub enum Waiting {
 }
 
 macro_rules! system_calls {
-    ($($(#[$meta:meta])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident;)*) => {
+    ($($(#[doc = $text:literal])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident;)*) => {
         /// A system call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum SystemCall {
-            $($(#[$meta])* $variant = $number,)*
+            $($(#[doc = $text])* $variant = $number,)*
         }
 
         impl SystemCall {
@@ -74,6 +74,12 @@ macro_rules! system_calls {
             /// The name that Linux gives it.
             pub const fn name(self) -> &'static str {
                 match self { $(SystemCall::$variant => stringify!($name),)* }
+            }
+
+            /// What it does: the sentences that stand above it in the table.
+            pub const fn description(self) -> &'static str {
+                // Each line of a comment begins with the space that parts it from the one before.
+                match self { $(SystemCall::$variant => concat!($($text),*).trim_ascii(),)* }
             }
 
             /// Names and kinds of the arguments in `a0`, `a1`, ….
@@ -98,7 +104,7 @@ system_calls! {
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
     /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
-    /// Device control; only the console's `TIOCGWINSZ` and `TCGETS` are known.
+    /// Device control; only the console's `TIOCGWINSZ` is known.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Never;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
@@ -148,25 +154,26 @@ system_calls! {
     ExitGroup = 94 exit_group(status: Number) Never;
     /// Known so that Linux's start-up code goes on; returns the worker's number.
     SetThreadIdAddress = 96 set_tid_address(address: Input) Never;
-    /// Sleeps for a relative time.
+    /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never written.
     Sleep = 101 nanosleep(duration: Input, remaining: Output) Possible;
     /// Reads a clock.
     GetTime = 113 clock_gettime(clock: Number, time: Output) Never;
     /// Reads the resolution of a clock.
     GetResolution = 114 clock_getres(clock: Number, resolution: Output) Never;
-    /// Sleeps for a relative time or until an absolute one (`TIMER_ABSTIME`).
+    /// Sleeps for a relative time or until an absolute one (`TIMER_ABSTIME`). `remaining` is never written.
     SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never;
     /// Ends a process (there are no signal handlers: a signal's default action is taken).
     Kill = 129 kill(process: Number, signal: Number) Never;
-    /// Switches the machine off or restarts it.
+    /// Ends the machine. Every command that Linux knows for it (power off, halt, restart) switches it off.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
     /// The caller's process number.
     GetProcess = 172 getpid() Never;
-    /// The number of the process that started the caller; 0 when that has ended or there is none.
+    /// The number of the process that started the caller, or of the first process if that has ended; 0 for the first
+    /// process itself.
     GetParent = 173 getppid() Never;
     /// The only user is 0.
     GetUser = 174 getuid() Never;
@@ -237,9 +244,9 @@ system_calls! {
     Cancel = 0x1004 cancel(token: Number) Never;
     /// Copies the kernel's counters, an array of `u64` in the order of [`crate::Counter`]; returns how many there are.
     Counters = 0x1005 counters(buffer: Output, size: Length) Never;
-    /// Sets the handler of user interrupts of the calling worker; 0 takes it away.
+    /// Sets the handler of user interrupts of the calling worker; 0 takes it away. Not available yet: `EOPNOTSUPP`.
     InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never;
-    /// Returns from a user interrupt's handler to what it interrupted.
+    /// Returns from a user interrupt's handler to what it interrupted; `EINVAL` outside of one.
     InterruptReturn = 0x1007 interrupt_return() Never;
     /// Writes a line to the kernel's log.
     Log = 0x1008 log(buffer: Input, size: Length) Never;
@@ -279,6 +286,14 @@ mod tests {
             ("getrandom", 278),
         ] {
             assert_eq!(SystemCall::from_number(number).map(SystemCall::name), Some(name));
+        }
+    }
+
+    #[test]
+    fn every_call_is_described_in_sentences() {
+        for call in SystemCall::ALL {
+            let text = call.description();
+            assert!(text.ends_with('.') && !text.starts_with(' ') && !text.contains("  "), "{}: {text}", call.name());
         }
     }
 

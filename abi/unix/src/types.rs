@@ -348,11 +348,11 @@ pub mod auxiliary {
 }
 
 macro_rules! counters {
-    ($($(#[$meta:meta])* $variant:ident, $name:literal;)*) => {
+    ($($(#[doc = $text:literal])* $variant:ident, $name:literal;)*) => {
         /// What the kernel counts; the position in the array that the `counters` call fills.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Counter { $($(#[$meta])* $variant,)* }
+        pub enum Counter { $($(#[doc = $text])* $variant,)* }
 
         impl Counter {
             /// All counters in their order.
@@ -361,6 +361,12 @@ macro_rules! counters {
             /// The name under which tools print it.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
+            }
+
+            /// What it counts.
+            pub const fn description(self) -> &'static str {
+                // Each line of a comment begins with the space that parts it from the one before.
+                match self { $(Counter::$variant => concat!($($text),*).trim_ascii(),)* }
             }
         }
     };

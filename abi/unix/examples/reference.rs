@@ -1,0 +1,123 @@
+//! Prints the reference page of system calls: `cargo run -p abi-unix --example reference > docs/calls.md`.
+//!
+//! The page says nothing that the tables of this crate do not say, so that it cannot differ from what kernel, library and
+//! C header are made of. A test compares the page in the tree with what this prints.
+
+use std::fmt::Write as _;
+
+use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT, Waiting};
+use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED};
+
+/// The first number that is not Linux's.
+const OWN: usize = 0x1000;
+
+#[allow(dead_code)] // The test has a main function of its own.
+fn main() {
+    print!("{}", page());
+}
+
+/// The whole page as Markdown.
+pub fn page() -> String {
+    let mut page = String::from(
+        "<!-- Made by `cargo run -p abi-unix --example reference > docs/calls.md`: change the tables in abi/unix instead. -->\n\n\
+         # System calls\n\n\
+         The Unix kernel's calls, its errors and its counters, printed from the tables in `abi/unix`. \
+         [The chapter on programs](book/writing-programs.md) shows how they look in Rust, \
+         [the chapter on differences](book/differences-from-linux.md) where they are not Linux's.\n\n",
+    );
+    page += &calling();
+    page += "## Overview\n\n| number | call | may have to wait |\n|---|---|---|\n";
+    for &call in SystemCall::ALL {
+        let wait = match call.waiting() {
+            Waiting::Never => "",
+            Waiting::Possible => "yes",
+        };
+        let name = call.name();
+        let _ = writeln!(page, "| {} | [`{name}`](#{name}) | {wait} |", number(call));
+    }
+    page += "\n## Calls with Linux's numbers\n\n\
+             Each is described in section 2 of the Linux manual pages; what is said here is what this kernel does.\n\n";
+    for &call in SystemCall::ALL.iter().filter(|&&call| (call as usize) < OWN) {
+        page += &entry(call);
+    }
+    page += "## COPS's own calls\n\n";
+    for &call in SystemCall::ALL.iter().filter(|&&call| call as usize >= OWN) {
+        page += &entry(call);
+    }
+    page += "## Errors\n\n\
+             A call that fails returns the negative of one of these numbers. A number that is not in the call table gives \
+             `ENOSYS`, an address that the process may not use that way `EFAULT`.\n\n\
+             | error | number | meaning |\n|---|---|---|\n";
+    for error in Errno::ALL {
+        let _ = writeln!(page, "| `{}` | {} | {} |", error.name(), error.number(), error.message());
+    }
+    page += "\n## Counters\n\n\
+             What [`counters`](#counters) copies, in this order, one 64-bit word each.\n\n\
+             | counter | meaning |\n|---|---|\n";
+    for counter in Counter::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", counter.name(), without_links(counter.description()));
+    }
+    page
+}
+
+/// How registers carry a call.
+fn calling() -> String {
+    format!(
+        "## Making a call\n\n\
+         A call is the instruction `ecall` with these registers. All registers but `a0` are preserved.\n\n\
+         | register | synchronous | asynchronous |\n|---|---|---|\n\
+         | `a7` | number | number + {ASYNCHRONOUS:#x} + priority of the coroutine that waits × {:#x} |\n\
+         | `a0` … `a5` | arguments | arguments |\n\
+         | `a6` | unused | cid of the coroutine that waits |\n\
+         | `t0` | unused | token, given back with the completion |\n\
+         | `a0` on return | result, or the negative of an error number | the same if the call could be done at once, else {} |\n\n\
+         The last number says that the result *will be posted* to the completion ring. A call that never has to wait does the \
+         same in both forms.\n\n",
+        1usize << PRIORITY_SHIFT,
+        WILL_BE_POSTED as isize,
+    )
+}
+
+fn number(call: SystemCall) -> String {
+    match call as usize {
+        own if own >= OWN => format!("{own:#x}"),
+        linux => linux.to_string(),
+    }
+}
+
+fn entry(call: SystemCall) -> String {
+    let name = call.name();
+    let mut text = format!("### {name}\n\n{}\n\n", without_links(call.description()));
+    if !call.arguments().is_empty() {
+        text += "| register | argument | |\n|---|---|---|\n";
+    }
+    for (position, &(argument, kind)) in call.arguments().iter().enumerate() {
+        let kind = match kind {
+            Argument::Number => "number or flags",
+            Argument::Descriptor => "descriptor",
+            Argument::Input => "address of what the kernel reads",
+            Argument::Output => "address of what the kernel writes",
+            Argument::Path => "address of a path that ends with NUL",
+            Argument::Length => "bytes",
+        };
+        let _ = writeln!(text, "| `a{position}` | `{argument}` | {kind} |");
+    }
+    if !call.arguments().is_empty() {
+        text.push('\n');
+    }
+    text += &match call.waiting() {
+        Waiting::Never => format!("Number {}. Never has to wait.\n\n", number(call)),
+        Waiting::Possible => {
+            format!(
+                "Number {}. May have to wait; in its asynchronous form it is the coroutine that waits.\n\n",
+                number(call)
+            )
+        }
+    };
+    text
+}
+
+/// Links between items of the source become plain names.
+fn without_links(text: &str) -> String {
+    text.replace("[`crate::", "`").replace("[`", "`").replace("`]", "`")
+}
