@@ -54,9 +54,9 @@ pub fn backtrace_line(line: &str) -> Option<u64> {
 /// itself, the outcome before the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestLine {
-    /// `test NAME ... ok` or `ok NAME`
+    /// `test NAME ... ok`, perhaps with a time after it, or `ok NAME`
     Passed(String),
-    /// `test NAME ... FAILED` or `FAILED NAME: REASON`, with whatever follows
+    /// `test NAME ... FAILED: REASON` or `FAILED NAME: REASON`: name and reason
     Failed(String),
     /// `N passed, N failed`, perhaps after `SUITE: `: the suite's last line
     Closing {
@@ -72,14 +72,12 @@ pub fn test_line(line: &str) -> Option<TestLine> {
     if let Some(rest) = line.strip_prefix("test ")
         && let Some((name, outcome)) = rest.split_once(" ... ")
     {
-        let name = name.trim().to_string();
-        let outcome = outcome.trim();
-        return if outcome == "ok" {
-            Some(TestLine::Passed(name))
-        } else if outcome.starts_with("FAILED") {
-            Some(TestLine::Failed(name))
+        let (name, outcome) = (name.trim(), outcome.trim());
+        return if outcome == "ok" || outcome.starts_with("ok ") {
+            Some(TestLine::Passed(name.to_string()))
         } else {
-            None
+            let why = outcome.strip_prefix("FAILED")?;
+            Some(TestLine::Failed(format!("{name}{why}")))
         };
     }
     if let Some(name) = line.strip_prefix("ok ") {
@@ -136,12 +134,21 @@ mod tests {
     #[test]
     fn test_lines_are_recognised() {
         assert_eq!(test_line("test pipes::close ... ok"), Some(TestLine::Passed("pipes::close".into())));
-        assert_eq!(test_line("test a ... FAILED: why"), Some(TestLine::Failed("a".into())));
+        assert_eq!(test_line("test a ... FAILED: why"), Some(TestLine::Failed("a: why".into())));
+        assert_eq!(test_line("test a ... ok (12 ms)"), Some(TestLine::Passed("a".into())));
+        assert_eq!(test_line("test a ... FAILED (9 ms): why"), Some(TestLine::Failed("a (9 ms): why".into())));
         assert_eq!(test_line("ok      it works"), Some(TestLine::Passed("it works".into())));
         assert_eq!(test_line("FAILED  it: why"), Some(TestLine::Failed("it: why".into())));
         assert_eq!(test_line("12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
         assert_eq!(test_line("hal: 12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
-        for other in ["", "test a", "test a ... running", "x passed, 3 failed", "test result: ok. 3 passed; 0 failed"] {
+        for other in [
+            "",
+            "test a",
+            "test a ... running",
+            "test a ... okay",
+            "x passed, 3 failed",
+            "test result: ok. 3 passed; 0 failed",
+        ] {
             assert_eq!(test_line(other), None, "{other}");
         }
     }
