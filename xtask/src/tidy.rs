@@ -44,6 +44,8 @@ struct Facts {
     /// The first source files of library and programs, with the text of each.
     roots: Vec<(String, String)>,
     manifest: String,
+    /// Whether it runs in the compiler: such a crate is no part of what it is used for.
+    is_macro: bool,
 }
 
 /// Checks the workspace and prints what is wrong.
@@ -84,6 +86,7 @@ fn read(package: &Package, workspace: &Workspace) -> Result<Facts> {
         dependencies: dependencies.map(|dependency| dependency.name.clone()).collect(),
         roots,
         manifest: text(&package.manifest_path)?,
+        is_macro: package.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro")),
     })
 }
 
@@ -134,7 +137,7 @@ fn dependency_problems(package: &Facts, packages: &[Facts]) -> Vec<String> {
                 cops.rank, other_cops.rank
             ));
         }
-        if !may_use.contains(&other_cops.side.as_str()) {
+        if !may_use.contains(&other_cops.side.as_str()) && !other.is_macro {
             problems
                 .push(format!("`{name}` (side {}) depends on `{dependency}` (side {})", cops.side, other_cops.side));
         }
@@ -281,6 +284,7 @@ mod tests {
             dependencies: dependencies.iter().map(|name| name.to_string()).collect(),
             roots: vec![(format!("{name}/src/lib.rs"), "//! Text.\n#![no_std]\n#![forbid(unsafe_code)]\n".into())],
             manifest: MANIFEST.into(),
+            is_macro: false,
         }
     }
 
@@ -312,6 +316,9 @@ mod tests {
         assert_eq!(one("part", "both", "part", "kernel"), ["`a` (side both) depends on `b` (side kernel)"]);
         assert!(one("user", "user", "kernel-part", "kernel").len() == 1);
         assert!(one("tool", "host", "kernel", "kernel").is_empty());
+        let mut macros = package("b", "user", "host", &[]);
+        macros.is_macro = true;
+        assert!(objections(&[package("a", "user", "user", &["b"]), macros]).is_empty());
         let strangers = [package("hal-x", "part", "both", &["scheduler"]), package("scheduler", "part", "both", &[])];
         assert_eq!(
             objections(&strangers),
