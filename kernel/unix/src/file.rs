@@ -5,11 +5,11 @@
 //! that Linux gives.
 
 use alloc::sync::Arc;
+use core::future::Future;
 use core::ops::ControlFlow;
+use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
-use core::future::Future;
-use core::pin::pin;
 
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, TimeSpec, mode, open};
@@ -366,7 +366,11 @@ impl OpenFile {
     pub fn require_mappable(&self) -> Result<(), Errno> {
         match &self.kind {
             Kind::Stored(file) if file.node().kind() == FileKind::Regular => {
-                if reads(self.access) { Ok(()) } else { Err(Errno::EACCES) }
+                if reads(self.access) {
+                    Ok(())
+                } else {
+                    Err(Errno::EACCES)
+                }
             }
             _ => Err(Errno::ENODEV),
         }
@@ -525,10 +529,8 @@ fn encode_device(device: DeviceNumber) -> u64 {
 
 /// `struct stat` of a stored file.
 pub fn status_of(metadata: &Metadata) -> Status {
-    let time = |stamp: filesystem::Timestamp| TimeSpec {
-        seconds: stamp.seconds,
-        nanoseconds: stamp.nanoseconds as i64,
-    };
+    let time =
+        |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
     Status {
         device: ROOT_DEVICE,
         inode: metadata.inode,

@@ -148,7 +148,8 @@ pub fn shut_down(status: Status) -> ! {
 
 /// `struct utsname`.
 pub fn system_name() -> [u8; 6 * SYSTEM_NAME_FIELD] {
-    let fields = ["COPS", "cops", env!("CARGO_PKG_VERSION"), concat!("#1 SMP COPS ", env!("CARGO_PKG_VERSION")), "riscv64", ""];
+    let fields =
+        ["COPS", "cops", env!("CARGO_PKG_VERSION"), concat!("#1 SMP COPS ", env!("CARGO_PKG_VERSION")), "riscv64", ""];
     let mut bytes = [0; 6 * SYSTEM_NAME_FIELD];
     for (place, field) in bytes.chunks_exact_mut(SYSTEM_NAME_FIELD).zip(fields) {
         let length = field.len().min(SYSTEM_NAME_FIELD - 1);

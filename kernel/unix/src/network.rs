@@ -37,7 +37,6 @@ const LONGEST_DATAGRAM: usize = 65507;
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
 
 static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
-static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 /// The coroutine that handles what arrives.
 static HANDLER: Mutex<Option<Waker>> = Mutex::new(None);
 static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
@@ -94,11 +93,7 @@ fn wake_handler() {
 /// Handles arrivals and deadlines of the stack, for ever.
 async fn handle_arrivals() {
     loop {
-        let next = STACK.lock().as_mut().and_then(|stack| {
-            let next = stack.poll(time::now_ns());
-            CONNECTIONS.store(stack.connection_counts().0 as u64, Ordering::Relaxed);
-            next
-        });
+        let next = STACK.lock().as_mut().and_then(|stack| stack.poll(time::now_ns()));
         NEXT_ALARM.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
         let mut alarm = None;
         let mut registered = false;
@@ -122,7 +117,7 @@ async fn handle_arrivals() {
 
 /// TCP connections that exist.
 pub fn connections() -> u64 {
-    CONNECTIONS.load(Ordering::Relaxed)
+    STACK.lock().as_ref().map_or(0, |stack| stack.connection_counts().0 as u64)
 }
 
 /// Uses the stack for a call, and lets it do at once what the call made necessary.
@@ -138,8 +133,7 @@ fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, E
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
     let now = time::now_ns();
     let result = act(stack, now).map_err(errno_of);
-    let next = stack.poll(now);
-    CONNECTIONS.store(stack.connection_counts().0 as u64, Ordering::Relaxed);
+    let next = stack.flush(now);
     drop(guard);
     reschedule(next);
     result
@@ -211,7 +205,8 @@ impl Socket {
             (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::EPROTOTYPE),
         };
-        let file = OpenFile::socket_file(Socket::new(kind, state, TcpOptions::default()), flags & types::SOCK_NONBLOCK != 0);
+        let file =
+            OpenFile::socket_file(Socket::new(kind, state, TcpOptions::default()), flags & types::SOCK_NONBLOCK != 0);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
 
@@ -496,8 +491,11 @@ impl Socket {
                     count
                 };
                 let result = with_stack(|stack, _| {
-                    let received =
-                        if peek { stack.udp_peek_with(id, &mut take)? } else { stack.udp_receive_with(id, &mut take)? };
+                    let received = if peek {
+                        stack.udp_peek_with(id, &mut take)?
+                    } else {
+                        stack.udp_receive_with(id, &mut take)?
+                    };
                     if let (None, Some(waker)) = (&received, waker) {
                         stack.udp_register(id, Interest::Receive, waker)?;
                     }
@@ -562,7 +560,11 @@ impl Socket {
         let inner = self.inner.lock();
         let remote = with_stack(|stack, _| match inner.state {
             State::Connected(id) => {
-                if stack.connected(id)? { stack.remote_endpoint(id) } else { Err(Error::NotConnected) }
+                if stack.connected(id)? {
+                    stack.remote_endpoint(id)
+                } else {
+                    Err(Error::NotConnected)
+                }
             }
             State::Datagram(id) => stack.udp_remote_endpoint(id)?.ok_or(Error::NotConnected),
             _ => Err(Error::NotConnected),
@@ -629,7 +631,9 @@ impl Socket {
             (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
             (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
             (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, State::Listening(_)) as u32,
-            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => (inner.sharing == Sharing::Reuse) as u32,
+            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
+                (inner.sharing == Sharing::Reuse) as u32
+            }
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => inner.tcp.keepalive.is_some() as u32,
             (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer as u32,
             (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer as u32,

@@ -137,6 +137,11 @@ impl Operation {
         }
     }
 
+    /// Whether a waker may still be registered when the operation is done: deadlines and lists that are shared by many.
+    fn registers_in_two_places(&self) -> bool {
+        matches!(self, Operation::Sleep { .. } | Operation::WaitChild { .. })
+    }
+
     /// Takes back what [`poll`](Self::poll) registered.
     fn forget(&mut self, waker: &Waker) {
         match self {
@@ -155,21 +160,48 @@ impl Operation {
         }
     }
 
-    /// Waits until the call is done, or until `must_stop`, which gives `EINTR` (or what was moved so far).
+    /// Waits in a worker's own coroutine until the call is done, or until `must_stop`, which gives `EINTR` (or what was
+    /// moved so far).
     ///
     /// # Cancellation
     /// Dropping it takes all registrations back. What was written or sent before stays so.
     pub fn wait<'a, F: Fn() -> bool + Unpin>(self, process: &'a Arc<Process>, must_stop: F) -> Wait<'a, F> {
-        Wait { operation: self, process, must_stop, registered: None }
+        Wait { waiting: Waiting { operation: self, registered: None }, process, must_stop }
+    }
+}
+
+/// An operation and the registration that it has made, which goes with it.
+struct Waiting {
+    operation: Operation,
+    registered: Option<Waker>,
+}
+
+impl Waiting {
+    fn poll(&mut self, process: &Arc<Process>, waker: &Waker) -> Poll<Result<usize, Errno>> {
+        let result = self.operation.poll(process, Some(waker));
+        match result {
+            Poll::Pending if self.registered.is_none() => self.registered = Some(waker.clone()),
+            // Whoever made it ready has taken the waker out, and with it the registration.
+            Poll::Ready(_) if !self.operation.registers_in_two_places() => self.registered = None,
+            _ => {}
+        }
+        result
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(waker) = self.registered.take() {
+            self.operation.forget(&waker);
+        }
     }
 }
 
 /// The future of [`Operation::wait`].
 pub struct Wait<'a, F: Fn() -> bool + Unpin> {
-    operation: Operation,
+    waiting: Waiting,
     process: &'a Arc<Process>,
     must_stop: F,
-    registered: Option<Waker>,
 }
 
 impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
@@ -178,27 +210,47 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if (this.must_stop)() {
-            return Poll::Ready(this.operation.give_up(Errno::EINTR));
+            return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR));
         }
-        let result = this.operation.poll(this.process, Some(cx.waker()));
-        if result.is_pending() && this.registered.is_none() {
-            this.registered = Some(cx.waker().clone());
-        }
-        result
+        this.waiting.poll(this.process, cx.waker())
     }
 }
 
-impl<F: Fn() -> bool + Unpin> Drop for Wait<'_, F> {
-    fn drop(&mut self) {
-        if let Some(waker) = self.registered.take() {
-            self.operation.forget(&waker);
-        }
+/// The kernel coroutine of an asynchronous call: waits, then posts the completion.
+///
+/// Written by hand because its size is what a blocked call costs.
+struct AsynchronousCall {
+    waiting: Waiting,
+    process: Arc<Process>,
+    /// The key under which the process knows the call.
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+}
+
+impl Future for AsynchronousCall {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let result = if this.process.has_ended() || this.process.call_is_cancelled(this.key) {
+            this.waiting.operation.give_up(Errno::ECANCELED)
+        } else {
+            match this.waiting.poll(&this.process, cx.waker()) {
+                Poll::Ready(result) => result,
+                Poll::Pending => return Poll::Pending,
+            }
+        };
+        let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
+        this.process.complete_call(this.key, completion, this.priority);
+        Poll::Ready(())
     }
 }
 
 /// Goes on with an asynchronous call in a coroutine of its own.
 ///
-/// `ENOMEM` or `EAGAIN` if there is no room for it; nothing has happened then.
+/// `ENOMEM`, `EAGAIN` or `EEXIST` if there is no room for it or the token is in use; nothing has happened then.
 pub fn go_on_asynchronously(
     process: &Arc<Process>,
     operation: Operation,
@@ -207,18 +259,12 @@ pub fn go_on_asynchronously(
     priority: Priority,
 ) -> Result<(), Errno> {
     let priority = priority.limited_to(process.ceiling);
-    let key = process.begin_call(token)?;
+    process.begin_call(token, |key| {
+        let process = process.clone();
+        let waiting = Waiting { operation, registered: None };
+        executor::spawn(priority, AsynchronousCall { waiting, process, key, token, cid, priority })
+    })?;
     counters::count(Counter::AsynchronousCalls);
-    let owner = process.clone();
-    let coroutine = executor::spawn(priority, async move {
-        let result = operation.wait(&owner, || owner.has_ended() || owner.call_is_cancelled(key)).await;
-        let result = match result {
-            Err(Errno::EINTR) => Err(Errno::ECANCELED),
-            other => other,
-        };
-        owner.complete_call(key, Completion { token, cid, result: errno::encode(result) as u64 }, priority);
-    });
-    process.set_call_coroutine(key, coroutine);
     Ok(())
 }
 

@@ -10,8 +10,9 @@
 //!
 //! # Locks
 //!
-//! No two locks of a process are held together, except that a kernel object's lock may be held while the address space is
-//! locked to copy data, and the table's while address spaces are asked how large they are.
+//! In general one at a time. The exceptions, outer lock first: a kernel object, then the address space, to copy data; the
+//! table of processes, then an address space, to ask how large it is; the table of calls, then the completions, and the
+//! executor's own, to start a call.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -25,9 +26,10 @@ use abi_unix::types::signal;
 use abi_unix::{Counter, Errno};
 use filesystem::Node;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use memory::space::StringError;
 use platform::println;
 use spin::Mutex;
-use memory::space::StringError;
 use usermode::{Fault, Space};
 
 use crate::counters;
@@ -68,7 +70,7 @@ impl Ending {
 /// An asynchronous call in flight.
 struct Call {
     /// The kernel coroutine that works on it.
-    coroutine: Option<Cid>,
+    coroutine: Cid,
     /// Whether the process asked for it to end early.
     cancelled: bool,
 }
@@ -103,6 +105,7 @@ pub struct Process {
     live_workers: AtomicUsize,
     calls: Mutex<HashMap<u64, Call>>,
     next_anonymous_call: AtomicU64,
+    has_cancelled: AtomicBool,
     completions: Mutex<Completions>,
     posted: AtomicU64,
     has_waiting_completions: AtomicBool,
@@ -136,6 +139,7 @@ impl Process {
             live_workers: AtomicUsize::new(0),
             calls: Mutex::new(HashMap::new()),
             next_anonymous_call: AtomicU64::new(u64::MAX),
+            has_cancelled: AtomicBool::new(false),
             completions: Mutex::new(Completions { producer: Producer::new(), waiting: VecDeque::new() }),
             posted: AtomicU64::new(0),
             has_waiting_completions: AtomicBool::new(false),
@@ -244,58 +248,43 @@ impl Process {
 
     // ---- asynchronous calls ----
 
-    /// Registers a call before its coroutine exists, and gives the key under which it is known. `EAGAIN` if too many are
-    /// in flight, `EEXIST` if the token is in use. A token of 0 means that the call will never be cancelled.
-    pub fn begin_call(&self, token: u64) -> Result<u64, Errno> {
-        let (key, in_flight) = {
-            let mut calls = self.calls.lock();
-            if self.has_ended() {
-                return Err(Errno::EINTR);
-            }
-            if calls.len() >= MAXIMUM_CALLS {
-                return Err(Errno::EAGAIN);
-            }
-            calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            let mut key = token;
-            if token == 0 {
-                // Counts down from the top, where no address and no small index of a program's table lies.
-                key = self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed);
-            }
-            if calls.contains_key(&key) {
-                return Err(Errno::EEXIST);
-            }
-            calls.insert(key, Call { coroutine: None, cancelled: false });
-            (key, calls.len())
-        };
-        let mut completions = self.completions.lock();
-        let room = in_flight.saturating_sub(completions.waiting.len());
-        if completions.waiting.try_reserve(room).is_err() {
-            drop(completions);
-            self.calls.lock().remove(&key);
-            return Err(Errno::ENOMEM);
+    /// Starts an asynchronous call: `spawn` makes its coroutine, given the key under which the call is known.
+    ///
+    /// `EAGAIN` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM`. A token of 0 means that the call will
+    /// never be cancelled.
+    pub fn begin_call(&self, token: u64, spawn: impl FnOnce(u64) -> Cid) -> Result<(), Errno> {
+        // The table stays locked until the coroutine is in it. If another hart polls the coroutine at once, its end waits
+        // for the lock, so that no entry is made after the call is over.
+        let mut calls = self.calls.lock();
+        if self.has_ended() {
+            return Err(Errno::EINTR);
         }
-        counters::count(Counter::CallsInFlight);
-        Ok(key)
-    }
-
-    /// Names the coroutine that works on a call, so that it can be woken when the call is cancelled.
-    pub fn set_call_coroutine(&self, key: u64, cid: Cid) {
-        let cancelled = match self.calls.lock().get_mut(&key) {
-            Some(call) => {
-                call.coroutine = Some(cid);
-                call.cancelled
+        if calls.len() >= MAXIMUM_CALLS {
+            return Err(Errno::EAGAIN);
+        }
+        calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        {
+            // A place for its completion in case the ring is full then.
+            let mut completions = self.completions.lock();
+            let room = (calls.len() + 1).saturating_sub(completions.waiting.len());
+            completions.waiting.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
+        }
+        // Without a token the key counts down from the top, where no address and no index of a program's table lies.
+        let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
+        match calls.entry(key) {
+            Entry::Occupied(_) => Err(Errno::EEXIST),
+            Entry::Vacant(place) => {
+                counters::count(Counter::CallsInFlight);
+                place.insert(Call { coroutine: spawn(key), cancelled: false });
+                Ok(())
             }
-            None => return,
-        };
-        if cancelled {
-            // The request came between the coroutine's first poll and now, when nobody knew whom to wake.
-            crate::executor::wake(cid);
         }
     }
 
     /// Whether the process asked for this call to end early.
     pub fn call_is_cancelled(&self, key: u64) -> bool {
-        self.calls.lock().get(&key).is_some_and(|call| call.cancelled)
+        // Acquire: pairs with the release in `cancel_call`. Most processes never cancel anything.
+        self.has_cancelled.load(Ordering::Acquire) && self.calls.lock().get(&key).is_some_and(|call| call.cancelled)
     }
 
     /// Asks that a call ends early. `ENOENT` if it is not in flight.
@@ -304,20 +293,19 @@ impl Process {
             let mut calls = self.calls.lock();
             let call = calls.get_mut(&token).ok_or(Errno::ENOENT)?;
             call.cancelled = true;
+            self.has_cancelled.store(true, Ordering::Release);
             call.coroutine
         };
-        if let Some(cid) = coroutine {
-            crate::executor::wake(cid);
-        }
+        crate::executor::wake(coroutine);
         Ok(())
     }
 
     /// Makes all calls in flight look around after the process has ended. Their entries go at once, since nobody can
-    /// cancel them any more; a call whose coroutine does not exist yet sees the end at its first poll.
+    /// cancel them any more.
     fn wake_calls(&self) {
         let calls = core::mem::take(&mut *self.calls.lock());
-        for cid in calls.values().filter_map(|call| call.coroutine) {
-            crate::executor::wake(cid);
+        for call in calls.values() {
+            crate::executor::wake(call.coroutine);
         }
     }
 
@@ -406,13 +394,13 @@ impl Process {
 
 // ---- the table ----
 
-enum Entry {
+enum Citizen {
     Living(Arc<Process>),
     Ended { parent: u32, ending: Ending },
 }
 
 struct Table {
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, Citizen>,
     last: u32,
     waiters: Waiters,
 }
@@ -433,14 +421,14 @@ impl Table {
         let parent = process.parent();
         for (&_, entry) in self.entries.iter_mut() {
             match entry {
-                Entry::Living(child) if child.parent() == process.id => child.parent.store(FIRST, Ordering::Relaxed),
-                Entry::Ended { parent, .. } if *parent == process.id => *parent = FIRST,
+                Citizen::Living(child) if child.parent() == process.id => child.parent.store(FIRST, Ordering::Relaxed),
+                Citizen::Ended { parent, .. } if *parent == process.id => *parent = FIRST,
                 _ => {}
             }
         }
-        self.entries.insert(process.id, Entry::Ended { parent, ending });
+        self.entries.insert(process.id, Citizen::Ended { parent, ending });
         // The first process need not wait for what it inherited or started: nothing else could.
-        let parent_lives = matches!(self.entries.get(&parent), Some(Entry::Living(_)));
+        let parent_lives = matches!(self.entries.get(&parent), Some(Citizen::Living(_)));
         if !parent_lives {
             self.entries.remove(&process.id);
             counters::uncount(Counter::Processes);
@@ -467,7 +455,7 @@ pub fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Pr
         id
     };
     let process = Arc::new(make(id)?);
-    TABLE.lock().entries.insert(id, Entry::Living(process.clone()));
+    TABLE.lock().entries.insert(id, Citizen::Living(process.clone()));
     counters::count(Counter::Processes);
     Ok(process)
 }
@@ -481,7 +469,7 @@ pub fn discard(process: &Process) {
 /// The living process with this number.
 pub fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
-        Some(Entry::Living(process)) => Some(process.clone()),
+        Some(Citizen::Living(process)) => Some(process.clone()),
         _ => None,
     }
 }
@@ -490,7 +478,7 @@ pub fn find(id: u32) -> Option<Arc<Process>> {
 pub fn end_largest() {
     let mut largest: Option<(usize, Arc<Process>)> = None;
     for entry in TABLE.lock().entries.values() {
-        if let Entry::Living(process) = entry {
+        if let Citizen::Living(process) = entry {
             if process.has_ended() {
                 // One is on its way out already: enough for now.
                 return;
@@ -524,8 +512,8 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
     };
     for (&id, entry) in candidates {
         match entry {
-            Entry::Living(child) if child.parent() == parent => any = true,
-            Entry::Ended { parent: of, ending } if *of == parent => {
+            Citizen::Living(child) if child.parent() == parent => any = true,
+            Citizen::Ended { parent: of, ending } if *of == parent => {
                 found = Some((id, *ending));
                 break;
             }

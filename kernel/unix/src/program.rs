@@ -11,13 +11,11 @@ use alloc::vec::Vec;
 use ::program::stack::{AuxiliaryValue, Contents, StackError};
 use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
 use abi_queue::Priority;
-use abi_queue::pages::{
-    COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS,
-};
+use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
-use hal_api::UserContext;
 use filesystem::Node;
+use hal_api::UserContext;
 use memory::OutOfMemory;
 use memory::space::{Limits, MapError, Placement, Sharing};
 use memory::sv39::Protection;
@@ -132,8 +130,7 @@ impl Plan {
         let content = files::executable(directory, &path)?;
         let mut head = [0; HEAD_LENGTH];
         let length = content.read_at(0, &mut head);
-        let image =
-            Image::parse_head(&head[..length], content.size(), ::program::DEFAULT_BASE).map_err(image_error)?;
+        let image = Image::parse_head(&head[..length], content.size(), ::program::DEFAULT_BASE).map_err(image_error)?;
         Ok(Plan { path, content, image, arguments, environment })
     }
 

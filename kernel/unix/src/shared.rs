@@ -4,9 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi_queue::completion::RING_SIZE;
-use abi_queue::pages::{
-    COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS,
-};
+use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS};
 use abi_queue::{GlobalPage, MAXIMUM_WORKERS, ReadyWord};
 use abi_unix::Errno;
 use memory::{Frame, SharedFrame};
@@ -46,7 +44,9 @@ impl Shared {
     pub fn ready(&self) -> u64 {
         let bytes = self.page.bytes();
         let word = |offset| bytes.atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed));
-        (0..MAXIMUM_WORKERS).map(|index| index * size_of::<ReadyWord>()).fold(0, |all, at| all | word(at) | word(at + 8))
+        (0..MAXIMUM_WORKERS)
+            .map(|index| index * size_of::<ReadyWord>())
+            .fold(0, |all, at| all | word(at) | word(at + 8))
     }
 
     /// A word of the completion ring.

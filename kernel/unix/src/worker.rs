@@ -29,8 +29,8 @@ use platform::{Machine, println};
 use spin::Mutex;
 
 use crate::call::{self, Outcome};
-use crate::process::{self, Ending, Process};
 use crate::executor::Cid;
+use crate::process::{self, Ending, Process};
 use crate::{counters, executor, shared, time};
 
 const NOWHERE: usize = usize::MAX;
@@ -302,7 +302,9 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
 /// Ends a process for what it did, and says so in the log.
 fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
     let detail = match trap {
-        Trap::PageFault { address, access } | Trap::AccessFault { address, access } | Trap::Misaligned { address, access } => {
+        Trap::PageFault { address, access }
+        | Trap::AccessFault { address, access }
+        | Trap::Misaligned { address, access } => {
             let verb = match access {
                 Access::Read => "reading",
                 Access::Write => "writing",
