@@ -61,6 +61,17 @@ pub(crate) struct Queue<M: Memory> {
     published: u16,
     /// How many buffers the device has used since the beginning, as far as we have looked.
     taken: u16,
+    armed: Armed,
+}
+
+/// Which interrupts the device was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    None,
+    /// One, when it uses a buffer beyond this many.
+    At(u16),
+    /// One for each buffer.
+    Always,
 }
 
 /// The bytes that a queue takes.
@@ -102,7 +113,20 @@ impl<M: Memory> Queue<M> {
             size,
             QueueAddresses { descriptors: address, driver: address + available as u64, device: address + used as u64 },
         )?;
-        Ok(Queue { memory, size, available, used, event_index, offered, lengths, offers: 0, published: 0, taken: 0 })
+        Ok(Queue {
+            memory,
+            size,
+            available,
+            used,
+            event_index,
+            offered,
+            lengths,
+            offers: 0,
+            published: 0,
+            taken: 0,
+            // So it is for memory that is zero.
+            armed: if event_index { Armed::At(0) } else { Armed::Always },
+        })
     }
 
     /// Says where a buffer is. Only for a buffer that the device does not have.
@@ -207,13 +231,21 @@ impl<M: Memory> Queue<M> {
     }
 
     /// Asks for an interrupt when the device finishes the next buffer. Returns whether it already has: then there will
-    /// be none, and the caller must look again.
+    /// be none, and the caller must look again. Call this when [`take`](Self::take) has just found nothing.
     pub(crate) fn arm(&mut self) -> bool {
+        match self.armed {
+            // It was asked for before, and nothing was used since then: the request still stands.
+            Armed::Always => return false,
+            Armed::At(taken) if taken == self.taken => return false,
+            Armed::At(_) | Armed::None => {}
+        }
         if self.event_index {
             self.set_used_event(self.taken);
+            self.armed = Armed::At(self.taken);
         } else {
             let word = self.memory.load(self.available);
             self.memory.store(self.available, word & 0xffff_0000);
+            self.armed = Armed::Always;
         }
         // The request comes before the look, as in `publish`.
         fence(Ordering::SeqCst);
@@ -222,6 +254,7 @@ impl<M: Memory> Queue<M> {
 
     /// Asks for no interrupts.
     pub(crate) fn disarm(&mut self) {
+        self.armed = Armed::None;
         if self.event_index {
             // The event furthest away: the one just passed. It must be moved along before the device comes round to it,
             // which `taken` does on every call.

@@ -37,6 +37,11 @@ impl Segment {
         self.flags & Self::RST != 0
     }
 
+    /// Whether the segment only acknowledges: it takes no part of the sequence space and asks for nothing.
+    pub(crate) fn only_acknowledges(&self) -> bool {
+        self.length == 0 && self.flags & (Self::ACK | Self::RST) == Self::ACK
+    }
+
     /// Whether the segment asks for a new connection: SYN and nothing that speaks of an old one.
     pub(crate) fn opens(&self) -> bool {
         self.flags & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN

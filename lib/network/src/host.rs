@@ -219,6 +219,10 @@ impl Host {
                 return;
             };
             wire.last_heard = now;
+            if wire.must_not_see(&segment) {
+                return;
+            }
+            wire.acknowledged = segment.acknowledgement;
             poll_one(&mut self.ethernet, &mut wire.sockets, frame, answer, now);
             let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
             if wire.seen.state != State::TimeWait && wire.socket().state() == State::TimeWait {

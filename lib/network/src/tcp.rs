@@ -10,6 +10,7 @@ use smoltcp::time::{Duration, Instant};
 
 use crate::Error;
 use crate::configuration::Readiness;
+use crate::frame::Segment;
 use crate::local::{Direction, Local, Phase};
 use crate::slab::{ConnectionId, ListenerId};
 use crate::table::Key;
@@ -116,6 +117,8 @@ pub(crate) struct Wire {
     /// Bytes received by the holder since the last segment was sent: how much larger the window is than the other
     /// side knows. Rather too much than too little.
     pub(crate) consumed: usize,
+    /// What the last segment acknowledged.
+    pub(crate) acknowledged: u32,
 }
 
 /// Whether the holder still wants what arrives.
@@ -278,6 +281,7 @@ impl Wire {
             keepalive: None,
             remains: Remains::default(),
             consumed: 0,
+            acknowledged: 0,
         };
         wire.set_coalescing(options.coalescing);
         wire.set_keepalive(options.keepalive);
@@ -314,6 +318,16 @@ impl Wire {
         let socket = self.socket();
         let (used, size) = (socket.send_queue(), socket.send_capacity());
         used == 0 || (size - used) * 5 >= size
+    }
+
+    /// Whether a segment would make smoltcp 0.14 forget its retransmission timer: a repeated acknowledgement when only the
+    /// FIN is outstanding. At the third it stops the timer in order to send the lost *data* again, finds none, and the
+    /// lost FIN is never sent again. Such a segment says nothing that is not known.
+    pub(crate) fn must_not_see(&self, segment: &Segment) -> bool {
+        matches!(self.seen.state, State::FinWait1 | State::Closing | State::LastAck)
+            && self.seen.unsent == 0
+            && segment.only_acknowledges()
+            && segment.acknowledgement == self.acknowledged
     }
 
     /// When all probes will have gone unanswered.

@@ -55,7 +55,7 @@ pub struct End {
     pub incoming: Queue,
     pub outgoing: Queue,
     mac: [u8; 6],
-    faults: Faults,
+    pub faults: Faults,
     random: Rc<RefCell<Random>>,
     pub sent: usize,
 }
@@ -151,12 +151,12 @@ pub struct Net {
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-pub fn configuration(address: Ipv4Addr, limits: Limits) -> Configuration {
+pub fn configuration(address: Ipv4Addr, limits: Limits, patience: Patience) -> Configuration {
     Configuration {
         address: Some(Address { address, prefix: 24, gateway: None }),
         seed: 0x1234_5678_9abc_def0,
         limits,
-        patience: Patience::default(),
+        patience,
     }
 }
 
@@ -166,6 +166,10 @@ impl Net {
     }
 
     pub fn with_limits(faults: Faults, seed: u64, limits: Limits) -> Net {
+        Net::with(faults, seed, limits, Patience::default())
+    }
+
+    pub fn with(faults: Faults, seed: u64, limits: Limits, patience: Patience) -> Net {
         let (to_server, to_client) = (Queue::default(), Queue::default());
         let random = Rc::new(RefCell::new(Random(seed | 1)));
         let end = |incoming: &Queue, outgoing: &Queue, last| End {
@@ -180,8 +184,8 @@ impl Net {
         let client = end(&to_client, &to_server, 2);
         let now = SECOND;
         Net {
-            server: Stack::new(server, &configuration(SERVER, limits), now).unwrap(),
-            client: Stack::new(client, &configuration(CLIENT, limits), now).unwrap(),
+            server: Stack::new(server, &configuration(SERVER, limits, patience), now).unwrap(),
+            client: Stack::new(client, &configuration(CLIENT, limits, patience), now).unwrap(),
             now,
             to_server,
             to_client,
