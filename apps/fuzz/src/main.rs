@@ -19,7 +19,7 @@ use abi_unix::SystemCall;
 use abi_unix::call::{Argument, NUMBER_MASK, Waiting};
 use abi_unix::errno::decode;
 use abi_unix::types::protection::{READ, WRITE};
-use abi_unix::types::{AT_FDCWD, SocketAddress, TimeSpec, auxiliary, mapping, open};
+use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, SocketAddress, TimeSpec, auxiliary, mapping, open};
 use unix::raw::{syscall, syscall_asynchronous};
 
 unix::entry!(main);
@@ -69,8 +69,9 @@ fn own_code() -> usize {
 }
 
 /// Paths that may be created, opened, renamed and removed.
-const PATHS: [&CStr; 8] =
-    [c"/tmp/fuzz-a", c"/tmp/fuzz-b", c"/tmp/fuzz-d", c"/tmp/fuzz-d/x", c"/dev/zero", c"/dev/null", c"/bin", c""];
+const OWN_PATHS: [&CStr; 4] = [c"/tmp/fuzz-a", c"/tmp/fuzz-b", c"/tmp/fuzz-d", c"/tmp/fuzz-d/x"];
+/// Paths that may only be opened: they are everybody's.
+const OTHER_PATHS: [&CStr; 4] = [c"/dev/zero", c"/dev/null", c"/bin", c""];
 /// Distance of the things in the input area.
 const STEP: usize = 256;
 
@@ -82,10 +83,12 @@ impl Areas {
         let area = unsafe { unix::memory::map_with(AREAS, 2 * AREA, READ | WRITE, flags, -1, 0) }.ok()?;
         // SAFETY: the mapping is ours and that long.
         let input = unsafe { core::slice::from_raw_parts_mut(area, AREA) };
-        for (place, index) in input.chunks_exact_mut(STEP).zip(0..) {
+        for (index, place) in input.chunks_exact_mut(STEP).enumerate() {
             match index % 4 {
                 0 => {
-                    let path = PATHS[random.below(PATHS.len())].to_bytes_with_nul();
+                    // Our own lie in the lower half.
+                    let paths = if index < AREA / STEP / 2 { &OWN_PATHS } else { &OTHER_PATHS };
+                    let path = random.of(paths).to_bytes_with_nul();
                     place[..path.len()].copy_from_slice(path);
                 }
                 1 => {
@@ -127,6 +130,11 @@ impl Areas {
 
     fn input(&self, random: &mut Random) -> usize {
         if random.one_in(4) { self.bad(random) } else { self.input + random.below(AREA / STEP) * STEP }
+    }
+
+    /// A path that may be created, renamed and removed.
+    fn own_path(&self, random: &mut Random) -> usize {
+        self.input + random.below(AREA / STEP / 8) * 4 * STEP
     }
 
     fn output(&self, random: &mut Random) -> usize {
@@ -208,6 +216,11 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
                 arguments[1] = arguments[1].min(1 << 20);
             }
         }
+        SystemCall::Unlink | SystemCall::MakeDirectory => arguments[1] = areas.own_path(random),
+        SystemCall::Link | SystemCall::Rename => {
+            (arguments[1], arguments[3]) = (areas.own_path(random), areas.own_path(random));
+        }
+        SystemCall::SymbolicLink => arguments[2] = areas.own_path(random),
         // Large files are the file system's to refuse, not the machine's memory's to hold.
         SystemCall::Truncate => arguments[1] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
         SystemCall::WriteAt => arguments[3] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
@@ -308,8 +321,11 @@ fn main() -> i32 {
     }
     // SAFETY: an unknown number.
     let unknown = decode(unsafe { syscall(0xfff, [0; 6]) });
-    for path in &PATHS[..4] {
-        let _ = unix::file::unlink(path, 0);
+    for _ in 0..2 {
+        for path in &OWN_PATHS {
+            let _ = unix::file::unlink(path, 0);
+            let _ = unix::file::unlink(path, AT_REMOVEDIR);
+        }
     }
     i32::from(unknown != Err(unix::Errno::ENOSYS) || !still_works())
 }

@@ -80,7 +80,7 @@ macro_rules! must {
 pub async fn run(test: &Test) -> bool {
     let start = Instant::now();
     let verdict = match Command::new(OWN_PATH).argument("--one").argument(test.name).spawn() {
-        Ok(child) => match wait(&child, test.limit).await {
+        Ok(child) => match wait_for_test(&child, test.limit).await {
             Some(Ok(Ending::Exited(0))) => Ok(()),
             Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
             Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
@@ -94,6 +94,27 @@ pub async fn run(test: &Test) -> bool {
         Err(reason) => println!("test {} ... FAILED ({took} ms): {reason}", test.name),
     }
     verdict.is_ok()
+}
+
+/// As [`wait`], but takes the statuses of orphans too: the suite is usually the machine's first program.
+async fn wait_for_test(child: &Child, limit: Duration) -> Option<cops::system::Result<Ending>> {
+    let ended = async {
+        loop {
+            match cops::process::wait_any().await {
+                Ok((number, ending)) if number == child.number() => return Ok(ending),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    match cops::timeout(limit, ended).await {
+        Ok(ending) => Some(ending),
+        Err(_) => {
+            let _ = child.kill();
+            let _ = cops::timeout(Duration::from_secs(5), child.wait()).await;
+            None
+        }
+    }
 }
 
 /// Where this program is.

@@ -1,12 +1,12 @@
 //! Processes that mean harm: to shared pages, to the ring, to everybody's time, and with random calls.
 
+use abi_unix::Counter;
 use abi_unix::types::signal;
 use alloc::vec::Vec;
-use cops::Priority;
 use cops::process::{Command, Ending};
 use cops::time::{Duration, Instant};
 
-use crate::harness::{self, Outcome};
+use crate::harness::{self, Outcome, counter};
 use crate::{check, check_eq, must};
 
 pub async fn nonsense_in_the_process_page() -> Outcome {
@@ -23,17 +23,11 @@ pub async fn nonsense_in_the_completion_ring() -> Outcome {
     Ok(())
 }
 
-/// A process that claims the highest priority for ever, on every hart there is, under a ceiling below ours.
-pub async fn claims_do_not_starve_those_above_their_ceiling() -> Outcome {
+/// More processes than harts that never rest, as important as this one: everybody gets a turn.
+pub async fn processes_that_never_rest_share_the_machine() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
-        children.push(must!(
-            Command::new(harness::OWN_PATH)
-                .argument("--act")
-                .argument("spin")
-                .ceiling(Priority::LOWEST.number())
-                .spawn()
-        ));
+        children.push(must!(harness::act("spin")));
     }
     let start = Instant::now();
     for _ in 0..20 {
@@ -44,13 +38,13 @@ pub async fn claims_do_not_starve_those_above_their_ceiling() -> Outcome {
         must!(child.kill());
         check_eq!(must!(child.wait().await), Ending::Killed(signal::KILL as u8));
     }
-    check!(took < Duration::from_secs(2), "40 ms of sleep took {took:?}");
+    check!(took < Duration::from_secs(10), "40 ms of sleep took {took:?}");
     Ok(())
 }
 
 /// A million random calls from four processes at once, and everything still works.
 pub async fn a_million_random_calls() -> Outcome {
-    let free = harness::counter(abi_unix::Counter::FramesFree)?;
+    let (free, in_flight) = (counter(Counter::FramesFree)?, counter(Counter::CallsInFlight)?);
     let mut children = Vec::new();
     for seed in 1..=4u32 {
         children.push(must!(Command::new("/bin/fuzz").argument(&alloc::format!("{seed}")).argument("250000").spawn()));
@@ -58,9 +52,11 @@ pub async fn a_million_random_calls() -> Outcome {
     for child in &children {
         check_eq!(must!(child.wait().await), Ending::Exited(0));
     }
-    let after = harness::counter(abi_unix::Counter::FramesFree)?;
+    // The ends of unimportant calls come when nothing else is to be done.
+    harness::returns_to(Counter::CallsInFlight, in_flight).await?;
+    let after = counter(Counter::FramesFree)?;
     // The kernel's tables may have grown; its memory must not be gone.
-    check!(after + 2000 >= free, "{free} frames were free before, {after} after");
+    check!(after + 500 >= free, "{free} frames were free before, {after} after");
     // And it still serves.
     check_eq!(harness::ending_of_act("return").await?, Ending::Exited(7));
     Ok(())

@@ -35,6 +35,14 @@ extern crate alloc;
 #[cfg(not(target_os = "none"))]
 extern crate std;
 
+// The examples in the README and in the book are compiled with this crate's own.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/writing-programs.md")]
+mod book {}
+
 pub mod buffer;
 pub mod call;
 pub mod channel;

@@ -2,6 +2,7 @@
 
 use core::ffi::c_char;
 
+use abi_queue::Priority;
 use abi_unix::SystemCall;
 use abi_unix::types::signal;
 use alloc::boxed::Box;
@@ -44,7 +45,7 @@ pub struct Command {
     arguments: Vec<Result<CString>>,
     environment: Vec<Result<CString>>,
     sources: [Source; 3],
-    ceiling: u8,
+    priority: Priority,
 }
 
 impl Command {
@@ -55,7 +56,7 @@ impl Command {
             arguments: alloc::vec![c_string(path)],
             environment: unix::start::environment().map(|variable| Ok(variable.into())).collect(),
             sources: Default::default(),
-            ceiling: 0,
+            priority: Priority::DEFAULT,
         }
     }
 
@@ -91,9 +92,9 @@ impl Command {
         self
     }
 
-    /// The most important priority (0 to 63) that the process may claim.
-    pub fn ceiling(mut self, priority: u8) -> Command {
-        self.ceiling = priority;
+    /// The priority with which the process starts; afterwards it has that of its most important coroutine.
+    pub fn priority(mut self, priority: Priority) -> Command {
+        self.priority = priority;
         self
     }
 
@@ -114,7 +115,7 @@ impl Command {
         let lists = unsafe { (StringList::new(&argument_pointers), StringList::new(&environment_pointers)) };
         let (Some(argument_list), Some(environment_list)) = lists else { unreachable!("both lists end with NULL") };
         let descriptors = [0, 1, 2].map(|number| self.sources[number].number(number as i32));
-        let process = unix::process::spawn(&path, argument_list, environment_list, descriptors, self.ceiling)?;
+        let process = unix::process::spawn(&path, argument_list, environment_list, descriptors, self.priority.number())?;
         Ok(Child { process })
     }
 }
@@ -148,7 +149,7 @@ impl Child {
         result.map(|_| Ending::from_status(*status))
     }
 
-    /// Ends it.
+    /// Ends it with a kill signal.
     ///
     /// # Errors
     ///
@@ -156,4 +157,22 @@ impl Child {
     pub fn kill(&self) -> Result<()> {
         unix::process::kill(self.process, signal::KILL)
     }
+}
+
+/// Waits for whichever child ends next, and gives its number too. For programs that are the first of the machine: they
+/// inherit the children of those that have ended.
+///
+/// # Errors
+///
+/// `ECHILD` if there is no child.
+///
+/// # Cancellation
+///
+/// A status that had been taken by then is lost.
+pub async fn wait_any() -> Result<(u32, Ending)> {
+    let mut status = Box::new(0i32);
+    let arguments = [Which::Any.to_argument(), &raw mut *status as usize, 0, 0];
+    // SAFETY: the kernel writes to the box only.
+    let (result, status) = unsafe { Operation::new(SystemCall::Wait, arguments, status) }.await;
+    result.map(|number| (number as u32, Ending::from_status(*status)))
 }

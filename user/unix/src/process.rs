@@ -71,7 +71,7 @@ impl<'a> StringList<'a> {
 }
 
 /// Starts a program in a new process whose descriptors 0, 1 and 2 are the three given (-1: none), and returns the
-/// process's number. `ceiling` is the most important priority (0 to 63) that the process may claim.
+/// process's number. `priority` (0 to 63) is the process's until it publishes one itself.
 ///
 /// # Errors
 ///
@@ -81,10 +81,10 @@ pub fn spawn(
     arguments: StringList<'_>,
     environment: StringList<'_>,
     descriptors: [i32; 3],
-    ceiling: u8,
+    priority: u8,
 ) -> Result<u32> {
     // SAFETY: path, lists and descriptors live through the call.
-    unsafe { call!(Spawn, path.as_ptr(), arguments.as_ptr(), environment.as_ptr(), descriptors.as_ptr(), ceiling) }
+    unsafe { call!(Spawn, path.as_ptr(), arguments.as_ptr(), environment.as_ptr(), descriptors.as_ptr(), priority) }
         .map(|number| number as u32)
 }
 
