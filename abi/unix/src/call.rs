@@ -228,8 +228,9 @@ system_calls! {
     /// Fills a buffer with random bytes.
     GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Never;
 
-    /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, and
-    /// the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none). Returns the process number.
+    /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the
+    /// address of the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none), and its priority until it
+    /// publishes one itself (all ones: the caller's). Returns the process number.
     Spawn = 0x1000 spawn(path: Path, arguments: Input, environment: Input, descriptors: Input, priority: Number) Never;
     /// Adds a worker to the calling process: it starts at `entry` with `argument` in `a0` and its index in `a1`.
     /// Returns the index.
