@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 const THREADS: u64 = 4;
 
 /// Runs a test that must not stand still: locks here spin, and a deadlock would otherwise last for ever.
-fn within_a_minute(test: impl FnOnce() + Send + 'static) {
+fn within_minutes(test: impl FnOnce() + Send + 'static) {
     let (sender, receiver) = mpsc::channel();
     let worker = thread::spawn(move || {
         test();
         // Nobody listens any more if it took too long.
         let _ = sender.send(());
     });
-    match receiver.recv_timeout(Duration::from_secs(60)) {
+    match receiver.recv_timeout(Duration::from_secs(240)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("the threads stand still"),
         _ => worker.join().unwrap(),
     }
@@ -144,17 +144,19 @@ fn clear(filesystem: &Filesystem, directory: &Node) {
 
 #[test]
 fn tree_stays_a_tree() {
-    within_a_minute(|| {
+    within_minutes(|| {
         for round in 0..20 {
             let filesystem = Filesystem::new(1 << 40).unwrap();
             let root = filesystem.root();
             let empty = filesystem.usage();
+            let together = &Barrier::new(THREADS as usize);
             thread::scope(|scope| {
                 for thread in 0..THREADS {
                     let (filesystem, root) = (&filesystem, &root);
                     scope.spawn(move || {
                         let mut numbers = Numbers(1 + thread * 7919 + round * 104_729);
                         let mut bases = vec![root.clone()];
+                        together.wait();
                         for _ in 0..4000 {
                             step(filesystem, &mut bases, &mut numbers);
                         }
@@ -179,9 +181,9 @@ fn tree_stays_a_tree() {
 
 #[test]
 fn appended_records_are_whole() {
-    within_a_minute(|| {
+    within_minutes(|| {
         const RECORD: usize = 24;
-        const COUNT: usize = 2000;
+        const COUNT: usize = 100_000;
         let filesystem = Filesystem::new(1 << 30).unwrap();
         let root = filesystem.root();
         let options = OpenOptions {
@@ -190,12 +192,20 @@ fn appended_records_are_whole() {
             writes: Writes::AtEnd,
             ..OpenOptions::default()
         };
+        let together = &Barrier::new(THREADS as usize);
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 let file = filesystem.open(&root, b"log", &options, NOW).unwrap();
                 scope.spawn(move || {
-                    for _ in 0..COUNT {
-                        assert_eq!(file.write(&[thread as u8 + 1; RECORD], NOW), Ok(RECORD));
+                    let record = [thread as u8 + 1; RECORD];
+                    together.wait();
+                    for number in 0..COUNT {
+                        // Both ways to append.
+                        if number % 2 == 0 {
+                            assert_eq!(file.write(&record, NOW), Ok(RECORD));
+                        } else {
+                            assert_eq!(file.node().append(&record, NOW).map(|written| written.1), Ok(RECORD));
+                        }
                     }
                 });
             }
@@ -213,11 +223,13 @@ fn appended_records_are_whole() {
 
 #[test]
 fn shared_position_gives_each_byte_to_one_reader() {
-    within_a_minute(|| {
+    within_minutes(|| {
+        const LENGTH: usize = 500_000;
         let filesystem = Filesystem::new(1 << 30).unwrap();
         let root = filesystem.root();
+        let together = Barrier::new(THREADS as usize);
         let node = filesystem.make_file(&root, b"f", b"", 0o644, NOW).unwrap();
-        node.write_at(0, &[1; 100_000], NOW).unwrap();
+        node.write_at(0, &[1; LENGTH], NOW).unwrap();
         let file = filesystem.open(&root, b"f", &OpenOptions::default(), NOW).unwrap();
         let total: usize = thread::scope(|scope| {
             let readers: Vec<_> = (0..THREADS)
@@ -225,6 +237,7 @@ fn shared_position_gives_each_byte_to_one_reader() {
                     scope.spawn(|| {
                         let mut total = 0;
                         let mut buffer = [0; 7];
+                        together.wait();
                         loop {
                             match file.read(&mut buffer).unwrap() {
                                 0 => return total,
@@ -236,13 +249,13 @@ fn shared_position_gives_each_byte_to_one_reader() {
                 .collect();
             readers.into_iter().map(|reader| reader.join().unwrap()).sum()
         });
-        assert_eq!(total, 100_000);
+        assert_eq!(total, LENGTH);
     });
 }
 
 #[test]
 fn replaced_file_is_always_there_and_whole() {
-    within_a_minute(|| {
+    within_minutes(|| {
         let filesystem = Filesystem::new(1 << 30).unwrap();
         let root = filesystem.root();
         let publish = |number: u8| {
@@ -269,5 +282,67 @@ fn replaced_file_is_always_there_and_whole() {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(filesystem.usage().inodes, 2);
+    });
+}
+
+/// Two threads try to move each of two directories into the other. If both succeeded, both would be gone from the tree.
+#[test]
+fn directories_do_not_swallow_each_other() {
+    within_minutes(|| {
+        let filesystem = Filesystem::new(1 << 30).unwrap();
+        let root = filesystem.root();
+        // In directories of their own: otherwise the lock of the one they share would be enough.
+        for path in [&b"p"[..], b"p/a", b"q", b"q/b"] {
+            filesystem.make_directory(&root, path, 0o755, NOW).unwrap();
+        }
+        let together = Barrier::new(2);
+        thread::scope(|scope| {
+            for (outside, inside) in [(&b"p/a"[..], &b"q/b/a"[..]), (b"q/b", b"p/a/b")] {
+                let (filesystem, root, together) = (&filesystem, &root, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    let mut moves = 0;
+                    for _ in 0..100_000 {
+                        let there = filesystem.rename(root, outside, root, inside, Replacement::Replace, NOW);
+                        if there.is_ok() {
+                            moves += 1;
+                            filesystem.rename(root, inside, root, outside, Replacement::Replace, NOW).unwrap();
+                        }
+                    }
+                    assert!(moves > 0);
+                });
+            }
+        });
+        let mut names = Vec::new();
+        check(&filesystem, &root, root.metadata().inode, &mut names);
+        assert_eq!(names.len(), 4);
+    });
+}
+
+/// A rename out of a directory locks it and its parent; so does its removal. Neither waits for the other for ever.
+#[test]
+fn renames_and_removals_agree_on_an_order() {
+    within_minutes(|| {
+        let filesystem = Filesystem::new(1 << 30).unwrap();
+        let root = filesystem.root();
+        filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
+        filesystem.make_file(&root, b"d/f", b"", 0o644, NOW).unwrap();
+        filesystem.make_file(&root, b"d/stays", b"", 0o644, NOW).unwrap();
+        let together = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                together.wait();
+                for _ in 0..100_000 {
+                    filesystem.rename(&root, b"d/f", &root, b"f", Replacement::Replace, NOW).unwrap();
+                    filesystem.rename(&root, b"f", &root, b"d/f", Replacement::Replace, NOW).unwrap();
+                }
+            });
+            scope.spawn(|| {
+                together.wait();
+                for _ in 0..200_000 {
+                    assert_eq!(filesystem.remove_directory(&root, b"d", NOW), Err(Error::DirectoryNotEmpty));
+                }
+            });
+        });
     });
 }
