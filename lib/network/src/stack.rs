@@ -123,7 +123,9 @@ impl<L: Link> Stack<L> {
             frame.consume(|frame| host.ethernet_input(frame, answer, now));
         }
         host.expire(now);
-        host.send_all(&mut self.link, now);
+        if host.has_work() {
+            host.send_all(&mut self.link, now);
+        }
         self.link.flush();
         if more { Some(now_ns) } else { host.deadline(now) }
     }
