@@ -70,6 +70,13 @@ pub const fn entry_offset(index: u64) -> usize {
 impl CompletionRing {
     /// Takes the oldest completion. Only one taker at a time may call this; the caller ensures that.
     pub fn take(&self) -> Option<Completion> {
+        let completion = self.peek()?;
+        self.advance();
+        Some(completion)
+    }
+
+    /// The oldest completion, which stays. For the taker only.
+    pub fn peek(&self) -> Option<Completion> {
         // Relaxed: only the taker writes `head`.
         let head = self.head.load(Ordering::Relaxed);
         // Acquire: pairs with the kernel's release of `tail`, so that the entry's words are there.
@@ -77,14 +84,18 @@ impl CompletionRing {
             return None;
         }
         let entry = &self.entries[head as usize % CAPACITY];
-        let completion = Completion {
+        Some(Completion {
             token: entry.token.load(Ordering::Relaxed),
             cid: entry.cid.load(Ordering::Relaxed),
             result: entry.result.load(Ordering::Relaxed),
-        };
+        })
+    }
+
+    /// Takes away the completion that [`peek`](Self::peek) has shown. For the taker only.
+    pub fn advance(&self) {
+        let head = self.head.load(Ordering::Relaxed);
         // Release: the kernel may overwrite the entry only after it was read.
         self.head.store(head.wrapping_add(1), Ordering::Release);
-        Some(completion)
     }
 
     /// Whether something is there to take; a cheap look without any guarantee for the next moment.

@@ -157,8 +157,17 @@ fn decode(
             process.end(Ending::Exited(a0 as u8));
             Decoded::Other(Outcome::Leave)
         }
-        InterruptHandler => return Err(Errno::EOPNOTSUPP),
-        InterruptReturn => return Err(Errno::EINVAL),
+        InterruptHandler => {
+            if a0 >= USER_END || !a0.is_multiple_of(2) {
+                return Err(Errno::EINVAL);
+            }
+            worker.set_interrupt_handler(a0);
+            0.into()
+        }
+        InterruptReturn => {
+            worker.return_from_interrupt(context)?;
+            Decoded::Other(Outcome::Unchanged)
+        }
 
         // Processes.
         Spawn => {
@@ -343,7 +352,6 @@ fn decode(
             let mut line = [0; 256];
             process.copy_in(a0, &mut line[..buffer.len()])?;
             platform::println!("[{}] {}", process.id, line[..buffer.len()].escape_ascii());
-            let _ = context;
             buffer.len().into()
         }
     })

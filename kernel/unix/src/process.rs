@@ -353,10 +353,16 @@ impl Process {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// Wakes one sleeping worker, if there is one, at least at this priority.
+    /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important, by
+    /// a user interrupt. If all run something at least as important they look in time, before their next coroutine.
     fn wake_a_worker(&self, priority: Priority) {
-        for worker in self.workers.lock().iter() {
-            if worker.wake_if_parked(priority.limited_to(self.ceiling)) {
+        let workers = self.workers.lock();
+        if workers.iter().any(|worker| worker.wake_if_parked(priority.limited_to(self.ceiling))) {
+            return;
+        }
+        for worker in workers.iter() {
+            let runs = Priority::most_important_in(self.shared.running(worker.index));
+            if runs.is_some_and(|runs| priority.is_more_important_than(runs)) && worker.send_interrupt() {
                 return;
             }
         }

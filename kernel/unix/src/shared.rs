@@ -49,6 +49,12 @@ impl Shared {
             .fold(0, |all, at| all | word(at) | word(at + 8))
     }
 
+    /// What the process says one of its workers runs: the bit of the coroutine's priority, or 0. A claim.
+    pub fn running(&self, worker: usize) -> u64 {
+        let offset = worker % MAXIMUM_WORKERS * size_of::<ReadyWord>() + 8;
+        self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
     /// A word of the completion ring.
     pub fn ring_word(&self, offset: usize) -> &AtomicU64 {
         let frame = &self.ring[offset / PAGE_SIZE];

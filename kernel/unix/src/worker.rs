@@ -49,7 +49,27 @@ pub struct Worker {
     hart: AtomicUsize,
     stopped: AtomicBool,
     parking: Mutex<Parking>,
+    interrupts: Interrupts,
 }
+
+/// User interrupts of a worker, in the back end that every machine has: the kernel redirects the return to user mode.
+///
+/// The handler is entered as if it had been called from the interrupted instruction, on the same stack, with a
+/// [`Frame`] below the stack pointer; it preserves all registers but `a7` and `sp` and ends with the `interrupt_return` call.
+/// It is not entered while it runs, nor while the program counter lies in the scheduler's image, whose locks the handler
+/// may need.
+#[derive(Default)]
+struct Interrupts {
+    /// Where the handler is; 0 for none.
+    handler: AtomicUsize,
+    /// One is to be delivered.
+    pending: AtomicBool,
+    /// The handler runs.
+    active: AtomicBool,
+}
+
+/// What an interrupted program finds at its stack pointer: program counter, `a7`, stack pointer, and a word of padding.
+type Frame = [u64; 4];
 
 #[derive(Default)]
 struct Parking {
@@ -69,6 +89,7 @@ impl Worker {
                 hart: AtomicUsize::new(NOWHERE),
                 stopped: AtomicBool::new(false),
                 parking: Mutex::new(Parking::default()),
+                interrupts: Interrupts::default(),
             }))
         })?;
         let coroutine = run(worker.clone(), context);
@@ -116,6 +137,75 @@ impl Worker {
         if let Some(waker) = sleeper {
             waker.wake();
         }
+    }
+
+    /// Sets the handler of user interrupts; 0 takes it away.
+    pub fn set_interrupt_handler(&self, entry: usize) {
+        self.interrupts.handler.store(entry, Ordering::Relaxed);
+    }
+
+    /// Forgets handler and interrupts, for another program.
+    fn reset_interrupts(&self) {
+        self.set_interrupt_handler(0);
+        self.interrupts.pending.store(false, Ordering::Relaxed);
+        self.interrupts.active.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends the worker a user interrupt if it has a handler; `false` if it has none.
+    pub fn send_interrupt(&self) -> bool {
+        if self.interrupts.handler.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.interrupts.pending.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let hart = self.hart.load(Ordering::Relaxed);
+        if hart != NOWHERE && hart != Machine::hart() {
+            counters::count(Counter::HartInterrupts);
+            Machine::send_ipi(hart);
+        }
+        true
+    }
+
+    /// Makes the program go on in its handler if an interrupt is pending and may be delivered now.
+    fn deliver_interrupt(&self, context: &mut UserContext) {
+        let interrupts = &self.interrupts;
+        let handler = interrupts.handler.load(Ordering::Relaxed);
+        if handler == 0 || interrupts.active.load(Ordering::Relaxed) || shared::is_in_image(context.pc as usize) {
+            return;
+        }
+        interrupts.pending.store(false, Ordering::Relaxed);
+        let stack = context.stack();
+        let frame: Frame = [context.pc, context.register(17), stack, 0];
+        let place = stack.wrapping_sub(size_of::<Frame>() as u64) & !15;
+        let mut bytes = [0; size_of::<Frame>()];
+        for (slot, word) in bytes.chunks_exact_mut(8).zip(frame) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        if self.process.copy_out(place as usize, &bytes).is_err() {
+            println!("[{}] killed: no stack for a user interrupt at sp {stack:#x}", self.process.id);
+            self.process.end(Ending::Killed(abi_unix::types::signal::SEGV as u8));
+            return;
+        }
+        interrupts.active.store(true, Ordering::Relaxed);
+        context.set_register(2, place);
+        context.pc = handler as u64;
+        counters::count(Counter::UserInterrupts);
+    }
+
+    /// The `interrupt_return` call: the program goes on where it was interrupted.
+    pub fn return_from_interrupt(&self, context: &mut UserContext) -> Result<(), Errno> {
+        if !self.interrupts.active.load(Ordering::Relaxed) {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = [0; size_of::<Frame>()];
+        self.process.copy_in(context.stack() as usize, &mut bytes)?;
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at * 8 + i]));
+        // Whatever stands there is the program's own affair: a wrong address faults in user mode.
+        context.pc = word(0) & !1;
+        context.set_register(17, word(1));
+        context.set_register(2, word(2));
+        self.interrupts.active.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Wakes the worker if it sleeps, giving its coroutine this priority; `false` if it does not sleep.
@@ -204,6 +294,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
                     executor::yield_now().await;
                 }
                 worker.process.forget_others(&worker);
+                worker.reset_interrupts();
                 match plan.carry_out(&worker.process) {
                     Ok(fresh) => *context = fresh,
                     Err(error) => {
@@ -231,6 +322,9 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let own_priority = executor::current_priority();
     let mut graces = 0;
     let pause = loop {
+        if worker.interrupts.pending.load(Ordering::Relaxed) {
+            worker.deliver_interrupt(context);
+        }
         if worker.is_to_stop() {
             break Pause::Leave;
         }

@@ -309,6 +309,58 @@ fn drain_ring(ring: &CompletionRing) {
     }
 }
 
+/// The handler of user interrupts: wakes those whose completions have come while a coroutine runs, so that the process
+/// publishes what is ready now, and not when that coroutine next pauses.
+///
+/// It runs between any two instructions of a coroutine, so it takes only what can be handed over without a lock and
+/// without the heap, and leaves the rest, in order, to the executor's next look.
+pub(crate) extern "C" fn on_interrupt() {
+    let Some(ring) = ring() else { return };
+    while !ring.is_empty() {
+        if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // The interrupted code, or another worker, is at it, and looks again when it is done.
+            return;
+        }
+        let mut rest = Rest::Nothing;
+        while let Some(completion) = ring.peek() {
+            if !complete_simply(completion.token, completion.cid, completion.result as usize) {
+                rest = Rest::ForTheExecutor;
+                break;
+            }
+            ring.advance();
+        }
+        DRAINING.store(false, Ordering::Release);
+        if matches!(rest, Rest::ForTheExecutor) {
+            return;
+        }
+    }
+}
+
+/// What the handler of interrupts leaves behind.
+enum Rest {
+    Nothing,
+    ForTheExecutor,
+}
+
+/// The part of [`complete`] that is allowed in an interrupt; `false` if this completion needs more.
+fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
+    if token == 0 {
+        executor::wake_raw(cid);
+        return true;
+    }
+    if crate::time::is_alarm(token) {
+        return false;
+    }
+    let Some(record) = POOL.find(token) else { return true };
+    record.result.store(result, Ordering::Relaxed);
+    // Release: the result before the state. An abandoned record stays as it is.
+    let done = record.state.compare_exchange(WAITING, DONE, Ordering::Release, Ordering::Relaxed);
+    if done.is_ok() {
+        record.waker.wake();
+    }
+    done.is_ok()
+}
+
 /// Hands a result to the one who waits for it. A token that is unknown, old or done already is ignored: only this
 /// process can have written it to the ring.
 fn complete(token: u64, cid: u64, result: usize) {

@@ -67,6 +67,9 @@ pub(crate) fn work(number: usize) -> ! {
     let mut worker: Worker = EXECUTOR
         .worker(number, Signals { attention: None, completions })
         .expect("each worker is made once, and there are no more than the kernel allows");
+    // SAFETY: the handler uses atomics, and the scheduler's wake, which is never interrupted by it.
+    let handled = unsafe { unix::interrupt::set_handler(call::on_interrupt) };
+    debug_assert!(handled.is_ok() || cfg!(not(target_os = "none")));
     loop {
         if worker.run() != Outcome::Idle || time::expire() {
             continue;

@@ -15,6 +15,7 @@
 
 pub mod descriptor;
 pub mod file;
+pub mod interrupt;
 pub mod memory;
 pub mod network;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
