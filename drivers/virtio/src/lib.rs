@@ -11,7 +11,7 @@
 //!
 //! **Why a queue of our own.** The one widely used crate of drivers has its queues built around static functions for memory and
 //! pointers whose validity the caller swears to; and its queue compares event indices without regard to their wrapping
-//! around (a notification is lost after 65,536 buffers), does not order the publication of a buffer before the look at whether the
+//! around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer before the look at whether the
 //! device sleeps, and takes indices from the device on trust. The queue here knows one layout, one descriptor for each
 //! request, and is shorter than the adaptation would be.
 //!
