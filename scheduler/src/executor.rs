@@ -69,6 +69,13 @@ impl Header {
         }
     }
 
+    /// Writes the fields that a scheduler could still read by mistake.
+    #[cfg(all(test, loom))]
+    pub(crate) unsafe fn poison(&self) {
+        // SAFETY: the caller's claim, which loom checks.
+        unsafe { self.link.poison() };
+    }
+
     /// The cid that `spawn` gave, 0 before.
     ///
     /// # Safety
@@ -450,26 +457,34 @@ impl Executor {
 
     #[inline(never)]
     fn wake_slowly(&self, slot: &Slot, cid: u64) -> isize {
+        isize::from(self.mark(slot, cid, WOKEN, HELD).is_err())
+    }
+
+    /// Sets `mark` in a coroutine that is not blocked, or makes a blocked one ready with the flags `ready`.
+    #[inline(always)]
+    fn mark(&self, slot: &Slot, cid: u64, mark: u64, ready: u64) -> Result<(), Stale> {
+        let mut word = slot.word.load(Ordering::Relaxed);
         loop {
-            let word = slot.word.load(Ordering::Relaxed);
             if !state::same_generation(word, cid) || word & FREE != 0 {
-                return 1;
+                return Err(Stale);
             }
             if word & NOT_BLOCKED == 0 {
                 let shard = self.shard(state::shard(word));
                 shard.lock(&self.hooks);
-                if slot.word.load(Ordering::Relaxed) == word {
+                let now = slot.word.load(Ordering::Relaxed);
+                if now == word {
                     // SAFETY: we have the lock of its shard, and it is blocked.
-                    return unsafe { self.make_ready(shard, slot, HELD) };
+                    unsafe { self.make_ready(shard, slot, ready) };
+                    return Ok(());
                 }
                 shard.unlock();
-            } else if slot
-                .word
-                // Also when WOKEN is set already: this is what hands our writes to the poll.
-                .compare_exchange_weak(word, word | WOKEN, Ordering::Release, Ordering::Relaxed)
-                .is_ok()
-            {
-                return 0;
+                word = now;
+            } else {
+                // Also when the mark is there already: this is what hands our writes to the poll.
+                match slot.word.compare_exchange_weak(word, word | mark, Ordering::Release, Ordering::Relaxed) {
+                    Ok(_) => return Ok(()),
+                    Err(now) => word = now,
+                }
             }
         }
     }
@@ -498,28 +513,7 @@ impl Executor {
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn cancel(&self, cid: u64) -> Result<(), Stale> {
         let slot = self.slot(cid)?;
-        loop {
-            let word = slot.word.load(Ordering::Relaxed);
-            if !state::same_generation(word, cid) || word & FREE != 0 {
-                return Err(Stale);
-            }
-            if word & NOT_BLOCKED == 0 {
-                let shard = self.shard(state::shard(word));
-                shard.lock(&self.hooks);
-                if slot.word.load(Ordering::Relaxed) == word {
-                    // SAFETY: we have the lock of its shard, and it is blocked.
-                    unsafe { self.make_ready(shard, slot, HELD | CANCELLED) };
-                    return Ok(());
-                }
-                shard.unlock();
-            } else if slot
-                .word
-                .compare_exchange_weak(word, word | CANCELLED, Ordering::Release, Ordering::Relaxed)
-                .is_ok()
-            {
-                return Ok(());
-            }
-        }
+        self.mark(slot, cid, CANCELLED, HELD | CANCELLED)
     }
 
     /// Changes a coroutine's priority: a ready one moves to the end of its new list at once, a blocked or running one is
@@ -586,8 +580,8 @@ impl Executor {
     /// [`Stale`]: it has exited, or never was.
     pub fn state(&self, cid: u64) -> Result<State, Stale> {
         let slot = self.slot(cid)?;
+        let mut word = slot.word.load(Ordering::Relaxed);
         loop {
-            let word = slot.word.load(Ordering::Relaxed);
             if !state::same_generation(word, cid) || word & FREE != 0 {
                 return Err(Stale);
             }
@@ -609,6 +603,7 @@ impl Executor {
             if state::same_generation(now, cid) && now & AWAKE != 0 && state::shard(now) == state::shard(word) {
                 return Ok(State::Running);
             }
+            word = now;
         }
     }
 

@@ -3,6 +3,8 @@
 
 pub mod entry;
 mod executor;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod run;
 mod shard;
 mod state;

@@ -28,6 +28,15 @@ impl Link {
     pub(crate) fn unlinked() -> Link {
         Link { next: Plain::new(core::ptr::null()), previous: Plain::new(core::ptr::null()) }
     }
+
+    #[cfg(all(test, loom))]
+    pub(crate) unsafe fn poison(&self) {
+        // SAFETY: the caller's claim, which loom checks.
+        unsafe {
+            self.next.set(core::ptr::null());
+            self.previous.set(core::ptr::null());
+        }
+    }
 }
 
 /// What belongs to one worker.
@@ -104,7 +113,13 @@ impl Shard {
 
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> bool {
-        self.lock.swap(1, Ordering::Acquire) == 0
+        // A swap is one instruction where a compare-and-exchange is a loop; that it also writes when it fails changes nothing,
+        // because it writes what it has read.
+        #[cfg(not(loom))]
+        return self.lock.swap(1, Ordering::Acquire) == 0;
+        // The model does not know the last point: it lets the failed write come after the unlock that it preceded.
+        #[cfg(loom)]
+        return self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
     }
 
     #[inline(always)]
@@ -119,7 +134,9 @@ impl Shard {
     fn lock_slowly(&self, hooks: &Hooks) {
         let mut spins = 0;
         loop {
-            while self.lock.load(Ordering::Relaxed) != 0 {
+            // Look before trying, so that waiting does not take the line from the holder. (In the model a look may be out of
+            // date for ever; a try may not.)
+            while cfg!(not(loom)) && self.lock.load(Ordering::Relaxed) != 0 {
                 spin();
                 spins += 1;
                 if spins & 0xff == 0
@@ -132,6 +149,7 @@ impl Shard {
             if self.try_lock() {
                 break;
             }
+            spin();
         }
         add(&self.spins, spins);
     }
@@ -323,8 +341,9 @@ impl Shard {
             let slot = (*header).slot.get();
             let cid = (*header).cid.get();
             let generation = ((cid >> 32) as u32).wrapping_add(1);
-            // Release: pairs with stale wakes; the spawner that takes the slot is ordered by the lock.
-            (*slot).word.store(state::free(cid as u32, generation), Ordering::Release);
+            // The spawner that takes the slot is ordered by the lock; a stale wake has nothing to see. Release, so that
+            // whoever finds the cid stale also finds what the coroutine did.
+            (*slot).word.swap(state::free(cid as u32, generation), Ordering::Release);
             // A slot whose generations are used up is never used again, so that no cid ever means two coroutines.
             if generation != 0 {
                 (*slot).header.set(self.free.get().cast::<c_void>());

@@ -53,7 +53,7 @@
 //! | running → blocked, or → ready if WOKEN or CANCELLED | its worker | one fetch-sub of HELD; what remains decides | release: the next worker sees what this poll wrote. acquire: if WOKEN was set, sees what its waker wrote |
 //! | running → suspended | its worker | fetch-add of SUSPENDED − HELD | release: whoever resumes it sees its stack |
 //! | suspended → ready | resumer, holding its shard's lock | fetch-add of HELD | acquire and release, as for a wake |
-//! | running → exited | its worker, holding its shard's lock | store of the next generation | release: a spawner that takes the slot sees its contents; every older compare-exchange fails |
+//! | running → exited | its worker, holding its shard's lock | swap with the next generation | release: whoever finds the cid stale sees what the coroutine did; every older compare-exchange fails |
 //! | priority changes | anybody | compare-exchange of the field | relaxed but for the failure case: whoever links next reads the word after, and if it is linked already, the setter goes on to move it under the lock |
 //! | cancelled | anybody | compare-exchange `+CANCELLED`, for a blocked one as wake | as wake |
 //! | shard changes | a thief, holding the lock of the shard it takes from | fetch-add | relaxed: the lock |
