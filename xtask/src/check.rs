@@ -100,7 +100,8 @@ fn clippy(context: &Context) -> Result<()> {
     exclude_target_only(context, &mut host);
     host.args(["--", "-D", "warnings"]);
     show(host, "clippy, on the host")?;
-    let mut target = for_target(context, "clippy", Package::is_for_target)?;
+    // What programs and kernels depend on is looked at with them.
+    let mut target = for_target(context, "clippy", Package::is_linked)?;
     target.args(["--", "-D", "warnings"]);
     show(target, "clippy, for the target")
 }

@@ -208,7 +208,10 @@ impl Toolchain {
         let forced = forced_way()?;
         let mut seen = look();
         let mut decision = decide(&seen, forced);
-        if decision == Decision::AddTarget && !add_target(progress) {
+        if decision == Decision::AddTarget {
+            add_target(progress);
+            // Not what rustup says counts, but what is there.
+            seen = look();
             if let Some(rust) = &mut seen.rust {
                 rust.rustup = false;
             }
@@ -225,7 +228,6 @@ impl Toolchain {
         };
         let way = match decision {
             Decision::Use(way) => way,
-            Decision::AddTarget => Way::Rustup,
             _ => Way::Debian,
         };
         wanted.extend(missing(&seen, &[Item::Qemu, Item::OpenSbi]));
@@ -444,25 +446,18 @@ fn has_firmware(qemu: &Path) -> bool {
     directories.lines().any(|directory| Path::new(directory).join("opensbi-riscv64-generic-fw_dynamic.bin").exists())
 }
 
-fn add_target(progress: &Progress) -> bool {
+fn add_target(progress: &Progress) {
     let activity = progress.start(format!("Adding the Rust target {TARGET}"));
     let mut command = children::command("rustup");
     command.args(["target", "add", TARGET]);
     match children::output(&mut command, Ending::Kill, TARGET_ADD_LIMIT) {
-        Ok(output) if output.status.success() => {
-            activity.finish("done");
-            true
-        }
+        Ok(output) if output.status.success() => activity.finish("done"),
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr);
             let why = text.lines().find(|line| line.contains("error")).unwrap_or("rustup failed");
             activity.finish(&format!("not possible ({})", why.trim()));
-            false
         }
-        Err(error) => {
-            activity.finish(&format!("not possible ({error})"));
-            false
-        }
+        Err(error) => activity.finish(&format!("not possible ({error})")),
     }
 }
 

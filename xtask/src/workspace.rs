@@ -99,9 +99,11 @@ impl Package {
         self.is_program() || self.cops().is_some_and(|cops| cops.target_only)
     }
 
-    /// Whether it is meant for the target, alone or as well.
-    pub fn is_for_target(&self) -> bool {
-        self.cops().is_some_and(|cops| cops.side != "host")
+    /// Whether something that runs on the target is linked from it: a program, a kernel, or what says that it is for the
+    /// target only.
+    pub fn is_linked(&self) -> bool {
+        let is_kernel = self.cops().is_some_and(|cops| cops.rank == "kernel" && cops.side == "kernel");
+        self.is_target_only() || (is_kernel && self.programs().count() > 0)
     }
 }
 
@@ -183,8 +185,11 @@ mod tests {
         let xtask = workspace.package("xtask").unwrap();
         assert_eq!(xtask.cops(), Some(&Cops { rank: "tool".into(), side: "host".into(), target_only: false }));
         assert_eq!(xtask.programs().count(), 1);
-        assert!(!xtask.is_for_target() && !xtask.is_target_only() && !xtask.is_program());
-        assert!(workspace.package("matrix").unwrap().is_for_target());
+        assert!(!xtask.is_linked() && !xtask.is_target_only() && !xtask.is_program());
+        assert!(
+            workspace.package("hello").unwrap().is_linked() && workspace.package("kernel-unix").unwrap().is_linked()
+        );
+        assert!(!workspace.package("matrix").unwrap().is_linked());
         assert!(xtask.dependencies.iter().any(|dependency| dependency.name == "load" && dependency.path.is_some()));
     }
 
