@@ -245,9 +245,13 @@ system_calls! {
     Cancel = 0x1004 cancel(token: Number) Never;
     /// Copies the kernel's counters, an array of `u64` in the order of [`crate::Counter`]; returns how many there are.
     Counters = 0x1005 counters(buffer: Output, size: Length) Never;
-    /// Sets the handler of user interrupts of the calling worker; 0 takes it away. Not available yet: `EOPNOTSUPP`.
+    /// Sets the handler of user interrupts of the calling worker; 0 takes it away. The handler is entered on the stack of
+    /// what it interrupts, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It preserves
+    /// all registers but `a7` and `sp`, and ends with `interrupt_return`. It interrupts neither itself nor the scheduler's
+    /// image.
     InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never;
-    /// Returns from a user interrupt's handler to what it interrupted; `EINVAL` outside of one.
+    /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it interrupted;
+    /// `EINVAL` outside of one.
     InterruptReturn = 0x1007 interrupt_return() Never;
     /// Writes a line to the kernel's log.
     Log = 0x1008 log(buffer: Input, size: Length) Never;
