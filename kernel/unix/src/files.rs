@@ -106,6 +106,14 @@ pub fn executable(directory: &Node, path: &[u8]) -> Result<Content, Errno> {
     Ok(Content(node))
 }
 
+/// `EROFS` for what the initramfs contains: programs are run from there without a copy, and nobody changes them.
+fn refuse_archived(base: &Node, path: &[u8], last: LastLink) -> Result<(), Errno> {
+    match root().look_up(base, path, last) {
+        Ok(node) if node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
+        _ => Ok(()),
+    }
+}
+
 /// `openat`.
 pub fn open(process: &Process, directory: i32, path: usize, flags: u32, mode: u32) -> Result<usize, Errno> {
     let path = read_path(process, path)?;
@@ -128,6 +136,9 @@ pub fn open(process: &Process, directory: i32, path: usize, flags: u32, mode: u3
         last_link: if flags & flag::NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow },
         permissions: (mode & 0o7777) as u16,
     };
+    if options.access != Access::Read || options.contents == Contents::Discard {
+        refuse_archived(&base, &path, options.last_link)?;
+    }
     let opened = root().open(&base, &path, &options, now()).map_err(errno_of)?;
     let file = Arc::new(OpenFile::stored(opened, flags & flag::NONBLOCK != 0)?);
     process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)

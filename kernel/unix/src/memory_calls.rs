@@ -72,7 +72,7 @@ pub fn map(
         file.require_mappable()?;
     }
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
-    if fixed && (!address.is_multiple_of(PAGE) || address == 0 || UserBuffer::new(address, length).is_err()) {
+    if fixed && (!address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END)) {
         return Err(Errno::EINVAL);
     }
     let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
@@ -111,7 +111,7 @@ fn protect_pages(process: &Process, start: usize, length: usize, protection: Pro
 
 /// `munmap`.
 pub fn unmap(process: &Process, address: usize, length: usize) -> Result<usize, Errno> {
-    if !address.is_multiple_of(PAGE) || length == 0 || UserBuffer::new(address, length).is_err() {
+    if !address.is_multiple_of(PAGE) || length == 0 || length > USER_END - address.min(USER_END) {
         return Err(Errno::EINVAL);
     }
     unmap_pages(process, address, round_up(length)?)?;
@@ -127,7 +127,7 @@ pub fn protect(process: &Process, address: usize, length: usize, bits: u32) -> R
     if length == 0 {
         return Ok(0);
     }
-    if UserBuffer::new(address, length).is_err() {
+    if length > USER_END - address.min(USER_END) {
         return Err(Errno::ENOMEM);
     }
     protect_pages(process, address, round_up(length)?, protection)?;

@@ -227,6 +227,8 @@ impl Worker {
             if self.is_to_stop() {
                 return Poll::Ready(Err(Errno::EINTR));
             }
+            // The program has made room in the ring; what waited for that is news too.
+            self.process.post_waiting_completions();
             let mut parking = self.parking.lock();
             if core::mem::take(&mut parking.permit) || self.process.posted() != seen {
                 parking.sleeper = None;
