@@ -19,21 +19,36 @@
 //! # A record's states
 //!
 //! ```text
-//!              kernel posts                 future polled
-//!   waiting ----------------> done ------------------------> free (next generation)
-//!      |                                                       ^
-//!      | future dropped               kernel posts             |
-//!      +-------------> abandoned ------------------------------+
+//!              future polled            kernel posts               future polled
+//!   waiting ------------------> own ------------------> done ------------------------> free (next generation)
+//!     |  |                    foreign                    ^                               ^
+//!     |  |                       |                       |                               |
+//!     |  +-----------------------|-----------------------+                               |
+//!     |          kernel posts    |                                                       |
+//!     +--------------------------+---> abandoned ----------------------------------------+
+//!                 future dropped                      kernel posts
 //! ```
+//!
+//! *Own* and *foreign* say whose waker the future was polled with. Nearly always it is the executor's, which is a cid;
+//! then the cid is all there is to keep, and waking it is allowed anywhere, even in the handler of an interrupt. The waker
+//! of a combinator may do anything, allocate and free among it, so it is kept in an `AtomicWaker` and woken by the
+//! executor only.
+//!
+//! Every change of the state is one read-modify-write, so there is one order of them. The tempting wrong way is to store
+//! the cid and then only *load* the state: the completion could come between the two without either side seeing the other.
 //!
 //! | field | who may touch it |
 //! |---|---|
-//! | `state` | all, by single read-modify-writes: drainer (to done), future (to abandoned), whoever frees (to waiting) |
-//! | `result` | the drainer before `done` (release), the future after it (acquire) |
+//! | `state` | all: the future (to own, foreign, abandoned), who drains (to done), who frees (to waiting) |
+//! | `result` | who drains, before `done` (release); the future after it (acquire) |
+//! | `cid` | the future before `own` (release); who drains after it (acquire) |
 //! | `waker` | future and drainer; an `AtomicWaker` sorts them out |
-//! | `payload` | the future before `abandoned` (release), the drainer after it (acquire) |
-//! | `token` | whoever frees the record, before it is offered again |
+//! | `abandoned` | the future before `abandoned` (release); who drains after it (acquire) |
+//! | `token` | who frees the record, before it is offered again |
 //! | `next` | the owner of the free list that the record is in |
+//!
+//! Whoever makes a record done may find it freed and in use again when it comes to waking. Then it wakes the new user,
+//! who looks and waits on; the old one has its result.
 
 use core::cell::{Cell, UnsafeCell};
 use core::future::Future;
@@ -62,8 +77,10 @@ const CHUNKS: usize = 8192;
 const LOCAL_RECORDS: u32 = 128;
 
 const WAITING: u32 = 0;
-const DONE: u32 = 1;
-const ABANDONED: u32 = 2;
+const OWN: u32 = 1;
+const FOREIGN: u32 = 2;
+const DONE: u32 = 3;
+const ABANDONED: u32 = 4;
 
 /// Room for an abandoned buffer; a larger one is boxed.
 type Payload = MaybeUninit<[usize; 4]>;
@@ -80,6 +97,7 @@ struct Record {
     token: AtomicU64,
     result: AtomicUsize,
     state: AtomicU32,
+    cid: AtomicU64,
     waker: AtomicWaker,
     abandoned: UnsafeCell<MaybeUninit<Abandoned>>,
     next: Cell<*const Record>,
@@ -94,6 +112,7 @@ impl Record {
             token: AtomicU64::new(index as u64 | 1 << 32),
             result: AtomicUsize::new(0),
             state: AtomicU32::new(WAITING),
+            cid: AtomicU64::new(0),
             waker: AtomicWaker::new(),
             abandoned: UnsafeCell::new(MaybeUninit::uninit()),
             next: Cell::new(ptr::null()),
@@ -352,13 +371,26 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
         return false;
     }
     let Some(record) = POOL.find(token) else { return true };
-    record.result.store(result, Ordering::Relaxed);
-    // Release: the result before the state. An abandoned record stays as it is.
-    let done = record.state.compare_exchange(WAITING, DONE, Ordering::Release, Ordering::Relaxed);
-    if done.is_ok() {
-        record.waker.wake();
+    let mut state = record.state.load(Ordering::Relaxed);
+    loop {
+        match state {
+            WAITING | OWN => {}
+            DONE => return true,
+            // What a combinator's waker does, and what an abandoned buffer needs, is too much here.
+            _ => return false,
+        }
+        record.result.store(result, Ordering::Relaxed);
+        // As in `complete`.
+        match record.state.compare_exchange(state, DONE, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(OWN) => executor::wake_raw(record.cid.load(Ordering::Relaxed)),
+            Ok(_) => {}
+            Err(now) => {
+                state = now;
+                continue;
+            }
+        }
+        return true;
     }
-    done.is_ok()
 }
 
 /// Hands a result to the one who waits for it. A token that is unknown, old or done already is ignored: only this
@@ -374,11 +406,10 @@ fn complete(token: u64, cid: u64, result: usize) {
     }
     let Some(record) = POOL.find(token) else { return };
     record.result.store(result, Ordering::Relaxed);
-    // Release: the result before the state. Acquire: the payload of an abandoned call.
+    // Release: the result before the state. Acquire: the cid, or the payload of an abandoned call.
     match record.state.swap(DONE, Ordering::AcqRel) {
-        // The future may take the result and free the record before this wakes: then the record's next user is woken
-        // for nothing, and looks again.
-        WAITING => record.waker.wake(),
+        OWN => executor::wake_raw(record.cid.load(Ordering::Relaxed)),
+        FOREIGN => record.waker.wake(),
         ABANDONED => {
             // SAFETY: the dropped future wrote this before it set the state, and left it to us.
             unsafe {
@@ -475,9 +506,8 @@ impl<B, const N: usize> Operation<B, N> {
         {
             return Poll::Ready(abi_unix::errno::encode(Err(error)));
         }
-        // The waker's data word is the cid of the coroutine that is polled, unless a combinator has put its own waker in
-        // between; the completion finds its way by the token in any case.
-        let current = context.waker().data().addr() as u64;
+        // The completion finds its way by the token; the cid is for the kernel to know who waits.
+        let current = executor::cid_of(context.waker()).unwrap_or(0);
         let mut arguments = [0; 6];
         arguments[..N].copy_from_slice(&self.arguments);
         // SAFETY: the memory is the buffer's, which stays in this future or in the record until the completion.
@@ -505,14 +535,25 @@ impl<B, const N: usize> Operation<B, N> {
     fn wait(&mut self, record: &'static Record, context: &Context<'_>) -> Poll<usize> {
         // Acquire: pairs with the drainer's release, for the result.
         if record.state.load(Ordering::Acquire) != DONE {
-            record.waker.register(context.waker());
-            if record.state.load(Ordering::Acquire) != DONE {
+            let waker = context.waker();
+            let state = match executor::cid_of(waker) {
+                Some(cid) => {
+                    record.cid.store(cid, Ordering::Relaxed);
+                    OWN
+                }
+                None => {
+                    record.waker.register(waker);
+                    FOREIGN
+                }
+            };
+            // Release: the cid before the state. Acquire: the result, if the completion was quicker.
+            if record.state.swap(state, Ordering::AcqRel) != DONE {
                 return Poll::Pending;
             }
-            record.waker.take();
         }
         let result = record.result.load(Ordering::Relaxed);
         self.stage = Stage::Finished;
+        record.waker.take();
         release(record);
         Poll::Ready(result)
     }
@@ -577,10 +618,11 @@ fn abandon_as<B: Send + 'static>(record: &'static Record, payload: (B, fn(usize)
     let mut abandoned = Abandoned { payload: MaybeUninit::uninit(), release: drop_payload::<B> };
     // SAFETY: the caller checked that it fits, or boxed it so that it does.
     unsafe { (&raw mut abandoned.payload).cast::<(B, fn(usize))>().write(payload) };
-    // SAFETY: in the state `waiting` the cell is the future's; in `done` nobody else looks at it.
+    // SAFETY: until the state is `abandoned` nobody but the future touches the cell.
     unsafe { (*record.abandoned.get()).write(abandoned) };
-    // Release: the payload before the state. Acquire: the result, if the completion was quicker.
-    if record.state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    // Release: the payload before the state. Acquire: the result, if the completion was quicker. What the state was
+    // before does not matter otherwise: who would be woken is gone.
+    if record.state.swap(ABANDONED, Ordering::AcqRel) == DONE {
         // SAFETY: the call is done, so nobody but us has the record; the payload was written just now.
         unsafe {
             let abandoned = (*record.abandoned.get()).assume_init_mut();

@@ -6,6 +6,7 @@
 //! than that were posted it does not sleep; and a wake-up that comes before the sleep is kept for it.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{RawWakerVTable, Waker};
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ProcessPage};
 use coroutine::{Cid, Executor, JoinHandle, Outcome, Platform, Signals, Stale, Table, Worker};
@@ -206,6 +207,22 @@ pub fn set_priority(cid: Cid, priority: Priority) -> core::result::Result<(), St
 /// Wakes a coroutine that a completion names; what is stale is nobody's any more.
 pub(crate) fn wake_raw(cid: u64) {
     let _ = EXECUTOR.wake(Cid::from_raw(cid));
+}
+
+/// The vtable of the executor's own wakers; null before the first coroutine runs.
+static OWN_VTABLE: core::sync::atomic::AtomicPtr<RawWakerVTable> =
+    core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+
+/// Learns what the executor's wakers look like, from a coroutine that it polls directly.
+pub(crate) fn learn_own_waker(waker: &Waker) {
+    OWN_VTABLE.store(core::ptr::from_ref(waker.vtable()).cast_mut(), Ordering::Relaxed);
+}
+
+/// The cid that a waker of the executor stands for; `None` for a waker that a combinator has made.
+#[inline]
+pub(crate) fn cid_of(waker: &Waker) -> Option<u64> {
+    let own = core::ptr::eq(waker.vtable(), OWN_VTABLE.load(Ordering::Relaxed));
+    own.then(|| waker.data().addr() as u64)
 }
 
 /// The priority of the coroutine that runs; the default outside of one.

@@ -115,7 +115,8 @@ impl Command {
         let lists = unsafe { (StringList::new(&argument_pointers), StringList::new(&environment_pointers)) };
         let (Some(argument_list), Some(environment_list)) = lists else { unreachable!("both lists end with NULL") };
         let descriptors = [0, 1, 2].map(|number| self.sources[number].number(number as i32));
-        let process = unix::process::spawn(&path, argument_list, environment_list, descriptors, self.priority.number())?;
+        let process =
+            unix::process::spawn(&path, argument_list, environment_list, descriptors, self.priority.number())?;
         Ok(Child { process })
     }
 }

@@ -50,7 +50,14 @@ where
         unix::eprintln!("this program cannot run here: {reason}");
         return 127;
     }
-    let main = async move { unix::process::exit(main.await.report()) };
+    let main = async move {
+        core::future::poll_fn(|context| {
+            executor::learn_own_waker(context.waker());
+            core::task::Poll::Ready(())
+        })
+        .await;
+        unix::process::exit(main.await.report())
+    };
     executor::executor().spawn(main, priority).detach();
     if workers > 1
         && let Err(error) = executor::alloc_cpu(workers - 1)

@@ -130,9 +130,9 @@ unsafe extern "C" {
 /// that the interrupted code may be in the middle of changing, unless through atomics.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub unsafe fn set_handler(handler: extern "C" fn()) -> Result<()> {
-    HANDLER.store(handler as usize, Ordering::Release);
+    HANDLER.store(handler as *const () as usize, Ordering::Release);
     // SAFETY: the entry preserves the interrupted code's registers; the handler's behaviour is the caller's promise.
-    unsafe { call!(InterruptHandler, cops_interrupt_entry as usize) }.map(drop)
+    unsafe { call!(InterruptHandler, cops_interrupt_entry as *const () as usize) }.map(drop)
 }
 
 /// There are no user interrupts on this machine.

@@ -1,0 +1,78 @@
+//! Measurements on the target: `bench switch|syscall|matrix|memory|boot`.
+//!
+//! Run under QEMU's `-icount shift=0`, where an instruction takes a nanosecond of the machine's time, so that the clock
+//! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very many
+//! repetitions, and costs that are not meant (starting, waiting for the end) are taken out by measuring twice with
+//! different numbers of repetitions and dividing the difference.
+//!
+//! Results are lines that begin with `bench: ` and go on as JSON; everything else is for people.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod matrix_server;
+mod memory;
+mod switch;
+mod syscall;
+
+use alloc::string::String;
+use core::fmt::Write;
+
+use cops::time::Instant;
+use cops::{eprintln, println};
+
+/// What a measurement that cannot be made says.
+type Outcome = Result<(), String>;
+
+/// Says what failed.
+#[macro_export]
+macro_rules! attempt {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return Err(alloc::format!("{}:{}: {}: {error:?}", file!(), line!(), stringify!($result))),
+        }
+    };
+}
+
+/// Nanoseconds, which are instructions where this program is run for its figures.
+fn now() -> u64 {
+    Instant::now().as_ns()
+}
+
+/// Reports one figure.
+fn figure(id: &str, value: f64, unit: &str) {
+    println!("bench: {{\"id\": \"{id}\", \"value\": {value}, \"unit\": \"{unit}\"}}");
+}
+
+/// Reports values along an axis.
+fn series(id: &str, unit: &str, x_unit: &str, points: &[(f64, f64)]) {
+    let mut text = String::new();
+    for (index, (x, y)) in points.iter().enumerate() {
+        let separator = if index == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}[{x}, {y}]");
+    }
+    println!("bench: {{\"series\": \"{id}\", \"unit\": \"{unit}\", \"x_unit\": \"{x_unit}\", \"points\": [{text}]}}");
+}
+
+#[cops::main]
+async fn main() -> i32 {
+    let name = cops::arguments().nth(1).and_then(|name| name.to_str().ok()).unwrap_or("");
+    let outcome = match name {
+        "switch" => switch::measure().await,
+        "syscall" => syscall::measure().await,
+        "matrix" => matrix_server::measure().await,
+        "memory" => memory::measure().await,
+        "boot" => matrix_server::measure_boot().await,
+        _ => Err("usage: bench switch|syscall|matrix|memory|boot".into()),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(reason) => {
+            eprintln!("{reason}");
+            1
+        }
+    }
+}

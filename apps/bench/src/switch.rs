@@ -1,0 +1,129 @@
+//! Yield, wake and spawn, through the shared scheduler, with few and with very many coroutines.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::task::Poll;
+
+use cops::{Cid, yield_now};
+
+use crate::{Outcome, figure, now, series};
+
+/// How many coroutines there are at once.
+const COUNTS: [usize; 6] = [1, 10, 100, 1000, 10_000, 100_000];
+/// How many operations are measured in all, at least.
+const OPERATIONS: usize = 200_000;
+/// The count whose value is the figure.
+const FIGURE: usize = 1000;
+
+pub async fn measure() -> Outcome {
+    let mut yields = Vec::new();
+    let mut wakes = Vec::new();
+    let mut spawns = Vec::new();
+    for count in COUNTS {
+        let turns = (OPERATIONS / count).max(4);
+        // The first run touches the memory that the second one uses.
+        yielding(count, 1).await;
+        let few = yielding(count, 2).await;
+        let many = yielding(count, 2 + turns).await;
+        yields.push((count as f64, per(many - few, count * turns)));
+
+        // A ring needs two.
+        let ring = count.max(2);
+        waking(ring, 1).await;
+        let few = waking(ring, 1).await;
+        let many = waking(ring, 1 + turns).await;
+        wakes.push((ring as f64, per(many - few, ring * turns)));
+
+        // Twice as many in as many batches: what a batch costs beside them drops out.
+        let batches = (OPERATIONS / count).max(2);
+        spawning(2 * count, 1).await;
+        let few = spawning(count, batches).await;
+        let many = spawning(2 * count, batches).await;
+        spawns.push((count as f64, per(many - few, count * batches)));
+    }
+    for (id, points) in [("yield", yields), ("wake", wakes), ("spawn", spawns)] {
+        let value = points.iter().find(|(count, _)| *count as usize == FIGURE).map_or(0.0, |point| point.1);
+        figure(id, value, "instructions");
+        series(id, "instructions", "coroutines", &points);
+    }
+    Ok(())
+}
+
+fn per(total: u64, count: usize) -> f64 {
+    total as f64 / count as f64
+}
+
+/// The time in which `count` coroutines yield `turns` times each.
+async fn yielding(count: usize, turns: usize) -> u64 {
+    let handles: Vec<_> = (0..count)
+        .map(|_| {
+            cops::spawn(async move {
+                for _ in 0..turns {
+                    yield_now().await;
+                }
+            })
+        })
+        .collect();
+    let start = now();
+    for handle in handles {
+        let _ = handle.await;
+    }
+    now() - start
+}
+
+/// The time in which a wake-up goes round a ring of `count` coroutines `rounds` times.
+async fn waking(count: usize, rounds: usize) -> u64 {
+    let ring: Arc<Vec<AtomicU64>> = Arc::new((0..count).map(|_| AtomicU64::new(0)).collect());
+    let handles: Vec<_> = (0..count)
+        .map(|index| {
+            let ring = ring.clone();
+            let next = (index + 1) % count;
+            let handle = cops::spawn(async move {
+                // The first poll comes with the spawn, not with the wake-up.
+                let mut woken = 0;
+                poll_fn(|_| {
+                    if woken > 0 {
+                        let _ = cops::wake(Cid::from_raw(ring[next].load(Ordering::Relaxed)));
+                    }
+                    woken += 1;
+                    if woken > rounds + 1 { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            });
+            handle
+        })
+        .collect();
+    for (place, handle) in ring.iter().zip(&handles) {
+        place.store(handle.cid().raw(), Ordering::Relaxed);
+    }
+    yield_now().await;
+    let start = now();
+    let _ = cops::wake(handles[0].cid());
+    for handle in handles {
+        let _ = handle.await;
+    }
+    now() - start
+}
+
+/// The time in which `batches` times `count` coroutines are made, run and ended.
+async fn spawning(count: usize, batches: usize) -> u64 {
+    let finished = Arc::new(AtomicUsize::new(0));
+    let start = now();
+    let mut expected = 0;
+    for _ in 0..batches {
+        for _ in 0..count {
+            let finished = finished.clone();
+            cops::spawn(async move {
+                finished.fetch_add(1, Ordering::Relaxed);
+            })
+            .detach();
+        }
+        expected += count;
+        while finished.load(Ordering::Relaxed) < expected {
+            yield_now().await;
+        }
+    }
+    now() - start
+}

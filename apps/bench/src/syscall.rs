@@ -1,0 +1,109 @@
+//! System calls: none, a pipe, and the asynchronous form beside the synchronous one.
+
+use cops::io::{PipeReader, PipeWriter, pipe};
+use cops::{Errno, read, system, write};
+
+use crate::{Outcome, attempt, figure, now};
+
+const TURNS: usize = 10_000;
+
+pub async fn measure() -> Outcome {
+    let null = mean(|| {
+        // SAFETY: the call has no pointers.
+        let _ = unsafe { system::call!(GetProcess) };
+    });
+    figure("null", null, "instructions");
+
+    let (reader, writer) = attempt!(pipe());
+    figure("pipe", attempt!(synchronous_pipe(&reader, &writer)), "instructions");
+    figure("pipe-async", attempt!(asynchronous_pipe(&reader, &writer).await), "instructions");
+
+    // A read that is ready: the bytes are there before.
+    let output = writer.descriptor().raw();
+    let start = now();
+    for _ in 0..TURNS {
+        attempt!(write!(output, b"x"));
+    }
+    figure("write", (now() - start) as f64 / TURNS as f64, "instructions");
+    let input = reader.descriptor().raw();
+    let mut buffer = [0u8; 1];
+    let start = now();
+    for _ in 0..TURNS {
+        attempt!(read!(input, &mut buffer));
+    }
+    figure("read", (now() - start) as f64 / TURNS as f64, "instructions");
+    attempt!(fill(&writer));
+    let mut buffer = alloc::vec![0u8; 1];
+    let start = now();
+    for _ in 0..TURNS {
+        let (result, returned) = reader.read(buffer).await;
+        attempt!(result);
+        buffer = returned;
+    }
+    figure("read-async", (now() - start) as f64 / TURNS as f64, "instructions");
+    figure("wait-async", attempt!(waiting(&reader, &writer).await), "instructions");
+    Ok(())
+}
+
+/// The mean cost of an operation.
+fn mean(mut operation: impl FnMut()) -> f64 {
+    operation();
+    let start = now();
+    for _ in 0..TURNS {
+        operation();
+    }
+    (now() - start) as f64 / TURNS as f64
+}
+
+/// Puts as many bytes into the pipe as will be read.
+fn fill(writer: &PipeWriter) -> Result<(), Errno> {
+    system::file::write_all(writer.descriptor().raw(), &[1; TURNS])
+}
+
+/// One byte through the pipe and back, by one coroutine.
+fn synchronous_pipe(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Errno> {
+    let (input, output) = (reader.descriptor().raw(), writer.descriptor().raw());
+    let mut buffer = [0u8; 1];
+    let start = now();
+    for _ in 0..TURNS {
+        write!(output, b"x")?;
+        read!(input, &mut buffer)?;
+    }
+    Ok((now() - start) as f64 / TURNS as f64)
+}
+
+/// The same, awaited.
+async fn asynchronous_pipe(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Errno> {
+    let mut buffer = alloc::vec![0u8; 1];
+    let start = now();
+    for _ in 0..TURNS {
+        let (result, returned) = writer.write(buffer).await;
+        result?;
+        let (result, returned) = reader.read(returned).await;
+        result?;
+        buffer = returned;
+    }
+    Ok((now() - start) as f64 / TURNS as f64)
+}
+
+/// A read that has to wait for another coroutine's write: both calls, the completion and two switches.
+async fn waiting(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Errno> {
+    let number = writer.descriptor().raw();
+    let writing = cops::spawn(async move {
+        for _ in 0..TURNS {
+            cops::yield_now().await;
+            write!(number, b"x")?;
+        }
+        Ok::<(), Errno>(())
+    });
+    let mut buffer = alloc::vec![0u8; 1];
+    let start = now();
+    for _ in 0..TURNS {
+        let (result, returned) = reader.read(buffer).await;
+        result?;
+        buffer = returned;
+    }
+    let cost = (now() - start) as f64 / TURNS as f64;
+    writing.await.map_err(|_| Errno::ECANCELED)??;
+    Ok(cost)
+}
