@@ -80,7 +80,7 @@ async fn waking(count: usize, rounds: usize) -> u64 {
         .map(|index| {
             let ring = ring.clone();
             let next = (index + 1) % count;
-            let handle = cops::spawn(async move {
+            cops::spawn(async move {
                 // The first poll comes with the spawn, not with the wake-up.
                 let mut woken = 0;
                 poll_fn(|_| {
@@ -91,8 +91,7 @@ async fn waking(count: usize, rounds: usize) -> u64 {
                     if woken > rounds + 1 { Poll::Ready(()) } else { Poll::Pending }
                 })
                 .await;
-            });
-            handle
+            })
         })
         .collect();
     for (place, handle) in ring.iter().zip(&handles) {
