@@ -14,10 +14,12 @@ mod file;
 mod harness;
 mod hostile;
 mod illegal;
+mod interrupt;
 mod memory;
 mod network;
 mod pipe;
 mod process;
+mod server;
 mod time;
 mod worker;
 
@@ -95,6 +97,9 @@ const TESTS: &[Test] = tests![
     worker::a_sleeping_worker_is_woken, 60;
     worker::idle_workers_use_no_time, 60;
     worker::calls_from_all_workers, 60;
+    interrupt::a_busy_worker_learns_of_completions, 60;
+    interrupt::less_important_completions_do_not_interrupt, 60;
+    interrupt::returning_without_an_interrupt_is_an_error, 60;
     network::echo, 60;
     network::synchronous_sockets, 60;
     network::half_close, 60;
@@ -105,6 +110,10 @@ const TESTS: &[Test] = tests![
     network::datagrams, 60;
     network::options, 60;
     network::closing_wakes_who_waits, 60;
+    server::answers_every_order, 60;
+    server::bad_requests_cost_their_own_connection, 60;
+    server::peers_that_do_not_read_are_not_read_from, 60;
+    server::connections_come_and_go, 60;
     hostile::nonsense_in_the_process_page, 60;
     hostile::nonsense_in_the_completion_ring, 60;
     hostile::processes_that_never_rest_share_the_machine, 60;

@@ -1,0 +1,64 @@
+//! User interrupts: what a busy worker learns while it does not pause.
+
+use abi_unix::Counter;
+use cops::time::{Duration, Instant};
+use cops::{Priority, State};
+
+use crate::harness::{Outcome, counter};
+use crate::{check, check_eq, must};
+
+/// Sums that go wrong if an interrupt changes a floating-point register.
+#[inline(never)]
+fn compute(steps: u32) -> [f64; 8] {
+    let mut sums = [0.0f64; 8];
+    for step in 0..steps {
+        for (place, sum) in sums.iter_mut().enumerate() {
+            *sum += f64::from(step) * (place as f64 + 0.5);
+        }
+    }
+    sums
+}
+
+pub async fn a_busy_worker_learns_of_completions() -> Outcome {
+    let delivered = counter(Counter::UserInterrupts)?;
+    let expected = compute(200);
+    for _ in 0..20 {
+        let sleeper = cops::spawn_at(Priority::HIGHEST, async { cops::macros::nanosleep(3_000_000).await.0 });
+        let cid = sleeper.cid();
+        // It goes first, and waits.
+        cops::yield_now().await;
+        check_eq!(cops::executor().state(cid), Ok(State::Blocked));
+        // From here on nothing looks at the ring: only an interrupt can make the sleeper ready.
+        let start = Instant::now();
+        while cops::executor().state(cid) == Ok(State::Blocked) {
+            check_eq!(compute(200), expected);
+            check!(start.elapsed() < Duration::from_secs(10));
+        }
+        check_eq!(must!(sleeper.await), Ok(0));
+    }
+    check!(counter(Counter::UserInterrupts)? >= delivered + 20);
+    Ok(())
+}
+
+pub async fn less_important_completions_do_not_interrupt() -> Outcome {
+    let sleeper = cops::spawn_at(Priority::LOWEST, async { cops::macros::nanosleep(1_000_000).await.0 });
+    let cid = sleeper.cid();
+    while cops::executor().state(cid) != Ok(State::Blocked) {
+        cops::time::sleep(Duration::from_micros(100)).await;
+    }
+    let delivered = counter(Counter::UserInterrupts)?;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(30) {
+        core::hint::black_box(compute(50));
+    }
+    check_eq!(counter(Counter::UserInterrupts)?, delivered);
+    check_eq!(must!(sleeper.await), Ok(0));
+    Ok(())
+}
+
+pub async fn returning_without_an_interrupt_is_an_error() -> Outcome {
+    // SAFETY: there is nothing to return from, so that nothing changes.
+    let result = unsafe { cops::system::syscall(abi_unix::SystemCall::InterruptReturn as usize, [0; 6]) };
+    check_eq!(abi_unix::errno::decode(result), Err(cops::Errno::EINVAL));
+    Ok(())
+}
