@@ -631,3 +631,221 @@ fn abandon_as<B: Send + 'static>(record: &'static Record, payload: (B, fn(usize)
         release(record);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicUsize;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use std::task::{Wake, Waker};
+    use std::vec::Vec;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counting() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (count.clone(), Waker::from(count))
+    }
+
+    /// An operation whose call the kernel has kept, and its token.
+    fn in_flight<B: Send + 'static>(buffer: B) -> (Operation<B, 0>, u64) {
+        let calls = &local::current().calls;
+        if calls.spare_token.get() == 0 {
+            calls.refill().unwrap();
+        }
+        let token = calls.spare_token.take();
+        // SAFETY: there is a token, so there is a record; the call names no memory.
+        let (record, mut operation) = unsafe { (&*calls.spare.get(), Operation::new(SystemCall::Read, [], buffer)) };
+        operation.stage = Stage::InFlight(record);
+        (operation, token)
+    }
+
+    #[test]
+    fn results_come_before_or_after_the_first_look() {
+        let (count, waker) = counting();
+        let mut context = Context::from_waker(&waker);
+        let (mut early, token) = in_flight(7);
+        complete(token, 0, 5);
+        assert_eq!(Pin::new(&mut early).poll(&mut context), Poll::Ready((Ok(5), 7)));
+        let (mut late, token) = in_flight("buffer");
+        assert!(Pin::new(&mut late).poll(&mut context).is_pending());
+        assert!(Pin::new(&mut late).poll(&mut context).is_pending());
+        complete(token, 0, -(Errno::EPIPE.number() as isize) as usize);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(Pin::new(&mut late).poll(&mut context), Poll::Ready((Err(Errno::EPIPE), "buffer")));
+    }
+
+    #[test]
+    fn old_and_unknown_tokens_are_ignored() {
+        let (_, waker) = counting();
+        let mut context = Context::from_waker(&waker);
+        let (mut operation, token) = in_flight(());
+        for wrong in [token ^ 1 << 32, token ^ 1 << 63, 0xffff_fffe, u64::MAX - 1, token + (1 << 20)] {
+            complete(wrong, 0, 1);
+        }
+        assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
+        complete(token, 0, 2);
+        complete(token, 0, 3);
+        assert!(Pin::new(&mut operation).poll(&mut context).is_ready());
+        complete(token, 0, 4);
+    }
+
+    #[test]
+    fn the_handler_of_interrupts_leaves_what_is_too_much_for_it() {
+        let (count, waker) = counting();
+        let mut context = Context::from_waker(&waker);
+        let (mut operation, token) = in_flight(());
+        assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
+        // The waker is not the executor's.
+        assert!(!complete_simply(token, 0, 2));
+        complete(token, 0, 2);
+        assert!(complete_simply(token, 0, 2));
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(Pin::new(&mut operation).poll(&mut context).is_ready());
+        // Not looked at yet: there is nobody to wake.
+        let (mut operation, token) = in_flight(());
+        assert!(complete_simply(token, 0, 9));
+        assert_eq!(Pin::new(&mut operation).poll(&mut context), Poll::Ready((Ok(9), ())));
+        let (operation, token) = in_flight(());
+        drop(operation);
+        assert!(!complete_simply(token, 0, 9));
+        complete(token, 0, 9);
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_future_until_the_kernel_has_let_go() {
+        static DISCARDED: AtomicUsize = AtomicUsize::new(0);
+        fn discard(value: usize) {
+            DISCARDED.fetch_add(value, Ordering::Relaxed);
+        }
+        let buffer = Arc::new([0u8; 100]);
+        // Small enough for the record, and too large for it.
+        let (operation, token) = in_flight(buffer.clone());
+        drop(operation.or_discard(discard));
+        assert_eq!(Arc::strong_count(&buffer), 2);
+        complete(token, 0, 10);
+        assert_eq!((Arc::strong_count(&buffer), DISCARDED.load(Ordering::Relaxed)), (1, 10));
+        let (operation, token) = in_flight((buffer.clone(), [0u64; 20]));
+        drop(operation.or_discard(discard));
+        assert_eq!(Arc::strong_count(&buffer), 2);
+        complete(token, 0, usize::MAX);
+        assert_eq!((Arc::strong_count(&buffer), DISCARDED.load(Ordering::Relaxed)), (1, 10));
+        // The completion was quicker.
+        let (operation, token) = in_flight(buffer.clone());
+        complete(token, 0, 3);
+        drop(operation.or_discard(discard));
+        assert_eq!((Arc::strong_count(&buffer), DISCARDED.load(Ordering::Relaxed)), (1, 13));
+    }
+
+    #[test]
+    fn completing_and_dropping_race() {
+        let buffer = Arc::new(());
+        for round in 0..2000 {
+            let operations: Vec<_> = (0..8).map(|_| in_flight(buffer.clone())).collect();
+            let tokens: Vec<_> = operations.iter().map(|(_, token)| *token).collect();
+            std::thread::scope(|scope| {
+                scope.spawn(move || tokens.into_iter().for_each(|token| complete(token, 0, round)));
+                let (count, waker) = counting();
+                for (index, (mut operation, _)) in operations.into_iter().enumerate() {
+                    let mut polled = Poll::Pending;
+                    for _ in 0..index % 3 {
+                        if polled.is_pending() {
+                            polled = Pin::new(&mut operation).poll(&mut Context::from_waker(&waker));
+                        }
+                    }
+                    // Waits like a coroutine: polled again only when woken.
+                    while index % 3 == 2 && polled.is_pending() {
+                        if count.0.swap(0, Ordering::Relaxed) > 0 {
+                            polled = Pin::new(&mut operation).poll(&mut Context::from_waker(&waker));
+                        }
+                        std::thread::yield_now();
+                    }
+                    if let Poll::Ready((result, _)) = polled {
+                        assert_eq!(result, Ok(round));
+                    }
+                }
+            });
+            assert_eq!(Arc::strong_count(&buffer), 1);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Start,
+        Poll(usize),
+        Complete(usize),
+        Drop(usize),
+    }
+
+    proptest! {
+        /// Against a list of what is in flight: every result reaches its own future once, every buffer is freed once.
+        #[test]
+        fn every_completion_finds_its_call(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    Just(Step::Start),
+                    any::<usize>().prop_map(Step::Poll),
+                    any::<usize>().prop_map(Step::Complete),
+                    any::<usize>().prop_map(Step::Drop),
+                ],
+                1..400,
+            )
+        ) {
+            let buffer = Arc::new(());
+            let (_, waker) = counting();
+            let mut operations: Vec<(Operation<Arc<()>, 0>, u64)> = Vec::new();
+            // Tokens in flight, and whether the future still waits.
+            let mut tokens: Vec<u64> = Vec::new();
+            let mut results = std::collections::BTreeMap::new();
+            let mut next = 1;
+            for step in steps {
+                match step {
+                    Step::Start => {
+                        let (operation, token) = in_flight(buffer.clone());
+                        prop_assert!(!tokens.contains(&token));
+                        tokens.push(token);
+                        operations.push((operation, token));
+                    }
+                    Step::Poll(which) if !operations.is_empty() => {
+                        let which = which % operations.len();
+                        let (operation, token) = &mut operations[which];
+                        let expected = results.get(token).copied();
+                        match Pin::new(operation).poll(&mut Context::from_waker(&waker)) {
+                            Poll::Ready((result, _)) => {
+                                prop_assert_eq!(result.ok(), expected);
+                                drop(operations.swap_remove(which));
+                            }
+                            Poll::Pending => prop_assert_eq!(None, expected),
+                        }
+                    }
+                    Step::Complete(which) if !tokens.is_empty() => {
+                        let token = tokens.swap_remove(which % tokens.len());
+                        next += 1;
+                        results.insert(token, next);
+                        complete(token, 0, next);
+                    }
+                    Step::Drop(which) if !operations.is_empty() => {
+                        let which = which % operations.len();
+                        drop(operations.swap_remove(which));
+                    }
+                    _ => {}
+                }
+                // Each buffer is in its future, or in the record of a call that is in flight.
+                let abandoned = tokens.iter().filter(|token| !operations.iter().any(|(_, other)| other == *token)).count();
+                prop_assert_eq!(Arc::strong_count(&buffer), 1 + operations.len() + abandoned);
+            }
+            for token in tokens {
+                complete(token, 0, 1);
+            }
+            drop(operations);
+            prop_assert_eq!(Arc::strong_count(&buffer), 1);
+        }
+    }
+}
