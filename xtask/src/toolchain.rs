@@ -236,7 +236,6 @@ impl Toolchain {
             wanted.extend(clang);
             if !wanted.is_empty() {
                 install(&wanted, progress)?;
-                seen = look();
             }
         } else {
             if c_example == CExample::Required {
@@ -250,11 +249,6 @@ impl Toolchain {
                     install_command(&wanted)
                 );
             }
-        }
-        let still: Vec<_> = missing(&seen, &wanted);
-        if !still.is_empty() {
-            let what: Vec<_> = still.iter().map(|item| item.description()).collect();
-            bail!("still missing after the installation: {}", what.join(", "));
         }
         Ok(Toolchain {
             way,
@@ -461,30 +455,38 @@ fn add_target(progress: &Progress) {
     }
 }
 
-/// Installs Debian packages, after a look for newer lists if they are not found.
+/// Installs Debian packages and looks at the host again. The lists of packages are fetched anew if they do not lead to
+/// what is wanted: there may be none, or they may be so old that they name versions that are too old.
 ///
 /// # Errors
 ///
-/// apt-get fails; the message has what it said.
-pub fn install(items: &[Item], progress: &Progress) -> Result<()> {
+/// apt-get fails; the message has what it said. Or it succeeds and something is missing all the same.
+fn install(items: &[Item], progress: &Progress) -> Result<()> {
     let packages: Vec<_> = items.iter().map(|item| item.package()).collect();
     let activity = progress.start(format!("Installing {} with apt-get", packages.join(" ")));
     let install = || {
         let mut command = apt_get();
         command.args(["install", "--yes", "--no-install-recommends"]).args(&packages);
-        children::output(&mut command, Ending::Ask, INSTALL_LIMIT)
+        children::output(&mut command, Ending::Ask, INSTALL_LIMIT).context("apt-get could not be run")
     };
-    let mut result = install().context("apt-get could not be run")?;
-    if !result.status.success() {
+    let mut result = install()?;
+    let mut seen = look();
+    if !result.status.success() || !missing(&seen, items).is_empty() {
         activity.detail("apt-get update");
         let update = children::output(apt_get().arg("update"), Ending::Ask, INSTALL_LIMIT);
         update.context("apt-get update could not be run")?;
         activity.detail("");
-        result = install().context("apt-get could not be run")?;
+        result = install()?;
+        seen = look();
     }
     if !result.status.success() {
         let said = String::from_utf8_lossy(&result.stderr);
         bail!("apt-get could not install {}:\n{}", packages.join(" "), said.trim());
+    }
+    let still = missing(&seen, items);
+    if !still.is_empty() {
+        let what: Vec<_> = still.iter().map(|item| item.description()).collect();
+        bail!("apt-get has installed its newest packages, and yet this is missing: {}", what.join("; "));
     }
     activity.finish("done");
     Ok(())
