@@ -19,6 +19,13 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "spin" => loop {
             core::hint::spin_loop();
         },
+        "spin-unimportant" => {
+            let _ = cops::set_priority(cops::current(), cops::Priority::saturating(60));
+            cops::yield_now().await;
+            loop {
+                core::hint::spin_loop();
+            }
+        }
         "read-null" => read(8),
         "read-kernel" => read(0xffff_ffc0_8020_0000),
         "read-image" => i32::from(read(IMAGE_ADDRESS) == 0),

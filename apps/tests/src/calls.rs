@@ -198,13 +198,13 @@ pub async fn one_of_two() -> Outcome {
 pub async fn completions_without_a_token_wake_by_cid() -> Outcome {
     let current = cops::current();
     let time = abi_unix::types::TimeSpec::from_ns(2_000_000);
+    let start = cops::time::Instant::now();
     // SAFETY: the kernel reads the time before it answers.
     let result = unsafe {
         let arguments = [&raw const time as usize, 0, 0, 0, 0, 0];
         system::syscall_asynchronous(system::SystemCall::Sleep as usize, arguments, current.raw(), 4, 0)
     };
     check_eq!(result, abi_unix::WILL_BE_POSTED);
-    let start = cops::time::Instant::now();
     let mut waited = false;
     // Pending without a waker anywhere: only the completion can wake this.
     core::future::poll_fn(|_| {

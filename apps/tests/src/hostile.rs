@@ -42,6 +42,29 @@ pub async fn processes_that_never_rest_share_the_machine() -> Outcome {
     Ok(())
 }
 
+/// What is less important, in however many processes, takes no time from what is more important.
+pub async fn unimportant_processes_do_not_delay_important_ones() -> Outcome {
+    let mut children = Vec::new();
+    for _ in 0..8 {
+        children.push(must!(harness::act("spin-unimportant")));
+    }
+    // They have begun, and said how important they are.
+    cops::sleep(Duration::from_millis(300)).await;
+    let start = Instant::now();
+    for _ in 0..20 {
+        cops::sleep(Duration::from_millis(2)).await;
+    }
+    let took = start.elapsed();
+    for child in &children {
+        must!(child.kill());
+    }
+    for child in &children {
+        check_eq!(must!(child.wait().await), Ending::Killed(signal::KILL as u8));
+    }
+    check!(took < Duration::from_millis(500), "40 ms of sleep took {took:?}");
+    Ok(())
+}
+
 /// A million random calls from four processes at once, and everything still works.
 pub async fn a_million_random_calls() -> Outcome {
     let (free, in_flight) = (counter(Counter::FramesFree)?, counter(Counter::CallsInFlight)?);

@@ -117,6 +117,7 @@ const TESTS: &[Test] = tests![
     hostile::nonsense_in_the_process_page, 60;
     hostile::nonsense_in_the_completion_ring, 60;
     hostile::processes_that_never_rest_share_the_machine, 60;
+    hostile::unimportant_processes_do_not_delay_important_ones, 60;
     hostile::a_million_random_calls, 300;
 ];
 
