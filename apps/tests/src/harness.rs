@@ -161,7 +161,10 @@ pub fn counter(counter: Counter) -> Result<u64, String> {
 }
 
 /// Waits until a counter is back at (or below) a value, which the kernel's own coroutines bring it to.
+///
+/// Calls in flight are counted over all processes, and the harness has an alarm and a wait of its own, which come and go.
 pub async fn returns_to(which: Counter, value: u64) -> Outcome {
+    let value = if which == Counter::CallsInFlight { value + 2 } else { value };
     let start = Instant::now();
     loop {
         let now = counter(which)?;

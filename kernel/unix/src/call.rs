@@ -141,7 +141,7 @@ fn decode(
             let mut fresh = Box::new(UserContext::new(a0 as u64, a1 as u64));
             fresh.set_register(10, a2 as u64);
             fresh.set_register(4, a3 as u64);
-            Worker::start(process, fresh)?.index.into()
+            Worker::start(process, fresh)?.index().into()
         }
         Cancel => {
             process.cancel_call(a0 as u64)?;

@@ -99,6 +99,8 @@ pub struct Process {
     /// No claim counts for more than this.
     pub ceiling: Priority,
     parent: AtomicU32,
+    /// Its parent ended before it: nobody will ask how it ended.
+    orphan: AtomicBool,
     ended: AtomicBool,
     ending: Mutex<Option<Ending>>,
     workers: Mutex<Vec<Arc<Worker>>>,
@@ -133,6 +135,7 @@ impl Process {
             default_priority,
             ceiling,
             parent: AtomicU32::new(parent),
+            orphan: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             ending: Mutex::new(None),
             workers: Mutex::new(Vec::new()),
@@ -361,16 +364,26 @@ impl Process {
             return;
         }
         for worker in workers.iter() {
-            let runs = Priority::most_important_in(self.shared.running(worker.index));
+            let runs = Priority::most_important_in(self.shared.running(worker.index()));
             if runs.is_some_and(|runs| priority.is_more_important_than(runs)) && worker.send_interrupt() {
                 return;
             }
         }
     }
 
-    /// Registers a waker for the moment when only one worker is left; `true` if that is so already.
-    pub fn is_down_to_one_worker(&self) -> bool {
-        self.live_workers() == 1
+    /// Whether all workers but one are gone, and all asynchronous calls are over.
+    pub fn is_down_to_one_worker_without_calls(&self) -> bool {
+        self.live_workers() == 1 && self.calls.lock().is_empty()
+    }
+
+    /// Asks that all calls end early.
+    pub fn cancel_calls(&self) {
+        self.has_cancelled.store(true, Ordering::Release);
+        // Waking under the lock is fine: a woken coroutine that another hart polls at once waits for the lock.
+        for call in self.calls.lock().values_mut() {
+            call.cancelled = true;
+            crate::executor::wake(call.coroutine);
+        }
     }
 
     /// Ends all workers but one, which goes on with another program. It becomes worker 0.
@@ -423,20 +436,28 @@ pub enum Children {
 }
 
 impl Table {
+    /// Notes how a process ended, for its parent; without one that lives nobody will ask. Its own children become
+    /// orphans: the first process is their parent in name, and need not wait for them.
     fn has_ended(&mut self, process: &Process, ending: Ending) {
-        let parent = process.parent();
-        for (&_, entry) in self.entries.iter_mut() {
-            match entry {
-                Citizen::Living(child) if child.parent() == process.id => child.parent.store(FIRST, Ordering::Relaxed),
-                Citizen::Ended { parent, .. } if *parent == process.id => *parent = FIRST,
-                _ => {}
+        let number = self.entries.len();
+        self.entries.retain(|_, entry| match entry {
+            Citizen::Living(child) => {
+                if child.parent() == process.id {
+                    child.parent.store(FIRST, Ordering::Relaxed);
+                    child.orphan.store(true, Ordering::Relaxed);
+                }
+                true
             }
-        }
-        self.entries.insert(process.id, Citizen::Ended { parent, ending });
-        // The first process need not wait for what it inherited or started: nothing else could.
+            Citizen::Ended { parent, .. } => *parent != process.id,
+        });
+        let parent = process.parent();
         let parent_lives = matches!(self.entries.get(&parent), Some(Citizen::Living(_)));
-        if !parent_lives {
+        if parent_lives && !process.orphan.load(Ordering::Relaxed) {
+            self.entries.insert(process.id, Citizen::Ended { parent, ending });
+        } else {
             self.entries.remove(&process.id);
+        }
+        for _ in self.entries.len()..number {
             counters::uncount(Counter::Processes);
         }
         self.waiters.wake_all();
@@ -518,7 +539,7 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
     };
     for (&id, entry) in candidates {
         match entry {
-            Citizen::Living(child) if child.parent() == parent => any = true,
+            Citizen::Living(child) => any |= child.parent() == parent && !child.orphan.load(Ordering::Relaxed),
             Citizen::Ended { parent: of, ending } if *of == parent => {
                 found = Some((id, *ending));
                 break;

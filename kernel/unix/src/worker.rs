@@ -42,8 +42,7 @@ const MAXIMUM_GRACES: u32 = 4;
 pub struct Worker {
     /// Its process.
     pub process: Arc<Process>,
-    /// Its index in the process.
-    pub index: usize,
+    index: AtomicUsize,
     cid: AtomicU64,
     /// The hart on which it is in user mode.
     hart: AtomicUsize,
@@ -84,7 +83,7 @@ impl Worker {
         let worker = process.add_worker(|index| {
             Ok(Arc::new(Worker {
                 process: process.clone(),
-                index,
+                index: AtomicUsize::new(index),
                 cid: AtomicU64::new(0),
                 hart: AtomicUsize::new(NOWHERE),
                 stopped: AtomicBool::new(false),
@@ -97,9 +96,14 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Its index in the process.
+    pub fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed)
+    }
+
     /// Its number for programs: that of worker 0 is the process's, the others follow far above.
     pub fn thread_id(&self) -> u32 {
-        self.process.id + (self.index as u32) * 0x1_0000
+        self.process.id + self.index() as u32 * 0x1_0000
     }
 
     /// Whether it is to leave for good.
@@ -144,8 +148,9 @@ impl Worker {
         self.interrupts.handler.store(entry, Ordering::Relaxed);
     }
 
-    /// Forgets handler and interrupts, for another program.
-    fn reset_interrupts(&self) {
+    /// Becomes the first worker of another program, without handler and interrupts.
+    fn start_afresh(&self) {
+        self.index.store(0, Ordering::Relaxed);
         self.set_interrupt_handler(0);
         self.interrupts.pending.store(false, Ordering::Relaxed);
         self.interrupts.active.store(false, Ordering::Relaxed);
@@ -276,12 +281,11 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     worker.cid.store(executor::current().raw(), Ordering::Release);
     loop {
         let pause = visit(&worker, &mut context);
+        // From now on, and until the process publishes something else, it is as important as it says.
+        executor::set_priority(executor::current(), worker.process.claimed_priority());
         match pause {
             Pause::Leave => break,
-            Pause::GiveWay => {
-                executor::set_priority(executor::current(), worker.process.claimed_priority());
-                executor::yield_now().await;
-            }
+            Pause::GiveWay => executor::yield_now().await,
             Pause::Wait(operation) => {
                 let result = operation.wait(&worker.process, || worker.is_to_stop()).await;
                 context.set_result(errno::encode(result) as u64);
@@ -291,12 +295,15 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
                 context.set_result(errno::encode(result) as u64);
             }
             Pause::Execute(plan) => {
+                // The old program's workers and calls go first, whatever their priority: so this one steps back.
+                executor::set_priority(executor::current(), Priority::LOWEST);
                 worker.process.keep_only(&worker);
-                while !worker.process.is_down_to_one_worker() && !worker.process.has_ended() {
+                worker.process.cancel_calls();
+                while !worker.process.is_down_to_one_worker_without_calls() && !worker.process.has_ended() {
                     executor::yield_now().await;
                 }
                 worker.process.forget_others(&worker);
-                worker.reset_interrupts();
+                worker.start_afresh();
                 match plan.carry_out(&worker.process) {
                     Ok(fresh) => *context = fresh,
                     Err(error) => {
