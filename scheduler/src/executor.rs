@@ -558,7 +558,8 @@ impl Executor {
 
     /// The coroutine's header, if it is linked in a list of this shard, whose lock the caller has; and its word.
     fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header, u64)> {
-        let word = slot.word.load(Ordering::Relaxed);
+        // Acquire: if it was stolen into this shard, the thief unlinked it under another lock.
+        let word = slot.word.load(Ordering::Acquire);
         if !state::same_generation(word, cid)
             || word & FREE != 0
             || word & AWAKE == 0

@@ -193,7 +193,7 @@ impl Task {
 fn check(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    builder.max_branches = 100_000;
+    builder.max_branches = 5_000;
     builder.check(test);
 }
 

@@ -288,8 +288,8 @@ impl Executor {
         // SAFETY: we have the lock.
         let header = unsafe {
             let header = from.take_first(bitmap, bit);
-            // Relaxed: invariant Home is about the lock, which we have.
-            (*(*header).slot.get()).word.fetch_add(state::shard_difference(from.index, to.index), Ordering::Relaxed);
+            // Release: whoever finds the coroutine in our shard, and so takes our lock, finds it unlinked.
+            (*(*header).slot.get()).word.fetch_add(state::shard_difference(from.index, to.index), Ordering::Release);
             header
         };
         from.unlock();

@@ -56,7 +56,7 @@
 //! | running → exited | its worker, holding its shard's lock | swap with the next generation | release: whoever finds the cid stale sees what the coroutine did; every older compare-exchange fails |
 //! | priority changes | anybody | compare-exchange of the field | relaxed but for the failure case: whoever links next reads the word after, and if it is linked already, the setter goes on to move it under the lock |
 //! | cancelled | anybody | compare-exchange `+CANCELLED`, for a blocked one as wake | as wake |
-//! | shard changes | a thief, holding the lock of the shard it takes from | fetch-add | relaxed: the lock |
+//! | shard changes | a thief, holding the lock of the shard it takes from | fetch-add | release: whoever takes the lock of the new shard sees it unlinked, which happened under the lock of the old one |
 //!
 //! # Invariants
 //!

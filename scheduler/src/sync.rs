@@ -40,6 +40,7 @@ impl<T: Copy> Plain<T> {
     /// # Safety
     /// Nobody writes it at the same time.
     #[inline(always)]
+    #[cfg_attr(loom, track_caller)]
     pub(crate) unsafe fn get(&self) -> T {
         #[cfg(not(loom))]
         // SAFETY: the caller says that there is no writer.
@@ -56,6 +57,7 @@ impl<T: Copy> Plain<T> {
     /// # Safety
     /// Nobody reads or writes it at the same time.
     #[inline(always)]
+    #[cfg_attr(loom, track_caller)]
     pub(crate) unsafe fn set(&self, value: T) {
         #[cfg(not(loom))]
         // SAFETY: the caller says that nobody else touches the word.
