@@ -35,7 +35,7 @@ pub fn write<B: Buffer>(descriptor: i32, buffer: B) -> Write<B> {
 ///
 /// # Errors
 ///
-/// As [`read`]. How much was read then is not told.
+/// As [`read()`]. How much was read then is not told.
 ///
 /// # Cancellation
 ///
@@ -58,7 +58,7 @@ pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result
 ///
 /// # Errors
 ///
-/// As [`write`]. How much was written then is not told.
+/// As [`write()`]. How much was written then is not told.
 ///
 /// # Cancellation
 ///

@@ -14,7 +14,7 @@
 //! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process; this crate
 //! gives it workers ([`alloc_cpu`]), connects it with the kernel's completions ([`call`]), and offers what programs are
 //! written with: [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues ([`channel`]),
-//! locks ([`sync`]), connections ([`net`]), files and pipes ([`file`], [`io`]), processes ([`process`]). Any future from
+//! locks ([`sync`]), connections ([`net`]), files and pipes ([`mod@file`], [`io`]), processes ([`process`]). Any future from
 //! the Rust ecosystem runs here; no executor is special to it.
 //!
 //! # Blocking and waiting

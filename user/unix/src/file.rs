@@ -42,7 +42,7 @@ pub fn write(descriptor: i32, buffer: &[u8]) -> Result<usize> {
 ///
 /// # Errors
 ///
-/// As [`write`]; part of the buffer may have been written. A write that takes nothing is reported as `EIO`.
+/// As [`write()`]; part of the buffer may have been written. A write that takes nothing is reported as `EIO`.
 pub fn write_all(descriptor: i32, mut buffer: &[u8]) -> Result<()> {
     while !buffer.is_empty() {
         let written = write(descriptor, buffer)?;
