@@ -115,8 +115,9 @@ impl Executor {
                 polls += 1;
                 if answer == PENDING {
                     // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
-                    // cancellation came meanwhile, we still are.
-                    let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::AcqRel);
+                    // cancellation came meanwhile, we still are. Release: the next poll sees what this one wrote, if
+                    // another worker does it.
+                    let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::Release);
                     if word & (WOKEN | CANCELLED) == 0 {
                         header = core::ptr::null();
                     } else {

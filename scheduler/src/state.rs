@@ -50,7 +50,7 @@
 //! | ready → running | worker, holding the shard's lock | unlink | the lock orders it after the link |
 //! | the same with WOKEN set | the worker that took it | fetch-and/or: `-WOKEN +HELD` | acquire: pairs with the waker's release |
 //! | running → ready (yielded) | its worker, holding its shard's lock | link | the lock |
-//! | running → blocked, or → ready if WOKEN or CANCELLED | its worker | one fetch-sub of HELD; what remains decides | release: the next worker sees what this poll wrote. acquire: if WOKEN was set, sees what its waker wrote |
+//! | running → blocked, or → ready if WOKEN or CANCELLED | its worker | one fetch-sub of HELD; what remains decides | release: the next worker sees what this poll wrote. (If WOKEN was set, the next take acquires what its waker wrote.) |
 //! | running → suspended | its worker | fetch-add of SUSPENDED − HELD | release: whoever resumes it sees its stack |
 //! | suspended → ready | resumer, holding its shard's lock | fetch-add of HELD | acquire and release, as for a wake |
 //! | running → exited | its worker, holding its shard's lock | swap with the next generation | release: whoever finds the cid stale sees what the coroutine did; every older compare-exchange fails |
