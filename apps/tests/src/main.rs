@@ -107,6 +107,7 @@ const TESTS: &[Test] = tests![
     network::refused, 60;
     network::backlog, 60;
     network::two_hundred_and_fifty_six_connections, 60;
+    network::hundreds_accept_on_one_listener, 60;
     network::datagrams, 60;
     network::options, 60;
     network::closing_wakes_who_waits, 60;

@@ -1,5 +1,6 @@
 //! TCP and UDP over the loopback device.
 
+use abi_unix::Counter;
 use abi_unix::types::{SocketAddress, socket_option};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,7 +9,7 @@ use cops::time::Duration;
 use cops::{Errno, system};
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::harness::{self, Outcome};
+use crate::harness::{self, Outcome, counter, returns_to};
 use crate::{check, check_eq, must};
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
@@ -203,6 +204,55 @@ pub async fn two_hundred_and_fifty_six_connections() -> Outcome {
     }
     check_eq!(serving.await, Ok(Ok(())));
     Ok(())
+}
+
+/// Each waits for the same listener; with nothing to accept they rest, and who gives up does not matter to the others.
+pub async fn hundreds_accept_on_one_listener() -> Outcome {
+    const WAITING: usize = 300;
+    let (listener, address) = must!(listen());
+    let listener = Arc::new(listener);
+    let in_flight = counter(Counter::CallsInFlight)?;
+    let mut accepting: Vec<_> = (0..WAITING)
+        .map(|_| {
+            let listener = listener.clone();
+            cops::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let (result, buffer) = stream.read_exact(alloc::vec![0; 4]).await;
+                    result?;
+                    stream.write_all(buffer).await.0?;
+                }
+                Ok::<_, Errno>(())
+            })
+        })
+        .collect();
+    for round in 0..2 {
+        cops::sleep(Duration::from_millis(20)).await;
+        check_eq!(counter(Counter::CallsInFlight)?, in_flight + accepting.len() as u64);
+        for _ in 0..10 {
+            let stream = must!(TcpStream::connect(address).await);
+            check_eq!(stream.write_all(&b"ping"[..]).await.0, Ok(()));
+            let answer = cops::timeout(Duration::from_secs(5), stream.read_exact(alloc::vec![0; 4])).await;
+            check_eq!(must!(answer), (Ok(()), b"ping".to_vec()));
+        }
+        if round == 0 {
+            // The oldest, the youngest and some between.
+            accepting = accepting
+                .into_iter()
+                .enumerate()
+                .filter_map(|(index, handle)| {
+                    if index % 3 == 0 || index + 1 == WAITING {
+                        handle.cancel();
+                        return None;
+                    }
+                    Some(handle)
+                })
+                .collect();
+        }
+    }
+    for handle in accepting {
+        handle.cancel();
+    }
+    returns_to(Counter::CallsInFlight, in_flight).await
 }
 
 pub async fn datagrams() -> Outcome {

@@ -3,10 +3,11 @@
 //! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so output is
 //! never lost and the console needs nobody to wait. A panic may come while the console is locked; its text goes to the
 //! device directly then.
+//!
+//! Input waits in a ring until somebody takes it. Who waits for it is the kernel's affair: any number may, and a list of
+//! any length needs a heap, which is made later than the console. The kernel is told when something was typed.
 
 use core::fmt::{self, Write};
-use core::future::poll_fn;
-use core::task::{Poll, Waker};
 
 use drivers::uart::{self, Uart};
 use heapless::Vec;
@@ -19,14 +20,15 @@ use crate::registers::Mapped;
 /// How often a panic tries to get the lock.
 const PANIC_ATTEMPTS: usize = 1 << 16;
 
-static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled, readers: Vec::new() });
+static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled });
 /// The registers again, for panics.
 static DEVICE: Once<(Mapped, u32)> = Once::new();
+/// Whom to tell of input.
+static LISTENER: Once<fn()> = Once::new();
 
 struct Console {
     uart: Option<Uart<Mapped>>,
     output: Output,
-    readers: Vec<Waker, 8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,21 +63,22 @@ fn serve(_: usize) {
     serve_console();
 }
 
-/// Moves bytes between the rings and the device, and wakes readers: what the serial line's interrupt does. For kernels that
-/// give that interrupt a handler of their own.
+/// Moves bytes between the rings and the device, and tells of input: what the serial line's interrupt does. For kernels
+/// that give that interrupt a handler of their own.
 pub fn serve_console() {
-    let mut readers = Vec::new();
+    let received = CONSOLE.lock().uart.as_mut().map_or(0, |uart| uart.interrupt().received);
+    // Not under the lock: whoever is told may look at once.
+    if received > 0
+        && let Some(listener) = LISTENER.get()
     {
-        let mut console = CONSOLE.lock();
-        let received = console.uart.as_mut().map_or(0, |uart| uart.interrupt().received);
-        if received > 0 {
-            readers = core::mem::take(&mut console.readers);
-        }
+        listener();
     }
-    // Waking runs other people's code; not under the lock.
-    for reader in readers {
-        reader.wake();
-    }
+}
+
+/// From now on `listener` is called whenever bytes were typed, by the hart that serves the interrupt. It may call
+/// [`console_try_read`]. The first that is set stays.
+pub fn set_console_listener(listener: fn()) {
+    LISTENER.call_once(|| listener);
 }
 
 /// Writes all bytes. Works at any time, on any hart.
@@ -112,34 +115,6 @@ pub fn console_waiting() -> usize {
 /// Takes bytes that were typed, without waiting; says how many.
 pub fn console_try_read(buffer: &mut [u8]) -> usize {
     CONSOLE.lock().uart.as_mut().map_or(0, |uart| uart.read(buffer))
-}
-
-/// Waits for at least one typed byte, and says how many there were. With an empty buffer it does not wait.
-///
-/// # Cancellation
-/// Dropping the future takes nothing from the input.
-pub async fn console_read(buffer: &mut [u8]) -> usize {
-    poll_fn(|context| {
-        let mut console = CONSOLE.lock();
-        let count = console.uart.as_mut().map_or(0, |uart| uart.read(buffer));
-        if count > 0 || buffer.is_empty() {
-            return Poll::Ready(count);
-        }
-        let mut outranked = None;
-        if !console.readers.iter().any(|reader| reader.will_wake(context.waker())) {
-            if console.readers.is_full() {
-                // A reader that is woken for nothing waits again.
-                outranked = Some(console.readers.remove(0));
-            }
-            let _ = console.readers.push(context.waker().clone());
-        }
-        drop(console);
-        if let Some(reader) = outranked {
-            reader.wake();
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 /// Writes the text of a panic: whatever the other harts hold, and whatever this one held.

@@ -5,16 +5,15 @@
 //! that Linux gives.
 
 use alloc::sync::Arc;
-use core::future::Future;
 use core::ops::ControlFlow;
-use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::{Context, Poll, Waker};
+use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, TimeSpec, mode, open};
 use filesystem::{Access, DeviceNumber, FileKind, Metadata, SeekFrom, Writes};
 
+use crate::console;
 pub use crate::network::Socket;
 use crate::operation::AddressOut;
 use crate::pipe::{Reader, Writer};
@@ -256,7 +255,7 @@ impl OpenFile {
             Kind::Null => Poll::Ready(Ok(0)),
             Kind::Zero => Poll::Ready(zero(process, buffer)),
             Kind::Random => Poll::Ready(crate::random::fill(process, buffer, 0)),
-            Kind::Console => read_console(process, buffer, waker),
+            Kind::Console => console::read(process, buffer, waker),
             Kind::Writer(_) => Poll::Ready(Err(Errno::EBADF)),
         }
     }
@@ -314,7 +313,7 @@ impl OpenFile {
                 *done = buffer.len();
                 Poll::Ready(Ok(buffer.len()))
             }
-            Kind::Console => Poll::Ready(write_console(process, buffer, done)),
+            Kind::Console => Poll::Ready(console::write(process, buffer, done)),
             Kind::Reader(_) => Poll::Ready(Err(Errno::EBADF)),
         }
     }
@@ -507,7 +506,8 @@ impl OpenFile {
     pub fn forget_reader(&self, waker: &Waker) {
         match &self.kind {
             Kind::Reader(reader) => reader.forget(waker),
-            Kind::Socket(socket) => socket.forget(waker),
+            Kind::Socket(socket) => socket.forget_receiver(waker),
+            Kind::Console => console::forget(waker),
             _ => {}
         }
     }
@@ -516,7 +516,7 @@ impl OpenFile {
     pub fn forget_writer(&self, waker: &Waker) {
         match &self.kind {
             Kind::Writer(writer) => writer.forget(waker),
-            Kind::Socket(socket) => socket.forget(waker),
+            Kind::Socket(socket) => socket.forget_sender(waker),
             _ => {}
         }
     }
@@ -550,41 +550,4 @@ pub fn status_of(metadata: &Metadata) -> Status {
 fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
     let zeroed = process.space.lock().zero(buffer.address() as u64, buffer.len());
     zeroed.map(|()| buffer.len()).map_err(|_| Errno::EFAULT)
-}
-
-// ---- the console ----
-
-fn read_console(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
-    if buffer.is_empty() {
-        return Poll::Ready(Ok(0));
-    }
-    let mut bytes = [0; 256];
-    let wanted = buffer.len().min(bytes.len());
-    let count = match waker {
-        None => platform::console_try_read(&mut bytes[..wanted]),
-        Some(waker) => {
-            let read = pin!(platform::console_read(&mut bytes[..wanted]));
-            match read.poll(&mut Context::from_waker(waker)) {
-                Poll::Ready(count) => count,
-                Poll::Pending => 0,
-            }
-        }
-    };
-    if count == 0 {
-        return Poll::Pending;
-    }
-    Poll::Ready(process.copy_out(buffer.address(), &bytes[..count]).map(|()| count))
-}
-
-fn write_console(process: &Process, buffer: UserBuffer, done: &mut usize) -> Result<usize, Errno> {
-    let mut bytes = [0; 256];
-    while *done < buffer.len() {
-        let count = bytes.len().min(buffer.len() - *done);
-        if let Err(error) = process.copy_in(buffer.address() + *done, &mut bytes[..count]) {
-            return if *done == 0 { Err(error) } else { Ok(*done) };
-        }
-        platform::console_write(&bytes[..count]);
-        *done += count;
-    }
-    Ok(*done)
 }

@@ -13,6 +13,7 @@ extern crate alloc;
 
 pub mod byte_queue;
 pub mod call;
+pub mod console;
 pub mod counters;
 pub mod descriptor;
 pub mod executor;
@@ -87,6 +88,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     files::start(parts.initial_files)?;
+    console::start();
     network::start(platform);
     Ok(())
 }

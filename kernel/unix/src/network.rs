@@ -372,6 +372,10 @@ impl Socket {
                             return Ok(false);
                         }
                     }
+                    if let Some(waker) = waker {
+                        // There is room before those who wait for it are told.
+                        stack.forget(id, Interest::Send, waker);
+                    }
                     Ok(true)
                 });
                 match (result, bad) {
@@ -518,8 +522,28 @@ impl Socket {
         }
     }
 
-    /// Takes back registrations; wakers that stay behind in the stack are harmless, because they name a generation.
-    pub fn forget(&self, _waker: &Waker) {}
+    /// Takes back what a pending [`receive`](Self::receive) or [`accept`](Self::accept) registered.
+    pub fn forget_receiver(&self, waker: &Waker) {
+        self.forget(Interest::Receive, waker);
+    }
+
+    /// Takes back what a pending [`send`](Self::send) or [`connect`](Self::connect) registered.
+    pub fn forget_sender(&self, waker: &Waker) {
+        self.forget(Interest::Send, waker);
+    }
+
+    fn forget(&self, interest: Interest, waker: &Waker) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut() {
+            match (&inner.state, interest) {
+                // Where a socket has come from another state, those who waited there were woken.
+                (State::Fresh(_), _) | (State::Listening(_), Interest::Send) => {}
+                (State::Listening(id), Interest::Receive) => stack.forget_accept(*id, waker),
+                (State::Connected(id), _) => stack.forget(*id, interest, waker),
+                (State::Datagram(id), _) => stack.udp_forget(*id, interest, waker),
+            }
+        }
+    }
 
     /// The `shutdown` call.
     pub fn shutdown(&self, how: u32) -> Result<usize, Errno> {

@@ -195,10 +195,16 @@ impl<L: Link> Stack<L> {
         self.host.accept(id)
     }
 
-    /// Wakes once when `accept` may have something.
+    /// Wakes once when `accept` may have something; see [`register`](Self::register).
     pub fn register_accept(&mut self, id: ListenerId, waker: &Waker) -> Result<(), Error> {
-        self.host.listener(id)?.acceptors.register(waker);
-        Ok(())
+        self.host.listener(id)?.acceptors.register(waker)
+    }
+
+    /// Takes back [`register_accept`](Self::register_accept); see [`forget`](Self::forget).
+    pub fn forget_accept(&mut self, id: ListenerId, waker: &Waker) {
+        if let Ok(listener) = self.host.listener(id) {
+            listener.acceptors.forget(waker);
+        }
     }
 
     /// The address and port that a listener listens on.
@@ -297,15 +303,20 @@ impl<L: Link> Stack<L> {
         Ok(self.host.connection(id)?.unacknowledged())
     }
 
-    /// Wakes once when the outcome of an operation that had to wait may have changed. Any number may wait;
-    /// a wake may be spurious.
+    /// Wakes once when the outcome of an operation that had to wait may have changed. Any number may wait, all of them
+    /// are woken, and a wake may be spurious. Registering again before that changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]; [`Error::OutOfMemory`] if others wait already, which then stay as they are.
     pub fn register(&mut self, id: ConnectionId, interest: Interest, waker: &Waker) -> Result<(), Error> {
-        let connection = self.host.connection(id)?;
-        match interest {
-            Interest::Receive => connection.receivers.register(waker),
-            Interest::Send => connection.senders.register(waker),
+        self.host.connection(id)?.waiters(interest).register(waker)
+    }
+
+    /// Takes back a registration of somebody who does not wait any more; nothing happens if there is none.
+    pub fn forget(&mut self, id: ConnectionId, interest: Interest, waker: &Waker) {
+        if let Ok(connection) = self.host.connection(id) {
+            connection.waiters(interest).forget(waker);
         }
-        Ok(())
     }
 
     /// What would not wait.
@@ -425,14 +436,16 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// Wakes once when the outcome of an operation that had to wait may have changed.
+    /// Wakes once when the outcome of an operation that had to wait may have changed; see [`register`](Self::register).
     pub fn udp_register(&mut self, id: DatagramId, interest: Interest, waker: &Waker) -> Result<(), Error> {
-        let socket = self.host.datagram(id)?;
-        match interest {
-            Interest::Receive => socket.receivers.register(waker),
-            Interest::Send => socket.senders.register(waker),
+        self.host.datagram(id)?.waiters(interest).register(waker)
+    }
+
+    /// Takes back [`udp_register`](Self::udp_register); see [`forget`](Self::forget).
+    pub fn udp_forget(&mut self, id: DatagramId, interest: Interest, waker: &Waker) {
+        if let Ok(socket) = self.host.datagram(id) {
+            socket.waiters(interest).forget(waker);
         }
-        Ok(())
     }
 
     /// What would not wait.

@@ -9,7 +9,7 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 
 use crate::Error;
-use crate::configuration::Readiness;
+use crate::configuration::{Interest, Readiness};
 use crate::frame::Segment;
 use crate::local::{Direction, Local, Phase};
 use crate::slab::{ConnectionId, ListenerId};
@@ -151,6 +151,13 @@ impl Connection {
             senders: Waiters::default(),
             give_up_at: None,
             engine,
+        }
+    }
+
+    pub(crate) fn waiters(&mut self, interest: Interest) -> &mut Waiters {
+        match interest {
+            Interest::Receive => &mut self.receivers,
+            Interest::Send => &mut self.senders,
         }
     }
 

@@ -15,7 +15,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{IpAddress, IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr};
 
 use crate::Error;
-use crate::configuration::Sent;
+use crate::configuration::{Interest, Sent};
 use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
 use crate::link::Link;
 use crate::slab::DatagramId;
@@ -79,6 +79,13 @@ impl Datagrams {
             receivers: Waiters::default(),
             senders: Waiters::default(),
         })
+    }
+
+    pub(crate) fn waiters(&mut self, interest: Interest) -> &mut Waiters {
+        match interest {
+            Interest::Receive => &mut self.receivers,
+            Interest::Send => &mut self.senders,
+        }
     }
 
     /// The smoltcp socket, made if there is none yet.

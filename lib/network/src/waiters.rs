@@ -1,47 +1,143 @@
 //! Who waits for what.
+//!
+//! Whoever registers stays registered until the condition changes or until it is [forgotten](Waiters::forget); nobody is
+//! woken to make room for somebody else. (A list with a limit that wakes its oldest entry for a newcomer never comes to
+//! rest when one more waits than it holds: each one that is woken for nothing registers again, and wakes the next.)
+//!
+//! A change wakes all who wait, not one of them. The one that would be woken might not run for long, because something
+//! more important does, or might be given up before it runs; the others would sleep beside something that they could
+//! have. Those who find nothing left register again, behind those who came meanwhile, so that equals take turns.
+//!
+//! Any number may wait for one thing: entering, forgetting and waking cost the same for the first and for the
+//! thousandth. One waiter, the usual number, costs no allocation; if there is no memory for a further one, that one is
+//! refused.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-/// How many may wait for one thing before the longest waiting is woken to make room.
-const LIMIT: usize = 8;
+use hashbrown::HashTable;
+
+use crate::Error;
+use crate::slab::boxed;
+
+/// Memory for more waiters than this is given back when it turns out to be much too large.
+const KEPT: usize = 64;
 
 /// The wakers of those who wait for one condition. All are woken at once; each finds out for itself
 /// whether it was meant, and registers again if not.
-///
-/// One waiter costs no allocation. When the list is full, or memory is short, another waiter is woken to make
-/// room: that wake is spurious, which every waiter must bear anyhow, so nobody is ever forgotten.
 #[derive(Default)]
 pub(crate) struct Waiters {
     first: Option<Waker>,
-    more: Vec<Waker>,
+    more: Option<Box<[Queue; 1]>>,
+}
+
+/// Wakers in the order in which they came, each at most once.
+#[derive(Default)]
+struct Queue {
+    /// `None` is the place of one that was forgotten; the last is never `None`.
+    wakers: Vec<Option<Waker>>,
+    /// Where each stands in `wakers`.
+    positions: HashTable<usize>,
+}
+
+/// Wakers are looked up by the address of what they wake. No outsider chooses these, so mixing is all that is needed.
+fn hash(waker: &Waker) -> u64 {
+    let product = (waker.data().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
+}
+
+fn hash_at(wakers: &[Option<Waker>], position: usize) -> u64 {
+    wakers.get(position).and_then(Option::as_ref).map_or(0, hash)
+}
+
+fn is_at(wakers: &[Option<Waker>], position: usize, waker: &Waker) -> bool {
+    wakers.get(position).and_then(Option::as_ref).is_some_and(|other| other.will_wake(waker))
 }
 
 impl Waiters {
-    pub(crate) fn register(&mut self, waker: &Waker) {
-        let Some(first) = &mut self.first else {
-            self.first = Some(waker.clone());
-            return;
-        };
-        if first.will_wake(waker) || self.more.iter().any(|other| other.will_wake(waker)) {
-            return;
+    /// Enters a waker, unless it is there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; the waker is not entered then.
+    pub(crate) fn register(&mut self, waker: &Waker) -> Result<(), Error> {
+        match (&self.first, &self.more) {
+            (Some(first), _) if first.will_wake(waker) => return Ok(()),
+            (None, more) if more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty()) => {
+                self.first = Some(waker.clone());
+                return Ok(());
+            }
+            _ => {}
         }
-        if self.more.len() + 1 < LIMIT && self.more.try_reserve(1).is_ok() {
-            self.more.push(waker.clone());
-        } else {
-            core::mem::replace(first, waker.clone()).wake();
+        let [queue] = match &mut self.more {
+            Some(more) => &mut **more,
+            none => &mut **none.insert(boxed(Queue::default())?),
+        };
+        queue.register(waker)
+    }
+
+    /// Takes a waker out; nothing happens if it is not there, because it was woken.
+    pub(crate) fn forget(&mut self, waker: &Waker) {
+        if self.first.as_ref().is_some_and(|first| first.will_wake(waker)) {
+            self.first = None;
+        } else if let Some([queue]) = self.more.as_deref_mut() {
+            queue.forget(waker);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.first.is_none() && self.more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty())
     }
 
     pub(crate) fn wake(&mut self) {
         if let Some(first) = self.first.take() {
             first.wake();
-            for waker in self.more.drain(..) {
+        }
+        if let Some([queue]) = self.more.as_deref_mut() {
+            let count = queue.wakers.len();
+            queue.positions.clear();
+            for waker in queue.wakers.drain(..).flatten() {
                 waker.wake();
+            }
+            if queue.wakers.capacity() > KEPT.max(4 * count) {
+                self.more = None;
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn register(&mut self, waker: &Waker) -> Result<(), Error> {
+        let Queue { wakers, positions } = self;
+        if positions.find(hash(waker), |&position| is_at(wakers, position, waker)).is_some() {
+            return Ok(());
+        }
+        wakers.try_reserve(1)?;
+        positions.try_reserve(1, |&position| hash_at(wakers, position))?;
+        positions.insert_unique(hash(waker), wakers.len(), |&position| hash_at(wakers, position));
+        wakers.push(Some(waker.clone()));
+        Ok(())
+    }
+
+    fn forget(&mut self, waker: &Waker) {
+        let Queue { wakers, positions } = self;
+        let Ok(entry) = positions.find_entry(hash(waker), |&position| is_at(wakers, position, waker)) else {
+            return;
+        };
+        let (position, _) = entry.remove();
+        if let Some(place) = wakers.get_mut(position) {
+            *place = None;
+        }
+        while let Some(None) = wakers.last() {
+            wakers.pop();
+        }
+        // More than half of the places are empty: as many were forgotten as are moved now.
+        if wakers.len() > 2 * positions.len() {
+            wakers.retain(Option::is_some);
+            positions.clear();
+            for (position, waker) in wakers.iter().flatten().enumerate() {
+                // There is room, because there are no more of them than before.
+                positions.insert_unique(hash(waker), position, |&position| hash_at(wakers, position));
             }
         }
     }
@@ -53,30 +149,111 @@ mod tests {
     use alloc::sync::Arc;
     use alloc::task::Wake;
     use core::sync::atomic::{AtomicUsize, Ordering};
+    use proptest::prelude::*;
 
-    struct Count(AtomicUsize);
+    /// Says when it was woken for the last time, and how often it was.
+    #[derive(Default)]
+    struct Bell {
+        turn: AtomicUsize,
+        rings: AtomicUsize,
+    }
 
-    impl Wake for Count {
+    impl Wake for Bell {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            static TURNS: AtomicUsize = AtomicUsize::new(1);
+            self.turn.store(TURNS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            self.rings.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    #[test]
-    fn everyone_is_woken_even_beyond_the_limit() {
-        let counts: Vec<_> = (0..LIMIT + 3).map(|_| Arc::new(Count(AtomicUsize::new(0)))).collect();
-        let mut waiters = Waiters::default();
-        for count in &counts {
-            let waker = Waker::from(count.clone());
-            waiters.register(&waker);
-            waiters.register(&waker);
+    impl Bell {
+        fn rings(&self) -> usize {
+            self.rings.load(Ordering::Relaxed)
         }
+    }
+
+    fn bells(count: usize) -> Vec<(Arc<Bell>, Waker)> {
+        let bells = (0..count).map(|_| Arc::new(Bell::default()));
+        bells.map(|bell| (bell.clone(), Waker::from(bell))).collect()
+    }
+
+    #[test]
+    fn any_number_waits_and_nobody_is_woken_for_another() {
+        let bells = bells(1000);
+        let mut waiters = Waiters::default();
+        for (_, waker) in &bells {
+            waiters.register(waker).unwrap();
+            waiters.register(waker).unwrap();
+        }
+        assert!(bells.iter().all(|(bell, _)| bell.rings() == 0));
         waiters.wake();
         assert!(waiters.is_empty());
-        for count in &counts {
-            assert_eq!(count.0.load(Ordering::Relaxed), 1);
-        }
+        assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
+        assert!(bells.is_sorted_by_key(|(bell, _)| bell.turn.load(Ordering::Relaxed)));
+        assert!(waiters.more.is_some(), "whoever waited with a thousand will do so again");
         waiters.wake();
-        assert_eq!(counts[0].0.load(Ordering::Relaxed), 1);
+        assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
+        assert!(waiters.more.is_none(), "the memory for a thousand is kept for nobody");
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone() {
+        let bells = bells(100);
+        let mut waiters = Waiters::default();
+        for (bell, waker) in &bells {
+            waiters.register(waker).unwrap();
+            assert_eq!(Arc::strong_count(bell), 3);
+        }
+        for (bell, waker) in &bells {
+            waiters.forget(waker);
+            waiters.forget(waker);
+            assert_eq!(Arc::strong_count(bell), 2);
+        }
+        assert!(waiters.is_empty());
+        waiters.wake();
+        assert!(bells.iter().all(|(bell, _)| bell.rings() == 0));
+    }
+
+    proptest! {
+        /// A list of numbers without repetitions is all there is to see.
+        #[test]
+        fn waiters_are_an_ordered_set(steps in prop::collection::vec((0usize..30, 0u8..20), 0..300)) {
+            let bells = bells(30);
+            let mut waiters = Waiters::default();
+            let mut model: Vec<usize> = Vec::new();
+            let mut rings = [0; 30];
+            for (which, what) in steps {
+                match what {
+                    0 => {
+                        waiters.wake();
+                        for which in model.drain(..) {
+                            rings[which] += 1;
+                        }
+                    }
+                    1..10 => {
+                        waiters.forget(&bells[which].1);
+                        model.retain(|&other| other != which);
+                    }
+                    _ => {
+                        waiters.register(&bells[which].1).unwrap();
+                        if !model.contains(&which) {
+                            model.push(which);
+                        }
+                    }
+                }
+                prop_assert_eq!(waiters.is_empty(), model.is_empty());
+                if let Some([queue]) = waiters.more.as_deref() {
+                    prop_assert!(queue.wakers.len() <= 2 * queue.positions.len());
+                }
+                for (index, (bell, _)) in bells.iter().enumerate() {
+                    prop_assert_eq!(bell.rings(), rings[index]);
+                    let registered = usize::from(model.contains(&index));
+                    prop_assert_eq!(Arc::strong_count(bell), 2 + registered);
+                }
+            }
+            waiters.wake();
+            let turns = model.iter().map(|&which| bells[which].0.turn.load(Ordering::Relaxed));
+            prop_assert!(turns.is_sorted());
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 mod wire;
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
 use network::{
     Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, NoLink, Received, Sent, Sharing,
@@ -184,6 +186,85 @@ fn a_full_ring_wakes_its_writer() {
     stack.tcp_receive_with(server, |bytes| bytes.len(), NOW).unwrap();
     assert_eq!(bell.rings(), 1);
     assert!(stack.readiness(client).unwrap().send);
+}
+
+/// Many coroutines, each in a loop of `accept`: with nothing to accept they come to rest.
+#[test]
+fn hundreds_wait_for_one_listener_and_come_to_rest() {
+    const WAITERS: usize = 500;
+    const ROUNDS: usize = 20;
+    let mut stack = host(Limits::default());
+    let listener = listen(&mut stack, 80, 1);
+    let bells: Vec<_> = (0..WAITERS).map(|_| Bell::new()).collect();
+    let mut seen = [0; WAITERS];
+    let mut ready: VecDeque<usize> = (0..WAITERS).collect();
+    let mut accepted = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut polls = 0;
+        while let Some(waiter) = ready.pop_front() {
+            polls += 1;
+            assert!(polls <= WAITERS + 1, "the waiters wake each other");
+            match stack.accept(listener).unwrap() {
+                Some(_) => {
+                    accepted.push(waiter);
+                    ready.push_back(waiter);
+                }
+                None => stack.register_accept(listener, &bells[waiter].1).unwrap(),
+            }
+            let rung = bells.iter().zip(&mut seen).enumerate();
+            ready.extend(rung.filter_map(|(waiter, ((bell, _), seen))| {
+                let before = core::mem::replace(seen, bell.rings());
+                (*seen > before).then_some(waiter)
+            }));
+        }
+        let client = connect(&mut stack, 80);
+        assert_eq!(stack.connected(client), Ok(true));
+        ready.extend(0..WAITERS);
+        for (waiter, (bell, _)) in bells.iter().enumerate() {
+            assert_eq!(bell.rings(), seen[waiter] + 1);
+            seen[waiter] += 1;
+        }
+    }
+    assert_eq!(accepted.len(), ROUNDS - 1);
+}
+
+#[test]
+fn who_gives_up_waiting_leaves_nothing_behind() {
+    let mut stack = host(Limits::default());
+    let listener = listen(&mut stack, 80, 1);
+    let (bell, waker) = Bell::new();
+    let (stays, other) = Bell::new();
+    for waker in [&other, &waker] {
+        stack.register_accept(listener, waker).unwrap();
+    }
+    stack.forget_accept(listener, &waker);
+    let client = connect(&mut stack, 80);
+    let (server, _) = stack.accept(listener).unwrap().unwrap();
+    while let Sent::Bytes(_) = send(&mut stack, client, &[7; 1000], NOW).unwrap() {}
+    for waker in [&other, &waker] {
+        stack.register(client, Interest::Send, waker).unwrap();
+        stack.register(client, Interest::Receive, waker).unwrap();
+    }
+    stack.forget(client, Interest::Send, &waker);
+    stack.forget(client, Interest::Receive, &waker);
+    send(&mut stack, server, b"x", NOW).unwrap();
+    stack.tcp_receive_with(server, |bytes| bytes.len(), NOW).unwrap();
+    let datagrams = stack.udp_bind(local(53), &DatagramOptions::default()).unwrap();
+    for waker in [&waker, &other] {
+        stack.udp_register(datagrams, Interest::Receive, waker).unwrap();
+    }
+    stack.udp_forget(datagrams, Interest::Receive, &waker);
+    stack.udp_send_with(datagrams, Some(local(53)), 1, |_| ()).unwrap();
+    stack.close(client, NOW).unwrap();
+    stack.close(server, NOW).unwrap();
+    stack.close_listener(listener, NOW).unwrap();
+    stack.udp_close(datagrams).unwrap();
+    assert_eq!((bell.rings(), stays.rings()), (0, 4));
+    assert_eq!(Arc::strong_count(&bell), 2);
+    // What is gone has nothing to forget.
+    stack.forget(client, Interest::Send, &waker);
+    stack.forget_accept(listener, &waker);
+    stack.udp_forget(datagrams, Interest::Send, &waker);
 }
 
 #[test]

@@ -6,10 +6,7 @@
 //! say what happened and end as failed. Without, it ends with success exactly if every test passed.
 
 use core::cell::UnsafeCell;
-use core::future::Future;
-use core::pin::pin;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
-use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use hal_api::{
     Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, Status, Trap, UserContext,
@@ -41,34 +38,24 @@ pub fn main(boot: &'static BootInformation) -> ! {
     Machine::shutdown(if suite.failed == 0 { Status::Success } else { Status::Failure(1) })
 }
 
-/// Reads what is typed up to the end of a line, as a coroutine would, and says it.
+/// Reads what is typed up to the end of a line, looking only when something was typed, and says it.
 fn echo() {
-    static WAKES: AtomicUsize = AtomicUsize::new(0);
-    static TABLE: RawWakerVTable = RawWakerVTable::new(
-        |data| RawWaker::new(data, &TABLE),
-        |_| _ = WAKES.fetch_add(1, AcqRel),
-        |_| _ = WAKES.fetch_add(1, AcqRel),
-        |_| {},
-    );
-    // SAFETY: the functions of the table use no data, and may be called from any hart.
-    let waker = unsafe { Waker::new(core::ptr::null(), &TABLE) };
-    let mut context = Context::from_waker(&waker);
+    static TYPED: AtomicUsize = AtomicUsize::new(0);
+    platform::set_console_listener(|| _ = TYPED.fetch_add(1, AcqRel));
     println!("type a line");
     let mut line = [0; 80];
     let mut length = 0;
     while !line[..length].contains(&b'\n') && length < line.len() {
-        let mut reading = pin!(platform::console_read(&mut line[length..]));
-        let before = WAKES.load(Acquire);
-        length += loop {
-            match reading.as_mut().poll(&mut context) {
-                Poll::Ready(count) => break count,
-                Poll::Pending => {
-                    while WAKES.load(Acquire) == before {
-                        Machine::wait_for_interrupt();
-                        let _ = poll_interrupts();
-                    }
+        let before = TYPED.load(Acquire);
+        length += match platform::console_try_read(&mut line[length..]) {
+            0 => {
+                while TYPED.load(Acquire) == before {
+                    Machine::wait_for_interrupt();
+                    let _ = poll_interrupts();
                 }
+                0
             }
+            count => count,
         };
     }
     println!("you typed {}", line[..length].escape_ascii());
