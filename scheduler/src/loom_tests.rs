@@ -265,6 +265,33 @@ fn a_wake_hands_over_what_was_written_before() {
 }
 
 #[test]
+fn a_wake_during_a_poll_hands_over_too() {
+    check(3, || {
+        let world = World::new();
+        world.add_workers(1);
+        let task = Task::new(0, wait_for_data);
+        let cid = world.spawn(task, 0);
+        let waker = thread::spawn({
+            let world = world.clone();
+            move || {
+                // SAFETY: nobody looks at it in the first poll, and the second comes after a wake.
+                unsafe { task.data.set(7) };
+                world.executor().wake(cid).unwrap();
+            }
+        });
+        world.run(0);
+        waker.join().unwrap();
+        world.run(0);
+        if !task.is_finished() {
+            // The wake came before the first poll and was answered by it.
+            world.executor().wake(cid).unwrap();
+            world.run(0);
+        }
+        assert_eq!(task.take_back(), (2, COMPLETED));
+    });
+}
+
+#[test]
 fn the_next_worker_sees_what_the_last_poll_wrote() {
     check(3, || {
         let world = World::new();
