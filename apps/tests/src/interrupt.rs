@@ -44,9 +44,8 @@ pub async fn less_important_completions_do_not_interrupt() -> Outcome {
     const NAP: Duration = Duration::from_millis(60);
     for _ in 0..20 {
         let start = Instant::now();
-        let sleeper = cops::spawn_at(Priority::LOWEST, async {
-            cops::macros::nanosleep(NAP.as_nanos() as u64).await.0
-        });
+        let sleeper =
+            cops::spawn_at(Priority::LOWEST, async { cops::macros::nanosleep(NAP.as_nanos() as u64).await.0 });
         let cid = sleeper.cid();
         while cops::executor().state(cid) == Ok(State::Ready) {
             cops::time::sleep(Duration::from_micros(100)).await;

@@ -43,6 +43,7 @@ const TESTS: &[Test] = tests![
     process::descriptors_are_passed_on, 60;
     process::damaged_programs_are_refused, 60;
     process::arguments_that_are_too_long_are_refused, 60;
+    process::the_c_program_is_right, 60;
     process::many_at_once, 60;
     process::a_thousand_processes_leave_nothing_behind, 120;
     memory::pages_are_zero_and_come_at_their_first_use, 60;

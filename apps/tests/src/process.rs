@@ -191,3 +191,13 @@ pub async fn many_at_once() -> Outcome {
     }
     Ok(())
 }
+
+pub async fn the_c_program_is_right() -> Outcome {
+    let child = match Command::new("/bin/hello-c").spawn() {
+        // It is built only where there is a C compiler.
+        Err(Errno::ENOENT) => return Ok(()),
+        other => must!(other),
+    };
+    check_eq!(harness::wait(&child, Duration::from_secs(20)).await, Some(Ok(Ending::Exited(0))));
+    Ok(())
+}
