@@ -25,8 +25,10 @@ pub fn figure(value: f64) -> String {
         format!("{value:.0}")
     } else if magnitude >= 10.0 {
         format!("{value:.1}")
-    } else {
+    } else if magnitude >= 0.1 {
         format!("{value:.2}")
+    } else {
+        format!("{value:.*}", (1.0 - magnitude.log10().floor()).clamp(2.0, 9.0) as usize)
     }
 }
 
@@ -71,6 +73,10 @@ mod tests {
         assert_eq!(
             [0.0, 1.0, 1.234, 12.34, 123.4, 1234.5, -2000.4].map(figure),
             ["0", "1", "1.23", "12.3", "123", "1,235", "-2,000"]
+        );
+        assert_eq!(
+            [0.5, 0.0421, 0.004_217, -0.01, 1e-30].map(figure),
+            ["0.50", "0.042", "0.0042", "-0.010", "0.000000000"]
         );
         assert_eq!([f64::NAN, f64::INFINITY].map(figure), ["-", "-"]);
         assert_eq!([12.0, 1234.0, 98_765.0, 2_500_000.0].map(duration_us), ["12 µs", "1.23 ms", "98.8 ms", "2.50 s"]);

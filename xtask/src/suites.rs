@@ -168,7 +168,7 @@ fn host(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
 }
 
 /// The models of packages that depend on loom, compiled with loom's atomics: test programs with `loom` in their name, or
-/// the library's own tests where there are none.
+/// the library's own tests with `loom` in theirs where there are none.
 fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     heading("loom models");
     let mut tally = Tally::default();
@@ -188,7 +188,7 @@ fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
         let models: Vec<_> = package.targets.iter().filter(is_model).collect();
         match models[..] {
             [] => {
-                command.arg("--lib");
+                command.args(["--lib", "--", "loom"]);
             }
             _ => models.iter().for_each(|model| {
                 command.args(["--test", &model.name]);
