@@ -61,6 +61,12 @@ const fn vtable<const NUMBER: usize>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
 }
 
+/// Whether this is the vtable of the executor with this number.
+#[inline]
+pub(crate) fn is_vtable_of(executor: usize, vtable: &'static RawWakerVTable) -> bool {
+    core::ptr::eq(vtable, &VTABLES[executor])
+}
+
 /// Registers an executor and gives its number.
 pub(crate) fn register(executor: &'static Executor) -> Option<usize> {
     let pointer = core::ptr::from_ref(executor).cast_mut();

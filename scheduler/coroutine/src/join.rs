@@ -188,3 +188,142 @@ fn with_mut<R>(waker: &UnsafeCell<Option<Waker>>, then: impl FnOnce(&mut Option<
     #[cfg(loom)]
     waker.with_mut(|waker| unsafe { then(&mut *waker) })
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::sync::Arc as RealArc;
+    use std::sync::atomic::{AtomicUsize as RealAtomicUsize, Ordering as RealOrdering};
+    use std::task::{Wake, Waker};
+
+    use loom::sync::{Arc, Notify};
+    use loom::thread;
+
+    use super::*;
+
+    /// A block whose output and freeing are watched: by loom, as plain memory, and by counters.
+    struct Block {
+        join: Join,
+        output: UnsafeCell<u32>,
+        freed: AtomicU32,
+    }
+
+    impl Block {
+        fn new() -> Arc<Block> {
+            Arc::new(Block { join: Join::new(), output: UnsafeCell::new(0), freed: AtomicU32::new(0) })
+        }
+
+        /// As the executor: writes the output, ends.
+        fn complete(&self) {
+            // SAFETY: loom checks that nobody reads it yet.
+            self.output.with_mut(|output| unsafe { *output = 7 });
+            self.after(self.join.complete(End::Output));
+        }
+
+        fn after(&self, after: After) {
+            if let After::Free { output } = after {
+                // Whoever frees touches everything, so that loom sees a use that is still going on.
+                // SAFETY: that is the claim.
+                self.output.with_mut(|value| unsafe { assert!(!output || *value == 7) });
+                with_mut(&self.join.waker, |waker| *waker = None);
+                assert_eq!(self.freed.fetch_add(1, Ordering::Relaxed), 0, "freed twice");
+            }
+        }
+
+        fn take(&self) {
+            // SAFETY: the claim is that it is there and ours.
+            self.output.with(|output| unsafe { assert_eq!(*output, 7) });
+            self.after(self.join.leave(true));
+        }
+    }
+
+    struct Bell(Notify, RealAtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: RealArc<Self>) {
+            self.1.fetch_add(1, RealOrdering::Relaxed);
+            self.0.notify();
+        }
+    }
+
+    fn bell() -> (RealArc<Bell>, Waker) {
+        let bell = RealArc::new(Bell(Notify::new(), RealAtomicUsize::new(0)));
+        (bell.clone(), Waker::from(bell))
+    }
+
+    #[test]
+    fn a_handle_that_waits_is_woken_and_gets_the_output() {
+        loom::model(|| {
+            let block = Block::new();
+            let executor = thread::spawn({
+                let block = block.clone();
+                move || block.complete()
+            });
+            let (bell, waker) = bell();
+            while block.join.poll(&waker) == Ready::Pending {
+                bell.0.wait();
+            }
+            block.take();
+            executor.join().unwrap();
+            assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    #[test]
+    fn the_waker_may_change() {
+        loom::model(|| {
+            let block = Block::new();
+            let (_, first) = bell();
+            assert_eq!(block.join.poll(&first), Ready::Pending);
+            let executor = thread::spawn({
+                let block = block.clone();
+                move || block.complete()
+            });
+            let (bell, second) = bell();
+            while block.join.poll(&second) == Ready::Pending {
+                bell.0.wait();
+            }
+            block.take();
+            executor.join().unwrap();
+            assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    #[test]
+    fn a_handle_may_be_dropped_at_any_moment() {
+        for polls in 0..2 {
+            loom::model(move || {
+                let block = Block::new();
+                let executor = thread::spawn({
+                    let block = block.clone();
+                    move || block.complete()
+                });
+                let (_, waker) = bell();
+                for _ in 0..polls {
+                    block.join.poll(&waker);
+                }
+                block.after(block.join.leave(false));
+                executor.join().unwrap();
+                assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+            });
+        }
+    }
+
+    #[test]
+    fn a_cancelled_coroutine_has_no_output() {
+        loom::model(|| {
+            let block = Block::new();
+            let executor = thread::spawn({
+                let block = block.clone();
+                move || block.after(block.join.complete(End::Cancelled))
+            });
+            let (bell, waker) = bell();
+            while block.join.poll(&waker) == Ready::Pending {
+                bell.0.wait();
+            }
+            assert_eq!(block.join.poll(&waker), Ready::Cancelled);
+            block.after(block.join.leave(false));
+            executor.join().unwrap();
+            assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+        });
+    }
+}

@@ -1,16 +1,17 @@
-//! Traces: what happens, in which order, on one worker.
+//! The suite on the host, and what only a host can test: attention, exhaustion, threads.
 
 extern crate std;
 
 use std::boxed::Box;
-use std::string::String;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use std::vec::Vec;
 
 use crate::{
-    Cancelled, Executor, Outcome, Platform, Priority, ReadyWord, Signals, Stale, State, Table, Worker, yield_now,
+    Cancelled, Cid, Executor, InitialiseError, Outcome, Platform, Priority, ReadyWord, Signals, SpawnError, State,
+    Table, Worker, WorkerError, yield_now,
 };
 
 struct OneWorker;
@@ -30,227 +31,10 @@ fn executor() -> (&'static Executor, Worker) {
     (executor, worker)
 }
 
-fn priority(number: u8) -> Priority {
-    Priority::new(number).unwrap()
-}
-
-/// Awaits one wake.
-async fn block(place: &Mutex<Option<Waker>>) {
-    let mut waited = false;
-    std::future::poll_fn(|context: &mut Context<'_>| {
-        if waited {
-            return Poll::Ready(());
-        }
-        waited = true;
-        *place.lock().unwrap() = Some(context.waker().clone());
-        Poll::Pending
-    })
-    .await
-}
-
 #[test]
-fn more_important_first_and_equal_in_order() {
+fn the_suite_holds() {
     let (executor, mut worker) = executor();
-    let log = Arc::new(Mutex::new(String::new()));
-    for (name, number) in [('a', 5), ('b', 3), ('c', 5), ('d', 0), ('e', 63), ('f', 3)] {
-        let log = log.clone();
-        executor
-            .spawn(
-                async move {
-                    log.lock().unwrap().push(name);
-                    yield_now().await;
-                    log.lock().unwrap().push(name.to_ascii_uppercase());
-                },
-                priority(number),
-            )
-            .detach();
-    }
-    assert_eq!(worker.run(), Outcome::Idle);
-    assert_eq!(*log.lock().unwrap(), "dDbfBFacACeE");
-}
-
-#[test]
-fn a_handle_gives_the_output() {
-    let (executor, mut worker) = executor();
-    let inner = executor.spawn(async { String::from("forty-two") }, Priority::DEFAULT);
-    let cid = inner.cid();
-    let outer = executor.spawn(async move { inner.await.unwrap().len() }, Priority::HIGHEST);
-    assert!(!outer.is_finished());
-    assert_eq!(executor.state(cid), Ok(State::Ready));
-    assert_eq!(worker.run(), Outcome::Idle);
-    assert!(outer.is_finished());
-    assert_eq!(executor.state(cid), Err(Stale));
-    assert_eq!(executor.wake(cid), Err(Stale));
-    assert_eq!(executor.cancel(cid), Err(Stale));
-    assert_eq!(executor.set_priority(cid, Priority::HIGHEST), Err(Stale));
-    assert_eq!(executor.priority(cid), Err(Stale));
-    let mut outer = outer;
-    let mut context = Context::from_waker(Waker::noop());
-    let answer = std::pin::Pin::new(&mut outer).poll(&mut context);
-    assert_eq!(answer, Poll::Ready(Ok(9)));
-}
-
-#[test]
-fn outputs_and_futures_are_dropped_once() {
-    static DROPS: AtomicUsize = AtomicUsize::new(0);
-    struct Counted;
-    impl Drop for Counted {
-        fn drop(&mut self) {
-            DROPS.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let (executor, mut worker) = executor();
-
-    // Detached before and after the end; taken; cancelled before the first poll and while blocked.
-    executor.spawn(async { Counted }, Priority::DEFAULT).detach();
-    worker.run();
-    assert_eq!(DROPS.swap(0, Ordering::Relaxed), 1);
-
-    let handle = executor.spawn(async { Counted }, Priority::DEFAULT);
-    worker.run();
-    assert_eq!(DROPS.swap(0, Ordering::Relaxed), 0);
-    drop(handle);
-    assert_eq!(DROPS.swap(0, Ordering::Relaxed), 1);
-
-    let handle = executor.spawn(async { Counted }, Priority::DEFAULT);
-    let waiter = executor.spawn(async move { handle.await.is_ok() }, Priority::HIGHEST);
-    worker.run();
-    assert_eq!(DROPS.swap(0, Ordering::Relaxed), 1);
-    drop(waiter);
-
-    let captured = Counted;
-    let handle = executor.spawn(async move { drop(captured) }, Priority::DEFAULT);
-    handle.cancel();
-    assert_eq!(DROPS.load(Ordering::Relaxed), 0, "a worker drops it, not the canceller");
-    worker.run();
-    assert_eq!(DROPS.swap(0, Ordering::Relaxed), 1);
-    assert!(handle.is_finished());
-    drop(handle);
-
-    let place = Arc::new(Mutex::new(None));
-    let captured = Counted;
-    let handle = executor.spawn(
-        {
-            let place = place.clone();
-            async move {
-                block(&place).await;
-                drop(captured);
-            }
-        },
-        Priority::DEFAULT,
-    );
-    worker.run();
-    assert_eq!(executor.state(handle.cid()), Ok(State::Blocked));
-    handle.cancel();
-    let waiter = executor.spawn(handle, Priority::LOWEST);
-    let seen = executor.spawn(async move { waiter.await.unwrap() }, Priority::LOWEST);
-    worker.run();
-    assert_eq!(DROPS.swap(0, Ordering::Relaxed), 1);
-    let mut seen = seen;
-    let answer = std::pin::Pin::new(&mut seen).poll(&mut Context::from_waker(Waker::noop()));
-    assert_eq!(answer, Poll::Ready(Ok(Err(Cancelled))));
-    // The waker that outlived its coroutine names nobody.
-    place.lock().unwrap().take().unwrap().wake();
-    assert_eq!(worker.run(), Outcome::Idle);
-}
-
-#[test]
-fn priorities_change_in_every_state() {
-    let (executor, mut worker) = executor();
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let place = Arc::new(Mutex::new(None));
-    let record = |name: &'static str| {
-        let log = log.clone();
-        move || log.lock().unwrap().push(name)
-    };
-
-    // Blocked.
-    let blocked = {
-        let (place, record) = (place.clone(), record("blocked"));
-        executor.spawn(
-            async move {
-                block(&place).await;
-                record();
-            },
-            priority(1),
-        )
-    };
-    worker.run();
-    executor.set_priority(blocked.cid(), priority(9)).unwrap();
-    // Ready.
-    let ready = {
-        let record = record("ready");
-        executor.spawn(async move { record() }, priority(20))
-    };
-    let other = {
-        let record = record("other");
-        executor.spawn(async move { record() }, priority(10))
-    };
-    executor.set_priority(ready.cid(), priority(2)).unwrap();
-    // Running: changes itself, and goes on only after the others.
-    let running = {
-        let record = record("running");
-        executor.spawn(
-            async move {
-                let me = executor.current().unwrap();
-                assert_eq!(executor.state(me), Ok(State::Running));
-                executor.set_priority(me, priority(30)).unwrap();
-                yield_now().await;
-                record();
-                executor.priority(me)
-            },
-            priority(0),
-        )
-    };
-    place.lock().unwrap().take().unwrap().wake();
-    assert_eq!(worker.run(), Outcome::Idle);
-    assert_eq!(*log.lock().unwrap(), ["ready", "blocked", "other", "running"]);
-    for handle in [blocked, ready, other] {
-        assert!(handle.is_finished());
-    }
-    assert!(running.is_finished());
-    assert_eq!(executor.current(), None);
-}
-
-#[test]
-fn a_wake_during_the_poll_is_not_lost_and_counts_once() {
-    let (executor, mut worker) = executor();
-    let polls = Arc::new(AtomicUsize::new(0));
-    let handle = {
-        let polls = polls.clone();
-        executor.spawn(
-            std::future::poll_fn(move |context| {
-                if polls.fetch_add(1, Ordering::Relaxed) == 0 {
-                    context.waker().wake_by_ref();
-                    let clone = context.waker().clone();
-                    clone.wake();
-                }
-                Poll::<()>::Pending
-            }),
-            Priority::DEFAULT,
-        )
-    };
-    assert_eq!(worker.run(), Outcome::Idle);
-    assert_eq!(polls.load(Ordering::Relaxed), 2);
-    executor.wake(handle.cid()).unwrap();
-    executor.wake(handle.cid()).unwrap();
-    assert_eq!(worker.run(), Outcome::Idle);
-    assert_eq!(polls.load(Ordering::Relaxed), 3);
-    handle.cancel();
-    worker.run();
-}
-
-#[test]
-fn a_waker_and_its_clone_are_the_same() {
-    let (executor, mut worker) = executor();
-    let handle = executor.spawn(
-        std::future::poll_fn(|context| Poll::Ready(context.waker().clone().will_wake(context.waker()))),
-        Priority::DEFAULT,
-    );
-    worker.run();
-    let mut handle = handle;
-    let answer = std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop()));
-    assert_eq!(answer, Poll::Ready(Ok(true)));
+    crate::suite::run(executor, &mut worker, |_| ());
 }
 
 #[test]
@@ -323,23 +107,160 @@ fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
 fn a_hundred_thousand_coroutines() {
     let (executor, mut worker) = executor();
     const COUNT: usize = 100_000;
-    let done = Arc::new(AtomicUsize::new(0));
-    let mut handles = Vec::new();
-    for index in 0..COUNT {
-        let done = done.clone();
-        handles.push(executor.spawn(
-            async move {
-                yield_now().await;
-                done.fetch_add(index, Ordering::Relaxed);
-                index
-            },
-            priority((index % 64) as u8),
-        ));
-    }
+    let handles: Vec<_> = (0..COUNT).map(|_| executor.spawn(yield_now(), Priority::DEFAULT)).collect();
     assert_eq!(worker.run(), Outcome::Idle);
-    assert_eq!(done.load(Ordering::Relaxed), COUNT * (COUNT - 1) / 2);
-    let mut context = Context::from_waker(Waker::noop());
-    for (index, mut handle) in handles.into_iter().enumerate() {
-        assert_eq!(std::pin::Pin::new(&mut handle).poll(&mut context), Poll::Ready(Ok(index)));
+    assert!(handles.iter().all(|handle| handle.is_finished()));
+}
+
+#[test]
+fn a_spawn_beyond_the_last_slot_gives_the_future_back() {
+    let (executor, mut worker) = executor();
+    let mut count = 0;
+    let token = Arc::new(());
+    let refused = loop {
+        let token = token.clone();
+        match executor.try_spawn(async move { drop(token) }, Priority::DEFAULT, 0) {
+            Ok(handle) => handle.detach(),
+            Err(SpawnError(future)) => break future,
+        }
+        count += 1;
+    };
+    assert_eq!(count, scheduler::CHUNKS * scheduler::SLOTS_IN_CHUNK);
+    assert_eq!(Arc::strong_count(&token), count + 2);
+    drop(refused);
+    worker.run();
+    assert_eq!(Arc::strong_count(&token), 1);
+    executor.spawn(async {}, Priority::DEFAULT).detach();
+    worker.run();
+}
+
+#[test]
+fn an_executor_is_made_once_and_used_after() {
+    let (executor, worker) = executor();
+    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
+    assert_eq!(executor.initialise(Table::native(), ready, &OneWorker), Err(InitialiseError::Twice));
+    assert_eq!(executor.worker(0, Signals::default()).err(), Some(WorkerError::Taken));
+    assert_eq!(executor.worker(8, Signals::default()).err(), Some(WorkerError::Taken));
+    drop(worker);
+    assert!(executor.worker(0, Signals::default()).is_ok());
+    static NEVER: Executor = Executor::new();
+    assert!(std::panic::catch_unwind(|| NEVER.wake(Cid::from_raw(1 << 32))).is_err());
+}
+
+/// What a worker thread sleeps on.
+#[derive(Default)]
+struct Bed {
+    notified: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// Eight threads, on however many processors the host has.
+struct Threads {
+    beds: [Bed; 8],
+    stop: AtomicBool,
+}
+
+std::thread_local! {
+    static WORKER: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl Platform for Threads {
+    fn worker(&self) -> usize {
+        WORKER.get()
     }
+    fn notify(&self, worker: usize) {
+        *self.beds[worker].notified.lock().unwrap() = true;
+        self.beds[worker].changed.notify_one();
+    }
+    fn relax(&self) {
+        std::thread::yield_now();
+    }
+}
+
+impl Threads {
+    fn work(&'static self, executor: &'static Executor, number: usize) {
+        WORKER.set(number);
+        let mut worker = executor.worker(number, Signals::default()).unwrap();
+        while !self.stop.load(Ordering::Relaxed) {
+            assert_eq!(worker.run(), Outcome::Idle);
+            let mut notified = self.beds[number].notified.lock().unwrap();
+            while !std::mem::take(&mut *notified) {
+                notified = self.beds[number].changed.wait(notified).unwrap();
+            }
+        }
+    }
+}
+
+/// Everything at once: rings of coroutines that wake each other, change priorities, spawn, join, cancel and are cancelled,
+/// on more workers than processors.
+#[test]
+fn eight_threads_lose_nothing() {
+    const RINGS: usize = 24;
+    const ROUNDS: usize = 400;
+
+    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
+    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
+    let threads: &'static Threads =
+        Box::leak(Box::new(Threads { beds: Default::default(), stop: AtomicBool::new(false) }));
+    executor.initialise(Table::native(), ready, threads).unwrap();
+    let workers: Vec<_> = (0..8).map(|number| std::thread::spawn(move || threads.work(executor, number))).collect();
+
+    let finished = Arc::new((Mutex::new(0), Condvar::new()));
+    for ring in 0..RINGS {
+        let finished = finished.clone();
+        let body = async move {
+            let mut sum = 0;
+            for round in 0..ROUNDS {
+                let priority = Priority::saturating(((ring * 7 + round) % 64) as u64);
+                let child = executor.spawn(
+                    async move {
+                        yield_now().await;
+                        round
+                    },
+                    priority,
+                );
+                let victim = executor.spawn(std::future::pending::<()>(), priority);
+                let _ = executor.set_priority(child.cid(), Priority::saturating((round % 64) as u64));
+                let _ = executor.set_priority(victim.cid(), Priority::LOWEST);
+                victim.cancel();
+                sum += child.await.unwrap();
+                assert_eq!(victim.await, Err(Cancelled));
+                let me = executor.current().unwrap();
+                executor.set_priority(me, priority).unwrap();
+                if round % 3 == 0 {
+                    // A wake from another thread, at any time.
+                    let mut woken = false;
+                    std::future::poll_fn(|context| {
+                        if std::mem::replace(&mut woken, true) {
+                            return Poll::Ready(());
+                        }
+                        let waker = context.waker().clone();
+                        executor.spawn(async move { waker.wake() }, priority).detach();
+                        Poll::Pending
+                    })
+                    .await;
+                }
+            }
+            assert_eq!(sum, ROUNDS * (ROUNDS - 1) / 2);
+            *finished.0.lock().unwrap() += 1;
+            finished.1.notify_one();
+        };
+        executor.spawn(body, Priority::DEFAULT).detach();
+    }
+    let mut count = finished.0.lock().unwrap();
+    while *count < RINGS {
+        let (guard, limit) = finished.1.wait_timeout(count, Duration::from_secs(60)).unwrap();
+        assert!(!limit.timed_out(), "only {} of {RINGS} rings came round", *guard);
+        count = guard;
+    }
+    threads.stop.store(true, Ordering::Relaxed);
+    for worker in 0..8 {
+        threads.notify(worker);
+    }
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    assert_eq!(executor.ready(), 0);
+    let counters: Vec<_> = (0..8).map(|worker| executor.counters(worker)).collect();
+    assert!(counters.iter().map(|counters| counters.polls).sum::<u64>() >= (RINGS * ROUNDS * 3) as u64);
 }

@@ -1,0 +1,325 @@
+//! What an executor promises, as cases that run anywhere: on the host against the scheduler that is linked in, on the target
+//! against the image. Each needs an idle executor with one worker, and leaves it so; a broken promise is a panic.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use crate::{Cancelled, Executor, JoinHandle, Outcome, Priority, Stale, State, Worker, yield_now};
+
+/// A case: its name, and what it does.
+pub type Case = (&'static str, fn(&'static Executor, &mut Worker));
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    ("more important first, and equal in order", more_important_first_and_equal_in_order),
+    ("a handle gives the output", a_handle_gives_the_output),
+    ("outputs and futures are dropped once", outputs_and_futures_are_dropped_once),
+    ("cancellation is seen by whoever waits", cancellation_is_seen_by_whoever_waits),
+    ("priorities change in every state", priorities_change_in_every_state),
+    ("a wake during the poll is not lost and counts once", a_wake_during_the_poll_is_not_lost_and_counts_once),
+    ("a waker and its clone are the same", a_waker_and_its_clone_are_the_same),
+    ("a stale cid is an error", a_stale_cid_is_an_error),
+    ("kinds and counters", kinds_and_counters),
+    ("very many coroutines", very_many_coroutines),
+];
+
+/// Runs all cases; `begin` is told each name before.
+pub fn run(executor: &'static Executor, worker: &mut Worker, mut begin: impl FnMut(&str)) {
+    for (name, case) in CASES {
+        begin(name);
+        case(executor, worker);
+        assert_eq!(executor.ready(), 0, "something is still ready");
+        assert_eq!(executor.current(), None);
+    }
+}
+
+fn priority(number: u8) -> Priority {
+    Priority::saturating(number.into())
+}
+
+/// Letters in the order in which they were written, up to eight in each word.
+#[derive(Clone, Default)]
+struct Log(Arc<[AtomicUsize; 2]>);
+
+impl Log {
+    fn write(&self, letter: char) {
+        let [first, second] = &*self.0;
+        let word = if first.load(Ordering::Relaxed) >> 56 == 0 { first } else { second };
+        word.store(word.load(Ordering::Relaxed) << 8 | letter as usize, Ordering::Relaxed);
+    }
+
+    fn is(&self, letters: &str) -> bool {
+        let written =
+            self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_be_bytes()).filter(|&byte| byte != 0);
+        written.eq(letters.bytes())
+    }
+}
+
+/// What a finished coroutine has to say.
+fn result<T>(mut handle: JoinHandle<T>) -> Result<T, Cancelled> {
+    match Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it has not finished"),
+    }
+}
+
+/// Waits to be polled a second time, as any wake does.
+async fn one_wake() {
+    let mut waited = false;
+    poll_fn(|_| if core::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await
+}
+
+fn more_important_first_and_equal_in_order(executor: &'static Executor, worker: &mut Worker) {
+    let log = Log::default();
+    for (name, number) in [('a', 5), ('b', 3), ('c', 5), ('d', 0), ('e', 63), ('f', 3)] {
+        let log = log.clone();
+        let body = async move {
+            log.write(name);
+            yield_now().await;
+            log.write(name.to_ascii_uppercase());
+        };
+        executor.spawn(body, priority(number)).detach();
+    }
+    assert_eq!(executor.ready(), 1 << 0 | 1 << 3 | 1 << 5 | 1 << 63);
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert!(log.is("dDbfBFacACeE"));
+}
+
+fn a_handle_gives_the_output(executor: &'static Executor, worker: &mut Worker) {
+    let inner = executor.spawn(async { Vec::from([4, 2]) }, Priority::DEFAULT);
+    let cid = inner.cid();
+    let outer = executor.spawn(async move { inner.await.map(|numbers| numbers.len()) }, Priority::HIGHEST);
+    assert!(!outer.is_finished());
+    assert_eq!(executor.state(cid), Ok(State::Ready));
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert!(outer.is_finished());
+    assert_eq!(result(outer), Ok(Ok(2)));
+}
+
+fn outputs_and_futures_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
+    #[derive(Clone)]
+    struct Counted(Arc<AtomicUsize>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let drops = Arc::new(AtomicUsize::new(0));
+    let counted = || Counted(drops.clone());
+    let dropped = || drops.swap(0, Ordering::Relaxed);
+
+    let output = counted();
+    executor.spawn(async move { output }, Priority::DEFAULT).detach();
+    worker.run();
+    assert_eq!(dropped(), 1, "detached before its end");
+
+    let output = counted();
+    let handle = executor.spawn(async move { output }, Priority::DEFAULT);
+    worker.run();
+    assert_eq!(dropped(), 0);
+    drop(handle);
+    assert_eq!(dropped(), 1, "detached after its end");
+
+    let output = counted();
+    let handle = executor.spawn(async move { output }, Priority::DEFAULT);
+    let waiter = executor.spawn(async move { handle.await.is_ok() }, Priority::HIGHEST);
+    worker.run();
+    assert_eq!(dropped(), 1, "taken");
+    assert_eq!(result(waiter), Ok(true));
+
+    let captured = counted();
+    let handle = executor.spawn(async move { drop(captured) }, Priority::DEFAULT);
+    handle.cancel();
+    assert_eq!(dropped(), 0, "a worker drops it, not the canceller");
+    worker.run();
+    assert_eq!(dropped(), 1, "cancelled before its first poll");
+    assert_eq!(result(handle), Err(Cancelled));
+
+    let captured = counted();
+    let body = async move {
+        one_wake().await;
+        drop(captured);
+    };
+    let handle = executor.spawn(body, Priority::DEFAULT);
+    worker.run();
+    assert_eq!(executor.state(handle.cid()), Ok(State::Blocked));
+    handle.cancel();
+    worker.run();
+    assert_eq!(dropped(), 1, "cancelled while it was blocked");
+    assert_eq!(result(handle), Err(Cancelled));
+
+    let captured = counted();
+    let body = async move {
+        let _captured = captured;
+        let me = executor.current().expect("a coroutine calls");
+        assert_eq!(executor.cancel(me), Ok(()));
+        assert_eq!(executor.state(me), Ok(State::Running));
+        yield_now().await;
+        panic!("it was cancelled");
+    };
+    let handle = executor.spawn(body, Priority::DEFAULT);
+    worker.run();
+    assert_eq!(dropped(), 1, "cancelled by itself");
+    assert_eq!(result(handle), Err::<(), _>(Cancelled));
+}
+
+fn cancellation_is_seen_by_whoever_waits(executor: &'static Executor, worker: &mut Worker) {
+    let victim = executor.spawn(core::future::pending::<()>(), Priority::DEFAULT);
+    let cid = victim.cid();
+    let waiter = executor.spawn(victim, Priority::DEFAULT);
+    worker.run();
+    assert_eq!(executor.cancel(cid), Ok(()));
+    assert_eq!(executor.cancel(cid), Ok(()), "once more is the same");
+    worker.run();
+    assert_eq!(executor.cancel(cid), Err(Stale));
+    assert_eq!(result(waiter), Ok(Err(Cancelled)));
+}
+
+fn priorities_change_in_every_state(executor: &'static Executor, worker: &mut Worker) {
+    let log = Log::default();
+    // Blocked.
+    let blocked = executor.spawn(
+        {
+            let log = log.clone();
+            async move {
+                one_wake().await;
+                log.write('b');
+            }
+        },
+        priority(1),
+    );
+    worker.run();
+    assert_eq!(executor.set_priority(blocked.cid(), priority(9)), Ok(()));
+    // Ready.
+    let spawn = |letter, number| {
+        let log = log.clone();
+        executor.spawn(async move { log.write(letter) }, priority(number))
+    };
+    let ready = spawn('r', 20);
+    let other = spawn('o', 10);
+    let same = spawn('s', 10);
+    assert_eq!(executor.set_priority(ready.cid(), priority(2)), Ok(()));
+    assert_eq!(executor.set_priority(other.cid(), priority(10)), Ok(()), "no change, no move");
+    // Running: changes itself, and goes on only after the others.
+    let running = executor.spawn(
+        {
+            let log = log.clone();
+            async move {
+                let me = executor.current().expect("a coroutine calls");
+                assert_eq!(executor.state(me), Ok(State::Running));
+                assert_eq!(executor.set_priority(me, priority(30)), Ok(()));
+                yield_now().await;
+                log.write('x');
+                executor.priority(me)
+            }
+        },
+        priority(0),
+    );
+    assert_eq!(executor.wake(blocked.cid()), Ok(()));
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert!(log.is("rbosx"));
+    assert_eq!(result(running), Ok(Ok(priority(30))));
+    for handle in [blocked, ready, other, same] {
+        assert_eq!(result(handle), Ok(()));
+    }
+}
+
+fn a_wake_during_the_poll_is_not_lost_and_counts_once(executor: &'static Executor, worker: &mut Worker) {
+    let polls = Arc::new(AtomicUsize::new(0));
+    let body = {
+        let polls = polls.clone();
+        poll_fn(move |context| {
+            if polls.fetch_add(1, Ordering::Relaxed) == 0 {
+                let clone = context.waker().clone();
+                context.waker().wake_by_ref();
+                clone.wake();
+            }
+            Poll::<()>::Pending
+        })
+    };
+    let handle = executor.spawn(body, Priority::DEFAULT);
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert_eq!(polls.load(Ordering::Relaxed), 2);
+    assert_eq!(executor.wake(handle.cid()), Ok(()));
+    assert_eq!(executor.wake(handle.cid()), Ok(()));
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert_eq!(polls.load(Ordering::Relaxed), 3);
+    handle.cancel();
+    worker.run();
+}
+
+fn a_waker_and_its_clone_are_the_same(executor: &'static Executor, worker: &mut Worker) {
+    let body = poll_fn(move |context| {
+        let clone = context.waker().clone();
+        assert_eq!(executor.cid_of(context.waker()), executor.current());
+        Poll::Ready(clone.will_wake(context.waker()) && context.waker().will_wake(&clone))
+    });
+    let handle = executor.spawn(body, Priority::DEFAULT);
+    worker.run();
+    assert_eq!(result(handle), Ok(true));
+    assert_eq!(executor.cid_of(Waker::noop()), None);
+}
+
+fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
+    let handle = executor.spawn(poll_fn(|context| Poll::Ready(context.waker().clone())), Priority::DEFAULT);
+    let cid = handle.cid();
+    worker.run();
+    let Ok(waker) = result(handle) else { panic!("it was not cancelled") };
+    // The next one has the same slot.
+    let next = executor.spawn(core::future::pending::<()>(), Priority::DEFAULT);
+    worker.run();
+    let polls = executor.counters(worker.number()).polls;
+    assert_ne!(next.cid(), cid);
+    for stale in
+        [cid, crate::Cid::from_raw(0), crate::Cid::from_raw(u64::MAX), crate::Cid::from_raw(cid.raw() + (7 << 32))]
+    {
+        assert_eq!(executor.wake(stale), Err(Stale));
+        assert_eq!(executor.cancel(stale), Err(Stale));
+        assert_eq!(executor.set_priority(stale, Priority::HIGHEST), Err(Stale));
+        assert_eq!(executor.priority(stale), Err(Stale));
+        assert_eq!(executor.kind(stale), Err(Stale));
+        assert_eq!(executor.state(stale), Err(Stale));
+    }
+    waker.wake();
+    worker.run();
+    assert_eq!(executor.counters(worker.number()).polls, polls, "nobody was polled");
+    next.cancel();
+    worker.run();
+}
+
+fn kinds_and_counters(executor: &'static Executor, worker: &mut Worker) {
+    let before = executor.counters(worker.number());
+    let Ok(handle) = executor.try_spawn(one_wake(), Priority::DEFAULT, 0xabcd) else { panic!("there is memory") };
+    assert_eq!(executor.kind(handle.cid()), Ok(0xabcd));
+    assert_eq!(worker.run_one(), Outcome::Ran);
+    assert_eq!(worker.run_one(), Outcome::Idle);
+    assert_eq!(executor.wake(handle.cid()), Ok(()));
+    assert_eq!(worker.run_one(), Outcome::Ran);
+    assert_eq!(result(handle), Ok(()));
+    let after = executor.counters(worker.number());
+    assert_eq!((after.polls - before.polls, after.wakes - before.wakes), (2, 1));
+}
+
+fn very_many_coroutines(executor: &'static Executor, worker: &mut Worker) {
+    const COUNT: usize = 20_000;
+    let sum = Arc::new(AtomicUsize::new(0));
+    let mut handles = Vec::new();
+    for index in 0..COUNT {
+        let sum = sum.clone();
+        let body = async move {
+            yield_now().await;
+            sum.fetch_add(index, Ordering::Relaxed);
+            index
+        };
+        handles.push(executor.spawn(body, priority((index % 64) as u8)));
+    }
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert_eq!(sum.load(Ordering::Relaxed), COUNT * (COUNT - 1) / 2);
+    for (index, handle) in handles.into_iter().enumerate() {
+        assert_eq!(result(handle), Ok(index));
+    }
+}
