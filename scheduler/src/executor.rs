@@ -47,10 +47,10 @@ pub struct Header {
     pub(crate) link: Link,
     pub(crate) slot: Plain<*const Slot>,
     pub(crate) cid: Plain<u64>,
-    poll: Poll,
-    finish: Finish,
+    pub(crate) poll: Poll,
+    pub(crate) finish: Finish,
     /// Kind and priority as the first word has them.
-    initial: u64,
+    pub(crate) initial: u64,
 }
 
 impl Header {

@@ -9,6 +9,8 @@ mod run;
 mod shard;
 mod state;
 pub mod sync;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use executor::{
     CANCELLED_OUTCOME, COMPLETED, Counters, DONE, Executor, Finish, Full, Header, Hooks, Outcome, PENDING, Poll,

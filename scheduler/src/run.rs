@@ -28,7 +28,7 @@ impl Executor {
         unsafe { self.run_loop::<false>(worker, frame) }
     }
 
-    /// As [`run`](Self::run), but returns after one poll.
+    /// As [`run`](Self::run), but returns after one coroutine was polled, resumed or finished.
     ///
     /// # Safety
     /// As for [`run`](Self::run).
@@ -106,6 +106,10 @@ impl Executor {
             // SAFETY: we took it from a list, so we are its holder and its block exists until we finish it.
             unsafe {
                 if Header::word(header) & (WOKEN | CANCELLED | SUSPENDED) != 0 && !self.take_marked(shard, header) {
+                    if ONE {
+                        shard.leave(polls);
+                        return Outcome::Ran;
+                    }
                     header = core::ptr::null();
                     continue;
                 }

@@ -1,0 +1,591 @@
+//! Traces on one thread, and random histories against a model that is too simple to be wrong.
+
+use core::cell::{Cell, RefCell};
+use core::ffi::c_void;
+use std::alloc::{Layout, alloc_zeroed};
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::*;
+
+/// An executor in memory of its own, never freed.
+struct World {
+    executor: &'static Executor,
+    ready: &'static [ReadyWord; SHARDS],
+}
+
+thread_local! {
+    /// What hooks and polls have noted.
+    static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn log(entry: impl Into<String>) {
+    LOG.with_borrow_mut(|log| log.push(entry.into()));
+}
+
+fn take_log() -> Vec<String> {
+    LOG.take()
+}
+
+unsafe extern "C" fn note_notify(_: *mut c_void, worker: u32) {
+    log(format!("notify {worker}"));
+}
+
+unsafe extern "C" fn note_resume(_: *mut c_void, header: *mut Header) {
+    // SAFETY: no spawn of this header is going on.
+    log(format!("resume {:x}", unsafe { (*header).cid() }));
+}
+
+impl World {
+    fn new(workers: usize) -> World {
+        let ready: &'static [ReadyWord; SHARDS] = Box::leak(Box::new([const { ReadyWord::new() }; SHARDS]));
+        let hooks = Hooks { notify: Some(note_notify), resume: Some(note_resume), ..Hooks::NONE };
+        // SAFETY: fresh memory of the right layout that is never freed.
+        let executor = unsafe {
+            let memory = alloc_zeroed(Layout::new::<Executor>()).cast::<Executor>();
+            Executor::initialise(memory, ready, hooks);
+            &*memory
+        };
+        let world = World { executor, ready };
+        world.add_slots().unwrap();
+        for worker in 0..workers {
+            // SAFETY: nobody runs.
+            unsafe { executor.add_worker(worker, Signals::NONE) };
+        }
+        world
+    }
+
+    fn add_slots(&self) -> Result<(), Full> {
+        // SAFETY: fresh memory that is never freed.
+        unsafe {
+            let slots = alloc_zeroed(Layout::from_size_align(CHUNK_BYTES, 16).unwrap());
+            self.executor.add_slots(slots.cast(), 0)
+        }
+    }
+
+    fn spawn_at(&self, worker: usize, task: &'static Task) -> u64 {
+        // SAFETY: the task is fresh and never freed.
+        unsafe { self.executor.spawn(core::ptr::from_ref(&task.header).cast_mut(), worker).unwrap() }
+    }
+
+    fn spawn(&self, task: &'static Task) -> u64 {
+        self.spawn_at(0, task)
+    }
+
+    fn run(&self, worker: usize) -> Outcome {
+        // SAFETY: everything is on one thread.
+        unsafe { self.executor.run(worker, core::ptr::null_mut()) }
+    }
+
+    fn run_one(&self, worker: usize) -> Outcome {
+        // SAFETY: everything is on one thread.
+        unsafe { self.executor.run_one(worker, core::ptr::null_mut()) }
+    }
+
+    fn bitmap(&self, worker: usize) -> u64 {
+        self.ready[worker].0.load(Ordering::Relaxed)
+    }
+}
+
+/// A coroutine whose poll is a closure.
+#[repr(C)]
+struct Task {
+    header: Header,
+    body: Box<dyn Fn() -> u32>,
+    finished: Cell<Option<u32>>,
+}
+
+unsafe extern "C" fn poll(header: *mut Header, _: *mut c_void) -> u32 {
+    // SAFETY: the header is the first field of a task.
+    (unsafe { &*header.cast::<Task>() }.body)()
+}
+
+unsafe extern "C" fn finish(header: *mut Header, outcome: u32) {
+    // SAFETY: as above.
+    let task = unsafe { &*header.cast::<Task>() };
+    assert_eq!(task.finished.replace(Some(outcome)), None, "finished twice");
+}
+
+fn task(priority: u8, body: impl Fn() -> u32 + 'static) -> &'static Task {
+    Box::leak(Box::new(Task {
+        header: Header::new(poll, finish, 0, priority),
+        body: Box::new(body),
+        finished: Cell::new(None),
+    }))
+}
+
+#[test]
+fn an_idle_worker_is_notified_once_and_its_own_first() {
+    let world = World::new(3);
+    for worker in 0..3 {
+        assert_eq!(world.run(worker), Outcome::Idle);
+    }
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(1, task(0, || DONE));
+    assert_eq!(take_log(), ["notify 1", "notify 0", "notify 2"]);
+    assert_eq!(world.run(2), Outcome::Idle);
+    assert_eq!(world.executor.counters(2).steals, 4);
+    // Idle again, although the mark in shard 1 was never removed.
+    world.spawn_at(1, task(0, || DONE));
+    assert_eq!(take_log(), ["notify 2"]);
+}
+
+#[test]
+fn a_removed_worker_passes_its_work_on() {
+    let world = World::new(2);
+    world.run(0);
+    world.run(1);
+    let left = task(0, || DONE);
+    world.spawn_at(1, left);
+    assert_eq!(take_log(), ["notify 1"]);
+    // It goes away instead of looking.
+    world.executor.remove_worker(1);
+    assert_eq!(take_log(), ["notify 0"]);
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(left.finished.get(), Some(COMPLETED));
+    // And what is woken there later is found too.
+    world.spawn_at(1, task(0, || DONE));
+    assert_eq!(take_log(), ["notify 0"]);
+}
+
+#[test]
+fn more_important_work_is_stolen_and_equal_work_is_not() {
+    let world = World::new(2);
+    let note = |name: &'static str, priority| {
+        task(priority, move || {
+            log(name);
+            DONE
+        })
+    };
+    world.spawn_at(0, note("own 5", 5));
+    world.spawn_at(1, note("other 5", 5));
+    world.spawn_at(1, note("other 4", 4));
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), ["other 4", "own 5", "other 5"]);
+}
+
+#[test]
+fn a_shard_without_a_worker_has_its_turn() {
+    let world = World::new(2);
+    let polls: &'static Cell<u32> = Box::leak(Box::default());
+    world.spawn_at(0, task(5, || if polls.replace(polls.get() + 1) < 200 { YIELDED } else { DONE }));
+    world.spawn_at(
+        1,
+        task(5, || {
+            log(if polls.get() < 100 { "in time" } else { "late" });
+            DONE
+        }),
+    );
+    world.run(0);
+    assert_eq!(take_log(), ["in time"]);
+}
+
+#[test]
+fn a_suspended_coroutine_goes_on_where_it_was() {
+    let world = World::new(2);
+    let executor = world.executor;
+    let bystander = task(3, || {
+        log("bystander");
+        DONE
+    });
+    let polls: &'static Cell<u32> = Box::leak(Box::default());
+    let suspended = task(3, move || {
+        if polls.replace(polls.get() + 1) > 0 {
+            return DONE;
+        }
+        // What an interruption would do, on the interrupted stack: the nested calls stand for another one.
+        // SAFETY: this is worker 0, inside a poll.
+        let cid = unsafe { executor.suspend(0) }.unwrap();
+        assert_eq!(executor.state(cid), Ok(State::Suspended));
+        assert_eq!(executor.current(0), None);
+        let run_one = |worker| {
+            // SAFETY: below a suspended poll.
+            unsafe { executor.run_one(worker, core::ptr::null_mut()) }
+        };
+        assert_eq!(run_one(0), Outcome::Ran);
+        executor.wake(cid).unwrap();
+        executor.set_priority(cid, 2).unwrap();
+        assert_eq!(executor.state(cid), Ok(State::Suspended), "a wake does not bring the stack back");
+        assert_eq!(run_one(0), Outcome::Idle);
+        executor.resume(cid).unwrap();
+        executor.resume(cid).unwrap();
+        assert_eq!(executor.state(cid), Ok(State::Ready));
+        // Another worker cannot take it, and does not wait for it either.
+        assert_eq!(run_one(1), Outcome::Idle);
+        assert_eq!(run_one(0), Outcome::Ran);
+        assert_eq!(executor.state(cid), Ok(State::Running));
+        log("goes on");
+        PENDING
+    });
+    let cid = world.spawn(suspended);
+    world.spawn(bystander);
+    assert_eq!(world.run(0), Outcome::Idle);
+    // Worker 0 had been idle, so `resume` notified it.
+    assert_eq!(take_log(), ["bystander", "notify 0", &format!("resume {cid:x}"), "goes on"]);
+    assert_eq!(polls.get(), 2, "the wake during the suspension makes it run again");
+    assert_eq!(suspended.finished.get(), Some(COMPLETED));
+    assert!(executor.resume(cid).is_err());
+}
+
+#[test]
+fn slots_are_used_again_with_other_cids_and_end_at_the_limit() {
+    let world = World::new(1);
+    let first = world.spawn(task(0, || DONE));
+    world.run(0);
+    let second = world.spawn(task(0, || DONE));
+    assert_eq!(first as u32, second as u32);
+    assert_ne!(first, second);
+    assert_eq!(world.executor.wake(first), Err(Stale));
+    assert_eq!(world.executor.wake(second), Ok(()));
+    for _ in 1..CHUNKS {
+        assert_eq!(world.add_slots(), Ok(()));
+    }
+    assert_eq!(world.add_slots(), Err(Full));
+}
+
+#[test]
+fn a_generation_that_is_used_up_retires_its_slot() {
+    let world = World::new(1);
+    // A chunk as it is after four thousand million uses of its first slot.
+    let task_before = task(0, || DONE);
+    let cid = world.spawn(task_before);
+    world.run(0);
+    // SAFETY: everything is on one thread; the slot is free.
+    unsafe {
+        let slot = &*task_before.header.slot.get();
+        slot.word.store(crate::state::free(cid as u32, u32::MAX), Ordering::Relaxed);
+    }
+    let last = world.spawn(task(0, || DONE));
+    assert_eq!(last, u64::from(u32::MAX) << 32 | u64::from(cid as u32));
+    world.run(0);
+    assert_eq!(world.executor.wake(last), Err(Stale));
+    let next = world.spawn(task(0, || DONE));
+    assert_ne!(next as u32, cid as u32, "the slot is not used again");
+    world.run(0);
+}
+
+// ---- the model ----
+
+/// What a history is made of. Numbers choose among the coroutines there are.
+#[derive(Clone, Debug)]
+enum Step {
+    Spawn {
+        worker: usize,
+        priority: u8,
+    },
+    Wake(usize),
+    SetPriority(usize, u8),
+    Cancel(usize),
+    /// A poll: what the coroutine does to itself during it, and its answer.
+    Run {
+        worker: usize,
+        during: Vec<During>,
+        answer: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum During {
+    Wake,
+    SetPriority(u8),
+    Cancel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Where {
+    Ready,
+    Running,
+    Blocked,
+    Exited,
+}
+
+struct Naive {
+    place: Where,
+    priority: u8,
+    shard: usize,
+    woken: bool,
+    cancelled: bool,
+    outcome: Option<u32>,
+}
+
+/// Lists of ready coroutines by shard, in the order of their arrival; the rest in each coroutine.
+#[derive(Default)]
+struct Model {
+    coroutines: Vec<Naive>,
+    ready: [VecDeque<usize>; 2],
+    polls: [u64; 2],
+}
+
+impl Model {
+    fn make_ready(&mut self, index: usize) {
+        self.coroutines[index].place = Where::Ready;
+        self.ready[self.coroutines[index].shard].push_back(index);
+    }
+
+    fn wake(&mut self, index: usize) -> bool {
+        match self.coroutines[index].place {
+            Where::Exited => return false,
+            Where::Blocked => self.make_ready(index),
+            Where::Running => self.coroutines[index].woken = true,
+            Where::Ready => {}
+        }
+        true
+    }
+
+    fn set_priority(&mut self, index: usize, priority: u8) -> bool {
+        let coroutine = &mut self.coroutines[index];
+        if coroutine.place == Where::Exited {
+            return false;
+        }
+        if coroutine.priority != priority {
+            coroutine.priority = priority;
+            if coroutine.place == Where::Ready {
+                let list = &mut self.ready[coroutine.shard];
+                list.retain(|&other| other != index);
+                list.push_back(index);
+            }
+        }
+        true
+    }
+
+    fn cancel(&mut self, index: usize) -> bool {
+        if self.coroutines[index].place == Where::Exited {
+            return false;
+        }
+        if self.coroutines[index].place == Where::Blocked {
+            self.make_ready(index);
+        }
+        self.coroutines[index].cancelled = true;
+        true
+    }
+
+    fn best(&self, shard: usize) -> Option<u8> {
+        self.ready[shard].iter().map(|&index| self.coroutines[index].priority).min()
+    }
+
+    /// The coroutine that a worker takes now.
+    fn take(&mut self, worker: usize) -> Option<usize> {
+        let (own, other) = (self.best(worker), self.best(1 - worker));
+        let shard = match (own, other) {
+            (None, None) => return None,
+            (Some(own), Some(other)) if other < own => 1 - worker,
+            (Some(_), _) => worker,
+            (None, Some(_)) => 1 - worker,
+        };
+        let best = self.best(shard)?;
+        let at = self.ready[shard].iter().position(|&index| self.coroutines[index].priority == best)?;
+        let index = self.ready[shard].remove(at)?;
+        self.coroutines[index].shard = worker;
+        self.coroutines[index].place = Where::Running;
+        self.coroutines[index].woken = false;
+        Some(index)
+    }
+
+    fn bitmap(&self, shard: usize) -> u64 {
+        self.ready[shard].iter().fold(0, |all, &index| all | 1 << self.coroutines[index].priority)
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Few priorities and few coroutines, so that histories meet.
+    let priority = || prop_oneof![0u8..4, 60u8..64];
+    let during = prop_oneof![Just(During::Wake), priority().prop_map(During::SetPriority), Just(During::Cancel),];
+    prop_oneof![
+        3 => (0usize..2, priority()).prop_map(|(worker, priority)| Step::Spawn { worker, priority }),
+        4 => any::<usize>().prop_map(Step::Wake),
+        3 => (any::<usize>(), priority()).prop_map(|(index, priority)| Step::SetPriority(index, priority)),
+        1 => any::<usize>().prop_map(Step::Cancel),
+        8 => (0usize..2, prop::collection::vec(during, 0..3), 0u32..3)
+            .prop_map(|(worker, during, answer)| Step::Run { worker, during, answer }),
+    ]
+}
+
+thread_local! {
+    /// Who was polled.
+    static POLLED: Cell<Option<usize>> = const { Cell::new(None) };
+    /// What whoever is polled next does, and answers.
+    static SCRIPT: RefCell<(Vec<During>, u32)> = const { RefCell::new((Vec::new(), PENDING)) };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn histories_agree_with_the_model(steps in prop::collection::vec(step(), 1..120)) {
+        let world = World::new(2);
+        let executor = world.executor;
+        let mut model = Model::default();
+        let mut tasks: Vec<(&'static Task, u64)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Spawn { worker, priority } => {
+                    let index = tasks.len();
+                    let task = task(priority, move || {
+                        assert_eq!(POLLED.replace(Some(index)), None);
+                        let cid = executor.current(0).into_iter().chain(executor.current(1)).next().unwrap();
+                        let (during, answer) = SCRIPT.take();
+                        for action in during {
+                            match action {
+                                During::Wake => executor.wake(cid).unwrap(),
+                                During::SetPriority(priority) => executor.set_priority(cid, priority).unwrap(),
+                                During::Cancel => executor.cancel(cid).unwrap(),
+                            }
+                            assert_eq!(executor.state(cid), Ok(State::Running));
+                        }
+                        answer
+                    });
+                    tasks.push((task, world.spawn_at(worker, task)));
+                    model.coroutines.push(Naive {
+                        place: Where::Ready, priority, shard: worker, woken: false, cancelled: false, outcome: None,
+                    });
+                    model.ready[worker].push_back(index);
+                }
+                Step::Wake(index) if !tasks.is_empty() => {
+                    let index = index % tasks.len();
+                    prop_assert_eq!(executor.wake(tasks[index].1).is_ok(), model.wake(index));
+                }
+                Step::SetPriority(index, priority) if !tasks.is_empty() => {
+                    let index = index % tasks.len();
+                    prop_assert_eq!(
+                        executor.set_priority(tasks[index].1, priority).is_ok(),
+                        model.set_priority(index, priority)
+                    );
+                }
+                Step::Cancel(index) if !tasks.is_empty() => {
+                    let index = index % tasks.len();
+                    prop_assert_eq!(executor.cancel(tasks[index].1).is_ok(), model.cancel(index));
+                }
+                Step::Run { worker, during, answer } => {
+                    SCRIPT.set((during.clone(), answer));
+                    POLLED.set(None);
+                    let outcome = world.run_one(worker);
+                    let Some(index) = model.take(worker) else {
+                        prop_assert_eq!(outcome, Outcome::Idle);
+                        continue;
+                    };
+                    prop_assert_eq!(outcome, Outcome::Ran);
+                    if model.coroutines[index].cancelled {
+                        prop_assert_eq!(POLLED.get(), None);
+                        model.coroutines[index].place = Where::Exited;
+                        model.coroutines[index].outcome = Some(CANCELLED_OUTCOME);
+                    } else {
+                        prop_assert_eq!(POLLED.get(), Some(index));
+                        model.polls[worker] += 1;
+                        for action in during {
+                            match action {
+                                During::Wake => model.wake(index),
+                                During::SetPriority(priority) => model.set_priority(index, priority),
+                                During::Cancel => model.cancel(index),
+                            };
+                        }
+                        let coroutine = &mut model.coroutines[index];
+                        if answer == DONE {
+                            coroutine.place = Where::Exited;
+                            coroutine.outcome = Some(COMPLETED);
+                        } else if answer == YIELDED || coroutine.woken || coroutine.cancelled {
+                            model.make_ready(index);
+                        } else {
+                            coroutine.place = Where::Blocked;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            take_log();
+            for (index, (task, cid)) in tasks.iter().enumerate() {
+                let naive = &model.coroutines[index];
+                let place = match executor.state(*cid) {
+                    Ok(State::Ready) => Where::Ready,
+                    Ok(State::Running) => Where::Running,
+                    Ok(State::Blocked) => Where::Blocked,
+                    Ok(State::Suspended) => unreachable!("nobody suspends here"),
+                    Err(Stale) => Where::Exited,
+                };
+                prop_assert_eq!(place, naive.place);
+                prop_assert_eq!(task.finished.get(), naive.outcome);
+                if place != Where::Exited {
+                    prop_assert_eq!(executor.priority(*cid), Ok(naive.priority));
+                }
+            }
+            for worker in 0..2 {
+                prop_assert_eq!(world.bitmap(worker), model.bitmap(worker));
+                prop_assert_eq!(executor.counters(worker).polls, model.polls[worker]);
+                prop_assert_eq!(executor.current(worker), None);
+                prop_assert_eq!(world.ready[worker].1.load(Ordering::Relaxed), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn forged_cids_are_errors(cids in prop::collection::vec(any::<u64>(), 64), near in 0u32..512, generation in 0u32..4) {
+        let world = World::new(1);
+        let real = world.spawn(task(0, || PENDING));
+        world.run(0);
+        let forged = u64::from(generation) << 32 | u64::from(near);
+        for cid in cids.into_iter().chain([forged, real | 1 << 31, real + (1 << 32), real ^ 1 << 63]) {
+            if cid == real {
+                continue;
+            }
+            prop_assert_eq!(world.executor.wake(cid), Err(Stale));
+            prop_assert_eq!(world.executor.cancel(cid), Err(Stale));
+            prop_assert_eq!(world.executor.set_priority(cid, 1), Err(Stale));
+            prop_assert_eq!(world.executor.resume(cid), Err(Stale));
+            prop_assert_eq!(world.executor.state(cid), Err(Stale));
+            prop_assert_eq!(world.executor.priority(cid), Err(Stale));
+            prop_assert_eq!(world.executor.kind(cid), Err(Stale));
+        }
+        prop_assert_eq!(world.executor.state(real), Ok(State::Blocked));
+        prop_assert_eq!(world.executor.priority(real), Ok(0));
+    }
+}
+
+#[test]
+fn layouts_are_those_of_the_c_header() {
+    use core::mem::{align_of, offset_of, size_of};
+    assert_eq!(size_of::<Header>(), 56);
+    assert_eq!(offset_of!(Header, cid), 24);
+    assert_eq!(offset_of!(Header, poll), 32);
+    assert_eq!(offset_of!(Header, finish), 40);
+    assert_eq!(offset_of!(Header, initial), 48);
+    assert_eq!(CHUNK_BYTES, 4096);
+    assert_eq!(align_of::<Executor>(), 128);
+    assert_eq!(size_of::<Hooks>(), 40);
+    assert_eq!(size_of::<Signals>(), 24);
+    assert_eq!(size_of::<Counters>(), 32);
+    assert_eq!(size_of::<AtomicU64>(), 8);
+    assert_eq!((PENDING, YIELDED, DONE, COMPLETED, CANCELLED_OUTCOME), (0, 1, 2, 0, 1));
+    // What the header says in words, by its own definitions.
+    let text = include_str!("../../user/c/cops.h");
+    let define = |name: &str| -> i64 {
+        let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).expect(name);
+        line.split_whitespace().nth(2).unwrap().parse().unwrap()
+    };
+    let numbers = [
+        ("COPS_PENDING", PENDING.into()),
+        ("COPS_YIELDED", YIELDED.into()),
+        ("COPS_DONE", DONE.into()),
+        ("COPS_COMPLETED", COMPLETED.into()),
+        ("COPS_CANCELLED", CANCELLED_OUTCOME.into()),
+        ("COPS_IDLE", Outcome::Idle as i64),
+        ("COPS_ATTENTION", Outcome::Attention as i64),
+        ("COPS_RAN", Outcome::Ran as i64),
+        ("COPS_OK", entry::OK as i64),
+        ("COPS_STALE", entry::STALE as i64),
+        ("COPS_FULL", entry::FULL as i64),
+        ("COPS_SLOTS_SIZE", CHUNK_BYTES as i64),
+        ("COPS_EXECUTOR_ALIGNMENT", align_of::<Executor>() as i64),
+        ("COPS_HEADER_WORDS", (size_of::<Header>() / 8) as i64),
+        ("COPS_WORKERS", SHARDS as i64),
+        ("COPS_SCHEDULER_MAJOR", i64::from(entry::VERSION >> 16)),
+    ];
+    for (name, value) in numbers {
+        assert_eq!(define(name), value, "{name}");
+    }
+    for name in entry::NAMES {
+        assert!(text.contains(&format!("\"{name}\"")), "{name} is not looked up");
+    }
+}
