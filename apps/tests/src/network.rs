@@ -227,7 +227,7 @@ pub async fn hundreds_accept_on_one_listener() -> Outcome {
         .collect();
     for round in 0..2 {
         cops::sleep(Duration::from_millis(20)).await;
-        check_eq!(counter(Counter::CallsInFlight)?, in_flight + accepting.len() as u64);
+        check!(counter(Counter::CallsInFlight)? >= accepting.len() as u64);
         for _ in 0..10 {
             let stream = must!(TcpStream::connect(address).await);
             check_eq!(stream.write_all(&b"ping"[..]).await.0, Ok(()));

@@ -114,10 +114,20 @@ pub fn on_interrupt() {
     }
 }
 
+/// From `NAME=VALUE … -- ARGUMENT …` to the words before and behind the dashes.
+fn split_line(line: &str) -> (&str, &str) {
+    line.split_once(" -- ").unwrap_or((line, ""))
+}
+
+/// The value of a word `NAME=VALUE` on the boot command line, the first if there are several.
+fn boot_option<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    split_line(line).0.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
 /// From `init=PATH -- ARGUMENT …` to path and arguments, the path being the first.
 fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
-    let (options, rest) = line.split_once(" -- ").unwrap_or((line, ""));
-    let path = options.split_whitespace().find_map(|option| option.strip_prefix("init=")).unwrap_or("/bin/hello");
+    let rest = split_line(line).1;
+    let path = boot_option(line, "init").unwrap_or("/bin/hello");
     let mut arguments = alloc::vec![path.as_bytes().to_vec()];
     arguments.extend(rest.split_whitespace().map(|argument| argument.as_bytes().to_vec()));
     (path.into(), arguments)
@@ -170,6 +180,16 @@ mod tests {
         assert_eq!(path, "/bin/tests");
         assert_eq!(arguments, [b"/bin/tests".to_vec(), b"one".to_vec(), b"two".to_vec()]);
         assert_eq!(first_program("").0, "/bin/hello");
+    }
+
+    #[test]
+    fn options_stand_before_the_dashes() {
+        let line = "local=packets init=/bin/x locale=C local=joined -- init=/bin/y other=1";
+        assert_eq!(boot_option(line, "local"), Some("packets"));
+        assert_eq!(boot_option(line, "init"), Some("/bin/x"));
+        assert_eq!(boot_option(line, "other"), None);
+        assert_eq!(boot_option("local", "local"), None);
+        assert_eq!(boot_option("local=", "local"), Some(""));
     }
 
     #[test]

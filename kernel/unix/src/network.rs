@@ -16,8 +16,8 @@ use abi_queue::Priority;
 use abi_unix::types::{self, SocketAddress, message, socket_option as option};
 use abi_unix::{Errno, errno};
 use network::{
-    BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive, ListenerId, Received,
-    Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive, ListenerId,
+    LocalConnections, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use platform::{Platform, println};
 use spin::Mutex;
@@ -72,14 +72,26 @@ pub fn start(platform: &'static Platform) {
             gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
         }),
         seed: u64::from_le_bytes(seed),
-        limits: network::Limits::default(),
-        patience: network::Patience::default(),
+        local_connections: local_connections(crate::boot_option(platform.arguments, "local")),
+        ..network::Configuration::default()
     };
     match Stack::new(wire, &configuration, time::now_ns()) {
         Ok(stack) => *STACK.lock() = Some(stack),
         Err(error) => println!("network: not available: {error}"),
     }
     executor::spawn(Priority::HIGHEST, handle_arrivals());
+}
+
+/// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
+fn local_connections(wanted: Option<&str>) -> LocalConnections {
+    match wanted {
+        None | Some("joined") => LocalConnections::Joined,
+        Some("packets") => LocalConnections::Packets,
+        Some(other) => {
+            println!("network: local={other} is neither joined nor packets; connections within the host are joined");
+            LocalConnections::Joined
+        }
+    }
 }
 
 /// Makes the handler look at the device and at its deadlines.
@@ -706,5 +718,17 @@ impl Drop for Socket {
             State::Connected(id) => stack.close(id, now),
             State::Datagram(id) => stack.udp_close(id),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_within_the_host_are_joined_unless_the_command_line_says_otherwise() {
+        assert_eq!(local_connections(None), LocalConnections::Joined);
+        assert_eq!(local_connections(Some("joined")), LocalConnections::Joined);
+        assert_eq!(local_connections(Some("packets")), LocalConnections::Packets);
     }
 }

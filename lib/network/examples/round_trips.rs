@@ -1,13 +1,16 @@
 //! What a request and its answer cost in the stack: run under an instruction counter.
 //!
-//! `round_trips loopback|wire CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8 bytes and an answer of 8
+//! `round_trips joined|packets|wire CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8 bytes and an answer of 8
 //! bytes `ROUNDS` times, each on the next connection, with the operations that a kernel's system calls would make
 //! (including the attempt to receive before there is anything, and the waker it leaves). The cost of one round is the difference
 //! of two runs with different `ROUNDS`:
 //!
 //! ```text
-//! valgrind --tool=callgrind target/release/examples/round_trips loopback 64 10000
+//! valgrind --tool=callgrind target/release/examples/round_trips joined 64 10000
 //! ```
+//!
+//! `joined` and `packets` are the two ways in which the ends of connections within one host can be connected; with `wire`
+//! there are two hosts.
 #[path = "../tests/wire/mod.rs"]
 mod wire;
 
@@ -15,7 +18,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::task::Waker;
 
 use network::{
-    Coalescing, Configuration, ConnectionId, Interest, Limits, Link, NoLink, Received, Sharing, Stack, TcpOptions,
+    Coalescing, Configuration, ConnectionId, Interest, Limits, Link, LocalConnections, NoLink, Received, Sharing,
+    Stack, TcpOptions,
 };
 use wire::{Faults, Net};
 
@@ -38,7 +42,7 @@ fn send<L: Link>(stack: &mut Stack<L>, id: ConnectionId, now: u64) {
         count
     };
     stack.tcp_send_with(id, fill, now).unwrap();
-    stack.poll(now);
+    stack.flush(now);
 }
 
 fn receive<L: Link>(stack: &mut Stack<L>, id: ConnectionId, now: u64) {
@@ -52,9 +56,9 @@ fn receive<L: Link>(stack: &mut Stack<L>, id: ConnectionId, now: u64) {
     assert_eq!(data, [7; 8]);
 }
 
-fn loopback(connections: usize, rounds: usize) {
+fn within(local_connections: LocalConnections, connections: usize, rounds: usize) {
     let limits = Limits { backlog: 65_536, ..Limits::default() };
-    let configuration = Configuration { seed: 5, limits, ..Configuration::default() };
+    let configuration = Configuration { seed: 5, limits, local_connections, ..Configuration::default() };
     let mut now = 1_000_000_000;
     let mut stack = Stack::new(NoLink, &configuration, now).unwrap();
     let binding = stack.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 80), Sharing::Exclusive).unwrap();
@@ -106,6 +110,7 @@ fn main() {
     let (connections, rounds) = (number(2, 64), number(3, 10_000));
     match arguments.get(1).map(String::as_str) {
         Some("wire") => wire(connections, rounds),
-        _ => loopback(connections, rounds),
+        Some("packets") => within(LocalConnections::Packets, connections, rounds),
+        _ => within(LocalConnections::Joined, connections, rounds),
     }
 }

@@ -72,6 +72,16 @@ impl Default for Patience {
     }
 }
 
+/// How the bytes of a TCP connection travel whose two ends are on this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalConnections {
+    /// The two ends are joined: what one sends is written into the ring from which the other receives.
+    #[default]
+    Joined,
+    /// In TCP segments over a loopback interface, as on systems that have nothing else: for comparisons with these.
+    Packets,
+}
+
 /// What a stack is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
@@ -83,12 +93,20 @@ pub struct Configuration {
     pub limits: Limits,
     /// Bounds on waiting.
     pub patience: Patience,
+    /// How connections within the host are carried.
+    pub local_connections: LocalConnections,
 }
 
 impl Default for Configuration {
     /// No Ethernet interface, and a seed of 0, which anybody can guess.
     fn default() -> Self {
-        Configuration { address: None, seed: 0, limits: Limits::default(), patience: Patience::default() }
+        Configuration {
+            address: None,
+            seed: 0,
+            limits: Limits::default(),
+            patience: Patience::default(),
+            local_connections: LocalConnections::default(),
+        }
     }
 }
 
@@ -152,8 +170,10 @@ pub struct Readiness {
 pub struct Counters {
     /// Frames taken from the link.
     pub frames_received: u64,
-    /// Connections between two ends on this host.
+    /// Connections between two ends on this host that were joined.
     pub local_connections: u64,
+    /// Segments over the loopback interface, for connections that are not joined.
+    pub loopback_packets: u64,
     /// Connection requests dropped because a backlog was full or memory short.
     pub requests_dropped: u64,
     /// Connections made, requested or accepted; one on this host counts twice.

@@ -17,9 +17,9 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr};
 
 use crate::Error;
-use crate::configuration::{Address, Counters, Limits, Patience};
-use crate::frame::{Packet, Quoted, Segment, classify_ethernet};
-use crate::link::{Arrived, Link, Outgoing};
+use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
+use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
+use crate::link::{Arrived, Frame, Link, Loopback, Outgoing};
 use crate::schedule::{Timers, WorkList};
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, Ports, Table};
@@ -31,12 +31,16 @@ use crate::udp::Datagrams;
 const BURST: usize = 8;
 /// How many turns one poll gives.
 const TURNS: usize = 1024;
+const ETHERNET_HEADER: usize = 14;
 /// When a full device is tried again.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 /// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): nothing sent now is sent again earlier.
 const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
-/// Ethernet, IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
-const DATA_HEADERS: usize = 14 + 20 + 20;
+/// IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
+const DATA_HEADERS: usize = 20 + 20;
+/// How many answers to answers are carried at once on the loopback interface. More than a few mean that
+/// two ends disagree; the rest is left to their timers.
+const HOPS: usize = 16;
 
 /// What made `settle` look.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,8 +72,25 @@ pub(crate) enum Via {
     Local,
 }
 
-pub(crate) struct Host {
+/// The protocol's half of the two ways.
+pub(crate) struct Interfaces {
     pub(crate) ethernet: Interface,
+    pub(crate) loopback: Interface,
+}
+
+impl Interfaces {
+    pub(crate) fn of(&mut self, via: Via) -> &mut Interface {
+        match via {
+            Via::Ethernet => &mut self.ethernet,
+            Via::Local => &mut self.loopback,
+        }
+    }
+}
+
+pub(crate) struct Host {
+    pub(crate) interfaces: Interfaces,
+    /// What is on its way through the loopback interface: a packet and the answer to it. None if nothing goes there.
+    pub(crate) frames: [Option<Frame>; 2],
     pub(crate) own: Ipv4Addr,
     pub(crate) network: Ipv4Cidr,
     pub(crate) gateway: Option<Ipv4Addr>,
@@ -77,6 +98,7 @@ pub(crate) struct Host {
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
     pub(crate) patience: Patience,
+    pub(crate) local_connections: LocalConnections,
     pub(crate) counters: Counters,
 
     pub(crate) connections: Slab<Connection>,
@@ -118,12 +140,12 @@ impl Host {
         self.gateway = address.gateway;
         let network = IpCidr::Ipv4(self.network);
         let mut stored = true;
-        self.ethernet.update_ip_addrs(|addresses| {
+        self.interfaces.ethernet.update_ip_addrs(|addresses| {
             addresses.clear();
             stored = addresses.push(network).is_ok();
         });
         if let Some(gateway) = address.gateway {
-            stored &= self.ethernet.routes_mut().add_default_ipv4_route(gateway).is_ok();
+            stored &= self.interfaces.ethernet.routes_mut().add_default_ipv4_route(gateway).is_ok();
         }
         if stored { Ok(()) } else { Err(Error::Invalid) }
     }
@@ -165,12 +187,6 @@ impl Host {
         self.connections.get_mut(index).ok_or(Error::Stale)
     }
 
-    /// The connection at an index, if it leads away from this host.
-    fn wire(&mut self, index: u32) -> Option<(&mut Connection, &mut Interface)> {
-        let connection = self.connections.get_mut(index)?;
-        matches!(connection.engine, Engine::Wire(_)).then_some((connection, &mut self.ethernet))
-    }
-
     pub(crate) fn listener(&mut self, id: ListenerId) -> Result<&mut Listener, Error> {
         let index = self.listeners.resolve(id.index, id.generation)?;
         self.listeners.get_mut(index).ok_or(Error::Stale)
@@ -194,11 +210,11 @@ impl Host {
     pub(crate) fn ethernet_input<T: TxToken>(&mut self, frame: &[u8], answer: T, now: Instant) {
         self.counters.frames_received += 1;
         match classify_ethernet(frame, self.own) {
-            Packet::Tcp(segment) => self.tcp_input(segment, frame, answer, now),
+            Packet::Tcp(segment) => self.tcp_input(Via::Ethernet, segment, frame, answer, now),
             Packet::Udp { local, remote } => self.udp_input(local, remote, frame, answer, now),
             Packet::Unreachable { about, local, remote } => self.unreachable(about, local, remote, now),
             Packet::Arp => {
-                poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now);
+                poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now);
                 // Somebody's hardware address may be known now.
                 while let Some(index) = self.unresolved.pop() {
                     self.work.push(index);
@@ -207,12 +223,12 @@ impl Host {
                     self.datagram_work.push(index);
                 }
             }
-            Packet::Other => poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now),
+            Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now),
             Packet::Drop => {}
         }
     }
 
-    fn tcp_input<T: TxToken>(&mut self, segment: Segment, frame: &[u8], answer: T, now: Instant) {
+    fn tcp_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
         let key = Key::new(segment.local, segment.remote);
         if let Some(index) = self.table.find(key) {
             let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
@@ -223,7 +239,7 @@ impl Host {
                 return;
             }
             wire.acknowledged = segment.acknowledgement;
-            poll_one(&mut self.ethernet, &mut wire.sockets, frame, answer, now);
+            poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
             let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
             if wire.seen.state != State::TimeWait && wire.socket().state() == State::TimeWait {
                 wire.remains = Remains::of(&segment);
@@ -239,19 +255,31 @@ impl Host {
             Verdict::Replaced => self.ports.leave(segment.local.port()),
             Verdict::Ignore => return,
             Verdict::Acknowledge(remains) => {
-                remains.acknowledge(key, frame, answer, &self.checksums);
+                let checksums = match via {
+                    Via::Ethernet => &self.checksums,
+                    Via::Local => &ChecksumCapabilities::ignored(),
+                };
+                remains.acknowledge(via, key, frame, answer, checksums);
                 return;
             }
         }
         match listener {
-            Some(listener) => self.request(listener, segment, frame, answer, now),
+            Some(listener) => self.request(via, listener, segment, frame, answer, now),
             // smoltcp checks the segment and answers it with a reset.
-            None => poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now),
+            None => poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now),
         }
     }
 
     /// A SYN for a listener.
-    fn request<T: TxToken>(&mut self, listener_index: u32, segment: Segment, frame: &[u8], answer: T, now: Instant) {
+    fn request<T: TxToken>(
+        &mut self,
+        via: Via,
+        listener_index: u32,
+        segment: Segment,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) {
         let generation = self.listeners.generation(listener_index);
         let Some(listener) = self.listeners.get_mut(listener_index) else {
             return;
@@ -265,7 +293,7 @@ impl Host {
             return;
         }
         let options = listener.options;
-        let made = Wire::new(&options, now).and_then(|mut wire| {
+        let made = Wire::new(via, &options, now).and_then(|mut wire| {
             wire.socket_mut().listen(endpoint(segment.local)).map_err(|_| Error::Invalid)?;
             wire.look();
             let holder = Holder::HalfOpen(ListenerId { index: listener_index, generation });
@@ -282,7 +310,7 @@ impl Host {
         let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
             return;
         };
-        poll_one(&mut self.ethernet, &mut wire.sockets, frame, answer, now);
+        poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
         if wire.socket().state() != State::SynReceived {
             // The segment was damaged.
             self.discard(index);
@@ -326,6 +354,7 @@ impl Host {
                 if let Some(index) = self.table.find(Key::new(local, remote))
                     && let Some(connection) = self.connections.get_mut(index)
                     && let Engine::Wire(wire) = &mut connection.engine
+                    && wire.via == Via::Ethernet
                     && wire.socket().state() == State::SynSent
                 {
                     connection.failure = Some(Error::Unreachable);
@@ -477,7 +506,7 @@ impl Host {
         if matches!(wire.seen.state, State::TimeWait | State::Closed) {
             return Next::Later;
         }
-        let wanted = self.ethernet.poll_at(now, &wire.sockets);
+        let wanted = self.interfaces.of(wire.via).poll_at(now, &wire.sockets);
         let at = match (wanted, deadline) {
             (Some(wanted), _) if wanted <= now => return Next::Now,
             (Some(wanted), Some(deadline)) => wanted.min(deadline),
@@ -491,72 +520,120 @@ impl Host {
     /// Lets a connection send until it has nothing to send or had its turn.
     fn egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) {
         for _ in 0..BURST {
-            let Some((connection, ethernet)) = self.wire(index) else {
+            let next = self.send_one(link, index, now);
+            // Whatever is on the loopback interface now finds its sender settled, like a frame that comes later.
+            self.carry(now);
+            if next != Next::Now {
                 return;
-            };
-            let Engine::Wire(wire) = &mut connection.engine else {
-                return;
-            };
-            if !connection.listed {
-                return;
-            }
-            // The last acknowledgement is not delayed: it may be the only one that is still asked for.
-            let time = match wire.socket().state() {
-                State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
-                _ => now,
-            };
-            let mut outgoing = Outgoing { link: &mut *link, length: 0 };
-            let sent = ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets) == PollResult::SocketStateChanged;
-            let length = outgoing.length;
-            let socket = wire.socket();
-            let (state, queued) = (socket.state(), socket.send_queue());
-            match state {
-                State::Closed => {
-                    // The reset is sent, or cannot be.
-                    wire.look();
-                    self.bury(index);
-                    return;
-                }
-                State::TimeWait => {
-                    wire.look();
-                    if connection.holder == Holder::Nobody {
-                        self.retire(index, now);
-                    }
-                    return;
-                }
-                _ => {}
-            }
-            if sent {
-                wire.consumed = 0;
-                // The common case without asking smoltcp again: everything there is was in this segment, with an
-                // acknowledgement and a window as they are now. What is left is the retransmission timer.
-                if matches!(state, State::Established | State::CloseWait)
-                    && state == wire.seen.state
-                    && length == DATA_HEADERS + queued
-                    && wire.keepalive.is_none()
-                {
-                    if queued > 0 {
-                        self.timers.no_later_than(index, now + RETRANSMISSION_MINIMUM);
-                    }
-                    return;
-                }
-            }
-            match self.settle(index, now, Cause::Local) {
-                Next::Now if sent => {}
-                Next::Now => {
-                    // The device is full.
-                    self.timers.no_later_than(index, now + RETRY);
-                    return;
-                }
-                Next::Later if !sent => {
-                    // Perhaps the next hop's hardware address is not known yet.
-                    self.unresolved.push(index);
-                    return;
-                }
-                _ => return,
             }
         }
         self.work.push(index);
+    }
+
+    /// Lets a connection send one segment. `Now` if it may have more.
+    fn send_one<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> Next {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return Next::Gone;
+        };
+        let Engine::Wire(wire) = &mut connection.engine else {
+            return Next::Gone;
+        };
+        if !connection.listed {
+            return Next::Gone;
+        }
+        let via = wire.via;
+        // The last acknowledgement is not delayed: it may be the only one that is still asked for.
+        let time = match wire.socket().state() {
+            State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
+            _ => now,
+        };
+        let (polled, length) = match via {
+            Via::Ethernet => {
+                let mut outgoing = Outgoing { link, length: 0 };
+                let polled = self.interfaces.ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets);
+                (polled, outgoing.length.saturating_sub(ETHERNET_HEADER))
+            }
+            Via::Local => {
+                let [frame, _] = &mut self.frames;
+                let mut outgoing = Loopback(frame.as_mut());
+                let polled = self.interfaces.loopback.poll_egress(time, &mut outgoing, &mut wire.sockets);
+                (polled, frame.as_ref().and_then(Frame::packet).map_or(0, <[u8]>::len))
+            }
+        };
+        let sent = polled == PollResult::SocketStateChanged;
+        let socket = wire.socket();
+        let (state, queued) = (socket.state(), socket.send_queue());
+        match state {
+            State::Closed => {
+                // The reset is sent, or cannot be.
+                wire.look();
+                return self.bury(index);
+            }
+            State::TimeWait => {
+                wire.look();
+                if connection.holder == Holder::Nobody {
+                    self.retire(index, now);
+                }
+                return Next::Gone;
+            }
+            _ => {}
+        }
+        if sent {
+            wire.consumed = 0;
+            // The common case without asking smoltcp again: everything there is was in this segment, with an
+            // acknowledgement and a window as they are now. What is left is the retransmission timer.
+            if matches!(state, State::Established | State::CloseWait)
+                && state == wire.seen.state
+                && length == DATA_HEADERS + queued
+                && wire.keepalive.is_none()
+            {
+                if queued > 0 {
+                    self.timers.no_later_than(index, now + RETRANSMISSION_MINIMUM);
+                }
+                return Next::Later;
+            }
+        }
+        match self.settle(index, now, Cause::Local) {
+            Next::Now if sent => Next::Now,
+            Next::Now => {
+                // The device is full.
+                self.timers.no_later_than(index, now + RETRY);
+                Next::Later
+            }
+            Next::Later if !sent && via == Via::Ethernet => {
+                // Perhaps the next hop's hardware address is not known yet.
+                self.unresolved.push(index);
+                Next::Later
+            }
+            next => next,
+        }
+    }
+
+    /// Takes the packet that a connection has written on the loopback interface to its receiver, and the
+    /// answer back.
+    fn carry(&mut self, now: Instant) {
+        let [Some(first), Some(_)] = &self.frames else {
+            return;
+        };
+        if first.packet().is_none() {
+            return;
+        }
+        let [Some(mut full), Some(mut empty)] = core::mem::take(&mut self.frames) else {
+            return;
+        };
+        for _ in 0..HOPS {
+            let Some(packet) = full.packet() else {
+                break;
+            };
+            self.counters.loopback_packets += 1;
+            if let Packet::Tcp(segment) = classify_ipv4(packet) {
+                self.tcp_input(Via::Local, segment, packet, &mut empty, now);
+            }
+            full.clear();
+            core::mem::swap(&mut full, &mut empty);
+        }
+        full.clear();
+        self.frames = [Some(full), Some(empty)];
     }
 
     pub(crate) fn has_work(&self) -> bool {

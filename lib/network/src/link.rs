@@ -1,7 +1,11 @@
 //! What the stack asks of a network device, and the adapters that hand single packets to smoltcp.
 
+use alloc::vec::Vec;
+
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
+
+use crate::Error;
 
 /// An Ethernet device: smoltcp's device interface, and two things that it lacks.
 ///
@@ -141,6 +145,72 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     fn capabilities(&self) -> DeviceCapabilities {
         // Asked for when the interface is made; a poll has no use for the answer.
         DeviceCapabilities::default()
+    }
+}
+
+/// The largest packet on the loopback interface: the largest there is, as on other systems.
+const LOOPBACK_MTU: usize = 65_535;
+
+/// Room for one packet on its way through the loopback interface.
+///
+/// There is no queue: a packet is handed to its receiver as soon as it is written, and the receiver's immediate
+/// answer, if any, is written into a second frame while the first is still being read.
+pub(crate) struct Frame {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Frame {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Frame { bytes: crate::tcp::zeroed(0, LOOPBACK_MTU)?, length: 0 })
+    }
+
+    /// The packet, if there is one.
+    pub(crate) fn packet(&self) -> Option<&[u8]> {
+        if self.length == 0 { None } else { self.bytes.get(..self.length) }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+    }
+}
+
+impl TxToken for &mut Frame {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        // smoltcp keeps to the largest packet that `capabilities` states.
+        self.length = length.min(self.bytes.len());
+        f(&mut self.bytes[..self.length])
+    }
+}
+
+/// The sending side of the loopback interface.
+pub(crate) struct Loopback<'frame>(pub(crate) Option<&'frame mut Frame>);
+
+impl<'frame> phy::Device for Loopback<'frame> {
+    type RxToken<'a>
+        = NoToken
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = &'frame mut Frame
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(NoToken, &'frame mut Frame)> {
+        None
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<&'frame mut Frame> {
+        self.0.take()
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = LOOPBACK_MTU;
+        // Memory has its own protection against errors.
+        capabilities.checksum = ChecksumCapabilities::ignored();
+        capabilities
     }
 }
 

@@ -6,7 +6,7 @@ use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 
 use crate::Error;
-use crate::configuration::{Readiness, Received, Sent, Shutdown};
+use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via, endpoint, ip_endpoint};
 use crate::local::{Ending, Phase};
 use crate::slab::{BindingId, ConnectionId, ListenerId};
@@ -136,12 +136,12 @@ impl Host {
         if self.table.find(key).is_some() || self.time_wait.contains(key) {
             return Err(Error::AddressInUse);
         }
-        let id = match via {
-            Via::Local => self.local_connect(key, options, now)?,
-            Via::Ethernet => {
-                let mut wire = Wire::new(options, now)?;
+        let id = match (via, self.local_connections) {
+            (Via::Local, LocalConnections::Joined) => self.local_connect(key, options, now)?,
+            _ => {
+                let mut wire = Wire::new(via, options, now)?;
                 wire.socket_mut()
-                    .connect(self.ethernet.context(), ip_endpoint(remote), endpoint(local))
+                    .connect(self.interfaces.of(via).context(), ip_endpoint(remote), endpoint(local))
                     .map_err(|_| Error::Invalid)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire)))?;
                 self.touch(index, now);

@@ -9,9 +9,9 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
 use crate::Error;
-use crate::configuration::{Configuration, Counters, Interest, Readiness, Received, Sent, Shutdown};
-use crate::host::Host;
-use crate::link::Link;
+use crate::configuration::{Configuration, Counters, Interest, LocalConnections, Readiness, Received, Sent, Shutdown};
+use crate::host::{Host, Interfaces};
+use crate::link::{Frame, Link, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Hash, Ports, Sharing, Table};
@@ -52,12 +52,22 @@ impl<L: Link> Stack<L> {
         let mut config = InterfaceConfig::new(HardwareAddress::Ethernet(hardware));
         config.random_seed = seed ^ 0x65_7468_6572;
         let ethernet = Interface::new(config, &mut link, now);
+        let mut config = InterfaceConfig::new(HardwareAddress::Ip);
+        config.random_seed = seed.rotate_left(32) ^ 0x6c_6f6f_7062;
+        let mut loopback = Interface::new(config, &mut Loopback(None), now);
+        // Whatever is sent there is for this host.
+        loopback.set_any_ip(true);
+        let frames = match configuration.local_connections {
+            LocalConnections::Joined => [None, None],
+            LocalConnections::Packets => [Some(Frame::new()?), Some(Frame::new()?)],
+        };
 
         let hash = Hash::new(seed);
         let limits = configuration.limits;
         let patience = configuration.patience;
         let mut host = Host {
-            ethernet,
+            interfaces: Interfaces { ethernet, loopback },
+            frames,
             own: Ipv4Addr::UNSPECIFIED,
             network: Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 32),
             gateway: None,
@@ -65,6 +75,7 @@ impl<L: Link> Stack<L> {
             checksums: capabilities.checksum,
             limits,
             patience,
+            local_connections: configuration.local_connections,
             counters: Counters::default(),
             connections: Slab::new(limits.connections),
             table: Table::new(hash),

@@ -11,6 +11,7 @@ use smoltcp::time::{Duration, Instant};
 use crate::Error;
 use crate::configuration::{Interest, Readiness};
 use crate::frame::Segment;
+use crate::host::Via;
 use crate::local::{Direction, Local, Phase};
 use crate::slab::{ConnectionId, ListenerId};
 use crate::table::Key;
@@ -99,14 +100,16 @@ pub(crate) struct Connection {
 
 /// What moves the bytes.
 pub(crate) enum Engine {
-    /// The other end is another host.
+    /// TCP segments.
     Wire(Wire),
-    /// The other end is on this host.
+    /// The other end is on this host, and joined to this one.
     Local(Local),
 }
 
-/// One end of a TCP connection to another host.
+/// One end of a TCP connection to another host, or to this one through the loopback interface.
 pub(crate) struct Wire {
+    /// The interface that carries its segments.
+    pub(crate) via: Via,
     /// A set of exactly one socket, so that polling it costs the same however many connections there are.
     pub(crate) sockets: SocketSet<'static>,
     pub(crate) seen: Seen,
@@ -272,7 +275,7 @@ impl Connection {
 }
 
 impl Wire {
-    pub(crate) fn new(options: &TcpOptions, now: Instant) -> Result<Self, Error> {
+    pub(crate) fn new(via: Via, options: &TcpOptions, now: Instant) -> Result<Self, Error> {
         let mut socket = Socket::new(buffer(options.receive_buffer)?, buffer(options.send_buffer)?);
         socket.set_congestion_control(CongestionControl::Reno);
         socket.set_ack_delay(Some(ACKNOWLEDGEMENT_DELAY));
@@ -282,6 +285,7 @@ impl Wire {
         let mut sockets = SocketSet::new(storage);
         sockets.add(socket);
         let mut wire = Wire {
+            via,
             sockets,
             seen: Seen { state: State::Closed, received: 0, unsent: 0 },
             last_heard: now,

@@ -16,6 +16,7 @@ use smoltcp::wire::{
 
 use crate::Error;
 use crate::frame::Segment;
+use crate::host::Via;
 use crate::table::{Hash, Key, Table};
 
 /// The next sequence number of either side.
@@ -34,7 +35,14 @@ impl Remains {
     }
 
     /// Answers `frame` with an acknowledgement, back to where it came from.
-    pub(crate) fn acknowledge<T: TxToken>(self, key: Key, frame: &[u8], answer: T, checksums: &ChecksumCapabilities) {
+    pub(crate) fn acknowledge<T: TxToken>(
+        self,
+        via: Via,
+        key: Key,
+        frame: &[u8],
+        answer: T,
+        checksums: &ChecksumCapabilities,
+    ) {
         let (local, remote) = (key.local(), key.remote());
         let tcp = TcpRepr {
             src_port: local.port(),
@@ -57,17 +65,23 @@ impl Remains {
             payload_len: tcp.buffer_len(),
             hop_limit: 64,
         };
-        if frame.len() < ETHERNET_HEADER {
+        let start = match via {
+            Via::Ethernet => ETHERNET_HEADER,
+            Via::Local => 0,
+        };
+        if frame.len() < start {
             return;
         }
         let ip_length = ip.buffer_len();
-        answer.consume(ETHERNET_HEADER + ip_length + tcp.buffer_len(), |bytes| {
-            let (head, packet) = bytes.split_at_mut(ETHERNET_HEADER);
-            let received = EthernetFrame::new_unchecked(frame);
-            let mut sent = EthernetFrame::new_unchecked(head);
-            sent.set_dst_addr(received.src_addr());
-            sent.set_src_addr(received.dst_addr());
-            sent.set_ethertype(EthernetProtocol::Ipv4);
+        answer.consume(start + ip_length + tcp.buffer_len(), |bytes| {
+            let (head, packet) = bytes.split_at_mut(start);
+            if via == Via::Ethernet {
+                let received = EthernetFrame::new_unchecked(frame);
+                let mut sent = EthernetFrame::new_unchecked(head);
+                sent.set_dst_addr(received.src_addr());
+                sent.set_src_addr(received.dst_addr());
+                sent.set_ethertype(EthernetProtocol::Ipv4);
+            }
             let (header, payload) = packet.split_at_mut(ip_length);
             ip.emit(&mut Ipv4Packet::new_unchecked(header), checksums);
             tcp.emit(

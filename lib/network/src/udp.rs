@@ -205,7 +205,7 @@ impl Host {
                 }
             }
             // smoltcp checks the datagram and answers that the port is unreachable.
-            _ => poll_one(&mut self.ethernet, &mut self.nobody, frame, answer, now),
+            _ => poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now),
         }
     }
 
@@ -299,13 +299,13 @@ impl Host {
             return;
         };
         let mut sent = 0;
-        while sent < BURST && self.ethernet.poll_egress(now, link, sockets) != PollResult::None {
+        while sent < BURST && self.interfaces.ethernet.poll_egress(now, link, sockets) != PollResult::None {
             sent += 1;
         }
         if sent > 0 {
             socket.senders.wake();
         }
-        match self.ethernet.poll_at(now, sockets) {
+        match self.interfaces.ethernet.poll_at(now, sockets) {
             Some(at) if at <= now && sent == BURST => self.datagram_work.push(index),
             // The device is full.
             Some(at) if at <= now => self.datagram_timers.no_later_than(index, now + RETRY),

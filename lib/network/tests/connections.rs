@@ -5,14 +5,12 @@ mod wire;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use network::{
-    Coalescing, Configuration, Error, Interest, Keepalive, Limits, NoLink, Patience, Received, Sent, Sharing, Shutdown,
-    Stack, TcpOptions,
+    Coalescing, Configuration, Error, Interest, Keepalive, NoLink, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use wire::*;
 
 fn loopback() -> Stack<NoLink> {
-    let configuration =
-        Configuration { address: None, seed: 99, limits: Limits::default(), patience: Patience::default() };
+    let configuration = Configuration { seed: 99, ..Configuration::default() };
     Stack::new(NoLink, &configuration, SECOND).unwrap()
 }
 

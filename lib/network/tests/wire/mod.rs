@@ -12,8 +12,8 @@ use std::task::{Wake, Waker};
 use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use network::time::Instant;
 use network::{
-    Address, Configuration, ConnectionId, Limits, Link, ListenerId, Patience, Received, Sent, Sharing, Stack,
-    TcpOptions,
+    Address, Configuration, ConnectionId, Limits, Link, ListenerId, LocalConnections, Patience, Received, Sent,
+    Sharing, Stack, TcpOptions,
 };
 
 pub const MILLISECOND: u64 = 1_000_000;
@@ -157,6 +157,7 @@ pub fn configuration(address: Ipv4Addr, limits: Limits, patience: Patience) -> C
         seed: 0x1234_5678_9abc_def0,
         limits,
         patience,
+        local_connections: LocalConnections::Joined,
     }
 }
 
