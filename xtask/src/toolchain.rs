@@ -341,7 +341,7 @@ pub fn look() -> Seen {
     let qemu = find_program("qemu-system-riscv64");
     let qemu_version = qemu.as_deref().and_then(version_of);
     note(Item::Qemu, qemu_version.as_deref().is_some_and(|text| is_at_least(text, MINIMUM_QEMU)));
-    note(Item::OpenSbi, qemu.as_deref().is_some_and(has_firmware));
+    note(Item::OpenSbi, has_firmware(qemu.as_deref()));
     note(Item::Clang, find_program("clang").is_some());
     note(Item::Valgrind, find_program("valgrind").is_some());
     Seen {
@@ -434,9 +434,10 @@ fn is_debian(os_release: &str) -> bool {
     value("ID") == "debian" || value("ID_LIKE").split_whitespace().any(|name| name == "debian")
 }
 
-/// Whether QEMU finds the firmware that `-bios default` means.
-fn has_firmware(qemu: &Path) -> bool {
-    let directories = said_by(children::command(qemu).args(["-L", "help"])).unwrap_or_default();
+/// Whether QEMU finds the firmware that `-bios default` means, or would find it if it were there.
+fn has_firmware(qemu: Option<&Path>) -> bool {
+    let said = qemu.and_then(|qemu| said_by(children::command(qemu).args(["-L", "help"])));
+    let directories = said.unwrap_or_else(|| "/usr/share/qemu".into());
     directories.lines().any(|directory| Path::new(directory).join("opensbi-riscv64-generic-fw_dynamic.bin").exists())
 }
 
