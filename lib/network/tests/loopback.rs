@@ -129,7 +129,7 @@ fn much_data_gets_through_buffers_that_are_small() {
     for local_connections in BOTH {
         let mut host = Alone::new(local_connections);
         let (client, server) = host.pair();
-        let data: Vec<u8> = (0..1_000_000u32).map(|index| (index * 31 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..1_000_000u32).map(|index| ((index * 31) >> 3) as u8).collect();
         let (mut sent, mut got) = (0, Vec::new());
         let start = host.now;
         while got.len() < data.len() {
@@ -330,7 +330,7 @@ proptest! {
         let mut sent = [0u32; 2];
         let mut received = [0u32; 2];
         let mut shut = [false; 2];
-        let byte = |position: u32| (position * 31 >> 3) as u8;
+        let byte = |position: u32| ((position * 31) >> 3) as u8;
         let take = |host: &mut Alone, end: usize, limit: usize, received: &mut [u32; 2]| {
             let (mut left, mut right) = (limit, true);
             let position = &mut received[end];
@@ -375,8 +375,8 @@ proptest! {
                 Step::Pass(time) => host.pass(time),
             }
         }
-        for end in 0..2 {
-            let _ = host.stack.shutdown(ends[end], Shutdown::Send, host.now);
+        for end in ends {
+            let _ = host.stack.shutdown(end, Shutdown::Send, host.now);
             host.flush();
         }
         for end in 0..2 {
