@@ -1,4 +1,4 @@
-//! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC.
+//! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC, real-time clock.
 //!
 //! Each module knows one device and nothing else: not who maps its registers, not who is woken by its interrupts, not what
 //! is locked. A driver is a value over something that implements [`Registers`]; in a kernel that is a window of device
@@ -11,6 +11,7 @@ pub mod aplic;
 pub mod imsic;
 pub mod plic;
 pub mod ring;
+pub mod rtc;
 pub mod uart;
 
 /// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen

@@ -70,6 +70,7 @@ const TESTS: &[Test] = tests![
     pipe::the_end_wakes_who_waits, 60;
     pipe::a_ring_of_pipes, 60;
     time::clocks_agree_and_go_forward, 60;
+    time::the_date_is_plausible, 60;
     time::sleeping, 60;
     time::many_sleepers_wake_in_order, 60;
     time::deadlines_come_while_the_worker_is_busy, 60;

@@ -23,6 +23,19 @@ pub async fn clocks_agree_and_go_forward() -> Outcome {
     Ok(())
 }
 
+/// The machine's clock knows the date; what is written now has it.
+pub async fn the_date_is_plausible() -> Outcome {
+    /// The first seconds of 2020 and of 2200.
+    const YEARS: core::ops::Range<i64> = 1_577_836_800..7_258_118_400;
+    let now = must!(sync::time(clock::REALTIME));
+    check!(YEARS.contains(&now.seconds), "{} seconds since 1970", now.seconds);
+    let file = must!(cops::file::File::create("/tmp/date"));
+    let written = must!(file.status()).modified;
+    check!((0..2).contains(&(written.seconds - now.seconds)), "{} and {}", written.seconds, now.seconds);
+    must!(cops::file::remove("/tmp/date"));
+    Ok(())
+}
+
 pub async fn sleeping() -> Outcome {
     for ms in [0, 1, 5, 20] {
         let duration = Duration::from_millis(ms);

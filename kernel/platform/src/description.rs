@@ -59,6 +59,8 @@ pub struct Description<'a> {
     pub controller: Controller,
     /// The virtio devices, by rising address.
     pub virtio: Vec<Device, MAXIMUM_DEVICES>,
+    /// Physical address and bytes of the real-time clock's registers.
+    pub real_time_clock: Option<(u64, u64)>,
     /// Where an emulator can be told a status to end with.
     pub test_device: Option<u64>,
     /// The kernel's command line.
@@ -165,6 +167,7 @@ impl<'a> Description<'a> {
             serial: None,
             controller: Controller::None,
             virtio: Vec::new(),
+            real_time_clock: None,
             test_device: None,
             arguments: chosen.and_then(|chosen| text(chosen, "bootargs")).unwrap_or(""),
             initial_files: chosen.and_then(initial_files),
@@ -496,6 +499,13 @@ impl Devices<'_, '_> {
                         self.description.serial = Some(Serial { device, shift: shift as u32 });
                     }
                 }
+            } else if is_compatible(node, "google,goldfish-rtc") {
+                if let Some((address, length @ drivers::rtc::LENGTH..)) = registers(node, bus).next()
+                    && address.is_multiple_of(4)
+                    && address.checked_add(length).is_some()
+                {
+                    self.description.real_time_clock = Some((address, length));
+                }
             } else if is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1") {
                 if let Some((address, length @ 4..)) = registers(node, bus).next()
                     && address.is_multiple_of(4)
@@ -690,6 +700,7 @@ mod tests {
         let wire = Interrupt { source: 10, trigger: Trigger::HighLevel };
         let device = Device { address: 0x1000_0000, length: 0x100, interrupt: Some(wire) };
         assert_eq!(found.serial, Some(Serial { device, shift: 0 }));
+        assert_eq!(found.real_time_clock, Some((0x10_1000, 0x1000)));
         assert_eq!(found.test_device, Some(0x10_0000));
         assert_eq!(find_test_device(AIA), Some(0x10_0000));
         assert_eq!(found.random_seed.len(), 32);

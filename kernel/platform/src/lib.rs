@@ -59,6 +59,14 @@ impl Deref for Platform {
 }
 
 impl Platform {
+    /// What the real-time clock shows: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries off.
+    pub fn real_time_ns(&self) -> Option<u64> {
+        let registers = Mapped::new(self.description.real_time_clock?)?;
+        let now = drivers::rtc::RealTimeClock::new(registers).nanoseconds();
+        // What does not fit into a signed number is no time that a program could be told.
+        (now <= i64::MAX as u64).then_some(now)
+    }
+
     /// A span of time in nanoseconds.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         scale(ticks, 1_000_000_000, self.description.timebase_frequency)

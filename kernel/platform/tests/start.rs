@@ -16,6 +16,7 @@ static BOOT: BootInformation = BootInformation {
 #[test]
 fn the_platform_on_the_pretend_machine() {
     const PLIC: u64 = 0xc00_0000;
+    const RTC: u64 = 0x10_1000;
     const UART: u64 = 0x1000_0000;
     const LINE_STATUS: usize = 5;
     const CLAIM: usize = 0x20_5004;
@@ -37,6 +38,17 @@ fn the_platform_on_the_pretend_machine() {
     assert_eq!(platform.ticks(1_000_000_000), platform.timebase_frequency);
     assert_eq!(platform.nanoseconds(platform.ticks(1_500)), 1_500);
     assert_eq!(platform.ticks(u64::MAX), 184_467_440_737_095_517);
+
+    // A clock whose registers nobody mapped is none; then there is one.
+    assert_eq!(platform.real_time_clock, Some((RTC, 0x1000)));
+    assert_eq!(platform.real_time_ns(), None);
+    simulation.add_registers(RTC, 0x1000);
+    let rtc = hal_host::Window::new(RTC, 0x1000).unwrap();
+    rtc.write32(0, 0x89ab_cdef);
+    rtc.write32(4, 0x1234_5678);
+    assert_eq!(platform.real_time_ns(), Some(0x1234_5678_89ab_cdef));
+    rtc.write32(4, u32::MAX);
+    assert_eq!(platform.real_time_ns(), None);
 
     println!("x");
     assert_eq!(uart.read8(0), b'\n');

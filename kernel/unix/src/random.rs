@@ -25,7 +25,7 @@ pub fn start(firmware_seed: &[u8]) {
     for (position, &byte) in firmware_seed.iter().enumerate() {
         seed[position % 32] ^= byte;
     }
-    for (position, byte) in Machine::now().to_le_bytes().into_iter().enumerate() {
+    for (position, byte) in (Machine::now() ^ crate::time::epoch_ns()).to_le_bytes().into_iter().enumerate() {
         seed[24 + position] ^= byte;
     }
     if firmware_seed.is_empty() {

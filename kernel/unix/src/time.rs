@@ -9,7 +9,7 @@ use core::task::Waker;
 
 use abi_queue::pages::ticks_to_ns;
 use hal_api::{MAXIMUM_HARTS, Machine as _};
-use platform::Machine;
+use platform::{Machine, println};
 use spin::Mutex;
 
 /// How long a worker runs before others of the same priority get their turn.
@@ -41,15 +41,18 @@ pub struct Alarm {
     key: (u64, u64),
 }
 
-/// Learns the time base and the time of day at tick 0. Called once, before other harts start.
-pub fn start(ticks_per_second: u64, epoch_ns: u64) {
+/// Learns the time base, and what time it is in nanoseconds since 1970. Called once, before other harts start.
+pub fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
     let ticks_per_second = ticks_per_second.max(1);
     TICKS_PER_SECOND.store(ticks_per_second, Ordering::Relaxed);
     if 1_000_000_000 % ticks_per_second == 0 {
         NS_PER_TICK.store(1_000_000_000 / ticks_per_second, Ordering::Relaxed);
     }
     SLICE_TICKS.store(ticks_at_ns(SLICE_NS), Ordering::Relaxed);
-    EPOCH_NS.store(epoch_ns, Ordering::Relaxed);
+    match real_time_ns {
+        Some(real_time_ns) => EPOCH_NS.store(real_time_ns.saturating_sub(now_ns()), Ordering::Relaxed),
+        None => println!("time: there is no real-time clock; the machine starts in 1970"),
+    }
     BOOT_TICKS.store(Machine::now(), Ordering::Relaxed);
 }
 
