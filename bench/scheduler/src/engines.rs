@@ -1,0 +1,477 @@
+//! The executors, each behind the same few operations.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::futures::{Pair, yield_by_waker};
+
+/// The most workers that are measured.
+pub const WORKERS: usize = 8;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Two coroutines for each worker yield to each other, in the engine's own way.
+    Yield,
+    /// The same with a wake of themselves, which works in any executor.
+    YieldByWaker,
+    /// Pairs of coroutines, one for each worker, wake each other in turn and wait.
+    Wake,
+    /// A coroutine is spawned, detached, and runs to its end.
+    Spawn,
+    /// A coroutine spawns another and waits for its end; one such for each worker.
+    Join,
+}
+
+impl Operation {
+    pub const ALL: [Operation; 5] =
+        [Operation::Yield, Operation::YieldByWaker, Operation::Wake, Operation::Spawn, Operation::Join];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Yield => "yield",
+            Operation::YieldByWaker => "yield-by-waker",
+            Operation::Wake => "wake",
+            Operation::Spawn => "spawn",
+            Operation::Join => "join",
+        }
+    }
+
+    pub fn find(name: &str) -> Result<Operation, String> {
+        Self::ALL
+            .into_iter()
+            .find(|operation| operation.name() == name)
+            .ok_or_else(|| format!("there is no operation `{name}`"))
+    }
+
+    /// How often a count of one does it, for each worker.
+    pub fn times_each(self) -> u64 {
+        match self {
+            Operation::Yield | Operation::YieldByWaker | Operation::Wake => 2,
+            Operation::Spawn | Operation::Join => 1,
+        }
+    }
+}
+
+/// An executor.
+pub struct Engine {
+    pub name: &'static str,
+    run: fn(Operation, u64, usize),
+}
+
+/// All of them, ours first.
+pub const ENGINES: &[Engine] = &[
+    Engine { name: "cops", run: cops },
+    Engine { name: "embassy", run: embassy },
+    Engine { name: "tokio-current-thread", run: tokio_current_thread },
+    Engine { name: "tokio-multi-thread", run: tokio_multi_thread },
+    Engine { name: "async-executor", run: async_executor },
+];
+
+impl Engine {
+    pub fn find(name: &str) -> Result<&'static Engine, String> {
+        ENGINES.iter().find(|engine| engine.name == name).ok_or_else(|| format!("there is no engine `{name}`"))
+    }
+
+    pub fn is_ours(&self) -> bool {
+        self.name == "cops"
+    }
+
+    pub fn has_workers(&self) -> bool {
+        !["embassy", "tokio-current-thread"].contains(&self.name)
+    }
+
+    /// Whether the engine can do this at all.
+    pub fn offers(&self, operation: Operation) -> bool {
+        self.name != "embassy" || operation != Operation::Join
+    }
+
+    pub fn run(&self, operation: Operation, count: u64, workers: usize) -> Result<(), String> {
+        if !self.offers(operation) {
+            return Err(format!("{} does not offer {}", self.name, operation.name()));
+        }
+        (self.run)(operation, count, workers);
+        Ok(())
+    }
+}
+
+/// Two sides for each worker, which live for ever.
+fn pairs(workers: usize) -> &'static [Pair] {
+    (0..workers).map(|_| Pair::new()).collect::<Vec<_>>().leak()
+}
+
+/// Counts coroutines that have ended, for a thread that waits for all.
+#[derive(Default)]
+struct Countdown {
+    ended: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Countdown {
+    fn end(&self) {
+        *self.ended.lock().expect("nobody panics") += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, number: usize) {
+        let mut ended = self.ended.lock().expect("nobody panics");
+        while *ended < number {
+            ended = self.changed.wait(ended).expect("nobody panics");
+        }
+    }
+}
+
+// ---- ours ----
+
+mod threads {
+    //! Worker threads for our executor.
+
+    use coroutine::{Executor, Outcome, Platform, ReadyWord, Signals, Table, Worker};
+
+    use super::*;
+
+    pub static EXECUTOR: Executor = Executor::new();
+    static READY: [ReadyWord; 8] = [const { ReadyWord::new() }; 8];
+    static THREADS: Threads = Threads {
+        beds: [const { Bed { notified: AtomicBool::new(false), thread: Mutex::new(None) } }; 8],
+        stop: AtomicBool::new(false),
+    };
+
+    std::thread_local! {
+        static WORKER: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    struct Threads {
+        beds: [Bed; 8],
+        stop: AtomicBool,
+    }
+
+    struct Bed {
+        notified: AtomicBool,
+        thread: Mutex<Option<std::thread::Thread>>,
+    }
+
+    impl Platform for Threads {
+        fn worker(&self) -> usize {
+            WORKER.get()
+        }
+
+        fn notify(&self, worker: usize) {
+            self.beds[worker].notified.store(true, Ordering::Release);
+            if let Some(thread) = &*self.beds[worker].thread.lock().expect("nobody panics") {
+                thread.unpark();
+            }
+        }
+
+        fn relax(&self) {
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn initialise() {
+        EXECUTOR.initialise(Table::native(), &READY, &THREADS).expect("this is the only time");
+    }
+
+    pub fn worker(number: usize) -> Worker {
+        WORKER.set(number);
+        *THREADS.beds[number].thread.lock().expect("nobody panics") = Some(std::thread::current());
+        EXECUTOR.worker(number, Signals::default()).expect("each is made once")
+    }
+
+    /// Runs as a worker until `stop`.
+    pub fn work(number: usize) {
+        let mut worker = worker(number);
+        while !THREADS.stop.load(Ordering::Relaxed) {
+            assert_eq!(worker.run(), Outcome::Idle);
+            while !THREADS.beds[number].notified.swap(false, Ordering::Acquire) {
+                std::thread::park();
+            }
+        }
+    }
+
+    pub fn stop(workers: usize) {
+        THREADS.stop.store(true, Ordering::Relaxed);
+        (0..workers).for_each(|worker| THREADS.notify(worker));
+    }
+}
+
+fn cops(operation: Operation, count: u64, workers: usize) {
+    use coroutine::{Priority, yield_now};
+    use threads::EXECUTOR;
+
+    threads::initialise();
+    let priority = Priority::DEFAULT;
+    if operation == Operation::Spawn {
+        let mut worker = threads::worker(0);
+        for _ in 0..count {
+            EXECUTOR.spawn(std::future::ready(()), priority).detach();
+            worker.run_one();
+        }
+        return;
+    }
+    let ended = Arc::new(Countdown::default());
+    let number;
+    match operation {
+        Operation::Yield | Operation::YieldByWaker | Operation::Wake => {
+            let pairs = pairs(workers);
+            for pair in pairs {
+                for side in 0..2 {
+                    let ended = ended.clone();
+                    let body = async move {
+                        match operation {
+                            Operation::Wake => pair.play(side, count).await,
+                            Operation::Yield => {
+                                for _ in 0..count {
+                                    yield_now().await;
+                                }
+                            }
+                            _ => {
+                                for _ in 0..count {
+                                    yield_by_waker().await;
+                                }
+                            }
+                        }
+                        ended.end();
+                    };
+                    EXECUTOR.spawn(body, priority).detach();
+                }
+            }
+            number = 2 * workers;
+        }
+        Operation::Join => {
+            for _ in 0..workers {
+                let ended = ended.clone();
+                let body = async move {
+                    for _ in 0..count {
+                        EXECUTOR.spawn(std::future::ready(()), priority).await.expect("nobody cancels");
+                    }
+                    ended.end();
+                };
+                EXECUTOR.spawn(body, priority).detach();
+            }
+            number = workers;
+        }
+        Operation::Spawn => unreachable!("it was done above"),
+    }
+    if workers == 1 {
+        threads::worker(0).run();
+        return;
+    }
+    let workers_running: Vec<_> =
+        (0..workers).map(|worker| std::thread::spawn(move || threads::work(worker))).collect();
+    ended.wait(number);
+    threads::stop(workers);
+    for worker in workers_running {
+        worker.join().expect("no worker panics");
+    }
+}
+
+// ---- embassy-executor ----
+
+/// Embassy calls this when something becomes ready; we poll in a loop anyway.
+#[unsafe(export_name = "__pender")]
+fn pender(_: *mut ()) {}
+
+fn embassy(operation: Operation, count: u64, _: usize) {
+    use embassy_executor::raw::{Executor, TaskPool, TaskStorage};
+
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+    let executor: &'static Executor = Box::leak(Box::new(Executor::new(core::ptr::null_mut())));
+    let poll = || {
+        // SAFETY: this thread alone polls, and not from inside a poll.
+        unsafe { executor.poll() }
+    };
+    if operation == Operation::Spawn {
+        static POOL: TaskPool<std::future::Ready<()>, 1> = TaskPool::new();
+        for _ in 0..count {
+            executor.spawner().spawn(POOL.spawn(|| std::future::ready(())).expect("the last has ended"));
+            poll();
+        }
+        return;
+    }
+    fn spawn<F: Future<Output = ()> + 'static>(executor: &'static Executor, body: F) {
+        let storage: &'static TaskStorage<F> = Box::leak(Box::new(TaskStorage::new()));
+        executor.spawner().spawn(storage.spawn(|| body).expect("it is fresh"));
+    }
+    let pair = &pairs(1)[0];
+    for side in 0..2 {
+        spawn(executor, async move {
+            if operation == Operation::Wake {
+                pair.play(side, count).await;
+            } else {
+                for _ in 0..count {
+                    yield_by_waker().await;
+                }
+            }
+            ENDED.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    while ENDED.load(Ordering::Relaxed) < 2 {
+        poll();
+    }
+}
+
+// ---- tokio ----
+
+fn tokio_current_thread(operation: Operation, count: u64, _: usize) {
+    tokio(tokio::runtime::Builder::new_current_thread(), operation, count, 1);
+}
+
+fn tokio_multi_thread(operation: Operation, count: u64, workers: usize) {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers);
+    tokio(builder, operation, count, workers);
+}
+
+fn tokio(mut builder: tokio::runtime::Builder, operation: Operation, count: u64, workers: usize) {
+    let runtime = builder.build().expect("the runtime starts");
+    runtime.block_on(async {
+        let mut handles = Vec::new();
+        match operation {
+            Operation::Spawn => {
+                // From inside a worker, as ours is; a yield lets what was spawned run.
+                static ENDED: AtomicU64 = AtomicU64::new(0);
+                handles.push(tokio::spawn(async move {
+                    for done in 1..=count {
+                        tokio::spawn(async {
+                            ENDED.fetch_add(1, Ordering::Relaxed);
+                        });
+                        while ENDED.load(Ordering::Relaxed) < done {
+                            yield_by_waker().await;
+                        }
+                    }
+                }));
+            }
+            Operation::Join => {
+                for _ in 0..workers {
+                    handles.push(tokio::spawn(async move {
+                        for _ in 0..count {
+                            tokio::spawn(std::future::ready(())).await.expect("nobody cancels");
+                        }
+                    }));
+                }
+            }
+            _ => {
+                for pair in pairs(workers) {
+                    for side in 0..2 {
+                        handles.push(tokio::spawn(async move {
+                            match operation {
+                                Operation::Wake => pair.play(side, count).await,
+                                Operation::Yield => {
+                                    for _ in 0..count {
+                                        tokio::task::yield_now().await;
+                                    }
+                                }
+                                _ => {
+                                    for _ in 0..count {
+                                        yield_by_waker().await;
+                                    }
+                                }
+                            }
+                        }));
+                    }
+                }
+            }
+        }
+        for handle in handles {
+            handle.await.expect("no coroutine panics");
+        }
+    });
+}
+
+// ---- async-executor ----
+
+fn async_executor(operation: Operation, count: u64, workers: usize) {
+    use ::async_executor::Executor;
+
+    let executor: &'static Executor<'static> = Box::leak(Box::new(Executor::new()));
+    let body = async move {
+        let mut tasks = Vec::new();
+        match operation {
+            Operation::Spawn => {
+                static ENDED: AtomicU64 = AtomicU64::new(0);
+                for done in 1..=count {
+                    executor
+                        .spawn(async {
+                            ENDED.fetch_add(1, Ordering::Relaxed);
+                        })
+                        .detach();
+                    while ENDED.load(Ordering::Relaxed) < done {
+                        yield_by_waker().await;
+                    }
+                }
+            }
+            Operation::Join => {
+                for _ in 0..workers {
+                    tasks.push(executor.spawn(async move {
+                        for _ in 0..count {
+                            executor.spawn(std::future::ready(())).await;
+                        }
+                    }));
+                }
+            }
+            _ => {
+                for pair in pairs(workers) {
+                    for side in 0..2 {
+                        tasks.push(executor.spawn(async move {
+                            if operation == Operation::Wake {
+                                pair.play(side, count).await;
+                            } else {
+                                for _ in 0..count {
+                                    yield_by_waker().await;
+                                }
+                            }
+                        }));
+                    }
+                }
+            }
+        }
+        for task in tasks {
+            task.await;
+        }
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (1..workers)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                block_on(executor.run(std::future::poll_fn(move |context| {
+                    if stop.load(Ordering::Acquire) {
+                        return std::task::Poll::Ready(());
+                    }
+                    WAITING.lock().expect("nobody panics").push(context.waker().clone());
+                    std::task::Poll::Pending
+                })))
+            })
+        })
+        .collect();
+    block_on(executor.run(executor.spawn(body)));
+    stop.store(true, Ordering::Release);
+    while !others.iter().all(|thread| thread.is_finished()) {
+        WAITING.lock().expect("nobody panics").drain(..).for_each(std::task::Waker::wake);
+        std::thread::yield_now();
+    }
+}
+
+/// Threads of `async-executor` that wait for the end.
+static WAITING: Mutex<Vec<std::task::Waker>> = Mutex::new(Vec::new());
+
+/// Polls a future on this thread, which sleeps in between.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Parked(std::thread::Thread);
+    impl std::task::Wake for Parked {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::task::Waker::from(Arc::new(Parked(std::thread::current())));
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The scheduler beside other executors of the Rust world, on the host.
+//!
+//! ```text
+//! scheduler-bench run ENGINE OPERATION COUNT [WORKERS]   do it, for whoever measures
+//! scheduler-bench count                                  instructions for each operation, counted by valgrind
+//! scheduler-bench time                                   time for each operation, with 1 to 8 workers
+//! ```
+//!
+//! `count` runs itself under `valgrind --tool=callgrind` with two counts and divides the difference, so that starting and
+//! ending drop out; the result is the same on every run. Both print the lines that `cargo xtask bench` collects.
+//!
+//! Every engine does the same: the same futures, and between them the engine's own way to spawn, to wake and to yield.
+//! They are not equal in what they offer: `embassy-executor` has neither priorities nor workers, and its tasks lie in static
+//! memory, so that its spawn is compared without an allocation; the others allocate. Only ours has priorities.
+
+mod engines;
+mod futures;
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use engines::{ENGINES, Engine, Operation, WORKERS};
+
+/// Iterations for the smaller of two counted runs; the larger has three times as many.
+const FEW: u64 = 10_000;
+/// Operations of a timed run, by all workers together.
+const TIMED: u64 = 400_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        ["run", engine, operation, count] => run(engine, operation, count, "1"),
+        ["run", engine, operation, count, workers] => run(engine, operation, count, workers),
+        ["count"] => count(),
+        ["time"] => time(),
+        _ => Err("usage: scheduler-bench run ENGINE OPERATION COUNT [WORKERS] | count | time".to_string()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("scheduler-bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(engine: &str, operation: &str, count: &str, workers: &str) -> Result<(), String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+    let engine = Engine::find(engine)?;
+    let operation = Operation::find(operation)?;
+    let workers = number(workers)? as usize;
+    if !(1..=WORKERS).contains(&workers) {
+        return Err(format!("between 1 and {WORKERS} workers, not {workers}"));
+    }
+    engine.run(operation, number(count)?, workers)
+}
+
+/// Instructions of one run of ourselves under valgrind.
+fn instructions(engine: &Engine, operation: Operation, count: u64) -> Result<u64, String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(["run", engine.name, operation.name(), &count.to_string()])
+        .output()
+        .map_err(|error| format!("cannot run valgrind: {error}; it is the package `valgrind`"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    match collected {
+        Some(collected) if output.status.success() => Ok(collected),
+        _ => Err(format!("{} {} failed under valgrind:\n{text}", engine.name, operation.name())),
+    }
+}
+
+fn count() -> Result<(), String> {
+    for operation in Operation::ALL {
+        let mut best: Option<f64> = None;
+        let mut ours = None;
+        for engine in ENGINES {
+            if !engine.offers(operation) {
+                continue;
+            }
+            let difference = instructions(engine, operation, 3 * FEW)? - instructions(engine, operation, FEW)?;
+            let each = difference as f64 / (2 * FEW * operation.times_each()) as f64;
+            figure(&format!("{}-{}", operation.name(), engine.name), each, "instructions");
+            if engine.is_ours() {
+                ours = Some(each);
+            } else {
+                best = Some(best.map_or(each, |best| best.min(each)));
+            }
+        }
+        if let (Some(ours), Some(best)) = (ours, best) {
+            figure(&format!("{}-ratio", operation.name()), ours / best, "times the best of the others");
+        }
+    }
+    Ok(())
+}
+
+fn time() -> Result<(), String> {
+    for operation in [Operation::Yield, Operation::Wake, Operation::Join] {
+        for engine in ENGINES {
+            if !engine.offers(operation) {
+                continue;
+            }
+            let workers = if engine.has_workers() { WORKERS } else { 1 };
+            let mut points = Vec::new();
+            for workers in 1..=workers {
+                // Each run in a process of its own, the middle of three.
+                let mut times = [0; 3];
+                for time in &mut times {
+                    *time = timed(engine, operation, workers)?;
+                }
+                times.sort_unstable();
+                points.push((workers, times[1] as f64 / TIMED as f64));
+            }
+            series(&format!("{}-{}", operation.name(), engine.name), "ns", "workers", &points);
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds of a run, without what an empty one takes.
+fn timed(engine: &Engine, operation: Operation, workers: usize) -> Result<u64, String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
+    let run = |count: u64| {
+        let begin = Instant::now();
+        let status = Command::new(&program)
+            .args(["run", engine.name, operation.name(), &count.to_string(), &workers.to_string()])
+            .status()
+            .map_err(|error| format!("cannot run myself: {error}"))?;
+        if status.success() {
+            Ok(begin.elapsed().as_nanos() as u64)
+        } else {
+            Err(format!("{} {} failed", engine.name, operation.name()))
+        }
+    };
+    // A count is for each of the coroutines, of which there are two for each worker.
+    let count = TIMED / operation.times_each() / workers as u64;
+    Ok(run(count)?.saturating_sub(run(1)?))
+}
+
+fn figure(id: &str, value: f64, unit: &str) {
+    println!(r#"bench: {{"id": "{id}", "value": {value:.2}, "unit": "{unit}"}}"#);
+}
+
+fn series(id: &str, unit: &str, x_unit: &str, points: &[(usize, f64)]) {
+    let points: Vec<String> = points.iter().map(|(x, y)| format!("[{x}, {y:.1}]")).collect();
+    println!(
+        r#"bench: {{"series": "{id}", "unit": "{unit}", "x_unit": "{x_unit}", "points": [{}]}}"#,
+        points.join(", ")
+    );
+}
