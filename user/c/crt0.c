@@ -48,9 +48,12 @@ uint64_t cops_auxiliary_value(uint64_t key)
     return 0;
 }
 
-/* The compiler may call these for structures and arrays, also in freestanding programs. */
+/* The compiler may call these for structures and arrays, also in freestanding programs. (The volatile accesses keep it
+ * from making a loop below into a call of the function that the loop is.) */
 void *memset(void *to, int value, size_t size);
 void *memcpy(void *restrict to, const void *restrict from, size_t size);
+void *memmove(void *to, const void *from, size_t size);
+int memcmp(const void *one, const void *other, size_t size);
 
 void *memset(void *to, int value, size_t size)
 {
@@ -67,4 +70,28 @@ void *memcpy(void *restrict to, const void *restrict from, size_t size)
     for (size_t index = 0; index < size; index++)
         bytes[index] = source[index];
     return to;
+}
+
+void *memmove(void *to, const void *from, size_t size)
+{
+    volatile unsigned char *bytes = to;
+    const unsigned char *source = from;
+    if ((uintptr_t)to <= (uintptr_t)from) {
+        for (size_t index = 0; index < size; index++)
+            bytes[index] = source[index];
+    } else {
+        for (size_t index = size; index > 0; index--)
+            bytes[index - 1] = source[index - 1];
+    }
+    return to;
+}
+
+int memcmp(const void *one, const void *other, size_t size)
+{
+    const volatile unsigned char *left = one;
+    const unsigned char *right = other;
+    for (size_t index = 0; index < size; index++)
+        if (left[index] != right[index])
+            return left[index] < right[index] ? -1 : 1;
+    return 0;
 }

@@ -209,35 +209,4 @@ mod tests {
             assert!(definitions(header, "COPS_").any(|found| found == (error.name(), error.number().into())));
         }
     }
-
-    #[test]
-    fn the_c_header_of_the_scheduler_has_its_numbers() {
-        let header = include_str!("../../c/cops.h");
-        let number = |name| definitions(header, "COPS_").find(|(found, _)| *found == name).map(|(_, number)| number);
-        for (name, value) in [
-            ("PENDING", scheduler::PENDING as usize),
-            ("YIELDED", scheduler::YIELDED as usize),
-            ("DONE", scheduler::DONE as usize),
-            ("COMPLETED", scheduler::COMPLETED as usize),
-            ("CANCELLED", scheduler::CANCELLED_OUTCOME as usize),
-            ("IDLE", scheduler::Outcome::Idle as usize),
-            ("ATTENTION", scheduler::Outcome::Attention as usize),
-            ("RAN", scheduler::Outcome::Ran as usize),
-            ("SLOTS_SIZE", scheduler::CHUNK_BYTES),
-            ("EXECUTOR_ALIGNMENT", align_of::<scheduler::Executor>()),
-            ("HEADER_WORDS", size_of::<scheduler::Header>() / 8),
-            ("WORKERS", scheduler::SHARDS),
-            ("SCHEDULER_MAJOR", scheduler::entry::VERSION as usize >> 16),
-            ("OK", scheduler::entry::OK as usize),
-            ("STALE", scheduler::entry::STALE as usize),
-            ("FULL", scheduler::entry::FULL as usize),
-        ] {
-            assert_eq!(number(name), Some(value), "{name}");
-        }
-        for name in scheduler::entry::NAMES {
-            assert!(header.contains(&format!("\"{name}\"")), "{name}");
-        }
-        assert_eq!(size_of::<scheduler::Hooks>(), 5 * 8);
-        assert_eq!(size_of::<scheduler::Signals>(), 3 * 8);
-    }
 }
