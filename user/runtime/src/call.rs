@@ -253,9 +253,16 @@ impl LocalCalls {
 fn release(record: &'static Record) {
     let token = record.token.load(Ordering::Relaxed);
     let generation = ((token >> 32) as u32).wrapping_add(1).max(1);
-    record.token.store(u64::from(token as u32) | u64::from(generation) << 32, Ordering::Relaxed);
+    let token = u64::from(token as u32) | u64::from(generation) << 32;
+    record.token.store(token, Ordering::Relaxed);
     record.state.store(WAITING, Ordering::Relaxed);
     let calls = &local::current().calls;
+    if calls.spare_token.get() == 0 {
+        // The last call took the spare one: this is the next.
+        calls.spare.set(record);
+        calls.spare_token.set(token);
+        return;
+    }
     calls.push(record);
     if calls.count.get() > LOCAL_RECORDS {
         give_back(calls);

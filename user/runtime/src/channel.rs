@@ -40,33 +40,53 @@ pub enum TryReceive {
 
 /// Those who wait, in their order. Tickets grow, so the queue is sorted by them.
 struct Waiting {
-    queue: VecDeque<(u64, Waker)>,
+    /// The first in line, who is usually alone; `None` only if there is nobody.
+    first: Option<(u64, Waker)>,
+    others: VecDeque<(u64, Waker)>,
     next: u64,
 }
 
 impl Waiting {
     const fn new() -> Waiting {
-        Waiting { queue: VecDeque::new(), next: 0 }
+        Waiting { first: None, others: VecDeque::new(), next: 0 }
     }
 
     /// Waits on: at its place if the ticket is in the queue still, else at the end.
     fn wait(&mut self, ticket: &mut Option<u64>, waker: &Waker) {
         if let Some(ticket) = *ticket
-            && let Ok(position) = self.queue.binary_search_by_key(&ticket, |(ticket, _)| *ticket)
+            && let Some(place) = self.place_of(ticket)
         {
-            self.queue[position].1.clone_from(waker);
+            place.clone_from(waker);
             return;
         }
         self.next += 1;
         *ticket = Some(self.next);
-        self.queue.push_back((self.next, waker.clone()));
+        let entry = (self.next, waker.clone());
+        match self.first {
+            None => self.first = Some(entry),
+            Some(_) => self.others.push_back(entry),
+        }
+    }
+
+    fn place_of(&mut self, ticket: u64) -> Option<&mut Waker> {
+        match &mut self.first {
+            Some((first, waker)) if *first == ticket => Some(waker),
+            _ => {
+                let position = self.others.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()?;
+                Some(&mut self.others[position].1)
+            }
+        }
     }
 
     /// Takes the ticket out; whether it was still in the queue, that is, not woken.
     fn leave(&mut self, ticket: u64) -> bool {
-        match self.queue.binary_search_by_key(&ticket, |(ticket, _)| *ticket) {
+        if self.first.as_ref().is_some_and(|(first, _)| *first == ticket) {
+            self.first = self.others.pop_front();
+            return true;
+        }
+        match self.others.binary_search_by_key(&ticket, |(ticket, _)| *ticket) {
             Ok(position) => {
-                self.queue.remove(position);
+                self.others.remove(position);
                 true
             }
             Err(_) => false,
@@ -74,7 +94,14 @@ impl Waiting {
     }
 
     fn first(&mut self) -> Option<Waker> {
-        self.queue.pop_front().map(|(_, waker)| waker)
+        let (_, waker) = self.first.take()?;
+        self.first = self.others.pop_front();
+        Some(waker)
+    }
+
+    /// Takes everybody out.
+    fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        self.first.take().into_iter().chain(core::mem::take(&mut self.others)).map(|(_, waker)| waker)
     }
 }
 
@@ -239,9 +266,9 @@ impl<T> Drop for Sender<T> {
         state.senders -= 1;
         if state.senders == 0 {
             // Nothing will come any more: all who wait must see that.
-            let waiting = core::mem::take(&mut state.receiving.queue);
+            let waiting = state.receiving.take_all();
             drop(state);
-            waiting.into_iter().for_each(|(_, waker)| waker.wake());
+            waiting.for_each(Waker::wake);
         }
     }
 }
@@ -251,12 +278,12 @@ impl<T> Drop for Receiver<T> {
         let mut state = self.0.lock();
         state.receivers -= 1;
         if state.receivers == 0 {
-            let waiting = core::mem::take(&mut state.sending.queue);
+            let waiting = state.sending.take_all();
             let values = core::mem::take(&mut state.values);
             drop(state);
             // Nobody will see the values. Dropping them may run anything, so not under the lock.
             drop(values);
-            waiting.into_iter().for_each(|(_, waker)| waker.wake());
+            waiting.for_each(Waker::wake);
         }
     }
 }
