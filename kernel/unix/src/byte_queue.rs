@@ -37,6 +37,11 @@ impl ByteQueue {
         self.length == 0
     }
 
+    /// Whether [`reserve`](Self::reserve) would need memory.
+    pub fn would_grow(&self, more: usize, limit: usize) -> bool {
+        (self.length + more).min(limit) > self.buffer.len()
+    }
+
     /// Makes room for at least `more` bytes without exceeding `limit` bytes in all.
     ///
     /// `ENOMEM` if the kernel heap is exhausted; the queue is unchanged then.

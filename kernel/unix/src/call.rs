@@ -71,7 +71,8 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
         Poll::Ready(result) => Outcome::Done(errno::encode(result)),
         Poll::Pending if register & ASYNCHRONOUS == 0 => match require_memory() {
             Ok(()) => Outcome::Wait(operation),
-            Err(error) => Outcome::Done(errno::encode(Err(error))),
+            // What was moved already is the result.
+            Err(error) => Outcome::Done(errno::encode(operation.give_up(error))),
         },
         Poll::Pending => {
             let priority = Priority::saturating((register >> PRIORITY_SHIFT) as u64 & 63);
@@ -87,11 +88,11 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
 }
 
 /// Kernel memory that must be free before a call may create something: what any one call allocates is far below.
-const RESERVE: usize = 256 * 1024;
+const RESERVE: usize = 512 * 1024;
 
 /// ADMISSION: calls that make the kernel allocate start only while a reserve is free, so that a process that has used up
 /// the kernel's memory gets `ENOMEM`, and the small allocations inside the kernel do not fail.
-fn require_memory() -> Result<(), Errno> {
+pub fn require_memory() -> Result<(), Errno> {
     if memory::heap::is_available(RESERVE) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 

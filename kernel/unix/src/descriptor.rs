@@ -101,15 +101,16 @@ impl Descriptors {
         }
     }
 
-    /// Takes out everything that `execve` closes.
-    pub fn take_closing(&mut self) -> Vec<Arc<OpenFile>> {
-        let mut taken = Vec::new();
-        for (at, slot) in self.entries.iter_mut().enumerate() {
-            if slot.as_ref().is_some_and(|entry| entry.close_on_execute) {
-                taken.extend(slot.take().map(|entry| entry.file));
-                self.lowest_free = self.lowest_free.min(at);
+    /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a list
+    /// of them would need memory when nothing may fail any more.
+    pub fn take_closing(&mut self, at: &mut usize) -> Option<Arc<OpenFile>> {
+        while let Some(slot) = self.entries.get_mut(*at) {
+            *at += 1;
+            if let Some(entry) = slot.take_if(|entry| entry.close_on_execute) {
+                self.lowest_free = self.lowest_free.min(*at - 1);
+                return Some(entry.file);
             }
         }
-        taken
+        None
     }
 }

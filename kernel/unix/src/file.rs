@@ -29,6 +29,10 @@ pub const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
 /// `/dev/console`.
 pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
+/// Bytes of one step of reading or writing a file. Longer reads are cut off here, longer writes go on after others had
+/// their turn.
+const LARGEST_STEP: usize = 1 << 20;
+
 /// Device number that `stat` shows for the root file system.
 const ROOT_DEVICE: u64 = 1;
 
@@ -219,15 +223,32 @@ impl OpenFile {
 
     // ---- reading and writing ----
 
+    /// Bytes that are moved before others on this hart get their turn, where nothing else sets a limit: kernel code is not
+    /// interrupted.
+    fn largest_step(&self) -> usize {
+        match self.kind {
+            Kind::Console => 1024,
+            Kind::Random => 64 * 1024,
+            Kind::Stored(_) | Kind::Zero => LARGEST_STEP,
+            // What they hold is the limit.
+            Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_) | Kind::Null => usize::MAX,
+        }
+    }
+
     /// One step of reading into buffers; done as soon as something was read.
     pub fn read(&self, process: &Process, buffers: &[UserBuffer], waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         if !reads(self.access) {
             return Poll::Ready(Err(Errno::EBADF));
         }
         let mut done = 0;
+        let limit = self.largest_step();
         for &buffer in buffers {
+            if done >= limit {
+                break;
+            }
+            let piece = UserBuffer::new(buffer.address(), buffer.len().min(limit - done))?;
             // Only the first buffer may wait; what comes after a filled one is taken if it is there.
-            let step = self.read_one(process, buffer, if done == 0 { waker } else { None });
+            let step = self.read_one(process, piece, if done == 0 { waker } else { None });
             match step {
                 Poll::Ready(Ok(count)) => {
                     done += count;
@@ -272,6 +293,7 @@ impl OpenFile {
             return Poll::Ready(Err(Errno::EBADF));
         }
         let mut before = 0;
+        let (begin, limit) = (*written, self.largest_step());
         for &buffer in buffers {
             let mut part = written.saturating_sub(before).min(buffer.len());
             before += buffer.len();
@@ -279,10 +301,16 @@ impl OpenFile {
                 continue;
             }
             let start = part;
-            let step = self.write_one(process, buffer, &mut part, waker);
+            let left = limit - (*written - begin);
+            if left == 0 && !buffer.is_empty() {
+                return go_on_later(waker);
+            }
+            let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(left)))?;
+            let step = self.write_one(process, piece, &mut part, waker);
             *written += part - start;
             match step {
                 Poll::Ready(Ok(_)) if part == buffer.len() => {}
+                Poll::Ready(Ok(_)) if part == piece.len() => return go_on_later(waker),
                 Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(_) => return Poll::Ready(Ok(*written)),
                 Poll::Pending => return Poll::Pending,
@@ -302,6 +330,7 @@ impl OpenFile {
             Kind::Writer(writer) => writer.write(process, buffer, done, waker),
             Kind::Socket(socket) => socket.send(process, buffer, None, done, waker),
             Kind::Stored(file) => Poll::Ready({
+                crate::call::require_memory()?;
                 let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
                 let mut transfer = Transfer::new(process, rest);
                 let outcome = file.write_with(rest.len(), crate::files::now(), |piece| transfer.fill(piece));
@@ -328,6 +357,7 @@ impl OpenFile {
     /// `pread64`.
     pub fn read_at(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
         let file = self.stored_file()?;
+        let buffer = UserBuffer::new(buffer.address(), buffer.len().min(LARGEST_STEP))?;
         let mut transfer = Transfer::new(process, buffer);
         let outcome = file.read_at_with(offset, buffer.len(), |piece| transfer.out(piece));
         transfer.result(outcome)
@@ -336,6 +366,7 @@ impl OpenFile {
     /// `pwrite64`.
     pub fn write_at(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
         let file = self.stored_file()?;
+        let buffer = UserBuffer::new(buffer.address(), buffer.len().min(LARGEST_STEP))?;
         let mut transfer = Transfer::new(process, buffer);
         let outcome = file.write_at_with(offset, buffer.len(), crate::files::now(), |piece| transfer.fill(piece));
         transfer.result(outcome)
@@ -545,6 +576,14 @@ pub fn status_of(metadata: &Metadata) -> Status {
         changed: time(metadata.changed),
         ..Status::default()
     }
+}
+
+/// A write goes on when it is polled next, which is as soon as nothing more important is ready.
+fn go_on_later(waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    if let Some(waker) = waker {
+        waker.wake_by_ref();
+    }
+    Poll::Pending
 }
 
 fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {

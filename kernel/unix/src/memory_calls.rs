@@ -5,6 +5,7 @@ use abi_unix::types::{mapping, protection};
 use memory::space::Placement;
 use memory::sv39::Protection;
 
+use crate::file::OpenFile;
 use crate::process::Process;
 use crate::program::map_error;
 use crate::user::{USER_END, UserBuffer};
@@ -87,14 +88,29 @@ pub fn map(
     usermode::flush(changed);
     let start = start as usize;
     if let Some(file) = content {
-        let filled = file.read_at(process, UserBuffer::new(start, length)?, offset as u64);
-        let done = filled.and_then(|_| protect_pages(process, start, length, protection));
+        let filled = fill(process, &file, start, length, offset);
+        let done = filled.and_then(|()| protect_pages(process, start, length, protection));
         if let Err(error) = done {
             unmap_pages(process, start, length)?;
             return Err(error);
         }
     }
     Ok(start)
+}
+
+/// Copies a file to a fresh mapping, as far as the file goes.
+fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, offset: usize) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < length {
+        let position = offset.checked_add(done).ok_or(Errno::EOVERFLOW)? as u64;
+        match file.read_at(process, UserBuffer::new(start + done, length - done)?, position) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            // The mapping is there and writable: what it lacks is memory. (Another worker may have unmapped it, too.)
+            Err(_) => return Err(Errno::ENOMEM),
+        }
+    }
+    Ok(())
 }
 
 fn unmap_pages(process: &Process, start: usize, length: usize) -> Result<(), Errno> {

@@ -105,8 +105,13 @@ fn wake_handler() {
 /// Handles arrivals and deadlines of the stack, for ever.
 async fn handle_arrivals() {
     loop {
-        let next = STACK.lock().as_mut().and_then(|stack| stack.poll(time::now_ns()));
-        NEXT_ALARM.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let next = {
+            let mut guard = STACK.lock();
+            let next = guard.as_mut().and_then(|stack| stack.poll(time::now_ns()));
+            // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
+            NEXT_ALARM.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+            next
+        };
         let mut alarm = None;
         let mut registered = false;
         poll_fn(|cx| {
@@ -145,23 +150,20 @@ fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, E
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
     let now = time::now_ns();
     let result = act(stack, now).map_err(errno_of);
-    let next = stack.flush(now);
+    let next = stack.flush(now).unwrap_or(u64::MAX);
+    let is_earlier = next < NEXT_ALARM.load(Ordering::Relaxed);
+    if is_earlier {
+        NEXT_ALARM.store(next, Ordering::Relaxed);
+    }
     drop(guard);
-    reschedule(next);
+    if is_earlier {
+        wake_handler();
+    }
     result
 }
 
-/// When the handler's alarm will ring, in nanoseconds; all ones if it is not set.
+/// When the handler's alarm will ring, in nanoseconds; all ones if it is not set. Used under the stack's lock.
 static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
-
-/// Makes the handler set its alarm anew if the stack wants to be called earlier than that.
-fn reschedule(next: Option<u64>) {
-    let Some(next) = next else { return };
-    if next < NEXT_ALARM.load(Ordering::Relaxed) {
-        NEXT_ALARM.store(next, Ordering::Relaxed);
-        wake_handler();
-    }
-}
 
 fn endpoint(address: SocketAddress) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
@@ -362,6 +364,10 @@ impl Socket {
         let mut bad = None;
         match inner.state {
             State::Connected(id) => {
+                // ADMISSION: a connection within the host grows with what is sent.
+                if *sent == 0 {
+                    crate::call::require_memory()?;
+                }
                 let result = with_stack_and_send(|stack, now| {
                     while *sent < buffer.len() && bad.is_none() {
                         let fill = |room: &mut [u8]| {
@@ -402,6 +408,7 @@ impl Socket {
                 if buffer.len() > LONGEST_DATAGRAM {
                     return Poll::Ready(Err(Errno::EMSGSIZE));
                 }
+                crate::call::require_memory()?;
                 datagram.try_reserve_exact(buffer.len()).map_err(|_| Errno::ENOBUFS)?;
                 datagram.resize(buffer.len(), 0);
                 process.copy_in(buffer.address(), &mut datagram)?;
@@ -415,7 +422,10 @@ impl Socket {
                 });
                 Poll::Ready(match result {
                     Ok(Sent::Full) => return Poll::Pending,
-                    Ok(Sent::Bytes(_)) => Ok(buffer.len()),
+                    Ok(Sent::Bytes(_)) => {
+                        *sent = buffer.len();
+                        Ok(*sent)
+                    }
                     Err(Errno::ENOTCONN) => Err(Errno::EDESTADDRREQ),
                     Err(error) => Err(error),
                 })

@@ -129,7 +129,7 @@ impl Operation {
     }
 
     /// The result of a call that stops before it is complete: what it moved so far, or else the reason.
-    fn give_up(&self, reason: Errno) -> Result<usize, Errno> {
+    pub fn give_up(&self, reason: Errno) -> Result<usize, Errno> {
         match self {
             Operation::Write { written: done, .. } | Operation::Send { sent: done, .. } if *done > 0 => Ok(*done),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),

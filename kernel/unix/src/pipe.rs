@@ -12,6 +12,7 @@ use abi_unix::Errno;
 use spin::Mutex;
 
 use crate::byte_queue::ByteQueue;
+use crate::call::require_memory;
 use crate::process::Process;
 use crate::user::UserBuffer;
 use crate::waiters::Waiters;
@@ -123,7 +124,9 @@ impl Writer {
                 }
                 return Poll::Pending;
             }
-            if let Err(error) = state.queue.reserve(count, CAPACITY) {
+            // ADMISSION: what waits in pipes must not use up what the kernel needs for itself.
+            let admitted = if state.queue.would_grow(count, CAPACITY) { require_memory() } else { Ok(()) };
+            if let Err(error) = admitted.and_then(|()| state.queue.reserve(count, CAPACITY)) {
                 return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
             }
             let piece = state.queue.back();

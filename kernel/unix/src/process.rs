@@ -111,6 +111,8 @@ pub struct Process {
     completions: Mutex<Completions>,
     posted: AtomicU64,
     has_waiting_completions: AtomicBool,
+    /// Who waits for others to go: a worker in `execve`.
+    departures: Mutex<Waiters>,
 }
 
 impl Process {
@@ -146,6 +148,7 @@ impl Process {
             completions: Mutex::new(Completions { producer: Producer::new(), waiting: VecDeque::new() }),
             posted: AtomicU64::new(0),
             has_waiting_completions: AtomicBool::new(false),
+            departures: Mutex::new(Waiters::new()),
         }
     }
 
@@ -203,6 +206,14 @@ impl Process {
         self.wake_calls();
     }
 
+    /// Lets a process that has ended go before everything else: somebody waits for its memory, perhaps somebody more
+    /// important, who asks again and again and would never let it run.
+    fn hasten(&self) {
+        for worker in self.workers.lock().iter() {
+            worker.hasten();
+        }
+    }
+
     /// Adds a worker. `EAGAIN` if the process has its most already, or has ended.
     pub fn add_worker(&self, make: impl FnOnce(usize) -> Result<Arc<Worker>, Errno>) -> Result<Arc<Worker>, Errno> {
         let mut workers = self.workers.lock();
@@ -232,6 +243,8 @@ impl Process {
         if self.live_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end(Ending::Exited(0));
             self.take_apart();
+        } else {
+            self.departures.lock().wake_all();
         }
     }
 
@@ -262,15 +275,16 @@ impl Process {
         if self.has_ended() {
             return Err(Errno::EINTR);
         }
-        if calls.len() >= MAXIMUM_CALLS {
-            return Err(Errno::EAGAIN);
-        }
         calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         {
-            // A place for its completion in case the ring is full then.
+            // A place for its completion in case the ring is full then: beside those that wait already, every call in
+            // flight may come to wait. What waits counts towards the limit, or a process that never looks at its ring could
+            // fill the kernel's memory.
             let mut completions = self.completions.lock();
-            let room = (calls.len() + 1).saturating_sub(completions.waiting.len());
-            completions.waiting.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
+            if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
+                return Err(Errno::EAGAIN);
+            }
+            completions.waiting.try_reserve(calls.len() + 1).map_err(|_| Errno::ENOMEM)?;
         }
         // Without a token the key counts down from the top, where no address and no index of a program's table lies.
         let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
@@ -315,11 +329,16 @@ impl Process {
     /// Ends a call: its result goes to the ring, and a worker is made to look there.
     pub fn complete_call(&self, key: u64, completion: Completion, priority: Priority) {
         counters::uncount(Counter::CallsInFlight);
-        self.calls.lock().remove(&key);
-        if self.has_ended() {
-            return;
-        }
         {
+            // Locked until the completion has its place: `begin_call` counts it as one or the other.
+            let mut calls = self.calls.lock();
+            calls.remove(&key);
+            if calls.is_empty() {
+                self.departures.lock().wake_all();
+            }
+            if self.has_ended() {
+                return;
+            }
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
             let full = !completions.waiting.is_empty()
@@ -371,28 +390,37 @@ impl Process {
         }
     }
 
-    /// Whether all workers but one are gone, and all asynchronous calls are over.
-    pub fn is_down_to_one_worker_without_calls(&self) -> bool {
-        self.live_workers() == 1 && self.calls.lock().is_empty()
-    }
-
-    /// Asks that all calls end early.
-    pub fn cancel_calls(&self) {
-        self.has_cancelled.store(true, Ordering::Release);
-        // Waking under the lock is fine: a woken coroutine that another hart polls at once waits for the lock.
-        for call in self.calls.lock().values_mut() {
-            call.cancelled = true;
-            crate::executor::wake(call.coroutine);
-        }
-    }
-
-    /// Ends all workers but one, which goes on with another program. It becomes worker 0.
-    pub fn keep_only(&self, kept: &Arc<Worker>) {
-        for worker in self.workers.lock().iter() {
-            if !Arc::ptr_eq(worker, kept) {
+    /// Prepares for another program: asks all workers but one, and all calls in flight, to end. `false` if the process ends or
+    /// another worker asked first, which ends the caller's.
+    pub fn keep_only(&self, kept: &Arc<Worker>) -> bool {
+        {
+            // Decided under the lock, so that of two workers that ask at once only one stops the other.
+            let workers = self.workers.lock();
+            if kept.is_to_stop() {
+                return false;
+            }
+            for worker in workers.iter().filter(|worker| !Arc::ptr_eq(worker, kept)) {
                 worker.stop();
             }
         }
+        // Waking under the lock is fine: a woken coroutine that another hart polls at once waits for the lock.
+        for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
+            call.cancelled = true;
+            self.has_cancelled.store(true, Ordering::Release);
+            crate::executor::wake(call.coroutine);
+        }
+        true
+    }
+
+    /// Whether one worker is left and no call; if not, `waker` is woken when something of it has gone.
+    pub fn poll_alone(&self, waker: &Waker) -> bool {
+        // Registered before the look: whoever goes after it finds the waker.
+        self.departures.lock().register(waker);
+        let is_alone = self.live_workers() == 1 && self.calls.lock().is_empty();
+        if is_alone {
+            self.departures.lock().forget(waker);
+        }
+        is_alone
     }
 
     /// Drops everything on its way to the old program, when another one takes its place.
@@ -508,6 +536,7 @@ pub fn end_largest() {
         if let Citizen::Living(process) = entry {
             if process.has_ended() {
                 // One is on its way out already: enough for now.
+                process.hasten();
                 return;
             }
             let frames = process.space.lock().resident_frames();
@@ -520,6 +549,7 @@ pub fn end_largest() {
     if let Some(victim) = victim {
         println!("[{}] killed: the memory is exhausted and it has most of it", victim.id);
         victim.end(Ending::Killed(signal::KILL as u8));
+        victim.hasten();
     }
 }
 

@@ -211,8 +211,14 @@ impl Plan {
 
     /// Replaces the program of a process that is down to one worker. After an error the process cannot go on.
     pub fn carry_out(&self, process: &Process) -> Result<UserContext, Errno> {
-        let closing = process.descriptors.lock().take_closing();
-        drop(closing);
+        let mut at = 0;
+        loop {
+            // Out of the lock before it is dropped.
+            let closing = process.descriptors.lock().take_closing(&mut at);
+            if closing.is_none() {
+                break;
+            }
+        }
         process.space.clear();
         process.forget_completions();
         self.load(&process.space, &process.shared)

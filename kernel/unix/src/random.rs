@@ -17,6 +17,9 @@ const RANDOM: u32 = 2;
 /// `getrandom`: even before the generator is seeded.
 const INSECURE: u32 = 4;
 
+/// Most bytes that one call gives.
+const LARGEST_FILL: usize = 64 * 1024;
+
 static GENERATOR: Mutex<Option<ChaCha20Rng>> = Mutex::new(None);
 
 /// Seeds the generator. The firmware's seed may be empty; then only the clock makes two boots differ, and the log says so.
@@ -46,10 +49,12 @@ pub fn fill(process: &Process, buffer: UserBuffer, flags: u32) -> Result<usize, 
     if flags & !(NONBLOCK | RANDOM | INSECURE) != 0 {
         return Err(Errno::EINVAL);
     }
+    // Kernel code is not interrupted; getrandom(2) may give less than it is asked for.
+    let length = buffer.len().min(LARGEST_FILL);
     let mut done = 0;
-    while done < buffer.len() {
+    while done < length {
         let mut piece = [0; 256];
-        let count = piece.len().min(buffer.len() - done);
+        let count = piece.len().min(length - done);
         bytes(&mut piece[..count]);
         if let Err(error) = process.copy_out(buffer.address() + done, &piece[..count]) {
             return if done == 0 { Err(error) } else { Ok(done) };

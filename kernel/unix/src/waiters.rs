@@ -26,7 +26,13 @@ impl Waiters {
     /// Adds a waker, once.
     pub fn register(&mut self, waker: &Waker) {
         if !self.0.iter().any(|other| other.will_wake(waker)) {
-            self.0.push(waker.clone());
+            if self.0.try_reserve(1).is_ok() {
+                self.0.push(waker.clone());
+            } else if let Some(first) = self.0.first_mut() {
+                // No memory for a longer list: another waiter, which will look and come back, makes room. (The list is not
+                // empty, since its first place needs no memory.)
+                core::mem::replace(first, waker.clone()).wake();
+            }
         }
     }
 

@@ -107,14 +107,15 @@ impl Worker {
     }
 
     /// Whether it is to leave for good.
-    fn is_to_stop(&self) -> bool {
+    pub fn is_to_stop(&self) -> bool {
         self.process.has_ended() || self.stopped.load(Ordering::Acquire)
     }
 
     /// Ends this worker alone.
     pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        self.interrupt();
+        if !self.stopped.swap(true, Ordering::AcqRel) {
+            self.interrupt();
+        }
     }
 
     /// Makes the worker look around: wakes its coroutine, and calls it back from user mode on another hart.
@@ -128,6 +129,11 @@ impl Worker {
             counters::count(Counter::HartInterrupts);
             Machine::send_ipi(hart);
         }
+    }
+
+    /// Makes its coroutine the most important there is, to end.
+    pub fn hasten(&self) {
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), Priority::HIGHEST);
     }
 
     /// Wakes the worker now, or ends its next sleep at once.
@@ -295,12 +301,16 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
                 context.set_result(errno::encode(result) as u64);
             }
             Pause::Execute(plan) => {
-                // The old program's workers and calls go first, whatever their priority: so this one steps back.
-                executor::set_priority(executor::current(), Priority::LOWEST);
-                worker.process.keep_only(&worker);
-                worker.process.cancel_calls();
-                while !worker.process.is_down_to_one_worker_without_calls() && !worker.process.has_ended() {
-                    executor::yield_now().await;
+                // Asked again each time: a worker that was about to leave may have added another, or have submitted a call.
+                let is_alone = poll_fn(|cx| match worker.process.keep_only(&worker) {
+                    false => Poll::Ready(false),
+                    true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
+                    true => Poll::Pending,
+                })
+                .await;
+                if !is_alone {
+                    // The next look says so too, and this worker leaves.
+                    continue;
                 }
                 worker.process.forget_others(&worker);
                 worker.start_afresh();
