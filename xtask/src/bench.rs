@@ -11,6 +11,8 @@
 //!
 //! Then the machine ends. The goals stand here, once: a figure with a goal that the machine does not report is an
 //! error, and some figures follow from others ([`derive`]).
+//!
+//! The comparison of the scheduler with other executors runs on the host instead and prints the same lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,11 +22,15 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::board::Clock;
+use crate::build::run_cargo;
+use crate::children::{self, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::figures::{figure, table};
 use crate::guest::{Echo, FailureKind, Guest};
 use crate::report;
+use crate::toolchain::{self, Item};
+use crate::workspace;
 
 /// The benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -39,10 +45,17 @@ pub enum BenchName {
     Memory,
     /// From power-on to the first answered request.
     Boot,
+    /// The scheduler on the host beside other executors: instructions counted by valgrind, and time.
+    Scheduler,
 }
 
 /// The program in the machine that has the scenarios.
 const PROGRAM: &str = "bench";
+
+/// The package that compares the scheduler with other executors on the host, and what it is asked for.
+const COMPARISON: &str = "scheduler-bench";
+const COMPARISON_PARTS: [(&str, &str); 2] =
+    [("count", "Counting instructions under valgrind"), ("time", "Taking time with 1 to 8 workers")];
 
 /// What every line of results begins with.
 const MARK: &str = "bench: ";
@@ -80,6 +93,7 @@ impl BenchName {
             BenchName::Matrix => &[("request", 12_500.0), ("scaling", 1.3), ("wrong", 0.0), ("lost", 0.0)],
             BenchName::Memory => &[("connection", 4096.0)],
             BenchName::Boot => &[("first-answer", 2.0)],
+            BenchName::Scheduler => &[("yield-ratio", 0.5), ("wake-ratio", 0.5), ("spawn-ratio", 0.5)],
         }
     }
 }
@@ -138,7 +152,10 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
             return Ok(());
         }
     };
-    let (lines, machine) = in_the_machine(context, name)?;
+    let (lines, machine) = match name {
+        BenchName::Scheduler => on_the_host(context)?,
+        _ => in_the_machine(context, name)?,
+    };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
     print!("{}", summary(&results));
     if let Some(file) = &arguments.json {
@@ -183,6 +200,38 @@ fn in_the_machine(context: &Context, name: BenchName) -> Result<(Vec<String>, St
     Ok((lines, machine))
 }
 
+/// Runs the comparison of executors and collects its lines.
+fn on_the_host(context: &Context) -> Result<(Vec<String>, String)> {
+    toolchain::ensure_on_host(&[Item::Valgrind], &context.progress)?;
+    let mut build = workspace::cargo();
+    build.current_dir(&context.workspace.root).args(["build", "--release", "--package", COMPARISON]);
+    run_cargo(build, "Building the executors to compare", &context.progress)?;
+    let program = context.workspace.target().join("release").join(COMPARISON);
+    let mut lines = Vec::new();
+    for (part, title) in COMPARISON_PARTS {
+        let activity = context.progress.start(title);
+        let mut command = children::command(&program);
+        command.arg(part);
+        let output = children::output(&mut command, Ending::Kill, LIMIT)
+            .with_context(|| format!("{} {part} did not come to its end", program.display()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("{} {part} failed:\n{}", program.display(), said.trim());
+        }
+        lines.extend(marked(&String::from_utf8_lossy(&output.stdout)));
+        activity.clear();
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let valgrind = toolchain::find_program("valgrind").and_then(|program| toolchain::version_of(&program));
+    let machine = format!("{} host, {cores} cores, {}", std::env::consts::ARCH, valgrind.unwrap_or_default().trim());
+    Ok((lines, machine))
+}
+
+/// What stands after the mark in the lines that have it.
+fn marked(text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.strip_prefix(MARK)).map(str::to_string).collect()
+}
+
 /// From lines to results.
 fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
     let mut figures = Vec::new();
@@ -193,8 +242,8 @@ fn results(name: BenchName, lines: &[String], machine: String, commit: String) -
             Line::Series(one) => series.push(one),
         }
     }
-    derive(&mut figures, &series);
     let goals: BTreeMap<&str, f64> = name.goals().iter().copied().collect();
+    derive(&mut figures, &series, &goals);
     let missing: Vec<_> = goals.keys().filter(|id| !figures.iter().any(|figure| figure.0 == **id)).copied().collect();
     if !missing.is_empty() {
         bail!("the benchmark did not report: {}", missing.join(", "));
@@ -206,9 +255,9 @@ fn results(name: BenchName, lines: &[String], machine: String, commit: String) -
     Ok(Results { bench: name.name(), commit, machine, figures: figures.collect(), series })
 }
 
-/// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series
-/// `ID-variation`, how far its points are from the middle between lowest and highest, in percent.
-fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series]) {
+/// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series that is to be
+/// constant `ID-variation`, how far its points are from the middle between lowest and highest, in percent.
+fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series], goals: &BTreeMap<&str, f64>) {
     let value = |id: &str| figures.iter().find(|figure| figure.0 == id).map(|figure| figure.1);
     let mut more = Vec::new();
     if let (None, Some(asynchronous), Some(synchronous)) = (value("async-ratio"), value("read-async"), value("read")) {
@@ -219,7 +268,7 @@ fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series]) {
         let values = one.points.iter().map(|point| point.1);
         let (low, high) =
             values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
-        if value(&id).is_none() && low <= high {
+        if goals.contains_key(id.as_str()) && value(&id).is_none() && low <= high {
             more.push((id, (high - low) / (high + low) * 100.0, "percent".to_string()));
         }
     }
@@ -309,6 +358,11 @@ mod tests {
         for wrong in ["", "{}", r#"{"id": "x"}"#, r#"{"id": "x", "value": "1", "unit": "y"}"#] {
             assert!(results(BenchName::Boot, &lines(&[wrong]), String::new(), String::new()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn lines_are_recognised_by_their_mark() {
+        assert_eq!(marked("hello\nbench: {\"a\"}\n bench: no\nbench: x"), ["{\"a\"}", "x"]);
     }
 
     #[test]

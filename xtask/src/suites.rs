@@ -373,7 +373,6 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
                 show(&line);
                 break Tally { passed, failed };
             }
-            Some(TestLine::Note) => {}
             None => continue,
         }
         show(&line);

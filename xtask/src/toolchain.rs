@@ -456,6 +456,24 @@ fn add_target(progress: &Progress) {
     }
 }
 
+/// Makes sure that programs for the host's own chores are there.
+///
+/// # Errors
+///
+/// One is missing that only the user can provide; the message has the command.
+pub fn ensure_on_host(items: &[Item], progress: &Progress) -> Result<()> {
+    let seen = look();
+    let wanted = missing(&seen, items);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    if seen.debian && seen.may_install {
+        return install(&wanted, progress);
+    }
+    let what: Vec<_> = wanted.iter().map(|item| item.description()).collect();
+    bail!("missing: {}. On Debian, run this and try again:\n    {}", what.join(", "), install_command(&wanted))
+}
+
 /// Installs Debian packages and looks at the host again. The lists of packages are fetched anew if they do not lead to
 /// what is wanted: there may be none, or they may be so old that they name versions that are too old.
 ///

@@ -139,6 +139,11 @@ impl Workspace {
         self.packages.iter().find(|package| package.name == name)
     }
 
+    /// Where cargo builds for the host.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// The directory for what this program makes.
     pub fn products(&self) -> PathBuf {
         self.target.join("cops")
