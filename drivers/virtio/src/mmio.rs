@@ -49,6 +49,9 @@ pub(crate) mod feature {
     pub const VERSION_1: u64 = 1 << 32;
 }
 
+/// How often a device that was told to stop is asked whether it has.
+const RESET_LOOKS: usize = 1000;
+
 /// The page size that legacy devices are told, and the alignment of what they are given.
 pub(crate) const PAGE: usize = 4096;
 
@@ -169,8 +172,7 @@ impl<R: Registers> Mmio<R> {
     /// # Errors
     /// [`Error::Unsupported`] if it lacks one that is needed, or does not agree.
     pub(crate) fn start(&mut self, wanted: u64, needed: u64) -> Result<u64, Error> {
-        self.registers.write32(register::STATUS, 0);
-        self.status = 0;
+        self.reset();
         self.add_status(status::ACKNOWLEDGE);
         self.add_status(status::DRIVER);
         let mut offered = 0;
@@ -252,10 +254,21 @@ impl<R: Registers> Mmio<R> {
         self.add_status(status::DRIVER_OK);
     }
 
-    /// Stops a device that cannot be used: it forgets its queues and touches memory no more.
-    pub(crate) fn stop(&mut self) {
+    /// Stops the device: it forgets its queues, and neither touches memory nor interrupts any more.
+    pub(crate) fn reset(&mut self) {
         self.registers.write32(register::STATUS, 0);
         self.status = 0;
+        // It has stopped when it says so; one that never does must not hang the hart.
+        for _ in 0..RESET_LOOKS {
+            if self.registers.read32(register::STATUS) == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Stops a device that cannot be used, and says so to it.
+    pub(crate) fn stop(&mut self) {
+        self.reset();
         self.add_status(status::ACKNOWLEDGE | status::FAILED);
     }
 

@@ -125,6 +125,15 @@ fn queue_with_buffers<R: Registers, M: Memory>(
     Err(Error::OutOfMemory)
 }
 
+impl<R: Registers, M: Memory> Drop for Network<R, M> {
+    fn drop(&mut self) {
+        // Before the memory goes to somebody else.
+        if self.failure.is_none() {
+            self.transport.reset();
+        }
+    }
+}
+
 impl<R: Registers, M: Memory> Network<R, M> {
     /// Starts the device. `allocate` gives at least that many bytes of zeros; it is called a few times.
     ///

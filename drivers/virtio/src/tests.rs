@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::vec;
 use std::vec::Vec;
 
+use drivers::Registers as _;
 use network::phy::{Device as _, RxToken, TxToken};
 use network::time::Instant;
 use network::{Address, Configuration, Link, Received, Sharing, Stack, TcpOptions};
@@ -185,6 +186,18 @@ fn random_bytes_are_given_out_once() {
             assert_eq!(entropy.read(&mut bytes), Ok(40));
             assert_eq!(bytes, [0x5a; 40]);
         }
+    }
+}
+
+#[test]
+fn a_device_is_stopped_before_its_memory_goes() {
+    let network = Device::network(2, 0);
+    drop(start(&network));
+    let device = Device::new(Model { kind: 4, version: 2, features: MODERN, largest_queue: 8 }, 0);
+    drop(Entropy::new(Mmio::probe(device.clone()).unwrap(), device.allocator()).unwrap());
+    for device in [network, device] {
+        assert_eq!(device.read32(0x70), 0);
+        assert_eq!(device.0.borrow().queues[0].used, 0);
     }
 }
 

@@ -83,7 +83,7 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
 
 fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str> {
     time::start(platform.timebase_frequency, platform.real_time_ns());
-    random::start(platform.random_seed);
+    random::start(platform);
     executor::start(parts.scheduler)?;
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;

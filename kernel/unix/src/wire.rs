@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering;
 
-use drivers::Registers as _;
 use memory::Block;
 use network::phy::{Device, DeviceCapabilities};
 use network::time::Instant;
@@ -13,6 +12,13 @@ use virtio::{Acknowledger, Kind, Mmio, Network};
 
 /// Physically contiguous memory for a device, given back when the driver goes.
 pub struct Piece(Block);
+
+impl Piece {
+    /// At least this many bytes of zeros; `None` if there is no memory.
+    pub fn allocate(bytes: usize) -> Option<Piece> {
+        Block::allocate_bytes(bytes).ok().map(Piece)
+    }
+}
 
 impl virtio::Memory for Piece {
     fn physical_address(&self) -> u64 {
@@ -78,8 +84,7 @@ impl Wire {
                 continue;
             }
             let acknowledger = transport.acknowledger();
-            let allocate = |bytes| Block::allocate_bytes(bytes).ok().map(Piece);
-            match Network::new(transport, allocate) {
+            match Network::new(transport, Piece::allocate) {
                 Ok(card) => {
                     ACKNOWLEDGER.call_once(|| acknowledger);
                     let registered =
@@ -87,7 +92,6 @@ impl Wire {
                     if !matches!(registered, Some(Ok(()))) {
                         println!("network: the device at {:#x} has no interrupt", device.address);
                         // Its queues would never be looked at.
-                        registers.write32(0x70, 0);
                         continue;
                     }
                     return Wire::Card(card);
