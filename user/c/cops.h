@@ -52,6 +52,10 @@
 #define COPS_BLOCKED 3   /* it waits for a wake */
 #define COPS_SUSPENDED 4 /* it was interrupted inside a poll and keeps its stack */
 
+/* When an idle worker is notified of work in the shard of a busy one. */
+#define COPS_EAGER 0 /* at once */
+#define COPS_LAZY 1  /* not for one coroutine that is no more important than what the busy worker polls */
+
 /* Priorities go from 0, the most important, to 63. */
 #define COPS_PRIORITIES 64
 /* Workers of an executor are numbered from 0 to 7. */
@@ -147,14 +151,15 @@ COPS_SIZE(cops_ready_word, COPS_READY_WORD_SIZE);
 COPS_LAYOUT(cops_ready_word, ready, COPS_READY_WORD_READY_OFFSET);
 COPS_LAYOUT(cops_ready_word, running, COPS_READY_WORD_RUNNING_OFFSET);
 
-#define COPS_HOOKS_SIZE 40
+#define COPS_HOOKS_SIZE 48
 #define COPS_HOOKS_CONTEXT_OFFSET 0
 #define COPS_HOOKS_NOTIFY_OFFSET 8
 #define COPS_HOOKS_COMPLETIONS_OFFSET 16
 #define COPS_HOOKS_RESUME_OFFSET 24
 #define COPS_HOOKS_RELAX_OFFSET 32
+#define COPS_HOOKS_SHARING_OFFSET 40
 
-/* Functions of the caller that the executor calls, never while it holds a lock. Any of them may be NULL. */
+/* Functions of the caller that the executor calls, never while it holds a lock. Any of the functions may be NULL. */
 struct cops_hooks {
     void *context; /* given to each of them */
     /* Make this worker, which had found nothing to do, call cops_run again. */
@@ -165,6 +170,7 @@ struct cops_hooks {
     void (*resume)(void *context, struct cops_header *header);
     /* A lock has been busy for long, so its holder probably has no hart: give it yours. */
     void (*relax)(void *context);
+    uint32_t sharing; /* COPS_EAGER or COPS_LAZY */
 };
 
 COPS_SIZE(cops_hooks, COPS_HOOKS_SIZE);
@@ -173,6 +179,7 @@ COPS_LAYOUT(cops_hooks, notify, COPS_HOOKS_NOTIFY_OFFSET);
 COPS_LAYOUT(cops_hooks, completions, COPS_HOOKS_COMPLETIONS_OFFSET);
 COPS_LAYOUT(cops_hooks, resume, COPS_HOOKS_RESUME_OFFSET);
 COPS_LAYOUT(cops_hooks, relax, COPS_HOOKS_RELAX_OFFSET);
+COPS_LAYOUT(cops_hooks, sharing, COPS_HOOKS_SHARING_OFFSET);
 
 #define COPS_SIGNALS_SIZE 24
 #define COPS_SIGNALS_ATTENTION_OFFSET 0

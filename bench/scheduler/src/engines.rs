@@ -126,7 +126,7 @@ impl Countdown {
 mod threads {
     //! Worker threads for our executor.
 
-    use coroutine::{Executor, Outcome, Platform, ReadyWord, Signals, Table, Worker};
+    use coroutine::{Executor, Outcome, Platform, ReadyWord, Sharing, Signals, Table, Worker};
 
     use super::*;
 
@@ -165,6 +165,10 @@ mod threads {
 
         fn relax(&self) {
             std::thread::yield_now();
+        }
+
+        fn sharing(&self) -> Sharing {
+            Sharing::Lazy
         }
     }
 

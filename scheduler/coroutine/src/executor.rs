@@ -56,6 +56,11 @@ pub trait Platform: Sync + 'static {
 
     /// A lock has been busy for long, so whoever holds it probably has no processor.
     fn relax(&self) {}
+
+    /// When to notify an idle worker of work that a busy one could do; asked once, by `initialise`.
+    fn sharing(&self) -> Sharing {
+        Sharing::Eager
+    }
 }
 
 /// Words that a worker looks at before each poll.
@@ -67,7 +72,7 @@ pub struct Signals {
     pub completions: Option<(&'static AtomicU64, &'static AtomicU64)>,
 }
 
-pub use scheduler::{Outcome, State};
+pub use scheduler::{Outcome, Sharing, State};
 
 /// The cid names no coroutine of this executor: it has exited, or never was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,19 +191,20 @@ impl Executor {
         if self.phase.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(InitialiseError::Twice);
         }
-        let platform = core::ptr::from_ref(platform);
         let hooks = Hooks {
-            context: platform.cast_mut().cast(),
+            context: core::ptr::from_ref(platform).cast_mut().cast(),
             notify: Some(notify::<P>),
             completions: Some(completions::<P>),
             resume: None,
             relax: Some(relax::<P>),
+            sharing: platform.sharing(),
         };
         // SAFETY: BUSY makes the cells ours. The executor is static, so it neither moves nor ends, and neither do the ready
         // words, which the scheduler only writes through atomics.
         unsafe {
             (*self.table.get()).write(table);
-            (*self.platform.get()).write(PlatformFunctions { platform: platform.cast(), worker: worker::<P> });
+            (*self.platform.get())
+                .write(PlatformFunctions { platform: core::ptr::from_ref(platform).cast(), worker: worker::<P> });
             *self.ready.get() = Some(ready);
             (table.executor_init)((*self.core.get()).as_mut_ptr(), ready, &hooks);
         }

@@ -25,8 +25,8 @@ mod tests;
 pub use {
     abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord},
     executor::{
-        Cancelled, Cid, Executor, InitialiseError, JoinHandle, Outcome, Platform, Signals, SpawnError, Stale, State,
-        Worker, WorkerError,
+        Cancelled, Cid, Executor, InitialiseError, JoinHandle, Outcome, Platform, Sharing, Signals, SpawnError, Stale,
+        State, Worker, WorkerError,
     },
     frame::{YieldNow, yield_now},
     scheduler::Counters,

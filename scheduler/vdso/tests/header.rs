@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi_queue::completion;
-use scheduler::{Counters, Executor, Header, Hooks, Outcome, ReadyWord, SHARDS, Signals, State, entry};
+use scheduler::{Counters, Executor, Header, Hooks, Outcome, ReadyWord, SHARDS, Sharing, Signals, State, entry};
 
 const HEADER: &str = include_str!("../../../user/c/cops.h");
 const IMAGE: &str = include_str!("../src/lib.rs");
@@ -60,6 +60,8 @@ fn every_number_is_the_scheduler_s() {
         ("RUNNING", State::Running as i64),
         ("BLOCKED", State::Blocked as i64),
         ("SUSPENDED", State::Suspended as i64),
+        ("EAGER", Sharing::Eager as i64),
+        ("LAZY", Sharing::Lazy as i64),
         ("PRIORITIES", scheduler::PRIORITIES as i64),
         ("WORKERS", SHARDS as i64),
         ("SLOTS_SIZE", scheduler::CHUNK_BYTES as i64),
@@ -76,6 +78,7 @@ fn every_number_is_the_scheduler_s() {
         ("HOOKS_COMPLETIONS_OFFSET", offset_of!(Hooks, completions) as i64),
         ("HOOKS_RESUME_OFFSET", offset_of!(Hooks, resume) as i64),
         ("HOOKS_RELAX_OFFSET", offset_of!(Hooks, relax) as i64),
+        ("HOOKS_SHARING_OFFSET", offset_of!(Hooks, sharing) as i64),
         ("SIGNALS_SIZE", size_of::<Signals>() as i64),
         ("SIGNALS_ATTENTION_OFFSET", offset_of!(Signals, attention) as i64),
         ("SIGNALS_COMPLETION_TAIL_OFFSET", offset_of!(Signals, completion_tail) as i64),
