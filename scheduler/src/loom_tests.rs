@@ -16,7 +16,7 @@ use loom::thread;
 use crate::sync::Plain;
 use crate::{
     CANCELLED_OUTCOME, CHUNK_BYTES, COMPLETED, DONE, Executor, Header, Hooks, Outcome, PENDING, ReadyWord, SHARDS,
-    Signals, Slot, SpawnError, State, YIELDED,
+    Sharing, Signals, Slot, SpawnError, State, YIELDED,
 };
 
 /// An executor with what it needs, and sleeping places for its workers.
