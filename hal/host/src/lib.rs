@@ -69,6 +69,7 @@ struct State {
     flushes: Vec<Flush>,
     ipis: Vec<usize>,
     started: Vec<usize>,
+    lost: Vec<usize>,
     output: Vec<u8>,
     devices: Vec<Range<u64>>,
     registers: BTreeMap<u64, u8>,
@@ -183,6 +184,11 @@ impl Simulation {
     /// The harts that were started so far, in order. The test runs them, in threads that attach.
     pub fn started(&self) -> Vec<usize> {
         self.state().started.clone()
+    }
+
+    /// Makes a hart one that the firmware refuses to start, and that does not come.
+    pub fn lose_hart(&self, hart: usize) {
+        self.state().lost.push(hart);
     }
 
     /// The deadline of a hart's timer.
@@ -321,10 +327,25 @@ pub fn use_test_device(_address: u64) {}
 /// Writes down that a hart was started.
 ///
 /// # Errors
-/// Never; the real machine's firmware can refuse.
+/// An error number if the test has [lost](Simulation::lose_hart) that hart.
 pub fn start_hart(index: usize, _hart_id: u64) -> Result<(), isize> {
-    current().0.state().started.push(index);
+    let (simulation, _) = current();
+    let mut state = simulation.state();
+    if state.lost.contains(&index) {
+        return Err(-1);
+    }
+    state.started.push(index);
     Ok(())
+}
+
+/// Whether a hart has come in: at once if it was started.
+pub fn has_arrived(index: usize) -> bool {
+    current().0.state().started.contains(&index)
+}
+
+/// Gives up waiting for a hart; `false` if it has come in after all.
+pub fn give_up_hart(index: usize) -> bool {
+    !has_arrived(index)
 }
 
 /// Writes to the console.

@@ -8,11 +8,20 @@
 //! the address in the upper half.
 //!
 //! Other harts are started by [`start_hart`] and take the same jump with the finished table.
+//!
+//! **ARRIVES-ONCE**: nothing but its hart id says what a hart that arrives is. Not every hart but the first comes in at
+//! `_start_hart`: firmware without hart management lets all of them go at `_start`, and OpenSBI before 1.2 marks a hart as
+//! started before it writes down where it is to start, so that a hart that is awake just then takes the address, the
+//! argument, or both, that were there before, which are those of `_start`. So the first hart that swaps [`FIRST`] boots, and
+//! every other, whichever way it came, waits until [`EXPECTED`] has its hart id and takes it out. These two are all that
+//! harts look at before they are let in, and they are in `.data`, since `.bss` is cleared while harts may be waiting. Before
+//! it is let in a hart touches neither the stacks nor anything else; after, its area, its stack and the page table are ready.
+//! Where it came in, what was passed to it besides its id, and what the firmware answered to whoever started it decide nothing.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, size_of};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use hal_api::{BootInformation, MAXIMUM_HARTS};
 
@@ -27,9 +36,18 @@ const SV39: u64 = 8 << 60;
 global_asm!(
     r#"
     .section .text.entry, "ax"
+    # With link-time optimisation the assembler does not know what the target has. A machine without `pause` takes it for a
+    # fence that does nothing.
+    .option push
+    .option arch, +a, +zihintpause
     .globl _start
 _start:
     csrw    sie, zero
+    # Only the first hart boots. Relaxed: there is nothing yet that it could see of others.
+    lla     t0, {first}
+    li      t1, 1
+    amoswap.w t0, t1, (t0)
+    bnez    t0, _start_hart
     mv      s1, a0
     mv      s2, a1
     lla     s0, __image_start
@@ -95,15 +113,34 @@ _start:
     mv      ra, zero
     call    {boot_main}
 
-    # Another hart: a0 is its hart id, a1 the physical address of its area.
+    # Another hart: a0 is its hart id, and nothing else counts (ARRIVES-ONCE). It waits until it is expected, and then is not
+    # any more. Swapping in {nobody} does no harm if the hart that expected it has just given up: it swaps in the same.
+    # Acquire: what was prepared for this hart comes with its id.
     .balign 4
     .globl _start_hart
 _start_hart:
     csrw    sie, zero
-    lla     t3, __image_start
+    li      t3, {nobody}
+    li      t4, {area_size}
+6:  lla     t0, {expected}
+    lla     tp, {harts}
+    li      t1, {maximum_harts}
+7:  ld      t2, 0(t0)
+    bne     t2, a0, 8f
+    amoswap.d.aq t2, t3, (t0)
+    beq     t2, a0, 9f
+8:  addi    t0, t0, 8
+    add     tp, tp, t4
+    addi    t1, t1, -1
+    bnez    t1, 7b
+    pause
+    j       6b
+
+    # tp: physical address of its area. The next fetch faults and goes to 5, in the upper half.
+9:  lla     t3, __image_start
     ld      t2, {image_virtual_pointer}
     sub     t2, t2, t3
-    add     tp, a1, t2
+    add     tp, tp, t2
     ld      t0, {satp}
     lla     t1, 5f
     add     t1, t1, t2
@@ -115,6 +152,7 @@ _start_hart:
     mv      s0, zero
     mv      ra, zero
     call    {hart_main}
+    .option pop
     "#,
     image_virtual_pointer = sym IMAGE_VIRTUAL,
     sv39 = const SV39,
@@ -122,6 +160,11 @@ _start_hart:
     stacks = sym hart::HART_STACKS,
     first_stack_top = const size_of::<hart::Stack>(),
     harts = sym hart::HARTS,
+    first = sym FIRST,
+    expected = sym EXPECTED,
+    nobody = const NOBODY as i64,
+    area_size = const size_of::<HartArea>(),
+    maximum_harts = const MAXIMUM_HARTS,
     satp = sym KERNEL_SATP,
     stack_top = const hart::OFFSET_STACK_TOP,
     boot_main = sym boot_main,
@@ -150,6 +193,20 @@ static IMAGE_VIRTUAL: ImageVirtual = ImageVirtual(&raw const __image_start);
 struct ImageVirtual(*const u8);
 // SAFETY: the address is a constant.
 unsafe impl Sync for ImageVirtual {}
+
+/// Whether a hart has come to boot the machine.
+// SAFETY: the section holds writable data like any other of that name; it only must not be `.bss`.
+#[unsafe(link_section = ".data.first")]
+static FIRST: AtomicU32 = AtomicU32::new(0);
+
+/// No hart's id.
+const NOBODY: u64 = u64::MAX;
+
+/// The hart ids of the harts that may come in, at their dense indices. The hart that starts them puts an id in; it is taken
+/// out by that hart as it comes in, or by the first one as it gives up waiting, and whoever gets it out has decided.
+// SAFETY: as above.
+#[unsafe(link_section = ".data.expected")]
+static EXPECTED: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(NOBODY) }; MAXIMUM_HARTS];
 
 /// What a starting hart writes to `satp`.
 static KERNEL_SATP: AtomicU64 = AtomicU64::new(0);
@@ -302,14 +359,28 @@ pub fn vdso_pages() -> (u64, u64) {
     (image_to_physical(&raw const __vdso_start as usize), image_to_physical(&raw const __vdso_end as usize))
 }
 
-/// Starts the hart with this dense index, which goes to the kernel's function for other harts.
+/// Asks the firmware to start the hart with this dense index, and lets it in: it goes to the kernel's function for other
+/// harts. Whether it comes is for [`has_arrived`] to say; an error of the firmware is a reason to doubt it and no more, since
+/// the hart may be on its way already.
 ///
 /// # Errors
-/// The firmware's error number if it refuses, for example because the hart runs already.
+/// The firmware's error number.
 pub fn start_hart(index: usize, hart_id: u64) -> Result<(), isize> {
-    let area = hart::prepare(index, hart_id);
-    let area = image_to_physical(core::ptr::from_ref(area) as usize);
+    hart::prepare(index, hart_id);
+    // Release: all that is prepared, the page table included, comes before the hart that sees its id.
+    EXPECTED[index].store(hart_id, Release);
     let entry = image_to_physical(_start_hart as *const () as usize);
-    let result = sbi_rt::hart_start(hart_id as usize, entry as usize, area as usize);
+    let result = sbi_rt::hart_start(hart_id as usize, entry as usize, 0);
     if result.error == 0 { Ok(()) } else { Err(result.error as isize) }
+}
+
+/// Whether the hart that [`start_hart`] started has come in.
+pub fn has_arrived(index: usize) -> bool {
+    EXPECTED[index].load(Acquire) == NOBODY
+}
+
+/// Gives up waiting for the hart that [`start_hart`] started: it will not come in any more, unless it is started once more.
+/// `false` if it has come in after all.
+pub fn give_up_hart(index: usize) -> bool {
+    EXPECTED[index].swap(NOBODY, AcqRel) != NOBODY
 }

@@ -51,7 +51,7 @@ mod report;
 mod trap;
 
 #[cfg(target_os = "none")]
-pub use boot::{image, image_to_physical, start_hart, vdso_pages};
+pub use boot::{give_up_hart, has_arrived, image, image_to_physical, start_hart, vdso_pages};
 #[cfg(target_os = "none")]
 pub use csr::{claim_external, clear_ipi, instructions, pending, read_imsic, write_imsic};
 #[cfg(target_os = "none")]

@@ -124,19 +124,51 @@ pub fn get() -> &'static Platform {
     PLATFORM.get().expect("the platform is not started")
 }
 
+/// How long a hart may take to come in after the firmware was asked for it. Emulators on busy hosts take their time, and the
+/// firmware's refusals are not always meant: see [`machine::start_hart`].
+const ARRIVAL_LIMIT_NS: u64 = 5_000_000_000;
+/// How often one that is awaited is looked for.
+const ARRIVAL_LOOK_NS: u64 = 50_000;
+
 /// Starts the harts 1 to `count - 1`; each goes to the kernel's function for other harts, which calls [`join`] first. Returns
-/// how many harts run then, this one included: fewer if the machine has fewer, or the firmware refuses one.
+/// how many harts run then, this one included: fewer if the machine has fewer, or one does not come. Called once, by the
+/// hart that booted, before it uses its timer.
 pub fn start_harts(count: usize) -> usize {
     let hart_ids = &get().hart_ids;
     let mut running = 1;
     for (index, &hart_id) in hart_ids.iter().enumerate().take(count).skip(1) {
-        if let Err(error) = machine::start_hart(index, hart_id) {
-            println!("the firmware does not start hart {hart_id}: error {error}");
+        let answer = machine::start_hart(index, hart_id);
+        if !arrives(index) {
+            match answer {
+                Ok(()) => println!("hart {hart_id} does not come in, although the firmware started it"),
+                Err(error) => println!("the firmware does not start hart {hart_id}: error {error}"),
+            }
             break;
         }
         running = index + 1;
     }
     running
+}
+
+/// Waits until a hart that was started has come in; gives up after a while, and says which of the two.
+fn arrives(index: usize) -> bool {
+    let platform = get();
+    let deadline = Machine::now() + platform.ticks(ARRIVAL_LIMIT_NS);
+    let mut arrived = machine::has_arrived(index);
+    while !arrived {
+        let now = Machine::now();
+        if now >= deadline {
+            arrived = !machine::give_up_hart(index);
+            break;
+        }
+        // Sleeping and not spinning: an emulator that runs the harts in turn would let this one spin for long.
+        Machine::set_timer(now + platform.ticks(ARRIVAL_LOOK_NS));
+        Machine::wait_for_interrupt();
+        let _ = poll_interrupts();
+        arrived = machine::has_arrived(index);
+    }
+    Machine::set_timer(u64::MAX);
+    arrived
 }
 
 /// Makes the calling hart take part in interrupts; the first thing that a started hart does.

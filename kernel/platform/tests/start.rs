@@ -85,6 +85,14 @@ fn the_platform_on_the_pretend_machine() {
 
     assert_eq!(platform::start_harts(3), 3);
     assert_eq!(simulation.started(), [1, 2]);
+
+    // A hart that does not come is waited for, but not for ever.
+    simulation.lose_hart(3);
+    let before = Machine::now();
+    assert_eq!(platform::start_harts(4), 3);
+    assert_eq!(simulation.started(), [1, 2, 1, 2]);
+    assert!(Machine::now() - before >= platform.timebase_frequency);
+    assert_eq!(simulation.deadline(0), None);
     platform::remove_interrupt(10);
     assert_eq!(plic.read32(10 * 4), 0);
     assert_eq!(plic.read32(0x2000 + 5 * 0x80), 0);

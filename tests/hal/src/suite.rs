@@ -68,6 +68,10 @@ fn commit(name: &str) {
     match name {
         "panic" => panic!("as the command line asks"),
         "panic-elsewhere" => on_hart(platform::get().hart_ids.len() - 1, || panic!("as the command line asks")),
+        "panic-during-output" => {
+            on_another_hart_without_end(write_without_end);
+            panic!("as the command line asks");
+        }
         "overflow" => {
             println!("{}", overflow(0));
         }
@@ -92,6 +96,24 @@ fn commit(name: &str) {
         _ => println!("there is no fault called {name}"),
     }
     println!("the machine let {name} pass");
+}
+
+/// Lets another hart run what does not end, and gives it the time to begin.
+fn on_another_hart_without_end(work: fn()) {
+    let hart = platform::get().hart_ids.len() - 1;
+    if hart > 0 {
+        WORK[hart].store(work as *mut (), Release);
+        Machine::send_ipi(hart);
+        let enough = Machine::now() + platform::get().ticks(50_000_000);
+        wait_until(|| Machine::now() > enough);
+    }
+}
+
+/// Writes to the console for ever.
+fn write_without_end() {
+    loop {
+        println!("another hart that has much to say, in the middle of everything");
+    }
 }
 
 #[inline(never)]
@@ -188,7 +210,8 @@ impl Suite {
         self.test("the timer interrupts when its time has come", Suite::timer);
         self.test("device registers can be read", Suite::devices);
         self.test("the serial line interrupts", Suite::serial_interrupts);
-        self.test("all harts start", Suite::harts_start);
+        self.test("a hart that does not come is given up", Suite::hart_does_not_come);
+        self.test("all harts start, whichever way they come in", Suite::harts_start);
         self.test("each hart gets interprocessor interrupts", Suite::interprocessor_interrupts);
         self.test("interrupts move to other harts", Suite::interrupts_move);
         self.make_address_space();
@@ -330,8 +353,32 @@ impl Suite {
         check(wait_until(|| platform::console_waiting() == 0), "nothing takes what waits")
     }
 
+    fn hart_does_not_come(&mut self) -> Result<(), &'static str> {
+        const NOBODY: u64 = 12_345;
+        let last = MAXIMUM_HARTS - 1;
+        check(hal_riscv64::start_hart(last, NOBODY).is_err(), "the firmware starts a hart that is not there")?;
+        check(!hal_riscv64::has_arrived(last), "a hart that is not there has come")?;
+        check(hal_riscv64::give_up_hart(last), "a hart that is not there has come after all")
+    }
+
     fn harts_start(&mut self) -> Result<(), &'static str> {
-        let count = self.platform.hart_ids.len();
+        unsafe extern "C" {
+            fn _start();
+            fn _start_hart();
+        }
+        let hart_ids = &self.platform.hart_ids;
+        let count = hart_ids.len();
+        // Firmware may send a hart to where the machine was booted, or to the right place with a wrong argument, before it
+        // is expected: the harts wait to be let in, and the firmware refuses to start them again.
+        for (index, entry) in [(count - 1, _start as *const ()), (count.saturating_sub(2), _start_hart as *const ())] {
+            if index > 0 {
+                let entry = hal_riscv64::image_to_physical(entry as usize);
+                check(firmware_starts(hart_ids[index], entry) == 0, "the firmware does not start a hart by hand")?;
+            }
+        }
+        let patience = Machine::now() + self.platform.ticks(10_000_000);
+        wait_until(|| Machine::now() > patience);
+        check(RUNNING.load(Acquire) == 1, "a hart is in before it is expected")?;
         check(platform::start_harts(MAXIMUM_HARTS) == count, "the firmware refuses one")?;
         check(wait_until(|| RUNNING.load(Acquire) == count), "one does not arrive")
     }
@@ -614,6 +661,25 @@ impl Suite {
         let counted = self.platform.arguments.split(' ').any(|argument| argument == "counted");
         check(!counted || trip <= 130, "a round trip is long")
     }
+}
+
+/// Asks the firmware to start a hart at a physical address, with an argument that means nothing; gives back its error number
+/// (SBI specification, hart state management).
+fn firmware_starts(hart_id: u64, entry: u64) -> isize {
+    let error;
+    // SAFETY: both entries let a hart in only when it is expected, and until then it touches nothing.
+    unsafe {
+        core::arch::asm!(
+            "ecall",
+            inlateout("a0") hart_id => error,
+            inlateout("a1") entry => _,
+            in("a2") 0x1111_1111,
+            in("a6") 0,
+            in("a7") 0x48_534d,
+            options(nostack),
+        );
+    }
+    error
 }
 
 fn activate() {
