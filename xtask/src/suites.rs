@@ -52,8 +52,17 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 
 /// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
 /// names a function of this program, and in a status that says failure.
-const FAULTS: [&str; 7] =
-    ["panic", "overflow", "write-text", "write-text-alias", "execute-data", "null", "floating-point"];
+const FAULTS: [&str; 9] = [
+    "panic",
+    "panic-elsewhere",
+    "panic-during-output",
+    "overflow",
+    "write-text",
+    "write-text-alias",
+    "execute-data",
+    "null",
+    "floating-point",
+];
 
 /// How long a mistake may take.
 const FAULT_LIMIT: Duration = Duration::from_secs(60);

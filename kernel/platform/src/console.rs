@@ -2,20 +2,23 @@
 //!
 //! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so output is
 //! never lost and the console needs nobody to wait. A panic may come while the console is locked; its text goes to the
-//! device directly then.
+//! device directly then. From its first word on no other hart writes any more: one that wants to waits for the end of the
+//! machine, which is near.
 //!
 //! Input waits in a ring until somebody takes it. Who waits for it is the kernel's affair: any number may, and a list of
 //! any length needs a heap, which is made later than the console. The kernel is told when something was typed.
 
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use drivers::uart::{self, Uart};
+use hal_api::Machine as _;
 use heapless::Vec;
 use spin::{Mutex, Once};
 
 use crate::description::Serial;
-use crate::machine;
 use crate::registers::Mapped;
+use crate::{Machine, machine};
 
 /// How often a panic tries to get the lock.
 const PANIC_ATTEMPTS: usize = 1 << 16;
@@ -23,6 +26,8 @@ const PANIC_ATTEMPTS: usize = 1 << 16;
 static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled });
 /// The registers again, for panics.
 static DEVICE: Once<(Mapped, u32)> = Once::new();
+/// Whether a hart reports the kernel's end.
+static REPORTING: AtomicBool = AtomicBool::new(false);
 /// Whom to tell of input.
 static LISTENER: Once<fn()> = Once::new();
 
@@ -84,6 +89,12 @@ pub fn set_console_listener(listener: fn()) {
 /// Writes all bytes. Works at any time, on any hart.
 pub fn console_write(bytes: &[u8]) {
     let mut console = CONSOLE.lock();
+    if REPORTING.load(Ordering::Relaxed) {
+        drop(console);
+        loop {
+            Machine::wait_for_interrupt();
+        }
+    }
     let output = console.output;
     let Some(uart) = &mut console.uart else { return machine::early_write(bytes) };
     match output {
@@ -118,8 +129,13 @@ pub fn console_try_read(buffer: &mut [u8]) -> usize {
 }
 
 /// Writes the text of a panic: whatever the other harts hold, and whatever this one held.
+///
+/// A report is many pieces, and must be out soon: once the lock could not be had, nobody tries again.
 fn write_panic(bytes: &[u8]) {
-    for _ in 0..PANIC_ATTEMPTS {
+    static HELD: AtomicBool = AtomicBool::new(false);
+    REPORTING.store(true, Ordering::Relaxed);
+    let attempts = if HELD.load(Ordering::Relaxed) { 0 } else { PANIC_ATTEMPTS };
+    for _ in 0..attempts {
         if let Some(mut console) = CONSOLE.try_lock() {
             if let Some(uart) = &mut console.uart {
                 return uart.write_polled(bytes);
@@ -128,6 +144,7 @@ fn write_panic(bytes: &[u8]) {
         }
         core::hint::spin_loop();
     }
+    HELD.store(true, Ordering::Relaxed);
     match DEVICE.get() {
         Some((registers, shift)) => uart::write_polled(registers, *shift, bytes),
         None => machine::early_write(bytes),
