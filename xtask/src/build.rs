@@ -100,19 +100,19 @@ pub fn suites(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress)
     if packages.is_empty() {
         return Ok(Vec::new());
     }
-    let mut command = builder.cargo("build", &COMMON_FLAGS);
+    let mut command = builder.cargo("build", Part::Kernel);
     for package in &packages {
         command.args(["--package", &package.name]);
     }
     run_cargo(command, "Building the kernels that are suites", progress)?;
     let programs = packages.iter().flat_map(|package| package.programs());
-    Ok(programs.map(|program| (program.name.clone(), builder.output().join(&program.name))).collect())
+    Ok(programs.map(|program| (program.name.clone(), builder.output(Part::Kernel).join(&program.name))).collect())
 }
 
 /// Cargo for the target with everything set as for a build, for commands that look at the sources in other ways.
 pub fn cargo_for_target(workspace: &Workspace, toolchain: &Toolchain, subcommand: &str) -> Command {
     let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };
-    let mut command = builder.cargo(subcommand, &COMMON_FLAGS);
+    let mut command = builder.cargo(subcommand, Part::Kernel);
     command.env(VDSO_VARIABLE, builder.vdso_image());
     command
 }
@@ -125,33 +125,34 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// Where cargo puts what is compiled for the target.
-    fn output(&self) -> PathBuf {
-        self.target().join(TARGET).join("release")
+    fn output(&self, part: Part) -> PathBuf {
+        self.target(part).join(TARGET).join("release")
     }
 
-    fn target(&self) -> PathBuf {
-        self.workspace.products().join(self.toolchain.directory())
+    /// The two parts are compiled with different flags: in one directory each would throw the other's work away.
+    fn target(&self, part: Part) -> PathBuf {
+        self.workspace.products().join(self.toolchain.directory()).join(part.directory())
     }
 
     fn package(&self, name: &str) -> Result<&Package> {
         self.workspace.package(name).with_context(|| format!("the workspace has no package `{name}`"))
     }
 
-    fn cargo(&self, subcommand: &str, rustc_flags: &[&str]) -> Command {
+    fn cargo(&self, subcommand: &str, part: Part) -> Command {
         let mut command = self.toolchain.cargo(subcommand);
-        command.current_dir(&self.workspace.root).arg("--release").arg("--target-dir").arg(self.target());
+        command.current_dir(&self.workspace.root).arg("--release").arg("--target-dir").arg(self.target(part));
         // Encoded flags take precedence over the user's RUSTFLAGS, which are meant for the host.
-        command.env("CARGO_ENCODED_RUSTFLAGS", rustc_flags.join("\x1f"));
+        command.env("CARGO_ENCODED_RUSTFLAGS", part.flags().join("\x1f"));
         command
     }
 
     fn vdso(&self) -> Result<PathBuf> {
         self.package(VDSO)?;
-        let mut command = self.cargo("rustc", &COMMON_FLAGS);
+        let mut command = self.cargo("rustc", Part::Kernel);
         command.args(["--package", VDSO, "--lib", "--crate-type", "staticlib", "--", "-Crelocation-model=pic"]);
         run_cargo(command, "Building the vDSO image", self.progress)?;
 
-        let library = self.output().join("libvdso.a");
+        let library = self.output(Part::Kernel).join("libvdso.a");
         let image = self.vdso_image();
         let part = image.with_extension("so.part");
         std::fs::create_dir_all(self.workspace.products())?;
@@ -175,13 +176,13 @@ impl Builder<'_> {
         if packages.is_empty() {
             bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
         }
-        let mut command = self.cargo("build", &COMMON_FLAGS);
+        let mut command = self.cargo("build", Part::Programs);
         for package in &packages {
             command.args(["--package", &package.name]);
         }
         run_cargo(command, "Building the programs", self.progress)?;
         let programs = packages.iter().flat_map(|package| package.programs());
-        programs.map(|program| Program::read(&program.name, &self.output().join(&program.name))).collect()
+        programs.map(|program| Program::read(&program.name, &self.output(Part::Programs).join(&program.name))).collect()
     }
 
     /// The C programs: directories under apps that hold C files and no manifest. Each is linked with the files of
@@ -230,19 +231,42 @@ impl Builder<'_> {
 
     fn kernel(&self, vdso: &Path) -> Result<PathBuf> {
         self.package(KERNEL)?;
-        let mut command = self.cargo("build", &COMMON_FLAGS);
+        let mut command = self.cargo("build", Part::Kernel);
         command.env(VDSO_VARIABLE, vdso).args(["--package", KERNEL, "--bin", KERNEL]);
         run_cargo(command, "Building the kernel", self.progress)?;
         let kernel = self.workspace.products().join(KERNEL);
-        let built = self.output().join(KERNEL);
+        let built = self.output(Part::Kernel).join(KERNEL);
         let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
         write_if_changed(&kernel, &content)?;
         Ok(kernel)
     }
 }
 
-/// What everything for the target is compiled with: frame pointers, so that a backtrace needs nothing else.
-const COMMON_FLAGS: [&str; 1] = ["-Cforce-frame-pointers=yes"];
+/// What is compiled for the target in one way.
+#[derive(Clone, Copy)]
+enum Part {
+    /// The kernel, kernels that are suites, and the scheduler's image, through which a kernel's backtrace goes.
+    Kernel,
+    /// Programs, which print no backtraces.
+    Programs,
+}
+
+impl Part {
+    /// Frame pointers for the kernel, so that a backtrace needs nothing else.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Part::Kernel => &["-Cforce-frame-pointers=yes"],
+            Part::Programs => &[],
+        }
+    }
+
+    fn directory(self) -> &'static str {
+        match self {
+            Part::Kernel => "kernel",
+            Part::Programs => "programs",
+        }
+    }
+}
 
 /// What C programs are compiled with: no library and no host, warnings are errors.
 const C_FLAGS: [&str; 11] = [

@@ -16,8 +16,10 @@ mod memory;
 mod switch;
 mod syscall;
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt::Write;
+use core::pin::Pin;
 
 use cops::time::Instant;
 use cops::{eprintln, println};
@@ -60,15 +62,19 @@ fn series(id: &str, unit: &str, x_unit: &str, points: &[(f64, f64)]) {
 #[cops::main]
 async fn main() -> i32 {
     let name = cops::arguments().nth(1).and_then(|name| name.to_str().ok()).unwrap_or("");
-    let outcome = match name {
-        "switch" => switch::measure().await,
-        "syscall" => syscall::measure().await,
-        "matrix" => matrix_server::measure().await,
-        "memory" => memory::measure().await,
-        "boot" => matrix_server::measure_boot().await,
-        _ => Err("usage: bench switch|syscall|matrix|memory|boot".into()),
+    // Each a function of its own, so that none pays for the registers that another one saves.
+    let measurement: Pin<Box<dyn Future<Output = Outcome> + Send>> = match name {
+        "switch" => Box::pin(switch::measure()),
+        "syscall" => Box::pin(syscall::measure()),
+        "matrix" => Box::pin(matrix_server::measure()),
+        "memory" => Box::pin(memory::measure()),
+        "boot" => Box::pin(matrix_server::measure_boot()),
+        _ => {
+            eprintln!("usage: bench switch|syscall|matrix|memory|boot");
+            return 2;
+        }
     };
-    match outcome {
+    match measurement.await {
         Ok(()) => 0,
         Err(reason) => {
             eprintln!("{reason}");

@@ -19,10 +19,58 @@ use abi_unix::SystemCall;
 use abi_unix::call::{Argument, NUMBER_MASK, Waiting};
 use abi_unix::errno::decode;
 use abi_unix::types::protection::{READ, WRITE};
-use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, SocketAddress, TimeSpec, auxiliary, mapping, open};
+use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, auxiliary, mapping, open};
 use unix::raw::{syscall, syscall_asynchronous};
 
 unix::entry!(main);
+
+/// Longest path that is cleaned up, with its NUL.
+const LONGEST_PATH: usize = 512;
+
+/// Removes what a path names, with everything below it: random renames make trees of what random calls have made. The
+/// path is the first `length` bytes of the buffer; the rest of it is zeros, and is again afterwards.
+fn remove(path: &mut [u8; LONGEST_PATH], length: usize) {
+    let Ok(name) = CStr::from_bytes_until_nul(path) else { return };
+    if unix::file::unlink(name, 0).is_ok() || unix::file::unlink(name, AT_REMOVEDIR).is_ok() {
+        return;
+    }
+    // One entry at a time, and from the start again, since each removal changes the listing.
+    loop {
+        let Ok(name) = CStr::from_bytes_until_nul(path) else { return };
+        let Ok(directory) = unix::file::open(name, open::RDONLY | open::DIRECTORY, 0) else { return };
+        let mut listing = [0; 1024];
+        let count = unix::file::read_directory(directory.raw(), &mut listing).unwrap_or(0);
+        drop(directory);
+        // struct linux_dirent64: inode, next, length, type, name.
+        let mut at = 0;
+        let mut found = None;
+        while at + 19 < count && found.is_none() {
+            let size = usize::from(u16::from_le_bytes([listing[at + 16], listing[at + 17]]));
+            let entry = listing[at + 19..at + size].split(|byte| *byte == 0).next().unwrap_or(&[]);
+            if entry != b"." && entry != b".." {
+                found = Some(at + 19..at + 19 + entry.len());
+            }
+            at += size;
+        }
+        let Some(entry) = found else { break };
+        let end = length + 1 + entry.len();
+        if end >= LONGEST_PATH {
+            return;
+        }
+        path[length] = b'/';
+        path[length + 1..end].copy_from_slice(&listing[entry]);
+        remove(path, end);
+        let Ok(child) = CStr::from_bytes_until_nul(path) else { return };
+        let stays = unix::file::status_at(child, AT_SYMLINK_NOFOLLOW).is_ok();
+        path[length..end].fill(0);
+        if stays {
+            return;
+        }
+    }
+    if let Ok(name) = CStr::from_bytes_until_nul(path) {
+        let _ = unix::file::unlink(name, AT_REMOVEDIR);
+    }
+}
 
 /// Bytes that the kernel may write to, and as many again that it only reads.
 const AREA: usize = 64 * 1024;
@@ -321,11 +369,11 @@ fn main() -> i32 {
     }
     // SAFETY: an unknown number.
     let unknown = decode(unsafe { syscall(0xfff, [0; 6]) });
-    for _ in 0..2 {
-        for path in &OWN_PATHS {
-            let _ = unix::file::unlink(path, 0);
-            let _ = unix::file::unlink(path, AT_REMOVEDIR);
-        }
+    for path in &OWN_PATHS {
+        let mut text = [0; LONGEST_PATH];
+        let bytes = path.to_bytes();
+        text[..bytes.len()].copy_from_slice(bytes);
+        remove(&mut text, bytes.len());
     }
     i32::from(unknown != Err(unix::Errno::ENOSYS) || !still_works())
 }

@@ -140,7 +140,7 @@ pub fn act(name: &str) -> cops::system::Result<Child> {
 /// The same, and waits for its end.
 pub async fn ending_of_act(name: &str) -> Result<Ending, String> {
     let child = must!(act(name));
-    match wait(&child, Duration::from_secs(20)).await {
+    match wait(&child, Duration::from_secs(100)).await {
         Some(ending) => Ok(must!(ending)),
         None => Err(alloc::format!("the process for `{name}` did not end")),
     }

@@ -54,7 +54,7 @@ const TESTS: &[Test] = tests![
     memory::the_end_of_the_heap_moves, 60;
     memory::faults_end_only_their_process, 60;
     memory::the_heap_serves_all_sizes, 60;
-    memory::exhaustion_is_an_error_or_the_end_of_the_one_who_exhausts, 60;
+    memory::exhaustion_is_an_error_or_the_end_of_the_one_who_exhausts, 120;
     file::written_and_read_back, 60;
     file::appending_and_exclusive_creation, 60;
     file::positions_do_not_disturb_offsets, 60;

@@ -354,10 +354,15 @@ impl Process {
     }
 
     /// Posts completions that found the ring full. Called when a worker enters the kernel.
+    #[inline(always)]
     pub fn post_waiting_completions(&self) {
-        if !self.has_waiting_completions.load(Ordering::Relaxed) {
-            return;
+        if self.has_waiting_completions.load(Ordering::Relaxed) {
+            self.post_those_that_wait();
         }
+    }
+
+    #[cold]
+    fn post_those_that_wait(&self) {
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
         while let Some(&completion) = completions.waiting.front() {
