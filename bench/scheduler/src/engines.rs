@@ -9,7 +9,7 @@ use crate::futures::{Pair, yield_by_waker};
 pub const WORKERS: usize = 8;
 
 /// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Two coroutines for each worker yield to each other, in the engine's own way.
     Yield,
@@ -17,7 +17,8 @@ pub enum Operation {
     YieldByWaker,
     /// Pairs of coroutines, one for each worker, wake each other in turn and wait.
     Wake,
-    /// A coroutine is spawned, detached, and runs to its end.
+    /// A coroutine spawns another, detached, and yields until that has run to its end. (embassy's is spawned between two polls
+    /// and needs no yield, which is in its favour.)
     Spawn,
     /// A coroutine spawns another and waits for its end; one such for each worker.
     Join,
@@ -42,6 +43,11 @@ impl Operation {
             .into_iter()
             .find(|operation| operation.name() == name)
             .ok_or_else(|| format!("there is no operation `{name}`"))
+    }
+
+    /// Whether several workers can do it at once.
+    pub fn has_workers(self) -> bool {
+        matches!(self, Operation::Yield | Operation::Wake | Operation::Join)
     }
 
     /// How often a count of one does it, for each worker.
@@ -77,18 +83,19 @@ impl Engine {
         self.name == "cops"
     }
 
-    pub fn has_workers(&self) -> bool {
+    fn has_workers(&self) -> bool {
         !["embassy", "tokio-current-thread"].contains(&self.name)
     }
 
-    /// Whether the engine can do this at all.
-    pub fn offers(&self, operation: Operation) -> bool {
-        self.name != "embassy" || operation != Operation::Join
+    /// Whether the engine can do this with so many workers.
+    pub fn offers(&self, operation: Operation, workers: usize) -> bool {
+        (self.name != "embassy" || operation != Operation::Join)
+            && (workers == 1 || self.has_workers() && operation.has_workers())
     }
 
     pub fn run(&self, operation: Operation, count: u64, workers: usize) -> Result<(), String> {
-        if !self.offers(operation) {
-            return Err(format!("{} does not offer {}", self.name, operation.name()));
+        if !self.offers(operation, workers) {
+            return Err(format!("{} does not offer {} with {workers} workers", self.name, operation.name()));
         }
         (self.run)(operation, count, workers);
         Ok(())
@@ -205,14 +212,6 @@ fn cops(operation: Operation, count: u64, workers: usize) {
 
     threads::initialise();
     let priority = Priority::DEFAULT;
-    if operation == Operation::Spawn {
-        let mut worker = threads::worker(0);
-        for _ in 0..count {
-            EXECUTOR.spawn(std::future::ready(()), priority).detach();
-            worker.run_one();
-        }
-        return;
-    }
     let ended = Arc::new(Countdown::default());
     let number;
     match operation {
@@ -255,7 +254,24 @@ fn cops(operation: Operation, count: u64, workers: usize) {
             }
             number = workers;
         }
-        Operation::Spawn => unreachable!("it was done above"),
+        Operation::Spawn => {
+            static ENDED: AtomicU64 = AtomicU64::new(0);
+            let ended = ended.clone();
+            let body = async move {
+                for done in 1..=count {
+                    let short = async {
+                        ENDED.fetch_add(1, Ordering::Relaxed);
+                    };
+                    EXECUTOR.spawn(short, priority).detach();
+                    while ENDED.load(Ordering::Relaxed) < done {
+                        yield_now().await;
+                    }
+                }
+                ended.end();
+            };
+            EXECUTOR.spawn(body, priority).detach();
+            number = 1;
+        }
     }
     if workers == 1 {
         threads::worker(0).run();
@@ -476,6 +492,45 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         match future.as_mut().poll(&mut context) {
             std::task::Poll::Ready(output) => return output,
             std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_worker_offers_all_but_what_needs_a_handle() {
+        for engine in ENGINES {
+            for operation in Operation::ALL {
+                let expected = (engine.name, operation) != ("embassy", Operation::Join);
+                assert_eq!(engine.offers(operation, 1), expected, "{} {operation:?}", engine.name);
+                assert!(!engine.offers(operation, 2) || engine.offers(operation, 1));
+            }
+        }
+        let able: Vec<_> =
+            ENGINES.iter().filter(|engine| engine.offers(Operation::Wake, 8)).map(|it| it.name).collect();
+        assert_eq!(able, ["cops", "tokio-multi-thread", "async-executor"]);
+        assert!(ENGINES[1].run(Operation::Yield, 1, 2).is_err());
+    }
+
+    #[test]
+    fn names_lead_back() {
+        for operation in Operation::ALL {
+            assert_eq!(Operation::find(operation.name()), Ok(operation));
+        }
+        assert!(Operation::find("sleep").is_err() && Engine::find("other").is_err());
+        assert_eq!(Engine::find("cops").map(Engine::is_ours), Ok(true));
+    }
+
+    // Several in one process, where ours and embassy's can be run once.
+    #[test]
+    fn workloads_end() {
+        for (engine, operation) in [("cops", Operation::Join), ("embassy", Operation::Wake)] {
+            let engine = Engine::find(engine).unwrap();
+            let workers = if engine.offers(operation, 3) { 3 } else { 1 };
+            assert_eq!(engine.run(operation, 50, workers), Ok(()));
         }
     }
 }

@@ -7,11 +7,19 @@
 //! ```
 //!
 //! `count` runs itself under `valgrind --tool=callgrind` with two counts and divides the difference, so that starting and
-//! ending drop out; the result is the same on every run. Both print the lines that `cargo xtask bench` collects.
+//! ending drop out; with one worker the result is the same on every run. With several, valgrind runs one thread at a time and
+//! the counts vary a little. Both print the lines that `cargo xtask bench` collects. What an operation is made of:
+//!
+//! ```text
+//! valgrind --tool=callgrind --callgrind-out-file=profile target/release/scheduler-bench run cops wake 100000
+//! callgrind_annotate profile
+//! ```
 //!
 //! Every engine does the same: the same futures, and between them the engine's own way to spawn, to wake and to yield.
 //! They are not equal in what they offer: `embassy-executor` has neither priorities nor workers, and its tasks lie in static
 //! memory, so that its spawn is compared without an allocation; the others allocate. Only ours has priorities.
+
+#![deny(unsafe_op_in_unsafe_fn)]
 
 mod engines;
 mod futures;
@@ -21,8 +29,10 @@ use std::time::Instant;
 
 use engines::{ENGINES, Engine, Operation, WORKERS};
 
-/// Iterations for the smaller of two counted runs; the larger has three times as many.
-const FEW: u64 = 10_000;
+/// Operations of the smaller of two counted runs, by all workers together; the larger has three times as many.
+const FEW: u64 = 20_000;
+/// How many workers there are in counted runs.
+const COUNTED_WORKERS: [usize; 4] = [1, 2, 4, 8];
 /// Operations of a timed run, by all workers together.
 const TIMED: u64 = 400_000;
 
@@ -57,41 +67,73 @@ fn run(engine: &str, operation: &str, count: &str, workers: &str) -> Result<(), 
 }
 
 /// Instructions of one run of ourselves under valgrind.
-fn instructions(engine: &Engine, operation: Operation, count: u64) -> Result<u64, String> {
+fn instructions(engine: &Engine, operation: Operation, count: u64, workers: usize) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        // Fair: a thread that waits for another in a loop would else keep the one processor that there is under valgrind.
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=try"])
         .arg(program)
-        .args(["run", engine.name, operation.name(), &count.to_string()])
+        .args(["run", engine.name, operation.name(), &count.to_string(), &workers.to_string()])
         .output()
         .map_err(|error| format!("cannot run valgrind: {error}; it is the package `valgrind`"))?;
     let text = String::from_utf8_lossy(&output.stderr);
-    let collected = text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
-    match collected {
+    match collected(&text) {
         Some(collected) if output.status.success() => Ok(collected),
         _ => Err(format!("{} {} failed under valgrind:\n{text}", engine.name, operation.name())),
     }
 }
 
+/// The number in callgrind's line `==PID== Collected : NUMBER`.
+fn collected(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
+}
+
+/// Instructions of one operation: what more of them cost more.
+fn instructions_each(engine: &Engine, operation: Operation, workers: usize) -> Result<f64, String> {
+    // A count is for each worker.
+    let few = FEW / operation.times_each() / workers as u64;
+    let runs = [few, 3 * few].map(|count| instructions(engine, operation, count, workers));
+    let [few_cost, many_cost] = runs;
+    let operations = 2 * few * operation.times_each() * workers as u64;
+    Ok((many_cost? as f64 - few_cost? as f64) / operations as f64)
+}
+
+/// Figures are those of one worker; with several there are series, of the instructions and of the ratio.
 fn count() -> Result<(), String> {
     for operation in Operation::ALL {
-        let mut best: Option<f64> = None;
-        let mut ours = None;
-        for engine in ENGINES {
-            if !engine.offers(operation) {
-                continue;
+        let mut points = vec![Vec::new(); ENGINES.len()];
+        let mut ratios = Vec::new();
+        for workers in COUNTED_WORKERS {
+            let mut best: Option<f64> = None;
+            let mut ours = None;
+            for (engine, points) in ENGINES.iter().zip(&mut points) {
+                if !engine.offers(operation, workers) {
+                    continue;
+                }
+                let each = instructions_each(engine, operation, workers)?;
+                points.push((workers, each));
+                if workers == 1 {
+                    figure(&format!("{}-{}", operation.name(), engine.name), each, "instructions");
+                }
+                if engine.is_ours() {
+                    ours = Some(each);
+                } else {
+                    best = Some(best.map_or(each, |best| best.min(each)));
+                }
             }
-            let difference = instructions(engine, operation, 3 * FEW)? - instructions(engine, operation, FEW)?;
-            let each = difference as f64 / (2 * FEW * operation.times_each()) as f64;
-            figure(&format!("{}-{}", operation.name(), engine.name), each, "instructions");
-            if engine.is_ours() {
-                ours = Some(each);
-            } else {
-                best = Some(best.map_or(each, |best| best.min(each)));
+            if let (Some(ours), Some(best)) = (ours, best) {
+                ratios.push((workers, ours / best));
             }
         }
-        if let (Some(ours), Some(best)) = (ours, best) {
-            figure(&format!("{}-ratio", operation.name()), ours / best, "times the best of the others");
+        if let Some((1, ratio)) = ratios.first() {
+            figure(&format!("{}-ratio", operation.name()), *ratio, "times the best of the others");
+        }
+        if operation.has_workers() {
+            for (engine, points) in ENGINES.iter().zip(&points).filter(|(_, points)| points.len() > 1) {
+                let id = format!("{}-instructions-{}", operation.name(), engine.name);
+                series(&id, "instructions", "workers", points);
+            }
+            series(&format!("{}-ratio", operation.name()), "times the best of the others", "workers", &ratios);
         }
     }
     Ok(())
@@ -100,12 +142,8 @@ fn count() -> Result<(), String> {
 fn time() -> Result<(), String> {
     for operation in [Operation::Yield, Operation::Wake, Operation::Join] {
         for engine in ENGINES {
-            if !engine.offers(operation) {
-                continue;
-            }
-            let workers = if engine.has_workers() { WORKERS } else { 1 };
             let mut points = Vec::new();
-            for workers in 1..=workers {
+            for workers in (1..=WORKERS).filter(|workers| engine.offers(operation, *workers)) {
                 // Each run in a process of its own, the middle of three.
                 let mut times = [0; 3];
                 for time in &mut times {
@@ -114,7 +152,9 @@ fn time() -> Result<(), String> {
                 times.sort_unstable();
                 points.push((workers, times[1] as f64 / TIMED as f64));
             }
-            series(&format!("{}-{}", operation.name(), engine.name), "ns", "workers", &points);
+            if !points.is_empty() {
+                series(&format!("{}-{}", operation.name(), engine.name), "ns", "workers", &points);
+            }
         }
     }
     Ok(())
@@ -145,9 +185,21 @@ fn figure(id: &str, value: f64, unit: &str) {
 }
 
 fn series(id: &str, unit: &str, x_unit: &str, points: &[(usize, f64)]) {
-    let points: Vec<String> = points.iter().map(|(x, y)| format!("[{x}, {y:.1}]")).collect();
+    let points: Vec<String> = points.iter().map(|(x, y)| format!("[{x}, {y:.2}]")).collect();
     println!(
         r#"bench: {{"series": "{id}", "unit": "{unit}", "x_unit": "{x_unit}", "points": [{}]}}"#,
         points.join(", ")
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read_from_what_callgrind_says() {
+        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 223147\n==7== \n"), Some(223_147));
+        assert_eq!(collected("==7== Collected : many"), None);
+        assert_eq!(collected(""), None);
+    }
 }
