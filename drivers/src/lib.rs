@@ -15,7 +15,8 @@ pub mod rtc;
 pub mod uart;
 
 /// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen
-/// exactly once and in program order.
+/// exactly once and in program order. What was written to memory before a register is written is there for the device, and
+/// what is read from memory after a register is not older than the register's value: devices have queues in memory.
 pub trait Registers {
     /// Reads an 8-bit register.
     fn read8(&self, offset: usize) -> u8;

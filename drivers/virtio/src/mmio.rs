@@ -272,7 +272,8 @@ impl<R: Registers> Mmio<R> {
         self.add_status(status::ACKNOWLEDGE | status::FAILED);
     }
 
-    /// Tells the device that there is something in a queue.
+    /// Tells the device that there is something in a queue. What is in the queue comes before this register, as
+    /// [`Registers`] promises.
     pub(crate) fn notify(&self, queue: u32) {
         self.registers.write32(register::QUEUE_NOTIFY, queue);
     }

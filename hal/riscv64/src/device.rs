@@ -4,7 +4,9 @@ use crate::machine::{self, DEVICE_WINDOW, DIRECT_MAP_SIZE};
 
 /// The registers of one device, in the device window.
 ///
-/// Reads and writes are checked against the length. A window never covers memory, so no access through it can change
+/// Reads and writes are checked against the length. A device finds in memory what was written there before it was written
+/// to, and what was read from it was there before what is read from memory later: that is what the fences are for, as
+/// RISC-V orders accesses to memory and to devices only where it is told to. A window never covers memory, so no access through it can change
 /// what Rust code owns; what a device then does with an address that it was told is its driver's responsibility.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
@@ -21,8 +23,13 @@ macro_rules! access {
         #[inline]
         pub fn $read(&self, offset: usize) -> $type {
             let pointer = self.pointer::<$type>(offset);
-            // SAFETY: `pointer` checked bounds and alignment; the window is mapped for ever and is not memory.
-            unsafe { pointer.read_volatile() }
+            // SAFETY: `pointer` checked bounds and alignment; the window is mapped for ever and is not memory. The fence
+            // is allowed everywhere.
+            unsafe {
+                let value = pointer.read_volatile();
+                core::arch::asm!("fence i, r", options(nostack, preserves_flags));
+                value
+            }
         }
 
         #[doc = concat!("Writes the ", $bits, "-bit register at this offset.")]
@@ -33,7 +40,10 @@ macro_rules! access {
         pub fn $write(&self, offset: usize, value: $type) {
             let pointer = self.pointer::<$type>(offset);
             // SAFETY: as for reading.
-            unsafe { pointer.write_volatile(value) }
+            unsafe {
+                core::arch::asm!("fence w, o", options(nostack, preserves_flags));
+                pointer.write_volatile(value)
+            }
         }
     };
 }
