@@ -49,6 +49,7 @@ const TESTS: &[Test] = tests![
     memory::pages_are_zero_and_come_at_their_first_use, 60;
     memory::parts_can_be_unmapped_and_protected, 60;
     memory::nothing_is_writable_and_executable, 60;
+    memory::code_can_be_made_and_made_anew, 60;
     memory::fixed_mappings, 60;
     memory::files_can_be_mapped, 60;
     memory::the_end_of_the_heap_moves, 60;

@@ -72,6 +72,39 @@ pub async fn nothing_is_writable_and_executable() -> Outcome {
     Ok(())
 }
 
+/// A page that is filled anew again and again, and run by whichever worker has the turn.
+pub async fn code_can_be_made_and_made_anew() -> Outcome {
+    must!(cops::alloc_cpu(3));
+    let memory = must!(map(PAGE)) as usize;
+    let both = protection::READ | protection::WRITE;
+    for round in 0..200u32 {
+        // addi a0, zero, round; ret
+        let code = [round << 20 | 0x513, 0x8067];
+        // SAFETY: the page is ours and writable now; nobody runs it.
+        unsafe {
+            (memory as *mut [u32; 2]).write_volatile(code);
+            must!(protect(memory as *mut u8, PAGE, protection::READ | protection::EXECUTE));
+        }
+        let runs: Vec<_> = (0..4)
+            .map(|_| {
+                cops::spawn(async move {
+                    // SAFETY: the page holds this function, and is executable until all have run it.
+                    let function = unsafe { core::mem::transmute::<usize, extern "C" fn() -> u32>(memory) };
+                    function()
+                })
+            })
+            .collect();
+        for run in runs {
+            check_eq!(run.await, Ok(round));
+        }
+        // SAFETY: nobody runs the page any more.
+        must!(unsafe { protect(memory as *mut u8, PAGE, both) });
+    }
+    // SAFETY: nobody uses it.
+    must!(unsafe { unmap(memory as *mut u8, PAGE) });
+    Ok(())
+}
+
 pub async fn fixed_mappings() -> Outcome {
     let flags = mapping::PRIVATE | mapping::ANONYMOUS;
     let both = protection::READ | protection::WRITE;

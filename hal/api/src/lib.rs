@@ -53,6 +53,11 @@ pub trait Machine {
     /// Forgets translations, on this hart or on others; returns when all of them have.
     fn flush_tlb(flush: Flush);
 
+    /// Makes the instruction fetch of some harts, of which the calling one may be a member, see what this hart has
+    /// written to memory, or has seen another write; returns when all of them do. Before that a hart may run what it
+    /// found at the same physical address earlier.
+    fn synchronise_instructions(harts: HartSet);
+
     /// Makes the page table whose root frame is `root_ppn` the active one. Free when it is active already.
     ///
     /// # Safety

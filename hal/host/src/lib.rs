@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use hal_api::{Configuration, Flush, Interrupts, MAXIMUM_HARTS, Machine, Status, Trap, UserContext};
+use hal_api::{Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, Status, Trap, UserContext};
 
 /// Physical address of the first byte of the pretend memory.
 pub const MEMORY_START: u64 = 0x8000_0000;
@@ -67,6 +67,7 @@ struct State {
     harts: [Hart; MAXIMUM_HARTS],
     script: VecDeque<Step>,
     flushes: Vec<Flush>,
+    synchronised: Vec<HartSet>,
     ipis: Vec<usize>,
     started: Vec<usize>,
     lost: Vec<usize>,
@@ -176,6 +177,11 @@ impl Simulation {
         self.state().flushes.clone()
     }
 
+    /// The harts whose instruction fetch was synchronised so far, in order.
+    pub fn synchronised(&self) -> Vec<HartSet> {
+        self.state().synchronised.clone()
+    }
+
     /// The harts to which interprocessor interrupts were sent so far, in order.
     pub fn ipis(&self) -> Vec<usize> {
         self.state().ipis.clone()
@@ -282,6 +288,10 @@ impl Machine for Host {
 
     fn flush_tlb(flush: Flush) {
         current().0.state().flushes.push(flush);
+    }
+
+    fn synchronise_instructions(harts: HartSet) {
+        current().0.state().synchronised.push(harts);
     }
 
     #[allow(unsafe_code)]
@@ -440,7 +450,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hal_api::{HartSet, Scope};
+    use hal_api::Scope;
 
     #[test]
     fn the_script_runs_in_order_and_interrupts_come_first() {
@@ -507,12 +517,14 @@ mod tests {
         let flush = Flush::Remote(HartSet::first(2), Scope::All);
         let status = simulation.run(|| {
             Host::flush_tlb(flush);
+            Host::synchronise_instructions(HartSet::only(3));
             assert_eq!(Host::direct_map(MEMORY_START + 4096).addr() % 4096, 0);
             early_write(b"over");
             Host::shutdown(Status::Failure(3))
         });
         assert_eq!(status, Status::Failure(3));
         assert_eq!(simulation.flushes(), [flush]);
+        assert_eq!(simulation.synchronised(), [HartSet::only(3)]);
         assert_eq!(simulation.output(), "over");
     }
 }

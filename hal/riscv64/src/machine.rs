@@ -1,6 +1,6 @@
 //! The machine as the kernel sees it.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use hal_api::{Configuration, Flush, HartSet, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, Trap, UserContext};
 
@@ -192,6 +192,20 @@ impl Machine for Riscv64 {
         }
     }
 
+    fn synchronise_instructions(harts: HartSet) {
+        let own = Riscv64::hart();
+        if harts.contains(own) {
+            // SAFETY: the instruction changes nothing but what the next fetches may see.
+            unsafe { core::arch::asm!("fence.i", options(nostack)) };
+        }
+        let others = harts.without(own);
+        if !others.is_empty() {
+            // The other harts must see in memory what they are to fetch (specification of Zifencei).
+            fence(SeqCst);
+            call_for(others, "the firmware refuses to synchronise other harts", sbi_rt::remote_fence_i);
+        }
+    }
+
     unsafe fn activate(root_ppn: u64, asid: u16) {
         let area = hart::this();
         let satp = 8 << 60 | u64::from(asid) << 44 | root_ppn;
@@ -278,6 +292,14 @@ fn flush_remote(harts: HartSet, scope: Scope) {
             sbi_rt::remote_sfence_vma_asid(mask, first, length, asid.into())
         }
     };
+    call_for(harts, "the firmware refuses to flush the translations of other harts", call);
+}
+
+/// Makes calls to the firmware that together concern all these harts.
+///
+/// # Panics
+/// With `refusal` if the firmware does not do it.
+fn call_for(harts: HartSet, refusal: &str, call: impl Fn(sbi_rt::HartMask) -> sbi_rt::SbiRet) {
     // Harts whose numbers are close together need one call; a machine may number its harts as it likes.
     let count = HART_COUNT.load(Relaxed);
     let mut rest = harts.iter().filter(|&hart| hart < count).fold(HartSet::EMPTY, HartSet::with);
@@ -290,7 +312,7 @@ fn flush_remote(harts: HartSet, scope: Scope) {
             }
         }
         let result = call(sbi_rt::HartMask::from_mask_base(mask, base as usize));
-        assert_eq!(result.error, 0, "the firmware refuses to flush the translations of other harts");
+        assert_eq!(result.error, 0, "{refusal}");
     }
 }
 

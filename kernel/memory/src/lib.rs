@@ -29,6 +29,9 @@
 //!   carry such frames free them when they are told that the flush is done, and leak them (safely) when they are
 //!   dropped. Whoever makes a table active on a hart promises (that is unsafe code elsewhere) that the closures given
 //!   to [`Flush::after`](space::Flush::after) do flush, and that the table outlives its use.
+//! * **FETCH-AFTER-WRITE**: a hart runs what is in a page only after it has synchronised its instruction fetch, which
+//!   on RISC-V does not follow stores, with what was written there before the page became executable (module
+//!   [`space`] says when).
 //! * **KERNEL-RESERVE**: pages of programs are made only while more than a reserve is free
 //!   ([`frames::available_to_programs`]), so a program that takes all it can get does not make the kernel fail.
 //! * **KERNEL-HALF**: the upper half of every root is a copy of the kernel's, made when the root is made, so the

@@ -17,6 +17,15 @@
 //! carried out after the lock is released; the frames in it are freed after that (FLUSH-BEFORE-FREE). Only the harts
 //! on which the space is entered ([`AddressSpace::enter`]) are named; the others flush when they next enter it.
 //!
+//! # Instructions
+//! A hart may fetch instructions that it fetched from the same frame long ago, whatever was written there since, until
+//! it is told to look again (FETCH-AFTER-WRITE). Nothing is writable and executable, so that is necessary when pages
+//! become executable and at no other time: when their protection changes, when shared frames are mapped, and when a page
+//! of an executable region is executed for the first time. Until then such a page is readable at most, so that the kernel,
+//! which reads pages and never runs them, makes none executable without a word. The harts that are in the space
+//! are named in the [`Flush`] or by [`AddressSpace::harts_to_synchronise`]; the others learn of it from the [`Entry`]
+//! when they next come.
+//!
 //! # Limits
 //! [`Limits`] bound what one process can make the kernel allocate: pages, page tables and regions. Reaching one is an
 //! error of that process.
@@ -180,6 +189,8 @@ pub struct FlushRequest<'a> {
     pub identifier: u16,
     /// Bit `h`: hart `h` must do it. The calling hart may be among them.
     pub harts: u64,
+    /// Bit `h`: hart `h` must synchronise its instruction fetch.
+    pub fetching_harts: u64,
 }
 
 /// What was taken out of an address space and the TLBs still know.
@@ -191,6 +202,7 @@ pub struct Flush {
     scope: Scope,
     identifier: u16,
     harts: u64,
+    fetching_harts: u64,
     frames: FrameList,
     /// Regions whose frames are shared, kept with them until the flush.
     removed: Vec<Region>,
@@ -200,14 +212,19 @@ impl Flush {
     /// Whether no hart has anything to forget.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.harts == 0 || self.scope == Scope::Nothing
+        self.fetching_harts == 0 && (self.harts == 0 || self.scope == Scope::Nothing)
     }
 
     /// Has the harts forget the pages, then frees the frames. `flush` must return when all harts named in the request
     /// have flushed; it is not called if none has to.
     pub fn after(mut self, flush: impl FnOnce(&FlushRequest<'_>)) {
         if !self.is_empty() {
-            flush(&FlushRequest { scope: &self.scope, identifier: self.identifier, harts: self.harts });
+            flush(&FlushRequest {
+                scope: &self.scope,
+                identifier: self.identifier,
+                harts: self.harts,
+                fetching_harts: self.fetching_harts,
+            });
         }
         core::mem::take(&mut self.frames).free();
         drop(core::mem::take(&mut self.removed));
@@ -231,6 +248,17 @@ pub struct Entry {
     pub identifier: u16,
     /// What the hart must flush after it wrote `satp`.
     pub flush: LocalFlush,
+    /// What it knows of the program's instructions.
+    pub instructions: Instructions,
+}
+
+/// What a hart knows of the instructions in an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instructions {
+    /// All that there is.
+    Known,
+    /// Pages have become executable since it last looked: it must synchronise its instruction fetch.
+    Changed,
 }
 
 impl Entry {
@@ -347,6 +375,8 @@ pub struct AddressSpace {
     seen: u64,
     /// Harts that must flush it when they next enter.
     stale: u64,
+    /// Harts that must synchronise their instruction fetch before they run anything in it.
+    unsynchronised: u64,
 }
 
 // SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
@@ -439,6 +469,7 @@ impl AddressSpace {
             active: 0,
             seen: 0,
             stale: 0,
+            unsynchronised: 0,
         })
     }
 
@@ -457,9 +488,20 @@ impl AddressSpace {
                 flush = LocalFlush::Identifier(identifier);
             }
         }
+        let instructions = if self.unsynchronised & bit != 0 { Instructions::Changed } else { Instructions::Known };
+        self.unsynchronised &= !bit;
         self.active |= bit;
         self.seen |= bit;
-        Entry { root: self.table.root_address(), identifier, flush }
+        Entry { root: self.table.root_address(), identifier, flush, instructions }
+    }
+
+    /// Bit `h`: hart `h` is in the space, and must synchronise its instruction fetch now, because
+    /// [`fault`](Self::fault) has made a page executable. Each change is told once.
+    #[must_use]
+    pub fn harts_to_synchronise(&mut self) -> u64 {
+        let harts = self.unsynchronised & self.active;
+        self.unsynchronised &= !harts;
+        harts
     }
 
     /// The hart's `satp` names another space now. Before this has been called for every hart that entered, the space
@@ -559,8 +601,11 @@ impl AddressSpace {
         name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
         let length = frames.len() as u64 * PAGE_SIZE;
-        let (start, flush) = self.insert(placement, length, protection, Backing::Shared { frames, sharing }, name)?;
+        let (start, mut flush) =
+            self.insert(placement, length, protection, Backing::Shared { frames, sharing }, name)?;
         self.enter_kept(start);
+        self.instructions_changed(protection);
+        flush.fetching_harts = self.harts_to_synchronise();
         Ok((start, flush))
     }
 
@@ -640,6 +685,7 @@ impl AddressSpace {
             region.protection = protection;
         }
         let unmapped = self.table.protect(range, protection);
+        self.instructions_changed(protection);
         self.join(inside.start.saturating_sub(1)..inside.end + 1);
         Ok(self.flush(unmapped, Vec::new()))
     }
@@ -837,7 +883,15 @@ impl AddressSpace {
             harts = self.active;
             self.stale |= self.seen & !self.active;
         }
-        Flush { scope, identifier: self.context.number(), harts, frames, removed }
+        let fetching_harts = self.harts_to_synchronise();
+        Flush { scope, identifier: self.context.number(), harts, fetching_harts, frames, removed }
+    }
+
+    /// Notes that pages have got this protection.
+    fn instructions_changed(&mut self, protection: Protection) {
+        if protection.allows(Access::Execute) {
+            self.unsynchronised = u64::MAX;
+        }
     }
 
     // ---- the break ----
@@ -880,7 +934,8 @@ impl AddressSpace {
 
     /// Makes the page at the address accessible, if its region permits the access: called on a page fault.
     ///
-    /// After success the hart that faulted must flush the page locally, since it may remember that it was not there.
+    /// After success the hart that faulted must flush the page locally, since it may remember that it was not there; and
+    /// the harts that [`harts_to_synchronise`](Self::harts_to_synchronise) names must do that.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -891,8 +946,20 @@ impl AddressSpace {
         }
         let page = address / PAGE_SIZE * PAGE_SIZE;
         let offset = page - region.start;
+        if self.table.resolve(page, access).is_some() {
+            return Ok(());
+        }
+        let protection = match region.protection {
+            Protection::ReadExecute if access != Access::Execute => Protection::Read,
+            protection => protection,
+        };
+        self.unsynchronised |= if protection.allows(Access::Execute) { u64::MAX } else { 0 };
         let mapped = match &region.backing {
-            _ if self.table.resolve(page, access).is_some() => return Ok(()),
+            _ if access == Access::Execute && self.table.resolve(page, Access::Read).is_some() => {
+                // It was read before. Nobody need flush: who remembers that it is not executable faults, and looks again.
+                self.table.protect(page..page + PAGE_SIZE, protection).after(|_| ());
+                Ok(())
+            }
             Backing::Anonymous => {
                 // A page may need two tables.
                 let limit = self.limits.frames;
@@ -900,17 +967,17 @@ impl AddressSpace {
                     return Err(Fault::OutOfMemory);
                 }
                 let frame = Frame::allocate_zeroed()?;
-                let mapped = self.table.map(page, Leaf::Owned(frame), region.protection).map_err(|(error, _)| error);
+                let mapped = self.table.map(page, Leaf::Owned(frame), protection).map_err(|(error, _)| error);
                 self.resident += usize::from(mapped.is_ok());
                 mapped
             }
             Backing::Shared { frames, .. } => {
                 let frame = frames.get((offset / PAGE_SIZE) as usize).ok_or(Fault::NotMapped)?;
-                self.table.map_kept(page, frame, region.protection)
+                self.table.map_kept(page, frame, protection)
             }
             Backing::Device(first) => {
                 let device = DevicePage::new(first + offset).ok_or(Fault::NotMapped)?;
-                self.table.map(page, Leaf::Device(device), region.protection).map_err(|(error, _)| error)
+                self.table.map(page, Leaf::Device(device), protection).map_err(|(error, _)| error)
             }
         };
         mapped.map_err(|error| match error {

@@ -2,7 +2,7 @@
 
 use memory::asid::{Identifiers, LocalFlush};
 use memory::space::{
-    Fault, FlushRequest, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
+    Fault, FlushRequest, Instructions, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
 };
 use memory::sv39::{Access, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
 use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, frames, pretend};
@@ -277,10 +277,10 @@ fn only_harts_inside_are_asked_to_flush() {
         assert_eq!(space.enter(&identifiers, 2).identifier, entry.identifier);
         let mut seen = None;
         space.unmap(page(0)).expect("mapped").after(|request| {
-            let FlushRequest { scope, identifier, harts } = request;
-            seen = Some(((*scope).clone(), *identifier, *harts));
+            let FlushRequest { scope, identifier, harts, fetching_harts } = request;
+            seen = Some(((*scope).clone(), *identifier, *harts, *fetching_harts));
         });
-        assert_eq!(seen, Some((Scope::Pages(page(0)), entry.identifier, 0b101)));
+        assert_eq!(seen, Some((Scope::Pages(page(0)), entry.identifier, 0b101, 0)));
         // A hart that left is not disturbed, and flushes when it comes back.
         space.leave(2);
         let mut harts = 0;
@@ -301,6 +301,60 @@ fn only_harts_inside_are_asked_to_flush() {
         space.leave(2);
     }
     assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn harts_look_at_instructions_anew_when_there_are_some() {
+    let _alone = alone();
+    let identifiers = Identifiers::new(16);
+    let mut space = space(Limits::DEFAULT);
+    let page = |index: u64| 0x10_0000 + index * PAGE_SIZE..0x10_0000 + (index + 1) * PAGE_SIZE;
+    let told = |flush: memory::space::Flush| {
+        let mut harts = 0;
+        flush.after(|request| harts = request.fetching_harts);
+        harts
+    };
+    anonymous(&mut space, page(0).start, 8, Protection::ReadWrite);
+    space.populate(page(0)).expect("there is memory");
+    assert_eq!(space.enter(&identifiers, 0).instructions, Instructions::Known);
+    assert_eq!(space.enter(&identifiers, 1).instructions, Instructions::Known);
+    space.leave(1);
+    assert_eq!(told(space.protect(page(0), Protection::Read).expect("mapped")), 0);
+    // Who is there is told at once, who comes later when it comes, and each once.
+    assert_eq!(told(space.protect(page(0), Protection::ReadExecute).expect("mapped")), 0b1);
+    assert_eq!(space.enter(&identifiers, 0).instructions, Instructions::Known);
+    for hart in [1, 2] {
+        assert_eq!(space.enter(&identifiers, hart).instructions, Instructions::Changed);
+        assert_eq!(space.enter(&identifiers, hart).instructions, Instructions::Known);
+    }
+    // A page that was only read is not executable before somebody executes it.
+    assert_eq!(told(space.protect(page(1), Protection::ReadExecute).expect("mapped")), 0b111);
+    space.copy_in(page(1).start, &mut [1; 8]).expect("mapped");
+    assert_eq!(space.harts_to_synchronise(), 0);
+    assert_eq!(space.fault(page(1).start, Access::Read), Ok(()));
+    assert_eq!(space.harts_to_synchronise(), 0);
+    space.leave(2);
+    assert_eq!(space.fault(page(1).start, Access::Execute), Ok(()));
+    assert_eq!(space.harts_to_synchronise(), 0b11);
+    assert_eq!(space.fault(page(1).start, Access::Execute), Ok(()));
+    assert_eq!(space.harts_to_synchronise(), 0);
+    assert_eq!(space.enter(&identifiers, 2).instructions, Instructions::Changed);
+    assert_eq!(space.resident_frames(), 2);
+    // So is one that comes into being by being executed.
+    assert_eq!(told(space.protect(page(2), Protection::Execute).expect("mapped")), 0b111);
+    assert_eq!(space.fault(page(2).start, Access::Execute), Ok(()));
+    assert_eq!(space.harts_to_synchronise(), 0b111);
+    let (_, flush) = space
+        .map_shared(Placement::Anywhere, shared(1), Sharing::ReadOnly, Protection::ReadExecute, "image")
+        .expect("there is room");
+    assert_eq!(told(flush), 0b111);
+    let (_, flush) = space
+        .map_shared(Placement::Anywhere, shared(1), Sharing::ReadOnly, Protection::Read, "data")
+        .expect("there is room");
+    assert_eq!(told(flush), 0);
+    for hart in 0..3 {
+        space.leave(hart);
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use hal_api::{Access, Flush as MachineFlush, HartSet, MAXIMUM_HARTS, Machine as _, Scope as MachineScope};
 use hal_api::{Trap, UserContext};
 use memory::asid::{Identifiers, LocalFlush};
-use memory::space::{Entry, Flush, FlushRequest, Limits};
+use memory::space::{Entry, Flush, FlushRequest, Instructions, Limits};
 use memory::sv39::{self, KernelHalf, RootSize, Scope};
 use memory::{AddressSpace, OutOfMemory};
 use platform::Machine;
@@ -95,12 +95,13 @@ impl Space {
             Access::Write => sv39::Access::Write,
             Access::Execute => sv39::Access::Execute,
         };
-        let asid = {
+        let (asid, fetching_harts) = {
             let mut memory = self.memory.lock();
             memory.fault(address as u64, access)?;
-            memory.identifier()
+            (memory.identifier(), memory.harts_to_synchronise())
         };
         Machine::flush_tlb(MachineFlush::Local(MachineScope::Page { address, asid }));
+        synchronise_instructions(fetching_harts);
         Ok(())
     }
 
@@ -126,24 +127,37 @@ impl Space {
 
 /// Carries a flush out and frees what waits for it.
 pub fn flush(flush: Flush) {
-    flush.after(|request| Machine::flush_tlb(machine_flush(request)));
+    flush.after(|request| {
+        if let Some(flush) = machine_flush(request) {
+            Machine::flush_tlb(flush);
+        }
+        synchronise_instructions(request.fetching_harts);
+    });
 }
 
-fn machine_flush(request: &FlushRequest<'_>) -> MachineFlush {
+/// Has the harts of a mask look at their instructions anew (FETCH-AFTER-WRITE).
+fn synchronise_instructions(harts: u64) {
+    if harts != 0 {
+        Machine::synchronise_instructions(HartSet::from_mask(harts));
+    }
+}
+
+fn machine_flush(request: &FlushRequest<'_>) -> Option<MachineFlush> {
     let asid = request.identifier;
     let scope = match request.scope {
-        Scope::Nothing => return MachineFlush::Remote(HartSet::EMPTY, MachineScope::All),
+        _ if request.harts == 0 => return None,
+        Scope::Nothing => return None,
         Scope::Pages(range) => {
             MachineScope::Range { start: range.start as usize, length: (range.end - range.start) as usize, asid }
         }
         Scope::All => MachineScope::AddressSpace { asid },
     };
     let harts = HartSet::from_mask(request.harts);
-    if harts == HartSet::only(Machine::hart()) {
+    Some(if harts == HartSet::only(Machine::hart()) {
         MachineFlush::Local(scope)
     } else {
         MachineFlush::Remote(harts, scope)
-    }
+    })
 }
 
 fn activate(entry: &Entry) {
@@ -157,6 +171,9 @@ fn activate(entry: &Entry) {
             Machine::flush_tlb(MachineFlush::Local(MachineScope::AddressSpace { asid }));
         }
         LocalFlush::Everything => Machine::flush_tlb(MachineFlush::Local(MachineScope::All)),
+    }
+    if entry.instructions == Instructions::Changed {
+        Machine::synchronise_instructions(HartSet::only(Machine::hart()));
     }
 }
 

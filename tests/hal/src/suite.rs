@@ -24,7 +24,7 @@ pub fn main(boot: &'static BootInformation) -> ! {
             Machine::shutdown(Status::Failure(2))
         }
     };
-    let mut suite = Suite { platform, next_frame: platform.free_memory[0].0, passed: 0, failed: 0 };
+    let mut suite = Suite { platform, next_frame: platform.free_memory[0].0, code: 0, passed: 0, failed: 0 };
     println!("{} harts, {} MiB free, {:x?}", platform.hart_ids.len(), platform.free_bytes() >> 20, platform.controller);
     suite.run();
     println!("hal: {} passed, {} failed", suite.passed, suite.failed);
@@ -178,6 +178,8 @@ fn wait_until(mut done: impl FnMut() -> bool) -> bool {
 struct Suite {
     platform: &'static Platform,
     next_frame: u64,
+    /// The frame of the programs.
+    code: u64,
     passed: usize,
     failed: usize,
 }
@@ -222,6 +224,7 @@ impl Suite {
         self.test("floating-point contexts are kept apart", Suite::floating_point);
         self.test("floating-point contexts move between harts", Suite::floating_point_moves);
         self.test("translations are forgotten on every hart", Suite::flush);
+        self.test("instructions are looked at anew on every hart", Suite::instructions);
         self.test("a round trip is short", Suite::round_trip);
     }
 
@@ -463,16 +466,11 @@ impl Suite {
         let data = self.frame();
         self.map(root, DATA, data, READ | WRITE);
         ROOT.store(root, Release);
-        activate();
-        // SAFETY: makes the new code visible to instruction fetches.
-        unsafe { core::arch::asm!("fence.i") };
-        for hart in 1..self.platform.hart_ids.len() {
-            on_hart(hart, || {
-                activate();
-                // SAFETY: as above.
-                unsafe { core::arch::asm!("fence.i") };
-            });
+        self.code = code;
+        for hart in 0..self.platform.hart_ids.len() {
+            on_hart(hart, activate);
         }
+        Machine::synchronise_instructions(HartSet::first(MAXIMUM_HARTS));
     }
 
     fn system_call(&mut self) -> Result<(), &'static str> {
@@ -641,6 +639,28 @@ impl Suite {
         look();
         activate();
         check(SEEN.load(Acquire) == 100, "another identifier sees another page")
+    }
+
+    fn instructions(&mut self) -> Result<(), &'static str> {
+        /// Behind all programs.
+        const PLACE: u64 = programs::LENGTH as u64 - 64;
+        static SEEN: AtomicU64 = AtomicU64::new(0);
+        fn look() {
+            let mut context = UserContext::new(CODE + PLACE, STACK);
+            let _ = enter(&mut context);
+            SEEN.store(context.register(10), Release);
+        }
+        let everybody = HartSet::first(MAXIMUM_HARTS);
+        for round in 0..20 {
+            // addi a0, zero, round; ecall
+            set_word(self.code + PLACE, 0x73 << 32 | round << 20 | 0x513);
+            Machine::synchronise_instructions(everybody);
+            for hart in 0..self.platform.hart_ids.len() {
+                on_hart(hart, look);
+                check(SEEN.load(Acquire) == round, "a hart runs what is there no more")?;
+            }
+        }
+        Ok(())
     }
 
     fn round_trip(&mut self) -> Result<(), &'static str> {
