@@ -4,10 +4,10 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use spin::Mutex;
+use waiters::Waiters;
 
 use crate::process::Process;
 use crate::user::UserBuffer;
-use crate::waiters::Waiters;
 
 /// Bytes that are moved at once between a program and the serial line.
 const PIECE: usize = 256;
@@ -33,7 +33,7 @@ pub fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Pol
         let mut readers = READERS.lock();
         let count = platform::console_try_read(&mut bytes[..wanted]);
         if let (0, Some(waker)) = (count, waker) {
-            readers.register(waker);
+            readers.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
         count
     };

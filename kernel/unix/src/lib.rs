@@ -29,7 +29,6 @@ pub mod random;
 pub mod shared;
 pub mod time;
 pub mod user;
-pub mod waiters;
 pub mod wire;
 pub mod worker;
 

@@ -10,12 +10,12 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use spin::Mutex;
+use waiters::Waiters;
 
 use crate::byte_queue::ByteQueue;
 use crate::call::require_memory;
 use crate::process::Process;
 use crate::user::UserBuffer;
-use crate::waiters::Waiters;
 
 /// Bytes that a pipe holds (Linux's default).
 pub const CAPACITY: usize = 65536;
@@ -65,7 +65,7 @@ impl Reader {
                 return Poll::Ready(Ok(0));
             }
             if let Some(waker) = waker {
-                state.readers_waiting.register(waker);
+                state.readers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
             }
             return Poll::Pending;
         }
@@ -119,10 +119,11 @@ impl Writer {
             let room = CAPACITY - state.queue.len();
             let count = if buffer.len() <= ATOMIC && room < rest { 0 } else { rest.min(room) };
             if count == 0 {
-                if let Some(waker) = waker {
-                    state.writers_waiting.register(waker);
-                }
-                return Poll::Pending;
+                let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
+                return match registered {
+                    Ok(()) => Poll::Pending,
+                    Err(_) => Poll::Ready(if *done == 0 { Err(Errno::ENOMEM) } else { Ok(*done) }),
+                };
             }
             // ADMISSION: what waits in pipes must not use up what the kernel needs for itself.
             let admitted = if state.queue.would_grow(count, CAPACITY) { require_memory() } else { Ok(()) };

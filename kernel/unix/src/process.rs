@@ -31,12 +31,12 @@ use memory::space::StringError;
 use platform::println;
 use spin::Mutex;
 use usermode::{Fault, Space};
+use waiters::Waiters;
 
 use crate::counters;
 use crate::descriptor::Descriptors;
 use crate::executor::Cid;
 use crate::shared::Shared;
-use crate::waiters::Waiters;
 use crate::worker::Worker;
 
 /// Workers that one process can have.
@@ -419,8 +419,11 @@ impl Process {
 
     /// Whether one worker is left and no call; if not, `waker` is woken when something of it has gone.
     pub fn poll_alone(&self, waker: &Waker) -> bool {
-        // Registered before the look: whoever goes after it finds the waker.
-        self.departures.lock().register(waker);
+        // Registered before the look: whoever goes after it finds the waker. Only the worker that is kept waits here, so
+        // that this needs no memory; if there were another, it would come back until there is some.
+        if self.departures.lock().register(waker).is_err() {
+            waker.wake_by_ref();
+        }
         let is_alone = self.live_workers() == 1 && self.calls.lock().is_empty();
         if is_alone {
             self.departures.lock().forget(waker);
@@ -591,7 +594,7 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
         return Poll::Ready(Err(Errno::ECHILD));
     }
     if let Some(waker) = waker {
-        table.waiters.register(waker);
+        table.waiters.register(waker).map_err(|_| Errno::ENOMEM)?;
     }
     Poll::Pending
 }

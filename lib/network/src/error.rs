@@ -62,6 +62,12 @@ impl From<alloc::collections::TryReserveError> for Error {
     }
 }
 
+impl From<waiters::OutOfMemory> for Error {
+    fn from(_: waiters::OutOfMemory) -> Self {
+        Error::OutOfMemory
+    }
+}
+
 impl From<hashbrown::TryReserveError> for Error {
     fn from(_: hashbrown::TryReserveError) -> Self {
         Error::OutOfMemory

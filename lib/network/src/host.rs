@@ -380,10 +380,10 @@ impl Host {
         };
         let (before, seen) = wire.look();
         if seen.received > before.received {
-            connection.receivers.wake();
+            connection.receivers.wake_all();
         }
         if seen.unsent < before.unsent && !connection.senders.is_empty() && wire.has_room() {
-            connection.senders.wake();
+            connection.senders.wake_all();
         }
         if seen.state != before.state {
             if self.changed(index, before.state, seen.state, cause, now) == Next::Gone {
@@ -451,7 +451,7 @@ impl Host {
                             listener.half_open = listener.half_open.saturating_sub(1);
                             // `has_room` reserved this place when the handshake began.
                             listener.queue.push_back(index);
-                            listener.acceptors.wake();
+                            listener.acceptors.wake_all();
                         }
                         None => {
                             connection.holder = Holder::Nobody;

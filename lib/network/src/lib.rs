@@ -41,7 +41,6 @@ mod table;
 mod tcp;
 mod time_wait;
 mod udp;
-mod waiters;
 
 pub use configuration::{
     Address, Configuration, Counters, Interest, Limits, LocalConnections, Patience, Readiness, Received, Sent, Shutdown,

@@ -254,7 +254,7 @@ impl Host {
         if let Some(listener) = self.listeners.get_mut(listener_index) {
             // `has_room` reserved the place.
             listener.queue.push_back(server_index);
-            listener.acceptors.wake();
+            listener.acceptors.wake_all();
         }
         self.counters.local_connections += 1;
         Ok(())
@@ -310,7 +310,7 @@ impl Host {
             }
         };
         if total > 0 {
-            receiver.receivers.wake();
+            receiver.receivers.wake_all();
         }
         outcome
     }
@@ -343,7 +343,7 @@ impl Host {
                 && local.ring.has_room()
                 && let Some(sender) = self.connections.get_mut(other)
             {
-                sender.senders.wake();
+                sender.senders.wake_all();
             }
             return Ok(Received::Bytes(total));
         }
@@ -368,12 +368,12 @@ impl Host {
         if let Engine::Local(local) = &mut connection.engine {
             local.outgoing = Direction::Ended;
         }
-        connection.senders.wake();
+        connection.senders.wake_all();
         if let Some(receiver) = self.connections.get_mut(other)
             && let Engine::Local(end) = &mut receiver.engine
         {
             end.incoming = Direction::Ended;
-            receiver.receivers.wake();
+            receiver.receivers.wake_all();
         }
     }
 

@@ -66,7 +66,7 @@ impl Host {
 
     pub(crate) fn close_listener(&mut self, id: ListenerId, now: Instant) -> Result<(), Error> {
         let listener = self.listener(id)?;
-        listener.acceptors.wake();
+        listener.acceptors.wake_all();
         let local = listener.local;
         let queue = core::mem::take(&mut listener.queue);
         let waiting = core::mem::take(&mut listener.waiting);
@@ -274,7 +274,7 @@ impl Host {
         }
         if matches!(how, Shutdown::Receive | Shutdown::Both) {
             connection.receiving = Receiving::Shut;
-            connection.receivers.wake();
+            connection.receivers.wake_all();
         }
         if matches!(how, Shutdown::Send | Shutdown::Both) {
             match &mut connection.engine {

@@ -12,6 +12,7 @@ use crate::Error;
 const NONE: u32 = u32::MAX;
 
 struct Entry<T> {
+    // An array of one, because a box can be made fallibly on stable Rust only from a vector.
     value: Option<Box<[T; 1]>>,
     generation: u32,
     next_free: u32,
@@ -52,7 +53,10 @@ impl<T> Slab<T> {
     /// [`Error::Limit`] and [`Error::OutOfMemory`]; the object is then dropped.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, Error> {
         let index = self.next_index()?;
-        let one = boxed(value)?;
+        let mut one = Vec::new();
+        one.try_reserve_exact(1)?;
+        one.push(value);
+        let one: Box<[T; 1]> = one.into_boxed_slice().try_into().map_err(|_| Error::OutOfMemory)?;
         if index as usize == self.entries.len() {
             self.entries.try_reserve(1)?;
             self.entries.push(Entry { value: Some(one), generation: 0, next_free: NONE });
@@ -103,15 +107,6 @@ impl<T> Slab<T> {
             _ => Err(Error::Stale),
         }
     }
-}
-
-/// A box of one value, or the error that says there is no memory. An array of one, because a box can be made fallibly
-/// on stable Rust only from a vector.
-pub(crate) fn boxed<T>(value: T) -> Result<Box<[T; 1]>, Error> {
-    let mut one = Vec::new();
-    one.try_reserve_exact(1)?;
-    one.push(value);
-    one.into_boxed_slice().try_into().map_err(|_| Error::OutOfMemory)
 }
 
 macro_rules! identifier {

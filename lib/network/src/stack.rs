@@ -208,7 +208,7 @@ impl<L: Link> Stack<L> {
 
     /// Wakes once when `accept` may have something; see [`register`](Self::register).
     pub fn register_accept(&mut self, id: ListenerId, waker: &Waker) -> Result<(), Error> {
-        self.host.listener(id)?.acceptors.register(waker)
+        Ok(self.host.listener(id)?.acceptors.register(waker)?)
     }
 
     /// Takes back [`register_accept`](Self::register_accept); see [`forget`](Self::forget).
@@ -320,7 +320,7 @@ impl<L: Link> Stack<L> {
     /// # Errors
     /// [`Error::Stale`]; [`Error::OutOfMemory`] if others wait already, which then stay as they are.
     pub fn register(&mut self, id: ConnectionId, interest: Interest, waker: &Waker) -> Result<(), Error> {
-        self.host.connection(id)?.waiters(interest).register(waker)
+        Ok(self.host.connection(id)?.waiters(interest).register(waker)?)
     }
 
     /// Takes back a registration of somebody who does not wait any more; nothing happens if there is none.
@@ -449,7 +449,7 @@ impl<L: Link> Stack<L> {
 
     /// Wakes once when the outcome of an operation that had to wait may have changed; see [`register`](Self::register).
     pub fn udp_register(&mut self, id: DatagramId, interest: Interest, waker: &Waker) -> Result<(), Error> {
-        self.host.datagram(id)?.waiters(interest).register(waker)
+        Ok(self.host.datagram(id)?.waiters(interest).register(waker)?)
     }
 
     /// Takes back [`udp_register`](Self::udp_register); see [`forget`](Self::forget).

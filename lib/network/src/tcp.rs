@@ -7,6 +7,7 @@ use core::net::SocketAddrV4;
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
+use waiters::Waiters;
 
 use crate::Error;
 use crate::configuration::{Interest, Readiness};
@@ -16,7 +17,6 @@ use crate::local::{Direction, Local, Phase};
 use crate::slab::{ConnectionId, ListenerId};
 use crate::table::Key;
 use crate::time_wait::Remains;
-use crate::waiters::Waiters;
 
 /// Probing a silent peer (`SO_KEEPALIVE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ impl Connection {
     }
 
     pub(crate) fn wake_all(&mut self) {
-        self.receivers.wake();
-        self.senders.wake();
+        self.receivers.wake_all();
+        self.senders.wake_all();
     }
 
     /// When the other side's silence becomes a failure, if at all.

@@ -13,6 +13,7 @@ use smoltcp::socket::udp;
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
 use smoltcp::time::Instant;
 use smoltcp::wire::{IpAddress, IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr};
+use waiters::Waiters;
 
 use crate::Error;
 use crate::configuration::{Interest, Sent};
@@ -21,7 +22,6 @@ use crate::link::Link;
 use crate::slab::DatagramId;
 use crate::table::{Key, Sharing};
 use crate::tcp::zeroed;
-use crate::waiters::Waiters;
 
 /// How a datagram socket is to behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Datagrams {
         match self.arrived.enqueue(length, from) {
             Ok(room) => {
                 fill(room);
-                self.receivers.wake();
+                self.receivers.wake_all();
                 true
             }
             Err(_) => false,
@@ -249,7 +249,7 @@ impl Host {
                         let socket = self.datagram(id)?;
                         if socket.remote == Some(to) {
                             socket.failure = Some(Error::Refused);
-                            socket.receivers.wake();
+                            socket.receivers.wake_all();
                         }
                     }
                 }
@@ -286,8 +286,8 @@ impl Host {
             .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)));
         if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
             socket.failure = Some(Error::Refused);
-            socket.receivers.wake();
-            socket.senders.wake();
+            socket.receivers.wake_all();
+            socket.senders.wake_all();
         }
     }
 
@@ -303,7 +303,7 @@ impl Host {
             sent += 1;
         }
         if sent > 0 {
-            socket.senders.wake();
+            socket.senders.wake_all();
         }
         match self.interfaces.ethernet.poll_at(now, sockets) {
             Some(at) if at <= now && sent == BURST => self.datagram_work.push(index),
@@ -316,8 +316,8 @@ impl Host {
 
     pub(crate) fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {
         let socket = self.datagram(id)?;
-        socket.receivers.wake();
-        socket.senders.wake();
+        socket.receivers.wake_all();
+        socket.senders.wake_all();
         let (key, local) = (key_of(socket), socket.local);
         self.datagram_table.remove(key);
         self.datagram_ports.release(local);

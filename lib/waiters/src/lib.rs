@@ -1,8 +1,13 @@
-//! Who waits for what.
+//! Who waits for a condition: the wakers of those who found that it does not hold.
 //!
-//! Whoever registers stays registered until the condition changes or until it is [forgotten](Waiters::forget); nobody is
-//! woken to make room for somebody else. (A list with a limit that wakes its oldest entry for a newcomer never comes to
-//! rest when one more waits than it holds: each one that is woken for nothing registers again, and wakes the next.)
+//! The owner of a condition keeps one list for each way in which it can change, under the lock that guards it. The protocol
+//! is always the same: under the lock, look whether one can go on; if not, [`register`](Waiters::register) and return;
+//! whoever changes it takes the lock, does so, and calls [`wake_all`](Waiters::wake_all). No wake-up can fall between the look
+//! and the registration, because both happen under one lock. Whoever gives up [`forget`](Waiters::forget)s its waker.
+//!
+//! Whoever registers stays registered until the condition changes or until it is forgotten; nobody is woken to make room
+//! for somebody else. (A list with a limit that wakes its oldest entry for a newcomer never comes to rest when one more
+//! waits than it holds: each one that is woken for nothing registers again, and wakes the next.)
 //!
 //! A change wakes all who wait, not one of them. The one that would be woken might not run for long, because something
 //! more important does, or might be given up before it runs; the others would sleep beside something that they could
@@ -11,29 +16,44 @@
 //! Any number may wait for one thing: entering, forgetting and waking cost the same for the first and for the
 //! thousandth. One waiter, the usual number, costs no allocation; if there is no memory for a further one, that one is
 //! refused.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 use core::task::Waker;
 
 use hashbrown::HashTable;
 
-use crate::Error;
-use crate::slab::boxed;
+/// There is no memory for one more waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("no memory for one more waiter")
+    }
+}
+
+impl core::error::Error for OutOfMemory {}
 
 /// Memory for more waiters than this is given back when it turns out to be much too large.
 const KEPT: usize = 64;
 
 /// The wakers of those who wait for one condition. All are woken at once; each finds out for itself
 /// whether it was meant, and registers again if not.
-#[derive(Default)]
-pub(crate) struct Waiters {
+#[derive(Debug, Default)]
+pub struct Waiters {
     first: Option<Waker>,
+    // An array of one, because a box can be made fallibly on stable Rust only from a vector.
     more: Option<Box<[Queue; 1]>>,
 }
 
 /// Wakers in the order in which they came, each at most once.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Queue {
     /// `None` is the place of one that was forgotten; the last is never `None`.
     wakers: Vec<Option<Waker>>,
@@ -56,11 +76,16 @@ fn is_at(wakers: &[Option<Waker>], position: usize, waker: &Waker) -> bool {
 }
 
 impl Waiters {
+    /// Nobody waits.
+    pub const fn new() -> Waiters {
+        Waiters { first: None, more: None }
+    }
+
     /// Enters a waker, unless it is there.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; the waker is not entered then.
-    pub(crate) fn register(&mut self, waker: &Waker) -> Result<(), Error> {
+    /// [`OutOfMemory`] if others wait already; the waker is not entered then.
+    pub fn register(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
         match (&self.first, &self.more) {
             (Some(first), _) if first.will_wake(waker) => return Ok(()),
             (None, more) if more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty()) => {
@@ -71,13 +96,13 @@ impl Waiters {
         }
         let [queue] = match &mut self.more {
             Some(more) => &mut **more,
-            none => &mut **none.insert(boxed(Queue::default())?),
+            none => &mut **none.insert(Queue::boxed()?),
         };
         queue.register(waker)
     }
 
     /// Takes a waker out; nothing happens if it is not there, because it was woken.
-    pub(crate) fn forget(&mut self, waker: &Waker) {
+    pub fn forget(&mut self, waker: &Waker) {
         if self.first.as_ref().is_some_and(|first| first.will_wake(waker)) {
             self.first = None;
         } else if let Some([queue]) = self.more.as_deref_mut() {
@@ -85,11 +110,13 @@ impl Waiters {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
         self.first.is_none() && self.more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty())
     }
 
-    pub(crate) fn wake(&mut self) {
+    /// Wakes everybody, in the order in which they came, and forgets them.
+    pub fn wake_all(&mut self) {
         if let Some(first) = self.first.take() {
             first.wake();
         }
@@ -107,13 +134,20 @@ impl Waiters {
 }
 
 impl Queue {
-    fn register(&mut self, waker: &Waker) -> Result<(), Error> {
+    fn boxed() -> Result<Box<[Queue; 1]>, OutOfMemory> {
+        let mut one = Vec::new();
+        one.try_reserve_exact(1).map_err(|_| OutOfMemory)?;
+        one.push(Queue::default());
+        one.into_boxed_slice().try_into().map_err(|_| OutOfMemory)
+    }
+
+    fn register(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
         let Queue { wakers, positions } = self;
         if positions.find(hash(waker), |&position| is_at(wakers, position, waker)).is_some() {
             return Ok(());
         }
-        wakers.try_reserve(1)?;
-        positions.try_reserve(1, |&position| hash_at(wakers, position))?;
+        wakers.try_reserve(1).map_err(|_| OutOfMemory)?;
+        positions.try_reserve(1, |&position| hash_at(wakers, position)).map_err(|_| OutOfMemory)?;
         positions.insert_unique(hash(waker), wakers.len(), |&position| hash_at(wakers, position));
         wakers.push(Some(waker.clone()));
         Ok(())
@@ -186,12 +220,12 @@ mod tests {
             waiters.register(waker).unwrap();
         }
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 0));
-        waiters.wake();
+        waiters.wake_all();
         assert!(waiters.is_empty());
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
         assert!(bells.is_sorted_by_key(|(bell, _)| bell.turn.load(Ordering::Relaxed)));
         assert!(waiters.more.is_some(), "whoever waited with a thousand will do so again");
-        waiters.wake();
+        waiters.wake_all();
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
         assert!(waiters.more.is_none(), "the memory for a thousand is kept for nobody");
     }
@@ -210,7 +244,7 @@ mod tests {
             assert_eq!(Arc::strong_count(bell), 2);
         }
         assert!(waiters.is_empty());
-        waiters.wake();
+        waiters.wake_all();
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 0));
     }
 
@@ -225,7 +259,7 @@ mod tests {
             for (which, what) in steps {
                 match what {
                     0 => {
-                        waiters.wake();
+                        waiters.wake_all();
                         for which in model.drain(..) {
                             rings[which] += 1;
                         }
@@ -251,7 +285,7 @@ mod tests {
                     prop_assert_eq!(Arc::strong_count(bell), 2 + registered);
                 }
             }
-            waiters.wake();
+            waiters.wake_all();
             let turns = model.iter().map(|&which| bells[which].0.turn.load(Ordering::Relaxed));
             prop_assert!(turns.is_sorted());
         }

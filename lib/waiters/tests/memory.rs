@@ -1,0 +1,48 @@
+//! Without memory a newcomer is refused, and nobody else notices.
+//!
+//! One test only: the limit is the whole process's.
+
+use std::alloc::System;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use cap::Cap;
+use waiters::{OutOfMemory, Waiters};
+
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn newcomers_are_refused_when_memory_is_short() {
+    let bells: Vec<_> = (0..1000).map(|_| Arc::new(Bell(AtomicUsize::new(0)))).collect();
+    let wakers: Vec<_> = bells.iter().map(|bell| Waker::from(bell.clone())).collect();
+    let mut outcomes = Vec::with_capacity(wakers.len());
+    for bytes in (0..20_000).step_by(40) {
+        let mut waiters = Waiters::new();
+        outcomes.clear();
+        MEMORY.set_limit(MEMORY.allocated() + bytes).unwrap();
+        // Twice, because who was refused may ask again, and who was not is there.
+        for _ in 0..2 {
+            outcomes.clear();
+            outcomes.extend(wakers.iter().map(|waker| waiters.register(waker)));
+        }
+        MEMORY.set_limit(usize::MAX).unwrap();
+        assert_eq!(outcomes[0], Ok(()), "the first needs no memory");
+        assert!(bells.iter().all(|bell| bell.0.swap(0, Ordering::Relaxed) == 0), "a newcomer wakes another");
+        assert!(bytes > 0 || outcomes[1..].iter().all(|&outcome| outcome == Err(OutOfMemory)));
+        waiters.wake_all();
+        for (bell, outcome) in bells.iter().zip(&outcomes) {
+            assert_eq!(bell.0.swap(0, Ordering::Relaxed), usize::from(outcome.is_ok()));
+        }
+    }
+    assert!(outcomes.iter().filter(|outcome| outcome.is_ok()).count() > 100);
+}
