@@ -8,7 +8,7 @@
 //!
 //! A hart goes on walking the page table that its `satp` names when it is back in the kernel, until it enters another
 //! space: most traps return to where they came from, and writing `satp` is dear. So each hart *owns a share* of the space it
-//! is in ([`CURRENT`]); the tables live at least as long as a hart can walk them. The price is that the root of a process
+//! is in (`CURRENT`); the tables live at least as long as a hart can walk them. The price is that the root of a process
 //! that has ended is freed only when every hart that was in it has moved on. [`Space::retire`] frees everything else at once
 //! and asks idle harts to move on; they do so in [`release_retired`].
 #![cfg_attr(target_os = "none", no_std)]
