@@ -85,23 +85,33 @@ impl Waiters {
     ///
     /// # Errors
     /// [`OutOfMemory`] if others wait already; the waker is not entered then.
+    #[inline]
     pub fn register(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
         match (&self.first, &self.more) {
-            (Some(first), _) if first.will_wake(waker) => return Ok(()),
-            (None, more) if more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty()) => {
+            (None, None) => {
                 self.first = Some(waker.clone());
-                return Ok(());
+                Ok(())
             }
-            _ => {}
+            (Some(first), _) if first.will_wake(waker) => Ok(()),
+            _ => self.register_beside_others(waker),
         }
+    }
+
+    #[cold]
+    fn register_beside_others(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
         let [queue] = match &mut self.more {
             Some(more) => &mut **more,
             none => &mut **none.insert(Queue::boxed()?),
         };
+        if self.first.is_none() && queue.wakers.is_empty() {
+            self.first = Some(waker.clone());
+            return Ok(());
+        }
         queue.register(waker)
     }
 
     /// Takes a waker out; nothing happens if it is not there, because it was woken.
+    #[inline]
     pub fn forget(&mut self, waker: &Waker) {
         if self.first.as_ref().is_some_and(|first| first.will_wake(waker)) {
             self.first = None;
@@ -111,15 +121,24 @@ impl Waiters {
     }
 
     /// Whether nobody waits.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.is_none() && self.more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty())
     }
 
     /// Wakes everybody, in the order in which they came, and forgets them.
+    #[inline]
     pub fn wake_all(&mut self) {
         if let Some(first) = self.first.take() {
             first.wake();
         }
+        if self.more.is_some() {
+            self.wake_others();
+        }
+    }
+
+    #[cold]
+    fn wake_others(&mut self) {
         if let Some([queue]) = self.more.as_deref_mut() {
             let count = queue.wakers.len();
             queue.positions.clear();
