@@ -1,0 +1,152 @@
+//! Prints the reference page of the microkernel: `cargo run -p abi-sel4 --example reference > docs/sel4-calls.md`.
+//!
+//! The page says nothing that the tables of this crate do not say. A test compares the page in the tree with what this prints.
+
+use std::fmt::Write as _;
+
+use abi_sel4::call::Group;
+use abi_sel4::invocation::Word;
+use abi_sel4::{
+    CapabilityTag, Error, Fault, Invocation, LookupFailure, Numbering, ObjectType, SystemCall, boot, registers,
+};
+
+#[allow(dead_code)] // The test has a main function of its own.
+fn main() {
+    print!("{}", page());
+}
+
+/// The whole page as Markdown.
+pub fn page() -> String {
+    let mut page = String::from(
+        "<!-- Made by `cargo run -p abi-sel4 --example reference > docs/sel4-calls.md`: change the tables in abi/sel4 instead. -->\n\n\
+         # The microkernel's interface\n\n\
+         System calls, invocations, errors, faults and objects of the microkernel, printed from the tables in `abi/sel4`. They are those of \
+         seL4 15.0.0 for riscv64 without MCS, whose reference manual explains them.\n\n\
+         ## System calls\n\n\
+         A call is the instruction `ecall` with the number in `a7`, a capability pointer in `a0`, a word that describes the message in \
+         `a1` and its first words in `a2` to `a5`. What is received comes back in the same registers, with the sender's badge in `a0`.\n\n\
+         | number | call | arguments | |\n|---|---|---|---|\n",
+    );
+    for &call in SystemCall::ALL {
+        let group = match call.group() {
+            Group::Interface => "",
+            Group::Printing => " (In kernels that print.)",
+            Group::Debugging => " (In debugging kernels.)",
+        };
+        let description = without_links(call.description());
+        let _ = writeln!(
+            page,
+            "| {} | `{}` | {} | {description}{group} |",
+            call.number(),
+            call.name(),
+            list(call.arguments())
+        );
+    }
+    page += "\n## Invocations\n\n\
+             The label of the message says what the invoked capability is asked to do. The first number is the label in a kernel for one \
+             core, the second in one for several. In the answer the label is 0, or an error.\n\n\
+             | label | invocation | words | capabilities | results | |\n|---|---|---|---|---|---|\n";
+    for &invocation in Invocation::ALL {
+        let several = invocation.label(Numbering::Multiprocessor).expect("all labels exist for several cores");
+        let one = invocation.label(Numbering::Uniprocessor).map_or("-".into(), |label| label.to_string());
+        let words: Vec<String> =
+            invocation.words().iter().map(|(name, kind)| format!("`{name}`: {}", kind_of(*kind))).collect();
+        let _ = writeln!(
+            page,
+            "| {one}, {several} | `{}` | {} | {} | {} | {} |",
+            invocation.name(),
+            words.join(", "),
+            list(invocation.capabilities()),
+            list(invocation.results()),
+            without_links(invocation.description()),
+        );
+    }
+    page += "\n## Errors\n\n| number | error | |\n|---|---|---|\n";
+    for error in Error::ALL {
+        let _ = writeln!(page, "| {} | `{}` | {} |", error.number(), error.name(), without_links(error.description()));
+    }
+    page += "\n## Failed searches for a capability\n\n| number | failure | words that follow | |\n|---|---|---|---|\n";
+    for failure in LookupFailure::ALL {
+        let _ = writeln!(
+            page,
+            "| {} | `{}` | {} | {} |",
+            failure.number(),
+            failure.name(),
+            list(failure.details()),
+            without_links(failure.description())
+        );
+    }
+    page += "\n## Faults\n\n| label | fault | words | written back by a reply | |\n|---|---|---|---|---|\n";
+    for fault in Fault::ALL {
+        let back = match fault.written_back() {
+            0 => String::new(),
+            words => format!("the first {words}"),
+        };
+        let _ = writeln!(
+            page,
+            "| {} | `{}` | {} | {back} | {} |",
+            fault.label(),
+            fault.name(),
+            list(fault.words()),
+            without_links(fault.description()),
+        );
+    }
+    page += "\n## Objects\n\nWhat retype makes. *n* is the size that the caller gives.\n\n\
+             | number | object | bytes | of device memory | |\n|---|---|---|---|---|\n";
+    for object in ObjectType::ALL {
+        let size = match (object.size_bits(0), object.size_bits(1)) {
+            (0, _) => "2^n".into(),
+            (fixed, other) if fixed == other => format!("2^{fixed}"),
+            (base, _) => format!("2^(n + {base})"),
+        };
+        let device = if object.may_be_device() { "yes" } else { "" };
+        let _ = writeln!(
+            page,
+            "| {} | `{}` | {size} | {device} | {} |",
+            object.number(),
+            object.name(),
+            without_links(object.description())
+        );
+    }
+    page += "\n## Kinds of capabilities\n\nThe numbers are those that `DebugCapIdentify` returns.\n\n| number | kind | |\n|---|---|---|\n";
+    for tag in CapabilityTag::ALL {
+        let _ = writeln!(page, "| {} | `{}` | {} |", tag.number(), tag.name(), without_links(tag.description()));
+    }
+    page += "\n## Slots of the initial CNode\n\n| slot | seL4's name |\n|---|---|\n";
+    for (slot, name) in boot::slot::NAMES.iter().enumerate() {
+        let _ = writeln!(page, "| {slot} | `{name}` |");
+    }
+    let _ = write!(page, "\n## Registers of a thread\n\nIn this order: {}.\n", list(registers::NAMES));
+    page
+}
+
+fn kind_of(kind: Word) -> &'static str {
+    match kind {
+        Word::Number => "number",
+        Word::Flags => "flags",
+        Word::Index => "capability pointer",
+        Word::Depth => "bits",
+        Word::Badge => "badge or guard",
+        Word::Rights => "rights",
+        Word::Address => "address",
+        Word::Registers => "registers",
+    }
+}
+
+fn list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Links between items of the source become plain names.
+fn without_links(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("[`") {
+        let (name, after) = after.split_once("`]").expect("a link ends");
+        let after =
+            after.strip_prefix('(').map_or(after, |target| target.split_once(')').expect("a link's target ends").1);
+        plain += &format!("{before}`{name}`");
+        rest = after;
+    }
+    plain + rest
+}

@@ -1,0 +1,108 @@
+//! System calls: eight of the interface, and those of debugging builds.
+//!
+//! # Registers
+//!
+//! | register | on the call | on return |
+//! |---|---|---|
+//! | `a7` | number, negative | unchanged |
+//! | `a0` | capability pointer | badge of the sender, where a message is received |
+//! | `a1` | [`MessageInfo`](crate::MessageInfo) | the same of the received message |
+//! | `a2` … `a5` | the first four message registers | those of the received message, as far as it is long |
+//!
+//! The other message registers lie in the [`IpcBuffer`](crate::IpcBuffer). Everything else is preserved, and compiled programs rely on
+//! more: yielding and the debug calls change no register but the result of [`SystemCall::DebugCapIdentify`]; sending changes none;
+//! receiving from a notification changes `a0` only; and receiving a message of *n* words writes the first *n* of `a2` … `a5` only.
+
+/// Who has a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Part of the interface, in every build of the kernel.
+    Interface,
+    /// In kernels that print.
+    Printing,
+    /// In kernels that are built for debugging.
+    Debugging,
+}
+
+macro_rules! system_calls {
+    ($($(#[doc = $text:literal])* $variant:ident = $number:literal ($($argument:ident),*) $group:ident;)*) => {
+        /// A system call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(i8)]
+        pub enum SystemCall {
+            $($(#[doc = $text])* $variant = $number,)*
+        }
+
+        impl SystemCall {
+            /// The whole table.
+            pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];
+
+            /// The call with this number; `None` is answered with the fault [`UnknownSyscall`](crate::Fault::UnknownSyscall).
+            #[inline]
+            pub const fn from_number(number: isize) -> Option<SystemCall> {
+                match number { $($number => Some(SystemCall::$variant),)* _ => None }
+            }
+
+            /// seL4's name, without the prefix.
+            pub const fn name(self) -> &'static str {
+                match self { $(SystemCall::$variant => stringify!($variant),)* }
+            }
+
+            /// What it does: the sentences that stand above it in the table.
+            pub const fn description(self) -> &'static str {
+                match self { $(SystemCall::$variant => concat!($($text),*).trim_ascii(),)* }
+            }
+
+            /// What `a0` and the following registers carry.
+            pub const fn arguments(self) -> &'static [&'static str] {
+                match self { $(SystemCall::$variant => &[$(stringify!($argument)),*],)* }
+            }
+
+            /// Which kernels have it.
+            pub const fn group(self) -> Group {
+                match self { $(SystemCall::$variant => Group::$group,)* }
+            }
+        }
+    };
+}
+
+system_calls! {
+    /// Invokes a capability, hands over a reply capability and waits for the reply.
+    Call = -1 (capability, message) Interface;
+    /// Replies to the last caller, then receives.
+    ReplyRecv = -2 (source, message) Interface;
+    /// Invokes a capability, and waits until the message has been taken.
+    Send = -3 (capability, message) Interface;
+    /// Invokes a capability; if nobody is there to take the message, it is lost.
+    NBSend = -4 (capability, message) Interface;
+    /// Waits for a message or a signal.
+    Recv = -5 (source) Interface;
+    /// Replies to the last caller.
+    Reply = -6 (zero, message) Interface;
+    /// Gives the rest of the turn to the threads of the same priority.
+    Yield = -7 () Interface;
+    /// Receives a message or a signal if one is there; a badge of zero says that none was.
+    NBRecv = -8 (source) Interface;
+    /// Writes a character to the console.
+    DebugPutChar = -9 (character) Printing;
+    /// Writes what the scheduler knows of each thread to the console.
+    DebugDumpScheduler = -10 () Printing;
+    /// Stops the machine.
+    DebugHalt = -11 () Debugging;
+    /// Returns the [`CapabilityTag`](crate::CapabilityTag) of a capability in `a0`.
+    DebugCapIdentify = -12 (capability) Debugging;
+    /// Writes all capabilities to the console.
+    DebugSnapshot = -13 () Debugging;
+    /// Gives a thread the name that lies in the IPC buffer's message, ended with NUL.
+    DebugNameThread = -14 (thread) Debugging;
+    /// Sends an interprocessor interrupt to a core.
+    DebugSendIPI = -15 (target, interrupt) Debugging;
+}
+
+impl SystemCall {
+    /// What goes into `a7`.
+    #[inline]
+    pub const fn number(self) -> isize {
+        self as isize
+    }
+}

@@ -1,0 +1,76 @@
+//! Faults as messages: when a thread cannot go on, the kernel sends a message for it to its fault endpoint.
+//!
+//! The label says which fault, the words say what happened. A reply with label 0 makes the thread go on; for two faults its words are
+//! written back first, in the same order, as far as the reply is long.
+
+macro_rules! faults {
+    ($($(#[doc = $text:literal])* $variant:ident = $label:literal [$($word:ident),*] writes_back $back:literal;)*) => {
+        /// Why a thread cannot go on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Fault {
+            $($(#[doc = $text])* $variant = $label,)*
+        }
+
+        impl Fault {
+            /// The whole table.
+            pub const ALL: &'static [Fault] = &[$(Fault::$variant),*];
+
+            /// The fault with this label.
+            #[inline]
+            pub const fn from_label(label: u64) -> Option<Fault> {
+                match label { $($label => Some(Fault::$variant),)* _ => None }
+            }
+
+            /// The label of its message.
+            #[inline]
+            pub const fn label(self) -> u64 {
+                self as u64
+            }
+
+            /// seL4's name, without the prefix.
+            pub const fn name(self) -> &'static str {
+                match self { $(Fault::$variant => stringify!($variant),)* }
+            }
+
+            /// What it means: the sentences that stand above it in the table.
+            pub const fn description(self) -> &'static str {
+                match self { $(Fault::$variant => concat!($($text),*).trim_ascii(),)* }
+            }
+
+            /// What the words of its message are.
+            pub const fn words(self) -> &'static [&'static str] {
+                match self { $(Fault::$variant => &[$(stringify!($word)),*],)* }
+            }
+
+            /// How many words of a reply are written back into the thread, at most.
+            pub const fn written_back(self) -> usize {
+                match self { $(Fault::$variant => $back,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// No fault.
+    NullFault = 0 [] writes_back 0;
+    /// The capability that a system call named was not found. The words after `lookup_failure` are those of
+    /// [`LookupFailure::details`](crate::LookupFailure::details), and only they are part of the message.
+    CapFault = 1 [ip, address, in_receive_phase, lookup_failure, bits_left, guard_or_bits_found, guard_bits_found] writes_back 0;
+    /// A system call with a number that does not exist. The last word is the number.
+    UnknownSyscall = 2 [fault_ip, sp, ra, a0, a1, a2, a3, a4, a5, a6, syscall] writes_back 10;
+    /// An instruction could not be executed. `number` is the content of `scause`.
+    UserException = 3 [fault_ip, sp, number, code] writes_back 2;
+    /// An address is not mapped, or not for this access. `status` is one of the constants of [`status`](crate::fault::status).
+    VMFault = 5 [ip, address, instruction_fetch, status] writes_back 0;
+}
+
+/// What stands in the last word of [`Fault::VMFault`]: RISC-V's causes, page faults folded onto access faults.
+pub mod status {
+    /// An instruction was fetched.
+    pub const FETCH: u64 = 1;
+    /// Memory was read.
+    pub const LOAD: u64 = 5;
+    /// Memory was written.
+    pub const STORE: u64 = 7;
+}

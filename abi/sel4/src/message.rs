@@ -1,0 +1,175 @@
+//! Messages: their describing word, the buffer for what no register holds, and words with fields that travel in them.
+
+/// The longest message in words.
+pub const MAXIMUM_LENGTH: usize = 120;
+/// The most capabilities in one message.
+pub const MAXIMUM_CAPABILITIES: usize = 3;
+/// Words of a message that travel in registers.
+pub const REGISTERS: usize = 4;
+
+/// The word that describes a message: a label, how many words it has, how many capabilities it carries.
+///
+/// `label << 12 | capsUnwrapped << 9 | extraCaps << 7 | length`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct MessageInfo(pub u64);
+
+impl MessageInfo {
+    /// Describes a message of `length` words with `capabilities`.
+    ///
+    /// What does not fit its field is cut, as seL4's own constructor does: 52, 2 and 7 bits.
+    #[inline]
+    pub const fn new(label: u64, capabilities: usize, length: usize) -> MessageInfo {
+        MessageInfo(label << 12 | (capabilities as u64 & 3) << 7 | (length as u64 & 0x7f))
+    }
+
+    /// The same with the set of capabilities that the kernel did not transfer but *unwrapped*, a bit for each.
+    #[inline]
+    pub const fn with_unwrapped(self, unwrapped: usize) -> MessageInfo {
+        MessageInfo(self.0 & !(7 << 9) | (unwrapped as u64 & 7) << 9)
+    }
+
+    /// The sender's word about the message: an invocation's label, or an error in the answer to one.
+    #[inline]
+    pub const fn label(self) -> u64 {
+        self.0 >> 12
+    }
+
+    /// Which capabilities were unwrapped: sent through the endpoint that they mean, so that the receiver gets their badge. A bit for each.
+    #[inline]
+    pub const fn unwrapped(self) -> usize {
+        (self.0 >> 9 & 7) as usize
+    }
+
+    /// How many capabilities the message carries.
+    #[inline]
+    pub const fn capabilities(self) -> usize {
+        (self.0 >> 7 & 3) as usize
+    }
+
+    /// How many words the message has: what stands in the field, which can be up to 127.
+    #[inline]
+    pub const fn length(self) -> usize {
+        (self.0 & 0x7f) as usize
+    }
+}
+
+/// What a capability to an endpoint, notification or page permits.
+///
+/// `grantReply << 3 | grant << 2 | read << 1 | write`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Rights(pub u64);
+
+impl Rights {
+    /// To send, signal or write.
+    pub const WRITE: Rights = Rights(1);
+    /// To receive, wait or read.
+    pub const READ: Rights = Rights(2);
+    /// To send capabilities.
+    pub const GRANT: Rights = Rights(4);
+    /// To be replied to.
+    pub const GRANT_REPLY: Rights = Rights(8);
+    /// Nothing.
+    pub const NONE: Rights = Rights(0);
+    /// Everything.
+    pub const ALL: Rights = Rights(15);
+    /// To read and to write.
+    pub const READ_WRITE: Rights = Rights(3);
+
+    /// Both sets together.
+    #[inline]
+    pub const fn and(self, other: Rights) -> Rights {
+        Rights(self.0 | other.0)
+    }
+
+    /// What is in both sets; bits above the four rights are dropped.
+    #[inline]
+    pub const fn intersection(self, other: Rights) -> Rights {
+        Rights(self.0 & other.0 & 15)
+    }
+
+    /// Whether all rights of `other` are in this set.
+    #[inline]
+    pub const fn contains(self, other: Rights) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The guard that a CNode's capability gets when it is minted, mutated, or becomes the root of a thread.
+///
+/// `guard << 6 | guardSize`. Zero means to leave the guard as it is where a root is set, and an empty guard where one is minted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct CNodeData(pub u64);
+
+impl CNodeData {
+    /// A guard of `size` bits.
+    #[inline]
+    pub const fn new(guard: u64, size: usize) -> CNodeData {
+        CNodeData(guard << 6 | (size as u64 & 63))
+    }
+
+    /// The bits that must be found; 58 of them are stored.
+    #[inline]
+    pub const fn guard(self) -> u64 {
+        self.0 >> 6
+    }
+
+    /// How many bits the guard has.
+    #[inline]
+    pub const fn guard_size(self) -> usize {
+        (self.0 & 63) as usize
+    }
+}
+
+/// Attributes of a page's mapping: instructions cannot be fetched from it.
+pub const EXECUTE_NEVER: u64 = 1;
+
+/// Bit of the first word of `TCB_ReadRegisters`: suspend the thread.
+pub const READ_REGISTERS_SUSPEND: u64 = 1;
+/// Bit of the first word of `TCB_WriteRegisters`: resume the thread.
+pub const WRITE_REGISTERS_RESUME: u64 = 1;
+/// Bit of the first word of `TCB_CopyRegisters`: suspend the source.
+pub const COPY_REGISTERS_SUSPEND_SOURCE: u64 = 1;
+/// Bit of the first word of `TCB_CopyRegisters`: resume the destination.
+pub const COPY_REGISTERS_RESUME_TARGET: u64 = 2;
+/// Bit of the first word of `TCB_CopyRegisters`: copy the *frame* registers, see [`crate::registers`].
+pub const COPY_REGISTERS_FRAME: u64 = 4;
+/// Bit of the first word of `TCB_CopyRegisters`: copy the *integer* registers.
+pub const COPY_REGISTERS_INTEGER: u64 = 8;
+/// Flag of `TCB_SetFlags`: the thread cannot use the FPU.
+pub const TCB_FLAG_FPU_DISABLED: u64 = 1;
+
+/// A thread's IPC buffer: what kernel and program exchange beside registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(1024))]
+pub struct IpcBuffer {
+    /// A place for the describing word; the kernel neither reads nor writes it.
+    pub tag: u64,
+    /// The message. The first [`REGISTERS`] words travel in registers and are not read here.
+    pub message: [u64; MAXIMUM_LENGTH],
+    /// The program's own word, which libraries point at the buffer itself.
+    pub user_data: u64,
+    /// Capability pointers to send; on receipt the badges of unwrapped capabilities.
+    pub capabilities_or_badges: [u64; MAXIMUM_CAPABILITIES],
+    /// The CNode in which a received capability is put.
+    pub receive_cnode: u64,
+    /// The index of the slot for it, resolved from that CNode.
+    pub receive_index: u64,
+    /// How many bits of the index are resolved.
+    pub receive_depth: u64,
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<IpcBuffer>() == 1 << crate::object::IPC_BUFFER_BITS);
+    assert!(align_of::<IpcBuffer>() == size_of::<IpcBuffer>());
+    assert!(offset_of!(IpcBuffer, tag) == 0);
+    assert!(offset_of!(IpcBuffer, message) == 8);
+    assert!(offset_of!(IpcBuffer, user_data) == 968);
+    assert!(offset_of!(IpcBuffer, capabilities_or_badges) == 976);
+    assert!(offset_of!(IpcBuffer, receive_cnode) == 1000);
+    assert!(offset_of!(IpcBuffer, receive_index) == 1008);
+    assert!(offset_of!(IpcBuffer, receive_depth) == 1016);
+};

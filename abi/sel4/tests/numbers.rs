@@ -1,0 +1,212 @@
+//! Compares the tables with the numbers that programs built for seL4 15.0.0 have compiled in.
+//!
+//! The lists here were read from what seL4's build system generates out of its interface files for riscv64 without MCS, once for one core
+//! and once for several. They repeat the tables on purpose: a table that changes by mistake must differ from something.
+
+use abi_sel4::*;
+
+#[test]
+fn system_calls() {
+    let expected = [
+        (-1, "Call"),
+        (-2, "ReplyRecv"),
+        (-3, "Send"),
+        (-4, "NBSend"),
+        (-5, "Recv"),
+        (-6, "Reply"),
+        (-7, "Yield"),
+        (-8, "NBRecv"),
+        (-9, "DebugPutChar"),
+        (-10, "DebugDumpScheduler"),
+        (-11, "DebugHalt"),
+        (-12, "DebugCapIdentify"),
+        (-13, "DebugSnapshot"),
+        (-14, "DebugNameThread"),
+        (-15, "DebugSendIPI"),
+    ];
+    let table: Vec<_> = SystemCall::ALL.iter().map(|call| (call.number(), call.name())).collect();
+    assert_eq!(table, expected);
+    for number in -300..300 {
+        let known = expected.iter().any(|&(expected, _)| expected == number);
+        assert_eq!(SystemCall::from_number(number).map(SystemCall::number), known.then_some(number));
+    }
+}
+
+#[test]
+fn invocation_labels() {
+    // Label for one core, label for several, name.
+    let expected = [
+        (Some(1), 1, "Untyped_Retype"),
+        (Some(2), 2, "TCB_ReadRegisters"),
+        (Some(3), 3, "TCB_WriteRegisters"),
+        (Some(4), 4, "TCB_CopyRegisters"),
+        (Some(5), 5, "TCB_Configure"),
+        (Some(6), 6, "TCB_SetPriority"),
+        (Some(7), 7, "TCB_SetMCPriority"),
+        (Some(8), 8, "TCB_SetSchedParams"),
+        (Some(9), 9, "TCB_SetIPCBuffer"),
+        (Some(10), 10, "TCB_SetSpace"),
+        (Some(11), 11, "TCB_Suspend"),
+        (Some(12), 12, "TCB_Resume"),
+        (Some(13), 13, "TCB_BindNotification"),
+        (Some(14), 14, "TCB_UnbindNotification"),
+        (None, 15, "TCB_SetAffinity"),
+        (Some(15), 16, "TCB_SetTLSBase"),
+        (Some(16), 17, "TCB_SetFlags"),
+        (Some(17), 18, "CNode_Revoke"),
+        (Some(18), 19, "CNode_Delete"),
+        (Some(19), 20, "CNode_CancelBadgedSends"),
+        (Some(20), 21, "CNode_Copy"),
+        (Some(21), 22, "CNode_Mint"),
+        (Some(22), 23, "CNode_Move"),
+        (Some(23), 24, "CNode_Mutate"),
+        (Some(24), 25, "CNode_Rotate"),
+        (Some(25), 26, "CNode_SaveCaller"),
+        (Some(26), 27, "IRQControl_Get"),
+        (Some(27), 28, "IRQHandler_Ack"),
+        (Some(28), 29, "IRQHandler_SetNotification"),
+        (Some(29), 30, "IRQHandler_Clear"),
+        (Some(30), 31, "DomainSet_Set"),
+        (Some(31), 32, "DomainSet_ScheduleConfigure"),
+        (Some(32), 33, "DomainSet_ScheduleSetStart"),
+        (Some(33), 34, "RISCV_PageTable_Map"),
+        (Some(34), 35, "RISCV_PageTable_Unmap"),
+        (Some(35), 36, "RISCV_Page_Map"),
+        (Some(36), 37, "RISCV_Page_Unmap"),
+        (Some(37), 38, "RISCV_Page_GetAddress"),
+        (Some(38), 39, "RISCV_ASIDControl_MakePool"),
+        (Some(39), 40, "RISCV_ASIDPool_Assign"),
+        (Some(40), 41, "IRQControl_GetTrigger"),
+    ];
+    let table: Vec<_> = Invocation::ALL
+        .iter()
+        .map(|call| {
+            let several = call.label(Numbering::Multiprocessor).expect("all labels exist for several cores");
+            (call.label(Numbering::Uniprocessor), several, call.name())
+        })
+        .collect();
+    assert_eq!(table, expected);
+    assert_eq!(Invocation::first_free_label(Numbering::Uniprocessor), 41);
+    assert_eq!(Invocation::first_free_label(Numbering::Multiprocessor), 42);
+}
+
+#[test]
+fn labels_lead_back() {
+    for numbering in [Numbering::Uniprocessor, Numbering::Multiprocessor] {
+        let mut found = 0;
+        for label in (0..300).chain([u64::MAX - 1, u64::MAX]) {
+            if let Some(invocation) = Invocation::from_label(label, numbering) {
+                assert_eq!(invocation.label(numbering), Some(label));
+                found += 1;
+            }
+        }
+        let all = Invocation::ALL.iter().filter(|invocation| invocation.label(numbering).is_some()).count();
+        assert_eq!(found, all);
+    }
+}
+
+#[test]
+fn messages_fit_their_limits() {
+    for &invocation in Invocation::ALL {
+        assert!(invocation.capabilities().len() <= message::MAXIMUM_CAPABILITIES, "{}", invocation.name());
+        let registers = invocation.words().iter().filter(|(_, kind)| *kind == invocation::Word::Registers).count();
+        let words = invocation.words().len() + registers * (registers::COUNT - 1);
+        assert!(words <= message::MAXIMUM_LENGTH, "{}", invocation.name());
+    }
+    for &fault in Fault::ALL {
+        assert!(fault.words().len() <= message::MAXIMUM_LENGTH, "{}", fault.name());
+        assert!(fault.written_back() <= fault.words().len(), "{}", fault.name());
+    }
+}
+
+#[test]
+fn errors() {
+    let expected = [
+        (1, "InvalidArgument"),
+        (2, "InvalidCapability"),
+        (3, "IllegalOperation"),
+        (4, "RangeError"),
+        (5, "AlignmentError"),
+        (6, "FailedLookup"),
+        (7, "TruncatedMessage"),
+        (8, "DeleteFirst"),
+        (9, "RevokeFirst"),
+        (10, "NotEnoughMemory"),
+    ];
+    let table: Vec<_> = Error::ALL.iter().map(|error| (error.number(), error.name())).collect();
+    assert_eq!(table, expected);
+    let expected = [(1, "InvalidRoot"), (2, "MissingCapability"), (3, "DepthMismatch"), (4, "GuardMismatch")];
+    let table: Vec<_> = LookupFailure::ALL.iter().map(|failure| (failure.number(), failure.name())).collect();
+    assert_eq!(table, expected);
+    assert_eq!(Error::from_number(0), None);
+    assert_eq!(Error::from_number(11), None);
+}
+
+#[test]
+fn objects() {
+    let sizes: Vec<_> =
+        ObjectType::ALL.iter().map(|object| (object.number(), object.name(), object.size_bits(8))).collect();
+    let expected = [
+        (0, "Untyped", 8),
+        (1, "Tcb", 11),
+        (2, "Endpoint", 4),
+        (3, "Notification", 5),
+        (4, "CapTable", 13),
+        (5, "GigaPage", 30),
+        (6, "Page", 12),
+        (7, "MegaPage", 21),
+        (8, "PageTable", 12),
+    ];
+    assert_eq!(sizes, expected);
+    let tags: Vec<_> = CapabilityTag::ALL.iter().map(|tag| tag.number()).collect();
+    assert_eq!(tags, [0, 1, 2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 16, 18, 20]);
+}
+
+#[test]
+fn faults() {
+    let table: Vec<_> =
+        Fault::ALL.iter().map(|fault| (fault.label(), fault.words().len(), fault.written_back())).collect();
+    assert_eq!(table, [(0, 0, 0), (1, 7, 0), (2, 11, 10), (3, 4, 2), (5, 4, 0)]);
+    assert_eq!(Fault::from_label(4), None);
+    assert_eq!(Fault::from_label(6), None);
+    // The details of a failed search follow ip, address, phase and failure.
+    let longest = LookupFailure::GuardMismatch.details().len();
+    assert_eq!(Fault::CapFault.words().len(), 4 + longest);
+}
+
+#[test]
+fn words_with_fields() {
+    let info = MessageInfo::new(0xf_ffff_ffff_ffff, 3, 120);
+    assert_eq!(info.0, 0xffff_ffff_ffff_f000 | 3 << 7 | 120);
+    assert_eq!((info.label(), info.capabilities(), info.length(), info.unwrapped()), (0xf_ffff_ffff_ffff, 3, 120, 0));
+    let info = MessageInfo::new(5, 1, 2).with_unwrapped(4);
+    assert_eq!(info.0, 5 << 12 | 4 << 9 | 1 << 7 | 2);
+    assert_eq!((info.label(), info.capabilities(), info.length(), info.unwrapped()), (5, 1, 2, 4));
+
+    assert_eq!(Rights::ALL.0, 0b1111);
+    assert_eq!((Rights::GRANT_REPLY.0, Rights::GRANT.0, Rights::READ.0, Rights::WRITE.0), (8, 4, 2, 1));
+    assert_eq!(Rights(u64::MAX).intersection(Rights(u64::MAX)), Rights::ALL);
+    assert!(Rights::ALL.contains(Rights::GRANT) && !Rights::READ_WRITE.contains(Rights::GRANT));
+
+    let data = CNodeData::new(0x5, 51);
+    assert_eq!(data.0, 5 << 6 | 51);
+    assert_eq!((data.guard(), data.guard_size()), (5, 51));
+}
+
+#[test]
+fn registers() {
+    let order = "pc ra sp gp s0 s1 s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 a0 a1 a2 a3 a4 a5 a6 a7 t0 t1 t2 t3 t4 t5 t6 tp";
+    assert_eq!(registers::NAMES.join(" "), order);
+    let words = core::array::from_fn(|index| index as u64);
+    let registers = Registers::from_words(words);
+    assert_eq!((registers.pc, registers.gp, registers.a0, registers.tp), (0, 3, 16, 31));
+    assert_eq!(registers.to_words(), words);
+}
+
+#[test]
+fn boot_slots() {
+    assert_eq!(boot::slot::NAMES.len(), 16);
+    assert_eq!(boot::slot::NAMES[boot::slot::DOMAIN], "Domain");
+    assert_eq!(boot::slot::NAMES[boot::slot::ASID_POOL], "InitThreadASIDPool");
+    assert_eq!(boot::slot::NAMES[boot::slot::SMC], "SMC");
+}

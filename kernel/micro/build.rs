@@ -1,0 +1,11 @@
+//! Links the kernel with the machine's linker script, and makes the entry for seL4's own loader the file's entry: QEMU and
+//! firmware go to the first byte of the image, whatever the file says.
+
+use std::env;
+
+fn main() {
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("none") {
+        println!("cargo:rustc-link-arg-bins=-Tkernel.ld");
+        println!("cargo:rustc-link-arg-bins=--entry=_start_loaded");
+    }
+}

@@ -1,0 +1,513 @@
+//! What a slot holds: a capability, packed into two words.
+//!
+//! Packing is private, so that the references inside are those that were put in: a slot is a cell of [`Capability`] values
+//! that takes 16 bytes instead of the 24 that the compiler would choose.
+
+use core::cell::Cell;
+
+use crate::Ref;
+use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, Tcb};
+
+/// What an endpoint's or a notification's capability allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights(pub u8);
+
+impl Rights {
+    /// Send, or signal.
+    pub const SEND: Rights = Rights(1);
+    /// Receive, or wait.
+    pub const RECEIVE: Rights = Rights(2);
+    /// Send capabilities, and give the receiver the right to reply with capabilities.
+    pub const GRANT: Rights = Rights(4);
+    /// Give the receiver the right to reply.
+    pub const GRANT_REPLY: Rights = Rights(8);
+    /// Everything.
+    pub const ALL: Rights = Rights(15);
+
+    /// Whether all of these are among them.
+    #[inline(always)]
+    pub const fn contains(self, other: Rights) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What both allow.
+    #[inline(always)]
+    pub const fn and(self, other: Rights) -> Rights {
+        Rights(self.0 & other.0)
+    }
+}
+
+/// What a page's capability allows programs to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VirtualRights {
+    /// Nothing.
+    KernelOnly = 1,
+    /// Read.
+    ReadOnly = 2,
+    /// Read and write.
+    ReadWrite = 3,
+}
+
+/// The size of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameSize {
+    /// 4 KiB.
+    Small = 0,
+    /// 2 MiB.
+    Mega = 1,
+    /// 1 GiB.
+    Giga = 2,
+}
+
+impl FrameSize {
+    /// The logarithm of the size in bytes.
+    #[inline(always)]
+    pub const fn bits(self) -> u32 {
+        12 + 9 * self as u32
+    }
+}
+
+/// Where a page or a page table is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The address space; not 0.
+    pub asid: u16,
+    /// The address.
+    pub address: u64,
+}
+
+/// What a zombie's slots belonged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zombie {
+    /// A thread.
+    Tcb,
+    /// A node of `1 << radix` slots.
+    CNode {
+        /// The logarithm of the number of slots.
+        radix: u8,
+    },
+}
+
+/// A capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// None.
+    Null,
+    /// Memory.
+    Untyped {
+        /// Physical address.
+        base: u64,
+        /// Logarithm of the size in bytes.
+        bits: u8,
+        /// Whether it is not ordinary memory.
+        device: bool,
+        /// Bytes that objects have taken, from the beginning.
+        used: u64,
+    },
+    /// A place where threads meet to exchange messages.
+    Endpoint {
+        /// The endpoint.
+        endpoint: Ref<Endpoint>,
+        /// What receivers are told about who sends.
+        badge: u64,
+        /// What may be done with it.
+        rights: Rights,
+    },
+    /// A word of signals.
+    Notification {
+        /// The notification.
+        notification: Ref<Notification>,
+        /// The signals that are set with it.
+        badge: u64,
+        /// What may be done with it.
+        rights: Rights,
+    },
+    /// The right to answer a thread once.
+    Reply {
+        /// The thread that waits for the answer.
+        caller: Ref<Tcb>,
+        /// Whether it is the thread's own, from which the others are derived, and not a right.
+        master: bool,
+        /// Whether capabilities may come with the answer.
+        grant: bool,
+    },
+    /// A table of slots.
+    CNode {
+        /// The first slot.
+        slots: Ref<Slot>,
+        /// Logarithm of the number of slots.
+        radix: u8,
+        /// Number of the guard's bits.
+        guard_bits: u8,
+        /// The guard.
+        guard: u64,
+    },
+    /// A thread.
+    Thread {
+        /// The thread.
+        tcb: Ref<Tcb>,
+    },
+    /// The right to make interrupt handlers.
+    IrqControl,
+    /// An interrupt.
+    IrqHandler {
+        /// Its number.
+        irq: u16,
+    },
+    /// What remains of an object while its slots are emptied.
+    Zombie {
+        /// The first slot.
+        slots: Ref<Slot>,
+        /// How many are left.
+        count: u64,
+        /// What it was.
+        kind: Zombie,
+    },
+    /// The right to choose domains.
+    Domain,
+    /// A page.
+    Frame {
+        /// Physical address.
+        base: u64,
+        /// Its size.
+        size: FrameSize,
+        /// What may be done with it.
+        rights: VirtualRights,
+        /// Whether it is not ordinary memory.
+        device: bool,
+        /// Where this capability has mapped it.
+        mapping: Option<Mapping>,
+    },
+    /// A page table, perhaps the root of an address space.
+    PageTable {
+        /// The table.
+        table: Ref<PageTable>,
+        /// Where it is mapped; a root is mapped at address 0.
+        mapping: Option<Mapping>,
+    },
+    /// The right to make ASID pools.
+    AsidControl,
+    /// A set of address-space identifiers.
+    AsidPool {
+        /// The pool.
+        pool: Ref<AsidPool>,
+        /// Its first identifier.
+        base: u16,
+    },
+}
+
+/// Kinds by the numbers that seL4's debugging call tells them.
+#[allow(missing_docs, reason = "the names are those of the capabilities")]
+pub mod tag {
+    pub const NULL: u64 = 0;
+    pub const FRAME: u64 = 1;
+    pub const UNTYPED: u64 = 2;
+    pub const PAGE_TABLE: u64 = 3;
+    pub const ENDPOINT: u64 = 4;
+    pub const NOTIFICATION: u64 = 6;
+    pub const REPLY: u64 = 8;
+    pub const CNODE: u64 = 10;
+    pub const ASID_CONTROL: u64 = 11;
+    pub const THREAD: u64 = 12;
+    pub const ASID_POOL: u64 = 13;
+    pub const IRQ_CONTROL: u64 = 14;
+    pub const IRQ_HANDLER: u64 = 16;
+    pub const ZOMBIE: u64 = 18;
+    pub const DOMAIN: u64 = 20;
+}
+
+const TAG_MASK: u64 = 31;
+/// The kind of a zombie that was a thread, where else a radix stands.
+const ZOMBIE_TCB: u64 = 0xff;
+
+/// A capability packed. The layout, from bit 0: tag (5 bits), then small fields from bit 8 on, and a reference in the upper
+/// half of the first word; the large field in the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Packed([u64; 2]);
+
+impl Capability {
+    /// The number of this kind of capability, as the debugging call tells it.
+    #[inline]
+    pub fn tag(&self) -> u64 {
+        self.pack().0[0] & TAG_MASK
+    }
+
+    /// Packs it.
+    #[inline(always)]
+    pub(crate) fn pack(self) -> Packed {
+        let reference = |raw: u32| u64::from(raw) << 32;
+        Packed(match self {
+            Capability::Null => [tag::NULL, 0],
+            Capability::Untyped { base, bits, device, used } => {
+                [tag::UNTYPED | u64::from(bits) << 8 | u64::from(device) << 16 | used >> 4 << 24, base]
+            }
+            Capability::Endpoint { endpoint, badge, rights } => {
+                [tag::ENDPOINT | u64::from(rights.0) << 8 | reference(endpoint.raw()), badge]
+            }
+            Capability::Notification { notification, badge, rights } => {
+                [tag::NOTIFICATION | u64::from(rights.0) << 8 | reference(notification.raw()), badge]
+            }
+            Capability::Reply { caller, master, grant } => {
+                [tag::REPLY | u64::from(master) << 8 | u64::from(grant) << 9 | reference(caller.raw()), 0]
+            }
+            Capability::CNode { slots, radix, guard_bits, guard } => {
+                [tag::CNODE | u64::from(radix) << 8 | u64::from(guard_bits) << 16 | reference(slots.raw()), guard]
+            }
+            Capability::Thread { tcb } => [tag::THREAD | reference(tcb.raw()), 0],
+            Capability::IrqControl => [tag::IRQ_CONTROL, 0],
+            Capability::IrqHandler { irq } => [tag::IRQ_HANDLER, u64::from(irq)],
+            Capability::Zombie { slots, count, kind } => {
+                let kind = match kind {
+                    Zombie::Tcb => ZOMBIE_TCB,
+                    Zombie::CNode { radix } => u64::from(radix),
+                };
+                [tag::ZOMBIE | kind << 8 | reference(slots.raw()), count]
+            }
+            Capability::Domain => [tag::DOMAIN, 0],
+            Capability::Frame { base, size, rights, device, mapping } => {
+                let (asid, address) = mapping.map_or((0, 0), |mapping| (mapping.asid, mapping.address));
+                let small =
+                    (size as u64) << 8 | (rights as u64) << 12 | u64::from(device) << 16 | u64::from(asid) << 32;
+                [tag::FRAME | small, base >> 12 | address >> 12 << 32]
+            }
+            Capability::PageTable { table, mapping } => {
+                let (asid, address) = mapping.map_or((0, 0), |mapping| (mapping.asid, mapping.address));
+                [tag::PAGE_TABLE | u64::from(asid) << 8 | reference(table.raw()), address]
+            }
+            Capability::AsidControl => [tag::ASID_CONTROL, 0],
+            Capability::AsidPool { pool, base } => [tag::ASID_POOL | u64::from(base) << 8 | reference(pool.raw()), 0],
+        })
+    }
+}
+
+impl Packed {
+    /// Unpacks it. What was never packed reads as no capability.
+    #[inline(always)]
+    pub(crate) fn unpack(self) -> Capability {
+        self.try_unpack().unwrap_or(Capability::Null)
+    }
+
+    #[inline(always)]
+    fn try_unpack(self) -> Option<Capability> {
+        let Packed([first, second]) = self;
+        let reference = (first >> 32) as u32;
+        let byte = (first >> 8) as u8;
+        let rights = Rights(byte & 15);
+        let mapping = |asid: u16, address| (asid != 0).then_some(Mapping { asid, address });
+        Some(match first & TAG_MASK {
+            tag::UNTYPED => {
+                Capability::Untyped { base: second, bits: byte, device: first >> 16 & 1 != 0, used: first >> 24 << 4 }
+            }
+            tag::ENDPOINT => Capability::Endpoint { endpoint: Ref::from_raw(reference)?, badge: second, rights },
+            tag::NOTIFICATION => {
+                Capability::Notification { notification: Ref::from_raw(reference)?, badge: second, rights }
+            }
+            tag::REPLY => {
+                Capability::Reply { caller: Ref::from_raw(reference)?, master: byte & 1 != 0, grant: byte & 2 != 0 }
+            }
+            tag::CNODE => Capability::CNode {
+                slots: Ref::from_raw(reference)?,
+                radix: byte & 63,
+                guard_bits: (first >> 16) as u8 & 63,
+                guard: second,
+            },
+            tag::THREAD => Capability::Thread { tcb: Ref::from_raw(reference)? },
+            tag::IRQ_CONTROL => Capability::IrqControl,
+            tag::IRQ_HANDLER => Capability::IrqHandler { irq: second as u16 },
+            tag::ZOMBIE => Capability::Zombie {
+                slots: Ref::from_raw(reference)?,
+                count: second,
+                kind: if u64::from(byte) == ZOMBIE_TCB { Zombie::Tcb } else { Zombie::CNode { radix: byte & 63 } },
+            },
+            tag::DOMAIN => Capability::Domain,
+            tag::FRAME => Capability::Frame {
+                base: (second & 0xffff_ffff) << 12,
+                size: match byte & 15 {
+                    0 => FrameSize::Small,
+                    1 => FrameSize::Mega,
+                    _ => FrameSize::Giga,
+                },
+                rights: match byte >> 4 {
+                    3 => VirtualRights::ReadWrite,
+                    2 => VirtualRights::ReadOnly,
+                    _ => VirtualRights::KernelOnly,
+                },
+                device: first >> 16 & 1 != 0,
+                mapping: mapping(reference as u16, second >> 32 << 12),
+            },
+            tag::PAGE_TABLE => Capability::PageTable {
+                table: Ref::from_raw(reference)?,
+                mapping: mapping((first >> 8) as u16, second),
+            },
+            tag::ASID_CONTROL => Capability::AsidControl,
+            tag::ASID_POOL => Capability::AsidPool { pool: Ref::from_raw(reference)?, base: (first >> 8) as u16 },
+            _ => return None,
+        })
+    }
+}
+
+/// What [`Capability::CNode`] says.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// The first slot.
+    pub slots: Ref<Slot>,
+    /// Logarithm of the number of slots.
+    pub radix: u64,
+    /// Number of the guard's bits; at most 63.
+    pub guard_bits: u64,
+    /// The guard.
+    pub guard: u64,
+}
+
+/// A cell that holds a capability.
+#[repr(transparent)]
+pub struct CapabilityCell(Cell<Packed>);
+
+impl CapabilityCell {
+    /// What is there.
+    #[inline(always)]
+    pub fn get(&self) -> Capability {
+        self.0.get().unpack()
+    }
+
+    /// Which kind of capability is there: a constant of [`tag`].
+    #[inline(always)]
+    pub fn tag(&self) -> u64 {
+        self.0.get().0[0] & TAG_MASK
+    }
+
+    /// The node that is there, if there is one. This and the next few exist beside [`get`](CapabilityCell::get) because the
+    /// ways that they stand on are walked by almost every system call.
+    #[inline(always)]
+    pub fn node(&self) -> Option<Node> {
+        let Packed([first, guard]) = self.0.get();
+        if first & TAG_MASK != tag::CNODE {
+            return None;
+        }
+        let slots = Ref::from_raw((first >> 32) as u32)?;
+        Some(Node { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, guard })
+    }
+
+    /// The endpoint that is there, with badge and rights, if there is one.
+    #[inline(always)]
+    pub fn endpoint(&self) -> Option<(Ref<Endpoint>, u64, Rights)> {
+        let Packed([first, badge]) = self.0.get();
+        if first & TAG_MASK != tag::ENDPOINT {
+            return None;
+        }
+        Some((Ref::from_raw((first >> 32) as u32)?, badge, Rights((first >> 8) as u8 & 15)))
+    }
+
+    /// The notification that is there, with its badge, if there is one that may be signalled.
+    #[inline(always)]
+    pub fn signal(&self) -> Option<(Ref<Notification>, u64)> {
+        let Packed([first, badge]) = self.0.get();
+        let may_signal = u64::from(Rights::SEND.0) << 8;
+        if first & (TAG_MASK | may_signal) != tag::NOTIFICATION | may_signal {
+            return None;
+        }
+        Some((Ref::from_raw((first >> 32) as u32)?, badge))
+    }
+
+    /// The thread that may be answered, and whether capabilities may be sent with the answer, if there is such a right.
+    #[inline(always)]
+    pub fn reply(&self) -> Option<(Ref<Tcb>, bool)> {
+        let Packed([first, _]) = self.0.get();
+        // A thread's own reply capability is no right.
+        if first & (TAG_MASK | 1 << 8) != tag::REPLY {
+            return None;
+        }
+        Some((Ref::from_raw((first >> 32) as u32)?, first >> 9 & 1 != 0))
+    }
+
+    /// The page table that is there and its address space, if there is one that is mapped.
+    #[inline(always)]
+    pub fn mapped_table(&self) -> Option<(Ref<PageTable>, u16)> {
+        let Packed([first, _]) = self.0.get();
+        let asid = (first >> 8) as u16;
+        if first & TAG_MASK != tag::PAGE_TABLE || asid == 0 {
+            return None;
+        }
+        Some((Ref::from_raw((first >> 32) as u32)?, asid))
+    }
+
+    /// Puts something else there.
+    #[inline(always)]
+    pub fn set(&self, capability: Capability) {
+        self.0.set(capability.pack());
+    }
+
+    /// Whether nothing is there.
+    #[inline(always)]
+    pub fn is_null(&self) -> bool {
+        self.0.get().0[0] & TAG_MASK == tag::NULL
+    }
+
+    /// Copies without unpacking.
+    #[inline(always)]
+    pub fn copy_from(&self, other: &CapabilityCell) {
+        self.0.set(other.0.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(capability: Capability) {
+        assert_eq!(capability.pack().unpack(), capability);
+    }
+
+    #[test]
+    fn every_kind_comes_back_as_it_was() {
+        let raw = |raw| raw;
+        round(Capability::Null);
+        for used in [0, 16, 1 << 38] {
+            round(Capability::Untyped { base: 0x7f_c000_0000, bits: 38, device: true, used });
+        }
+        let endpoint = Ref::from_raw(raw(0xffff_ffff)).unwrap();
+        round(Capability::Endpoint { endpoint, badge: u64::MAX, rights: Rights::ALL });
+        let notification = Ref::from_raw(1).unwrap();
+        round(Capability::Notification { notification, badge: 5, rights: Rights::SEND });
+        let caller = Ref::from_raw(raw(0x8000_0040)).unwrap();
+        for (master, grant) in [(true, false), (false, true), (true, true)] {
+            round(Capability::Reply { caller, master, grant });
+        }
+        let slots = Ref::from_raw(2).unwrap();
+        round(Capability::CNode { slots, radix: 33, guard_bits: 58, guard: (1 << 58) - 1 });
+        round(Capability::CNode { slots, radix: 1, guard_bits: 63, guard: 1 << 62 });
+        round(Capability::Thread { tcb: caller });
+        round(Capability::IrqControl);
+        round(Capability::IrqHandler { irq: 1023 });
+        round(Capability::Zombie { slots, count: 1 << 33, kind: Zombie::CNode { radix: 33 } });
+        round(Capability::Zombie { slots, count: 5, kind: Zombie::Tcb });
+        round(Capability::Domain);
+        for mapping in [None, Some(Mapping { asid: 65535, address: 0x3f_ffff_e000 })] {
+            for size in [FrameSize::Small, FrameSize::Mega, FrameSize::Giga] {
+                for rights in [VirtualRights::KernelOnly, VirtualRights::ReadOnly, VirtualRights::ReadWrite] {
+                    round(Capability::Frame { base: 0x7f_ffff_f000, size, rights, device: true, mapping });
+                }
+            }
+            round(Capability::PageTable { table: Ref::from_raw(0x8000_0100).unwrap(), mapping });
+        }
+        round(Capability::AsidControl);
+        round(Capability::AsidPool { pool: Ref::from_raw(0x8000_0100).unwrap(), base: 127 << 9 });
+    }
+
+    #[test]
+    fn what_was_never_packed_is_no_capability_or_some_capability() {
+        for tag in 0..32 {
+            assert!(matches!(
+                Packed([tag, 0]).unpack(),
+                Capability::Null
+                    | Capability::Untyped { .. }
+                    | Capability::IrqControl
+                    | Capability::IrqHandler { .. }
+                    | Capability::Domain
+                    | Capability::Frame { .. }
+                    | Capability::AsidControl
+            ));
+        }
+    }
+}

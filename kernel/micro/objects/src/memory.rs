@@ -1,0 +1,148 @@
+//! Physical memory as the kernel sees it.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::reference::UNIT;
+use crate::{PageTable, Ref, Words};
+
+/// What lives in retyped memory. The types of this crate, and no others: PLAIN is promised for them.
+pub trait Object: sealed::Object {}
+impl<T: sealed::Object> Object for T {}
+
+pub(crate) mod sealed {
+    pub trait Object {}
+    impl Object for crate::Slot {}
+    impl Object for crate::Endpoint {}
+    impl Object for crate::Notification {}
+    impl Object for crate::Tcb {}
+    impl Object for crate::PageTable {}
+    impl Object for crate::AsidPool {}
+    impl Object for crate::Words {}
+}
+
+/// First and last address of what may hold objects; nothing before [`permit`].
+static FIRST: AtomicU64 = AtomicU64::new(u64::MAX);
+static END: AtomicU64 = AtomicU64::new(0);
+
+#[cfg(target_os = "none")]
+mod place {
+    /// Where physical address 0 appears. A constant, because every access to an object adds it.
+    pub const BASE: usize = 0xffff_ffc0_0000_0000;
+
+    #[inline(always)]
+    pub fn base() -> usize {
+        BASE
+    }
+}
+
+#[cfg(not(target_os = "none"))]
+mod place {
+    use std::sync::OnceLock;
+
+    /// The pretend memory of all tests of a process. Its pages come into being when they are touched.
+    const SIZE: usize = 2 << 30;
+    static BASE: OnceLock<usize> = OnceLock::new();
+
+    pub fn base() -> usize {
+        *BASE.get_or_init(|| {
+            let layout = std::alloc::Layout::from_size_align(SIZE, 1 << 21).expect("a power of two");
+            // SAFETY: the layout is not empty.
+            let start = unsafe { std::alloc::alloc_zeroed(layout) } as usize;
+            assert_ne!(start, 0, "the host has no memory for the pretend machine");
+            start - super::PRETEND_BASE as usize
+        })
+    }
+}
+
+/// The physical address of the first byte of pretend memory.
+#[cfg(not(target_os = "none"))]
+pub const PRETEND_BASE: u64 = 0x8000_0000;
+
+/// For tests: a piece of the pretend machine's memory, `1 << bits` bytes, aligned to that, that nobody else gets. Zeroed.
+#[cfg(not(target_os = "none"))]
+pub fn pretend(bits: u32) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(PRETEND_BASE);
+    place::base();
+    let size = 1 << bits;
+    let before = NEXT.fetch_update(Relaxed, Relaxed, |next: u64| Some(next.next_multiple_of(size) + size));
+    let start = before.expect("the closure always answers").next_multiple_of(size);
+    assert!(start + size <= PRETEND_BASE + (2 << 30), "the tests use more memory than the pretend machine has");
+    permit(PRETEND_BASE, PRETEND_BASE + (2 << 30));
+    start
+}
+
+/// Says where memory for objects is; once, at boot. BOOT-MEMORY: these addresses are in the direct map for ever, and what is
+/// there belongs to nobody else, except for pages that programs see.
+pub fn permit(first: u64, end: u64) {
+    FIRST.fetch_min(first, Relaxed);
+    END.fetch_max(end, Relaxed);
+}
+
+#[inline(always)]
+pub(crate) fn pointer(physical: u64) -> *mut u8 {
+    place::base().wrapping_add(physical as usize) as *mut u8
+}
+
+/// The physical address of something in the direct map.
+#[inline(always)]
+pub fn physical_of<T>(object: &T) -> u64 {
+    (core::ptr::from_ref(object) as usize).wrapping_sub(place::base()) as u64
+}
+
+fn check(physical: u64, length: u64, alignment: u64) {
+    let end = physical.checked_add(length);
+    let inside = FIRST.load(Relaxed) <= physical && end.is_some_and(|end| end <= END.load(Relaxed));
+    assert!(inside && physical.is_multiple_of(alignment), "no object can be at {physical:#x}");
+}
+
+/// A reference to the object that is, from now on, at this physical address. Retyping and boot call this, and keep
+/// LIVE-OBJECT: the memory holds no other object and is no program's, and it is cleared or already holds such an object.
+///
+/// # Panics
+/// If there is no memory for objects, or the address is not aligned.
+pub fn claim<T: Object>(physical: u64) -> Ref<T> {
+    check(physical, size_of::<T>() as u64, (align_of::<T>() as u64).max(UNIT));
+    Ref::from_raw((physical / UNIT) as u32).expect("checked")
+}
+
+/// As [`claim`], for the first of `count` slots.
+///
+/// # Panics
+/// As `claim`.
+pub fn claim_slice(physical: u64, count: u64) -> Ref<crate::Slot> {
+    check(physical, count * size_of::<crate::Slot>() as u64, size_of::<crate::Slot>() as u64);
+    claim(physical)
+}
+
+/// Fills memory with zeros: `length` bytes, whole words. The caller keeps LIVE-OBJECT: nothing is there any more.
+///
+/// # Panics
+/// If it is not memory for objects.
+pub fn clear(physical: u64, length: u64) {
+    check(physical, length, 8);
+    // SAFETY: the range is memory in the direct map (BOOT-MEMORY), nothing refers to it (the caller), and programs that could
+    // still see it are no concern of Rust's, as no reference exists.
+    unsafe { core::ptr::write_bytes(pointer(physical), 0, length as usize) };
+}
+
+/// Copies bytes to memory that nothing refers to yet; for the first program's image and the device tree, at boot.
+///
+/// # Panics
+/// If it is not memory for objects.
+pub fn copy_in(physical: u64, bytes: &[u8]) {
+    check(physical, bytes.len() as u64, 1);
+    let target = pointer(physical);
+    // SAFETY: as for `clear`; the source is not in that range, as it is borrowed and the range is nobody's.
+    unsafe { core::ptr::copy(bytes.as_ptr(), target, bytes.len()) };
+}
+
+/// A page's contents as words that are read and written one by one: programs may change them at any time.
+pub(crate) fn words(physical: u64) -> Ref<Words> {
+    claim(physical)
+}
+
+/// Makes page-table entries that were written visible to the walkers of all harts.
+#[inline(always)]
+pub fn synchronise_page(_: Ref<PageTable>) {
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+}

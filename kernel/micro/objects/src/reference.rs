@@ -1,0 +1,112 @@
+//! References to objects.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::num::NonZeroU32;
+use core::ops::Deref;
+
+use crate::memory;
+
+/// A reference to a kernel object: its physical address in units of 16 bytes, the smallest object.
+///
+/// Four bytes, so that a capability fits into two words, a slot into four, and a thread's links into little; the machine's
+/// direct map is not larger than what 32 bits of such units reach.
+pub struct Ref<T>(NonZeroU32, PhantomData<*const T>);
+
+/// Bytes in a unit.
+pub(crate) const UNIT: u64 = 16;
+
+// SAFETY: references move between harts with the kernel's lock only (ONE-HART).
+unsafe impl<T> Send for Ref<T> {}
+
+impl<T> Clone for Ref<T> {
+    #[inline(always)]
+    fn clone(&self) -> Ref<T> {
+        *self
+    }
+}
+impl<T> Copy for Ref<T> {}
+impl<T> PartialEq for Ref<T> {
+    #[inline(always)]
+    fn eq(&self, other: &Ref<T>) -> bool {
+        self.0 == other.0
+    }
+}
+impl<T> Eq for Ref<T> {}
+
+impl<T> fmt::Debug for Ref<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "object at {:#x}", self.physical())
+    }
+}
+
+impl<T> Ref<T> {
+    /// The reference with this number, which [`raw`](Ref::raw) gave; `None` for 0.
+    #[inline(always)]
+    pub(crate) fn from_raw(raw: u32) -> Option<Ref<T>> {
+        NonZeroU32::new(raw).map(|raw| Ref(raw, PhantomData))
+    }
+
+    /// The reference as a number that is not 0.
+    #[inline(always)]
+    pub fn raw(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The object's physical address.
+    #[inline(always)]
+    pub fn physical(self) -> u64 {
+        u64::from(self.0.get()) * UNIT
+    }
+
+    /// The reference to an object that was reached through a reference to what contains it.
+    #[inline(always)]
+    pub fn of(object: &T) -> Ref<T> {
+        let physical = memory::physical_of(object);
+        Ref::from_raw((physical / UNIT) as u32).expect("no object is at address 0")
+    }
+
+    #[inline(always)]
+    fn pointer(self) -> *const T {
+        memory::pointer(self.physical()).cast()
+    }
+}
+
+impl<T> Deref for Ref<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: LIVE-OBJECT: an object of this kind is there, at an address that `claim` checked for bounds and alignment;
+        // its parts are cells and atomics, of which every bit pattern is valid (PLAIN), and nobody else looks (ONE-HART).
+        unsafe { &*self.pointer() }
+    }
+}
+
+impl Ref<crate::Slot> {
+    /// The slot `index` places further in the same node.
+    #[inline(always)]
+    pub fn slot(self, index: u64) -> Ref<crate::Slot> {
+        let units = index as u32 * (size_of::<crate::Slot>() as u64 / UNIT) as u32;
+        Ref(self.0.saturating_add(units), PhantomData)
+    }
+}
+
+impl Ref<crate::Slot> {
+    /// As [`slot`](Ref::slot), from the first slot of a node. Nodes are aligned to their size, so nothing carries.
+    #[inline(always)]
+    pub fn in_node(self, index: u64) -> Ref<crate::Slot> {
+        let units = index as u32 * (size_of::<crate::Slot>() as u64 / UNIT) as u32;
+        debug_assert_eq!(self.0.get() & units, 0, "a node is not aligned");
+        Ref(self.0 | units, PhantomData)
+    }
+}
+
+impl Ref<crate::Tcb> {
+    /// One of the thread's own slots.
+    #[inline(always)]
+    pub fn own_slot(self, index: usize) -> Ref<crate::Slot> {
+        // A thread begins with its slots, and is aligned to more than they take.
+        Ref::<crate::Slot>(self.0, PhantomData).in_node(index as u64)
+    }
+}

@@ -1,0 +1,433 @@
+//! The objects.
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hal_api::UserContext;
+
+use crate::capability::{Capability, CapabilityCell};
+use crate::{Ref, memory};
+
+/// A place for a capability, 32 bytes: the capability, and its place in the derivation tree.
+///
+/// The tree is kept as a list in preorder: what was derived from a capability follows it, and it is told from a sibling by
+/// comparing the two. So insertion and removal are constant, and no memory is needed beyond the slot.
+#[repr(C)]
+pub struct Slot {
+    /// The capability.
+    pub capability: CapabilityCell,
+    /// The slot before this one in the list.
+    pub previous: Cell<Option<Ref<Slot>>>,
+    /// The slot behind this one.
+    pub next: Cell<Option<Ref<Slot>>>,
+    flags: Cell<u64>,
+}
+
+impl Slot {
+    /// Capabilities that are derived from this one count as its children.
+    const REVOCABLE: u64 = 1;
+    /// The first capability with its badge: others with the same badge are its children and not its siblings.
+    const FIRST_BADGED: u64 = 2;
+
+    /// Whether capabilities of the same object behind this one are its children.
+    #[inline(always)]
+    pub fn is_revocable(&self) -> bool {
+        self.flags.get() & Slot::REVOCABLE != 0
+    }
+
+    /// Whether this is the first capability with its badge.
+    #[inline(always)]
+    pub fn is_first_badged(&self) -> bool {
+        self.flags.get() & Slot::FIRST_BADGED != 0
+    }
+
+    /// Sets both flags.
+    #[inline(always)]
+    pub fn set_flags(&self, revocable: bool, first_badged: bool) {
+        self.flags.set(u64::from(revocable) | u64::from(first_badged) << 1);
+    }
+
+    /// Copies place and flags in the tree, and not the capability.
+    #[inline(always)]
+    pub fn copy_place(&self, other: &Slot) {
+        self.previous.set(other.previous.get());
+        self.next.set(other.next.get());
+        self.flags.set(other.flags.get());
+    }
+
+    /// Nothing, nowhere.
+    #[inline(always)]
+    pub fn reset(&self) {
+        self.capability.set(Capability::Null);
+        self.previous.set(None);
+        self.next.set(None);
+        self.flags.set(0);
+    }
+
+    /// Whether there is no capability.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.capability.is_null()
+    }
+}
+
+/// A queue of threads: first and last.
+#[repr(C)]
+#[derive(Default)]
+pub struct Queue {
+    /// The first.
+    pub head: Cell<Option<Ref<Tcb>>>,
+    /// The last.
+    pub tail: Cell<Option<Ref<Tcb>>>,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub const fn new() -> Queue {
+        Queue { head: Cell::new(None), tail: Cell::new(None) }
+    }
+}
+
+/// A place where threads meet; 16 bytes. Either all who wait want to send, or all want to receive.
+#[repr(C, align(16))]
+pub struct Endpoint {
+    /// Who waits.
+    pub queue: Queue,
+    /// Whether they want to send; means nothing while nobody waits.
+    pub is_sending: Cell<u64>,
+}
+
+/// A word of signals; 32 bytes.
+#[repr(C, align(32))]
+pub struct Notification {
+    /// Who waits for a signal.
+    pub queue: Queue,
+    /// The signals that nobody has taken.
+    pub badge: Cell<u64>,
+    /// The thread that also gets signals while it waits for messages.
+    pub bound: Cell<Option<Ref<Tcb>>>,
+    /// Whether there are signals: they may all be 0.
+    pub is_active: Cell<u32>,
+}
+
+/// What a thread does. The numbers are those of the state word that debugging output shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ThreadState {
+    /// Nothing, until it is resumed.
+    Inactive = 0,
+    /// It runs or could.
+    Running = 1,
+    /// It could run, and begins the instruction at its fault address again.
+    Restart = 2,
+    /// It waits for a message.
+    BlockedOnReceive = 3,
+    /// It waits to send a message.
+    BlockedOnSend = 4,
+    /// It waits for an answer.
+    BlockedOnReply = 5,
+    /// It waits for a signal.
+    BlockedOnNotification = 6,
+}
+
+impl ThreadState {
+    /// Whether a thread in this state can run.
+    #[inline(always)]
+    pub const fn is_runnable(self) -> bool {
+        matches!(self, ThreadState::Running | ThreadState::Restart)
+    }
+}
+
+/// A failed look-up in a capability space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupFailure {
+    /// What was to be looked in is no node.
+    InvalidRoot,
+    /// There is no capability of the right kind.
+    MissingCapability {
+        /// Bits of the address that were not used.
+        bits_left: u64,
+    },
+    /// The address is too short or too long.
+    DepthMismatch {
+        /// Bits of the address that were not used.
+        bits_left: u64,
+        /// Bits that the node would have used.
+        bits_found: u64,
+    },
+    /// A guard does not agree with the address.
+    GuardMismatch {
+        /// Bits of the address that were not used.
+        bits_left: u64,
+        /// The guard.
+        guard_found: u64,
+        /// Its bits.
+        bits_found: u64,
+    },
+}
+
+/// What went wrong in a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// A capability that was used is not there.
+    Capability {
+        /// Its address.
+        address: u64,
+        /// Whether the thread wanted to receive.
+        receiving: bool,
+        /// Why.
+        failure: LookupFailure,
+    },
+    /// A system call that does not exist.
+    UnknownSystemCall {
+        /// Its number.
+        number: u64,
+    },
+    /// An exception.
+    User {
+        /// The machine's number of it.
+        number: u64,
+        /// More about it.
+        code: u64,
+    },
+    /// An address that is not mapped, or not for that.
+    Memory {
+        /// The address.
+        address: u64,
+        /// The machine's number of the fault.
+        status: u64,
+        /// Whether an instruction was to be fetched.
+        instruction: bool,
+    },
+}
+
+/// The index of each of a thread's own slots.
+pub mod own {
+    /// The root of its capability space.
+    pub const CSPACE: usize = 0;
+    /// The root of its address space.
+    pub const VSPACE: usize = 1;
+    /// The reply capability from which those of the thread's callees derive.
+    pub const REPLY: usize = 2;
+    /// The right to answer the thread's last caller.
+    pub const CALLER: usize = 3;
+    /// The page of its message buffer.
+    pub const BUFFER: usize = 4;
+}
+
+/// How many slots a thread has.
+pub const TCB_SLOTS: usize = 5;
+
+/// Whether a thread may use the floating-point unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloatingPointUse {
+    /// It may.
+    Allowed,
+    /// An instruction that needs it is an illegal one.
+    Forbidden,
+}
+
+/// A thread; 2 KiB.
+#[repr(C, align(2048))]
+pub struct Tcb {
+    slots: [Slot; TCB_SLOTS],
+    /// Its registers; `pc` is where it goes on.
+    pub(crate) context: Cell<UserContext>,
+    /// Where the instruction is that brought it into the kernel.
+    pub fault_pc: Cell<u64>,
+    state: Cell<u8>,
+    /// Its priority, 255 the highest.
+    pub priority: Cell<u8>,
+    /// The highest priority it may give.
+    pub maximum_priority: Cell<u8>,
+    /// Its domain.
+    pub domain: Cell<u8>,
+    /// The hart that it runs on.
+    pub affinity: Cell<u8>,
+    /// Whether it is in a ready queue.
+    pub is_queued: Cell<u8>,
+    /// Ticks until the next of the same priority has its turn.
+    pub time_slice: Cell<u16>,
+    /// Flags that users set; bit 0 forbids floating point.
+    pub flags: Cell<u64>,
+    /// The neighbours in a ready queue.
+    pub ready_next: Cell<Option<Ref<Tcb>>>,
+    /// As above.
+    pub ready_previous: Cell<Option<Ref<Tcb>>>,
+    /// The neighbours in the queue of an endpoint or a notification.
+    pub wait_next: Cell<Option<Ref<Tcb>>>,
+    /// As above.
+    pub wait_previous: Cell<Option<Ref<Tcb>>>,
+    /// The endpoint it waits at.
+    pub waits_at: Cell<Option<Ref<Endpoint>>>,
+    /// The notification it waits for.
+    pub waits_for: Cell<Option<Ref<Notification>>>,
+    /// The notification whose signals it gets while it waits for messages.
+    pub bound: Cell<Option<Ref<Notification>>>,
+    /// What the capability could do through which it waits: bits of [`Rights`](crate::Rights), and [`IS_CALL`](Tcb::IS_CALL).
+    pub wait_rights: Cell<u8>,
+    /// The badge with which it waits to send.
+    pub wait_badge: Cell<u64>,
+    /// The address of the capability to which its faults are sent.
+    pub fault_handler: Cell<u64>,
+    /// The address of its message buffer.
+    pub buffer_address: Cell<u64>,
+    fault_kind: Cell<u64>,
+    fault_words: Cell<[u64; 3]>,
+    failure_kind: Cell<u64>,
+    failure_words: Cell<[u64; 3]>,
+}
+
+impl Tcb {
+    /// In `wait_rights`: it waits for an answer once the message is delivered.
+    pub const IS_CALL: u8 = 16;
+
+    /// What it does.
+    #[inline(always)]
+    pub fn state(&self) -> ThreadState {
+        match self.state.get() {
+            1 => ThreadState::Running,
+            2 => ThreadState::Restart,
+            3 => ThreadState::BlockedOnReceive,
+            4 => ThreadState::BlockedOnSend,
+            5 => ThreadState::BlockedOnReply,
+            6 => ThreadState::BlockedOnNotification,
+            _ => ThreadState::Inactive,
+        }
+    }
+
+    /// Changes the state and nothing else.
+    #[inline(always)]
+    pub fn set_state_word(&self, state: ThreadState) {
+        self.state.set(state as u8);
+    }
+
+    /// What went wrong.
+    pub fn fault(&self) -> Fault {
+        let [first, second, third] = self.fault_words.get();
+        match self.fault_kind.get() {
+            1 => Fault::Capability { address: first, receiving: second != 0, failure: self.failure() },
+            2 => Fault::UnknownSystemCall { number: first },
+            3 => Fault::User { number: first, code: second },
+            5 => Fault::Memory { address: first, status: second, instruction: third != 0 },
+            _ => Fault::None,
+        }
+    }
+
+    /// Whether nothing went wrong.
+    #[inline(always)]
+    pub fn has_no_fault(&self) -> bool {
+        self.fault_kind.get() == 0
+    }
+
+    /// Notes what went wrong.
+    pub fn set_fault(&self, fault: Fault) {
+        let (kind, words) = match fault {
+            Fault::None => (0, [0; 3]),
+            Fault::Capability { address, receiving, failure } => {
+                self.set_failure(failure);
+                (1, [address, receiving.into(), 0])
+            }
+            Fault::UnknownSystemCall { number } => (2, [number, 0, 0]),
+            Fault::User { number, code } => (3, [number, code, 0]),
+            Fault::Memory { address, status, instruction } => (5, [address, status, instruction.into()]),
+        };
+        self.fault_kind.set(kind);
+        self.fault_words.set(words);
+    }
+
+    /// Forgets what went wrong.
+    #[inline(always)]
+    pub fn clear_fault(&self) {
+        self.fault_kind.set(0);
+    }
+
+    fn failure(&self) -> LookupFailure {
+        let [bits_left, bits_found, guard_found] = self.failure_words.get();
+        match self.failure_kind.get() {
+            2 => LookupFailure::MissingCapability { bits_left },
+            3 => LookupFailure::DepthMismatch { bits_left, bits_found },
+            4 => LookupFailure::GuardMismatch { bits_left, guard_found, bits_found },
+            _ => LookupFailure::InvalidRoot,
+        }
+    }
+
+    fn set_failure(&self, failure: LookupFailure) {
+        let (kind, words) = match failure {
+            LookupFailure::InvalidRoot => (1, [0; 3]),
+            LookupFailure::MissingCapability { bits_left } => (2, [bits_left, 0, 0]),
+            LookupFailure::DepthMismatch { bits_left, bits_found } => (3, [bits_left, bits_found, 0]),
+            LookupFailure::GuardMismatch { bits_left, guard_found, bits_found } => {
+                (4, [bits_left, bits_found, guard_found])
+            }
+        };
+        self.failure_kind.set(kind);
+        self.failure_words.set(words);
+    }
+}
+
+/// A page table, as the machine reads it.
+#[repr(C, align(4096))]
+pub struct PageTable {
+    /// The entries. Atomic, because the machine reads them at any time.
+    pub entries: [AtomicU64; 512],
+}
+
+/// Address spaces by the low bits of their identifiers.
+#[repr(C, align(4096))]
+pub struct AsidPool {
+    /// The root of each.
+    pub roots: [Cell<Option<Ref<PageTable>>>; 512],
+    unused: [Cell<u64>; 256],
+}
+
+/// A kilobyte of a program's memory: a message buffer, or part of boot information.
+#[repr(C, align(1024))]
+pub struct Words {
+    words: [AtomicU64; 128],
+}
+
+impl Words {
+    /// Reads a word that a program may write at any time.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    #[inline(always)]
+    pub fn get(&self, index: usize) -> u64 {
+        self.words[index].load(Relaxed)
+    }
+
+    /// Writes a word.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    #[inline(always)]
+    pub fn set(&self, index: usize, value: u64) {
+        self.words[index].store(value, Relaxed);
+    }
+}
+
+/// The kilobyte of a program's page at this physical address. Any memory for objects can be seen so, because every pattern of
+/// bits is one of words.
+///
+/// # Panics
+/// If there is no memory for objects, or the address is not a multiple of its size.
+#[inline]
+pub fn frame_words(physical: u64) -> Ref<Words> {
+    memory::words(physical)
+}
+
+const _: () = {
+    use core::mem::{align_of, size_of};
+    assert!(size_of::<Slot>() == 32);
+    assert!(size_of::<Endpoint>() == 16);
+    assert!(size_of::<Notification>() == 32);
+    assert!(size_of::<Tcb>() == 2048);
+    assert!(core::mem::offset_of!(Tcb, slots) == 0);
+    assert!(size_of::<PageTable>() == 4096);
+    assert!(size_of::<AsidPool>() == 4096);
+    assert!(size_of::<Words>() == 1024);
+    assert!(align_of::<Slot>() <= 16);
+};

@@ -1,0 +1,149 @@
+//! Capabilities as values: which mean the same, what can be derived from them, and with which rights.
+
+use objects::{Capability, Ref, Rights, Slot, VirtualRights};
+
+use crate::derivation;
+use crate::error::Error;
+
+/// Whether what the second capability means is the first's object or a part of it.
+pub fn same_region(above: &Capability, below: &Capability) -> bool {
+    use Capability::*;
+    match (above, below) {
+        (Untyped { base, bits, .. }, other) => {
+            let Some((start, end)) = extent(other) else { return false };
+            *base <= start && end - base < 1 << bits
+        }
+        (Frame { base, size, .. }, Frame { base: other, size: other_size, .. }) => {
+            let end = base + (1 << size.bits()) - 1;
+            let other_end = other + (1 << other_size.bits()) - 1;
+            base <= other && other_end <= end
+        }
+        (Endpoint { endpoint, .. }, Endpoint { endpoint: other, .. }) => endpoint == other,
+        (Notification { notification, .. }, Notification { notification: other, .. }) => notification == other,
+        (CNode { slots, radix, .. }, CNode { slots: other, radix: other_radix, .. }) => {
+            slots == other && radix == other_radix
+        }
+        (Thread { tcb }, Thread { tcb: other }) => tcb == other,
+        (Reply { caller, .. }, Reply { caller: other, .. }) => caller == other,
+        (Domain, Domain) => true,
+        (IrqControl, IrqControl | IrqHandler { .. }) => true,
+        (IrqHandler { irq }, IrqHandler { irq: other }) => irq == other,
+        (PageTable { table, .. }, PageTable { table: other, .. }) => table == other,
+        (AsidControl, AsidControl) => true,
+        (AsidPool { pool, .. }, AsidPool { pool: other, .. }) => pool == other,
+        _ => false,
+    }
+}
+
+/// Whether both mean exactly the same object.
+pub fn same_object(first: &Capability, second: &Capability) -> bool {
+    use Capability::*;
+    match (first, second) {
+        (Untyped { .. }, _) | (IrqControl, IrqHandler { .. }) => false,
+        (Frame { base, size, device, .. }, Frame { base: other, size: other_size, device: other_device, .. }) => {
+            base == other && size == other_size && device == other_device
+        }
+        _ => same_region(first, second),
+    }
+}
+
+/// The physical memory of an object: first byte and last. `None` for what has none.
+pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
+    use Capability::*;
+    let range = |start: u64, bits: u32| Some((start, start + ((1u64 << bits) - 1)));
+    match capability {
+        Untyped { base, bits, .. } => range(*base, (*bits).into()),
+        Endpoint { endpoint, .. } => range(endpoint.physical(), 4),
+        Notification { notification, .. } => range(notification.physical(), 5),
+        CNode { slots, radix, .. } => range(slots.physical(), u32::from(*radix) + 5),
+        Thread { tcb } => range(tcb.physical(), 11),
+        Zombie { slots, kind, .. } => match kind {
+            objects::Zombie::Tcb => range(slots.physical(), 11),
+            objects::Zombie::CNode { radix } => range(slots.physical(), u32::from(*radix) + 5),
+        },
+        Frame { base, size, .. } => range(*base, size.bits()),
+        PageTable { table, .. } => range(table.physical(), 12),
+        AsidPool { pool, .. } => range(pool.physical(), 12),
+        Null | Reply { .. } | IrqControl | IrqHandler { .. } | Domain | AsidControl => None,
+    }
+}
+
+/// What a copy of a capability would be.
+///
+/// # Errors
+/// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be.
+#[inline]
+pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Error> {
+    Ok(match capability {
+        Capability::Zombie { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
+        Capability::Untyped { .. } if derivation::has_children(slot) => return Err(Error::RevokeFirst),
+        Capability::PageTable { mapping: None, .. } => return Err(Error::IllegalOperation),
+        Capability::Frame { base, size, rights, device, .. } => {
+            Capability::Frame { base, size, rights, device, mapping: None }
+        }
+        other => other,
+    })
+}
+
+/// The capability with no more than these rights, as users state them.
+#[inline]
+pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
+    // Users say read and write where endpoints say receive and send; the numbers of the bits agree.
+    let allowed_rights = Rights(allowed as u8 & 15);
+    match capability {
+        Capability::Endpoint { endpoint, badge, rights } => {
+            Capability::Endpoint { endpoint, badge, rights: rights.and(allowed_rights) }
+        }
+        Capability::Notification { notification, badge, rights } => {
+            Capability::Notification { notification, badge, rights: rights.and(allowed_rights) }
+        }
+        Capability::Reply { caller, master, grant } => {
+            Capability::Reply { caller, master, grant: grant && allowed_rights.contains(Rights::GRANT) }
+        }
+        Capability::Frame { base, size, rights, device, mapping } => {
+            Capability::Frame { base, size, rights: mask_virtual(rights, allowed), device, mapping }
+        }
+        other => other,
+    }
+}
+
+/// What remains of a page's rights.
+#[inline]
+pub fn mask_virtual(rights: VirtualRights, allowed: u64) -> VirtualRights {
+    let (write, read) = (allowed & 1 != 0, allowed & 2 != 0);
+    match rights {
+        VirtualRights::ReadOnly if read => VirtualRights::ReadOnly,
+        VirtualRights::ReadWrite if read && write => VirtualRights::ReadWrite,
+        VirtualRights::ReadWrite if read => VirtualRights::ReadOnly,
+        _ => VirtualRights::KernelOnly,
+    }
+}
+
+/// The capability with a badge or a guard; [`Capability::Null`] if it cannot have this one. With `preserve` badges stay.
+#[inline]
+pub fn update_data(preserve: bool, data: u64, capability: Capability) -> Capability {
+    match capability {
+        Capability::Endpoint { endpoint, badge: 0, rights } if !preserve => {
+            Capability::Endpoint { endpoint, badge: data, rights }
+        }
+        Capability::Notification { notification, badge: 0, rights } if !preserve => {
+            Capability::Notification { notification, badge: data, rights }
+        }
+        Capability::Endpoint { .. } | Capability::Notification { .. } => Capability::Null,
+        Capability::CNode { slots, radix, .. } => {
+            let guard_bits = (data & 63) as u8;
+            if guard_bits + radix > 64 {
+                return Capability::Null;
+            }
+            let guard = data >> 6 & low_bits(guard_bits);
+            Capability::CNode { slots, radix, guard_bits, guard }
+        }
+        other => other,
+    }
+}
+
+/// A word whose lowest `count` bits are set.
+#[inline(always)]
+pub fn low_bits(count: u8) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}

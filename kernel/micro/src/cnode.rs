@@ -1,0 +1,162 @@
+//! Invocations of nodes: capabilities are copied, moved and deleted.
+
+use abi_sel4::Invocation;
+use objects::{Capability, LookupFailure, Ref, Rights, Slot, own};
+
+use crate::error::{Error, Preempted};
+use crate::syscall::Arguments;
+use crate::{Kernel, capability, cspace, derivation};
+
+/// A checked call.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields are the invocations' own")]
+pub enum Call {
+    Revoke { slot: Ref<Slot> },
+    Delete { slot: Ref<Slot> },
+    SaveCaller { slot: Ref<Slot> },
+    CancelBadgedSends { slot: Ref<Slot> },
+    Insert { capability: Capability, source: Ref<Slot>, destination: Ref<Slot> },
+    Move { capability: Capability, source: Ref<Slot>, destination: Ref<Slot> },
+    Rotate { first: Capability, source: Ref<Slot>, second: Capability, pivot: Ref<Slot>, destination: Ref<Slot> },
+}
+
+/// Checks a call.
+pub fn decode(invocation: Option<Invocation>, node: Capability, arguments: &Arguments) -> Result<Call, Error> {
+    use Invocation::*;
+    let Some(
+        invocation @ (CNodeRevoke
+        | CNodeDelete
+        | CNodeCancelBadgedSends
+        | CNodeCopy
+        | CNodeMint
+        | CNodeMove
+        | CNodeMutate
+        | CNodeRotate
+        | CNodeSaveCaller),
+    ) = invocation
+    else {
+        return Err(Error::IllegalOperation);
+    };
+    if arguments.length() < 2 {
+        return Err(Error::TruncatedMessage);
+    }
+    let [index, depth] = arguments.words::<2>();
+    let slot = cspace::target(false, node, index, depth)?;
+    match invocation {
+        CNodeRevoke => Ok(Call::Revoke { slot }),
+        CNodeDelete => Ok(Call::Delete { slot }),
+        CNodeSaveCaller => match slot.is_empty() {
+            true => Ok(Call::SaveCaller { slot }),
+            false => Err(Error::DeleteFirst),
+        },
+        CNodeCancelBadgedSends => match slot.capability.get() {
+            Capability::Endpoint { rights: Rights::ALL, .. } => Ok(Call::CancelBadgedSends { slot }),
+            _ => Err(Error::IllegalOperation),
+        },
+        CNodeRotate => decode_rotate(slot, arguments),
+        _ => decode_transfer(invocation, slot, arguments),
+    }
+}
+
+fn missing(is_source: bool, bits_left: u64) -> Error {
+    Error::FailedLookup { is_source, failure: LookupFailure::MissingCapability { bits_left } }
+}
+
+fn decode_transfer(invocation: Invocation, destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, Error> {
+    if arguments.length() < 4 {
+        return Err(Error::TruncatedMessage);
+    }
+    let root = arguments.capability(0)?;
+    let [_, _, index, depth] = arguments.words::<4>();
+    if !destination.is_empty() {
+        return Err(Error::DeleteFirst);
+    }
+    let source = cspace::target(true, root.capability.get(), index, depth)?;
+    let found = source.capability.get();
+    if found == Capability::Null {
+        return Err(missing(true, depth));
+    }
+    let (capability, is_move) = match invocation {
+        Invocation::CNodeCopy => {
+            let [_, _, _, _, rights] = arguments.at_least::<5>()?;
+            (capability::derive(source, capability::mask_rights(found, rights))?, false)
+        }
+        Invocation::CNodeMint => {
+            let [_, _, _, _, rights, data] = arguments.at_least::<6>()?;
+            let minted = capability::update_data(false, data, capability::mask_rights(found, rights));
+            (capability::derive(source, minted)?, false)
+        }
+        Invocation::CNodeMutate => {
+            let [_, _, _, _, data] = arguments.at_least::<5>()?;
+            (capability::update_data(true, data, found), true)
+        }
+        _ => (found, true),
+    };
+    match (capability, is_move) {
+        (Capability::Null, _) => Err(Error::IllegalOperation),
+        (capability, true) => Ok(Call::Move { capability, source, destination }),
+        (capability, false) => Ok(Call::Insert { capability, source, destination }),
+    }
+}
+
+fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, Error> {
+    if arguments.length() < 8 {
+        return Err(Error::TruncatedMessage);
+    }
+    let (pivot_root, source_root) = (arguments.capability(0)?, arguments.capability(1)?);
+    let [_, _, pivot_data, pivot_index, pivot_depth, source_data, source_index, source_depth] = arguments.words::<8>();
+    let source = cspace::target(true, source_root.capability.get(), source_index, source_depth)?;
+    let pivot = cspace::target(false, pivot_root.capability.get(), pivot_index, pivot_depth)?;
+    if pivot == source || pivot == destination {
+        return Err(Error::IllegalOperation);
+    }
+    if source != destination && !destination.is_empty() {
+        return Err(Error::DeleteFirst);
+    }
+    if source.is_empty() {
+        return Err(missing(true, source_depth));
+    }
+    if pivot.is_empty() {
+        return Err(missing(false, pivot_depth));
+    }
+    let first = capability::update_data(true, source_data, source.capability.get());
+    let second = capability::update_data(true, pivot_data, pivot.capability.get());
+    if first == Capability::Null || second == Capability::Null {
+        return Err(Error::IllegalOperation);
+    }
+    Ok(Call::Rotate { first, source, second, pivot, destination })
+}
+
+impl Kernel {
+    /// Carries a checked call out.
+    pub(crate) fn invoke_cnode(&self, call: Call) -> Result<(), Preempted> {
+        match call {
+            Call::Revoke { slot } => return self.revoke(slot),
+            Call::Delete { slot } => return self.delete(slot),
+            Call::SaveCaller { slot } => {
+                let caller = self.current().own_slot(own::CALLER);
+                if let capability @ Capability::Reply { .. } = caller.capability.get() {
+                    derivation::move_slot(capability, caller, slot);
+                }
+            }
+            Call::CancelBadgedSends { slot } => {
+                if let Capability::Endpoint { endpoint, badge, .. } = slot.capability.get()
+                    && badge != 0
+                {
+                    self.cancel_badged_sends(endpoint, badge);
+                }
+            }
+            Call::Insert { capability, source, destination } => derivation::insert(capability, source, destination),
+            Call::Move { capability, source, destination } => derivation::move_slot(capability, source, destination),
+            Call::Rotate { first, source, second, pivot, destination } => {
+                if source == destination {
+                    derivation::swap(first, source, second, pivot);
+                } else {
+                    derivation::move_slot(second, pivot, destination);
+                    derivation::move_slot(first, source, pivot);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! From a capability's address to its slot.
+
+use objects::{Capability, LookupFailure, Node, Ref, Slot, Tcb, own};
+
+use crate::error::Error;
+
+/// Follows an address of `bits` bits from a node; also says how many bits were not used.
+///
+/// The way ends at the first slot that holds no node, or when all bits are used. A cycle of nodes ends too, because every
+/// node uses at least one bit.
+///
+/// # Errors
+/// Where the way broke off.
+#[inline(always)]
+pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), LookupFailure> {
+    loop {
+        let Node { slots, radix, guard_bits, guard } = node;
+        // Shifts by 64 mean 0 here only where the guard has no bits, and then nothing is left of it.
+        let address_guard = address >> (bits.wrapping_sub(guard_bits) & 63) & ((1 << guard_bits) - 1);
+        if guard_bits > bits || guard != address_guard {
+            return Err(LookupFailure::GuardMismatch { bits_left: bits, guard_found: guard, bits_found: guard_bits });
+        }
+        let level = guard_bits + radix;
+        if level > bits {
+            return Err(LookupFailure::DepthMismatch { bits_left: bits, bits_found: level });
+        }
+        bits -= level;
+        let slot = slots.in_node(address >> bits & ((1 << radix) - 1));
+        if bits == 0 {
+            return Ok((slot, 0));
+        }
+        match slot.capability.node() {
+            Some(next) => node = next,
+            None => return Ok((slot, bits)),
+        }
+    }
+}
+
+/// The slot that a thread means by an address.
+///
+/// # Errors
+/// Where the way broke off.
+#[inline(always)]
+pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, LookupFailure> {
+    let root = thread.own_slot(own::CSPACE).capability.node().ok_or(LookupFailure::InvalidRoot)?;
+    resolve(root, address, 64).map(|(slot, _)| slot)
+}
+
+/// The slot that an invocation means by a root, an address and a depth.
+///
+/// # Errors
+/// As seL4 answers; `is_source` says whose slot it would be.
+pub fn target(is_source: bool, root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, Error> {
+    let failed = |failure| Error::FailedLookup { is_source, failure };
+    let Capability::CNode { slots, radix, guard_bits, guard } = root else {
+        return Err(failed(LookupFailure::InvalidRoot));
+    };
+    if !(1..=64).contains(&depth) {
+        return Err(Error::RangeError { minimum: 1, maximum: 64 });
+    }
+    let root = Node { slots, radix: radix.into(), guard_bits: guard_bits.into(), guard };
+    match resolve(root, address, depth).map_err(failed)? {
+        (slot, 0) => Ok(slot),
+        (_, bits_left) => Err(failed(LookupFailure::DepthMismatch { bits_left, bits_found: 0 })),
+    }
+}
+
+/// As [`target`], for a slot that must be empty.
+///
+/// # Errors
+/// As `target`, and [`Error::DeleteFirst`].
+pub fn empty_target(root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, Error> {
+    let slot = target(false, root, address, depth)?;
+    if slot.is_empty() { Ok(slot) } else { Err(Error::DeleteFirst) }
+}

@@ -1,0 +1,151 @@
+//! The derivation tree: which capability came from which.
+//!
+//! All capabilities of objects stand in lists in preorder of the tree. That a capability is another's child is not stored but
+//! compared ([`is_parent`]): it follows it, means (part of) the same object, and the other is marked as one whose
+//! followers count as children. So deleting a capability in the middle needs no repair of those below it; they become its
+//! parent's children by what they are.
+//!
+//! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that makes
+//! them look like children of whatever sibling stands before.
+
+use objects::{Capability, Ref, Slot};
+
+use crate::capability::{same_object, same_region};
+
+/// Whether the second capability is a child of the first, given that it follows it in the list.
+pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
+    if !parent.is_revocable() {
+        return false;
+    }
+    let (above, below) = (parent.capability.get(), child.capability.get());
+    if !same_region(&above, &below) {
+        return false;
+    }
+    match (above, below) {
+        (Capability::Endpoint { badge: 0, .. }, _) | (Capability::Notification { badge: 0, .. }, _) => true,
+        (Capability::Endpoint { badge, .. }, Capability::Endpoint { badge: other, .. })
+        | (Capability::Notification { badge, .. }, Capability::Notification { badge: other, .. }) => {
+            badge == other && !child.is_first_badged()
+        }
+        _ => true,
+    }
+}
+
+/// Whether anything is derived from a slot's capability.
+#[inline]
+pub fn has_children(slot: Ref<Slot>) -> bool {
+    slot.next.get().is_some_and(|next| is_parent(&slot, &next))
+}
+
+/// Whether a slot's capability is the last one of its object.
+pub fn is_final(slot: Ref<Slot>) -> bool {
+    let capability = slot.capability.get();
+    let same = |other: Option<Ref<Slot>>| other.is_some_and(|other| same_object(&capability, &other.capability.get()));
+    !same(slot.previous.get()) && !same(slot.next.get())
+}
+
+/// Puts a capability into an empty slot, as derived from what is in `source`.
+#[inline]
+pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
+    let revocable = is_revocable(&capability, &source.capability.get());
+    link_behind(source, slot);
+    slot.set_flags(revocable, revocable);
+    // An untyped that is copied has no room for objects of its own any more: both would make them in the same memory.
+    if let (Capability::Untyped { base, bits, device, .. }, Capability::Untyped { base: new_base, bits: new_bits, .. }) =
+        (source.capability.get(), capability)
+        && base == new_base
+        && bits == new_bits
+    {
+        source.capability.set(Capability::Untyped { base, bits, device, used: 1 << bits });
+    }
+    slot.capability.set(capability);
+}
+
+/// Puts a capability of a new object into an empty slot, as a child of what is in `parent`.
+#[inline]
+pub fn insert_new(parent: Ref<Slot>, slot: Ref<Slot>, capability: Capability) {
+    link_behind(parent, slot);
+    slot.set_flags(true, true);
+    slot.capability.set(capability);
+}
+
+#[inline(always)]
+fn link_behind(before: Ref<Slot>, slot: Ref<Slot>) {
+    let next = before.next.get();
+    slot.previous.set(Some(before));
+    slot.next.set(next);
+    before.next.set(Some(slot));
+    if let Some(next) = next {
+        next.previous.set(Some(slot));
+    }
+}
+
+/// Whether capabilities that follow a new one count as its children.
+fn is_revocable(derived: &Capability, source: &Capability) -> bool {
+    match (derived, source) {
+        (Capability::Endpoint { badge, .. }, Capability::Endpoint { badge: from, .. }) => badge != from,
+        (Capability::Notification { badge, .. }, Capability::Notification { badge: from, .. }) => badge != from,
+        (Capability::IrqHandler { .. }, Capability::IrqControl) => true,
+        (Capability::Untyped { .. }, _) => true,
+        _ => false,
+    }
+}
+
+/// Moves what is in a slot to an empty one, perhaps changed.
+#[inline]
+pub fn move_slot(capability: Capability, from: Ref<Slot>, to: Ref<Slot>) {
+    to.copy_place(&from);
+    to.capability.set(capability);
+    from.reset();
+    relink(to);
+}
+
+/// Makes the neighbours of a slot point to it.
+#[inline(always)]
+fn relink(slot: Ref<Slot>) {
+    if let Some(previous) = slot.previous.get() {
+        previous.next.set(Some(slot));
+    }
+    if let Some(next) = slot.next.get() {
+        next.previous.set(Some(slot));
+    }
+}
+
+/// Exchanges two slots, each perhaps changed.
+pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: Capability, second: Ref<Slot>) {
+    first.capability.set(second_capability);
+    second.capability.set(first_capability);
+    let (first_previous, first_next) = (first.previous.get(), first.next.get());
+    let (second_previous, second_next) = (second.previous.get(), second.next.get());
+    let flags = (first.is_revocable(), first.is_first_badged());
+    first.set_flags(second.is_revocable(), second.is_first_badged());
+    second.set_flags(flags.0, flags.1);
+    // Where the two are neighbours, each takes the other's place beside itself.
+    let other = |place: Option<Ref<Slot>>, own: Ref<Slot>, instead: Ref<Slot>| match place {
+        Some(place) if place == own => Some(instead),
+        place => place,
+    };
+    first.previous.set(other(second_previous, first, second));
+    first.next.set(other(second_next, first, second));
+    second.previous.set(other(first_previous, second, first));
+    second.next.set(other(first_next, second, first));
+    relink(first);
+    relink(second);
+}
+
+/// Takes a slot out of the list and empties it.
+#[inline]
+pub fn remove(slot: Ref<Slot>) {
+    let (previous, next) = (slot.previous.get(), slot.next.get());
+    if let Some(previous) = previous {
+        previous.next.set(next);
+    }
+    if let Some(next) = next {
+        next.previous.set(previous);
+        // If this was the first with its badge, what follows it must not become a sibling's child.
+        if slot.is_first_badged() {
+            next.set_flags(next.is_revocable(), true);
+        }
+    }
+    slot.reset();
+}

@@ -1,0 +1,82 @@
+//! Invocations of the right to choose domains.
+
+use abi_sel4::Invocation;
+use objects::{Capability, Ref, Tcb};
+
+use crate::Kernel;
+use crate::error::Error;
+use crate::schedule::MAXIMUM_SCHEDULE;
+use crate::syscall::{Arguments, Done};
+
+/// Bits of a duration.
+const DURATION_BITS: u32 = 56;
+
+/// A checked call.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields are the invocations' own")]
+pub enum Call {
+    Set { tcb: Ref<Tcb>, domain: u8 },
+    Configure { index: usize, domain: u8, duration: u64 },
+    Start { index: usize },
+}
+
+fn range(limit: u64) -> Error {
+    Error::RangeError { minimum: 0, maximum: limit - 1 }
+}
+
+impl Kernel {
+    /// Checks a call.
+    pub(crate) fn decode_domain(&self, invocation: Option<Invocation>, arguments: &Arguments) -> Result<Call, Error> {
+        let domains = u64::from(self.domains.get());
+        match invocation {
+            Some(Invocation::DomainSetSet) => {
+                let [domain] = arguments.at_least::<1>()?;
+                if domain >= domains {
+                    return Err(Error::InvalidArgument(0));
+                }
+                match arguments.capability(0)?.capability.get() {
+                    Capability::Thread { tcb } => Ok(Call::Set { tcb, domain: domain as u8 }),
+                    _ => Err(Error::InvalidArgument(1)),
+                }
+            }
+            Some(Invocation::DomainSetScheduleConfigure) => {
+                let [index, domain, duration] = arguments.at_least::<3>()?;
+                // The last entry always ends the schedule.
+                if index >= MAXIMUM_SCHEDULE as u64 - 1 {
+                    return Err(range(MAXIMUM_SCHEDULE as u64 - 1));
+                }
+                if domain >= domains {
+                    return Err(range(domains));
+                }
+                if duration == 0 && domain != 0 {
+                    return Err(Error::InvalidArgument(1));
+                }
+                if duration == 0 && index == self.schedule_start.get() as u64 || duration >> DURATION_BITS != 0 {
+                    return Err(Error::InvalidArgument(2));
+                }
+                Ok(Call::Configure { index: index as usize, domain: domain as u8, duration })
+            }
+            Some(Invocation::DomainSetScheduleSetStart) => {
+                let [index] = arguments.at_least::<1>()?;
+                if index >= MAXIMUM_SCHEDULE as u64 {
+                    return Err(range(MAXIMUM_SCHEDULE as u64));
+                }
+                if self.domain_schedule[index as usize].get().1 == 0 {
+                    return Err(Error::InvalidArgument(0));
+                }
+                Ok(Call::Start { index: index as usize })
+            }
+            _ => Err(Error::IllegalOperation),
+        }
+    }
+
+    /// Carries a checked call out.
+    pub(crate) fn invoke_domain(&self, call: Call) -> Done {
+        match call {
+            Call::Set { tcb, domain } => self.set_domain(tcb, domain),
+            Call::Configure { index, domain, duration } => self.domain_schedule[index].set((domain, duration)),
+            Call::Start { index } => self.start_schedule(index),
+        }
+        Done::Plain
+    }
+}

@@ -1,0 +1,147 @@
+//! Interrupts of devices, as users see them: each number has one handler capability and one notification.
+//!
+//! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So a
+//! device that keeps asking costs one entry for each time that its driver is ready for more.
+
+use abi_sel4::Invocation;
+use objects::{Capability, Ref, Rights, Slot};
+
+use crate::error::Error;
+use crate::syscall::{Arguments, Done};
+use crate::{Kernel, console, cspace, derivation, machine};
+
+/// The largest number of a device's interrupt.
+pub const MAXIMUM_IRQ: u64 = 95;
+/// Places for interrupts, one for each number.
+pub const IRQ_SLOTS: u64 = 128;
+
+/// What an interrupt is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IrqState {
+    /// Nothing.
+    Inactive,
+    /// Somebody has its handler capability.
+    Signal,
+}
+
+/// A checked call.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields are the invocations' own")]
+pub enum Call {
+    Issue { irq: u16, control: Ref<Slot>, slot: Ref<Slot>, edge: bool },
+    Acknowledge { irq: u16 },
+    SetNotification { irq: u16, notification: Capability, source: Ref<Slot> },
+    Clear { irq: u16 },
+}
+
+impl Kernel {
+    fn irq_slot(&self, irq: u16) -> Option<Ref<Slot>> {
+        let first = self.irq_slots.get()?;
+        (u64::from(irq) < IRQ_SLOTS).then(|| first.slot(irq.into()))
+    }
+
+    /// Checks a call of the right to make handlers.
+    pub(crate) fn decode_irq_control(
+        &self,
+        invocation: Option<Invocation>,
+        control: Ref<Slot>,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        let (irq, edge, index, depth) = match invocation {
+            Some(Invocation::IrqControlGet) => {
+                let [irq, index, depth] = arguments.at_least::<3>()?;
+                (irq, false, index, depth)
+            }
+            Some(Invocation::IrqControlGetTrigger) => {
+                let [irq, trigger, index, depth] = arguments.at_least::<4>()?;
+                (irq, trigger != 0, index, depth)
+            }
+            _ => return Err(Error::IllegalOperation),
+        };
+        let root = arguments.capability(0)?;
+        if !(1..=MAXIMUM_IRQ).contains(&irq) {
+            return Err(Error::RangeError { minimum: 1, maximum: MAXIMUM_IRQ });
+        }
+        if self.irq_states[irq as usize].get() != IrqState::Inactive {
+            return Err(Error::RevokeFirst);
+        }
+        let slot = cspace::empty_target(root.capability.get(), index, depth)?;
+        Ok(Call::Issue { irq: irq as u16, control, slot, edge })
+    }
+
+    /// Checks a call of a handler.
+    pub(crate) fn decode_irq_handler(
+        &self,
+        invocation: Option<Invocation>,
+        irq: u16,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        match invocation {
+            Some(Invocation::IrqHandlerAck) => Ok(Call::Acknowledge { irq }),
+            Some(Invocation::IrqHandlerSetNotification) => {
+                let source = arguments.capability(0)?;
+                match source.capability.get() {
+                    notification @ Capability::Notification { rights, .. } if rights.contains(Rights::SEND) => {
+                        Ok(Call::SetNotification { irq, notification, source })
+                    }
+                    _ => Err(Error::InvalidCapability(0)),
+                }
+            }
+            Some(Invocation::IrqHandlerClear) => Ok(Call::Clear { irq }),
+            _ => Err(Error::IllegalOperation),
+        }
+    }
+
+    /// Carries a checked call out.
+    pub(crate) fn invoke_irq(&self, call: Call) -> Done {
+        match call {
+            Call::Issue { irq, control, slot, edge } => {
+                self.irq_states[usize::from(irq)].set(IrqState::Signal);
+                machine::enable_irq(irq.into(), edge);
+                derivation::insert(Capability::IrqHandler { irq }, control, slot);
+            }
+            Call::Acknowledge { irq } => machine::unmask_irq(irq.into()),
+            Call::SetNotification { irq, notification, source } => {
+                if let Some(slot) = self.irq_slot(irq) {
+                    self.delete_one(slot);
+                    derivation::insert(notification, source, slot);
+                }
+            }
+            Call::Clear { irq } => {
+                if let Some(slot) = self.irq_slot(irq) {
+                    self.delete_one(slot);
+                }
+            }
+        }
+        Done::Plain
+    }
+
+    /// The last capability to a handler goes.
+    pub(crate) fn stop_irq(&self, irq: u16) {
+        if let Some(slot) = self.irq_slot(irq) {
+            self.delete_one(slot);
+        }
+    }
+
+    /// Nobody has the handler any more.
+    pub(crate) fn release_irq(&self, irq: u16) {
+        if let Some(state) = self.irq_states.get(usize::from(irq)) {
+            state.set(IrqState::Inactive);
+            machine::disable_irq(irq.into());
+        }
+    }
+
+    /// A device interrupts. Its source has been masked.
+    pub(crate) fn device_interrupt(&self, irq: u32) {
+        let state = self.irq_states.get(irq as usize).map(|state| state.get());
+        if state != Some(IrqState::Signal) {
+            return console::print(format_args!("interrupt {irq} has no handler\n"));
+        }
+        if let Some(slot) = self.irq_slot(irq as u16)
+            && let Capability::Notification { notification, badge, rights } = slot.capability.get()
+            && rights.contains(Rights::SEND)
+        {
+            self.signal(notification, badge);
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Messages and signals: endpoints, notifications, replies.
+//!
+//! A thread that waits stands in the queue of one endpoint or one notification; its state says which, and what it wants there.
+//! Whoever completes the meeting does the whole transfer and makes the other runnable.
+
+use abi_sel4::MessageInfo;
+use objects::{
+    Capability, Endpoint, Notification, Queue, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, Words, frame_words,
+    own,
+};
+
+use crate::derivation;
+use crate::{Kernel, capability, cspace};
+
+/// Message registers that are registers: a2 to a5.
+pub const MESSAGE_REGISTERS: usize = 4;
+/// The longest message.
+pub const MAXIMUM_LENGTH: usize = 120;
+/// The most capabilities in a message.
+pub const MAXIMUM_CAPABILITIES: usize = 3;
+/// Where the words of a message buffer begin that name capabilities: the numbers of its words.
+mod word {
+    pub const MESSAGE: usize = 1;
+    pub const CAPABILITIES: usize = 122;
+    pub const RECEIVE_CNODE: usize = 125;
+    pub const RECEIVE_INDEX: usize = 126;
+    pub const RECEIVE_DEPTH: usize = 127;
+}
+
+/// A message register of a thread: a register, or a word of its buffer.
+#[inline(always)]
+pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
+    match index {
+        0..MESSAGE_REGISTERS => thread.register_at(12 + index).get(),
+        _ => buffer.map_or(0, |buffer| buffer.get((word::MESSAGE + index) % 128)),
+    }
+}
+
+/// Sets a message register; says whether there is such a one.
+#[inline(always)]
+pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize, value: u64) -> bool {
+    match (index, buffer) {
+        (0..MESSAGE_REGISTERS, _) => thread.register_at(12 + index).set(value),
+        (_, Some(buffer)) if index < MAXIMUM_LENGTH => buffer.set(word::MESSAGE + index, value),
+        _ => return false,
+    }
+    true
+}
+
+/// The address of a capability that a thread sends along.
+#[inline(always)]
+pub fn sent_capability(buffer: Ref<Words>, index: usize) -> u64 {
+    buffer.get(word::CAPABILITIES + index)
+}
+
+/// A thread's message buffer, if it has one that may be used so.
+#[inline(always)]
+pub fn buffer(thread: Ref<Tcb>, for_writing: bool) -> Option<Ref<Words>> {
+    let Capability::Frame { base, size, rights, device: false, .. } = thread.own_slot(own::BUFFER).capability.get()
+    else {
+        return None;
+    };
+    let allowed = match rights {
+        VirtualRights::ReadWrite => true,
+        VirtualRights::ReadOnly => !for_writing,
+        VirtualRights::KernelOnly => false,
+    };
+    let offset = thread.buffer_address.get() & ((1 << size.bits()) - 1);
+    allowed.then(|| frame_words(base + offset))
+}
+
+#[inline]
+fn enqueue_waiting(queue: &Queue, thread: Ref<Tcb>) {
+    let tail = queue.tail.get();
+    thread.wait_previous.set(tail);
+    thread.wait_next.set(None);
+    match tail {
+        Some(tail) => tail.wait_next.set(Some(thread)),
+        None => queue.head.set(Some(thread)),
+    }
+    queue.tail.set(Some(thread));
+}
+
+#[inline]
+fn dequeue_waiting(queue: &Queue, thread: Ref<Tcb>) {
+    let (previous, next) = (thread.wait_previous.get(), thread.wait_next.get());
+    match previous {
+        Some(previous) => previous.wait_next.set(next),
+        None => queue.head.set(next),
+    }
+    match next {
+        Some(next) => next.wait_previous.set(previous),
+        None => queue.tail.set(previous),
+    }
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// Whether the sender waits until somebody receives.
+    pub is_blocking: bool,
+    /// Whether it then waits for an answer.
+    pub is_call: bool,
+    /// What the receiver is told about the sender.
+    pub badge: u64,
+    /// What the capability allows.
+    pub rights: Rights,
+}
+
+impl Kernel {
+    /// Sends what stands in a thread's registers and buffer, or its fault.
+    #[inline]
+    pub(crate) fn send_message(&self, sender: Ref<Tcb>, endpoint: Ref<Endpoint>, how: Sending) {
+        let waiting = endpoint.queue.head.get();
+        let receiver = match waiting {
+            Some(receiver) if endpoint.is_sending.get() == 0 => receiver,
+            _ => {
+                if how.is_blocking {
+                    sender.waits_at.set(Some(endpoint));
+                    sender.wait_badge.set(how.badge);
+                    sender.wait_rights.set(how.rights.0 | if how.is_call { Tcb::IS_CALL } else { 0 });
+                    endpoint.is_sending.set(1);
+                    enqueue_waiting(&endpoint.queue, sender);
+                    self.set_state(sender, ThreadState::BlockedOnSend);
+                }
+                return;
+            }
+        };
+        dequeue_waiting(&endpoint.queue, receiver);
+        self.transfer(sender, Some(endpoint), how.badge, how.rights.contains(Rights::GRANT), receiver);
+        let reply_can_grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
+        self.set_state(receiver, ThreadState::Running);
+        self.possibly_switch_to(receiver);
+        if how.is_call {
+            self.await_reply(sender, receiver, how.rights, reply_can_grant);
+        }
+    }
+
+    /// After a call was delivered: the receiver may answer, or the caller stops for good.
+    #[inline]
+    fn await_reply(&self, caller: Ref<Tcb>, receiver: Ref<Tcb>, rights: Rights, grant: bool) {
+        if rights.contains(Rights::GRANT) || rights.contains(Rights::GRANT_REPLY) {
+            self.set_state(caller, ThreadState::BlockedOnReply);
+            let source = caller.own_slot(own::REPLY);
+            let reply = Capability::Reply { caller, master: false, grant };
+            derivation::insert(reply, source, receiver.own_slot(own::CALLER));
+        } else {
+            self.set_state(caller, ThreadState::Inactive);
+        }
+    }
+
+    /// Receives a message, or waits for one.
+    #[inline]
+    pub(crate) fn receive_message(&self, thread: Ref<Tcb>, endpoint: Ref<Endpoint>, rights: Rights, is_blocking: bool) {
+        if let Some(notification) = thread.bound.get()
+            && notification.is_active.get() != 0
+        {
+            return self.take_signals(thread, notification);
+        }
+        let sender = match endpoint.queue.head.get() {
+            Some(sender) if endpoint.is_sending.get() != 0 => sender,
+            _ => {
+                if is_blocking {
+                    thread.waits_at.set(Some(endpoint));
+                    thread.wait_rights.set(rights.0);
+                    endpoint.is_sending.set(0);
+                    enqueue_waiting(&endpoint.queue, thread);
+                    self.set_state(thread, ThreadState::BlockedOnReceive);
+                } else {
+                    thread.register::<10>().set(0);
+                }
+                return;
+            }
+        };
+        dequeue_waiting(&endpoint.queue, sender);
+        let sent = sender.wait_rights.get();
+        let sender_rights = Rights(sent & Rights::ALL.0);
+        self.transfer(sender, Some(endpoint), sender.wait_badge.get(), sender_rights.contains(Rights::GRANT), thread);
+        if sent & Tcb::IS_CALL != 0 {
+            self.await_reply(sender, thread, sender_rights, rights.contains(Rights::GRANT));
+        } else {
+            self.set_state(sender, ThreadState::Running);
+            self.possibly_switch_to(sender);
+        }
+    }
+
+    /// Answers a thread that waits for it; the right to do so is used up.
+    pub(crate) fn reply(&self, sender: Ref<Tcb>, receiver: Ref<Tcb>, slot: Ref<Slot>, grant: bool) {
+        debug_assert_eq!(receiver.state(), ThreadState::BlockedOnReply);
+        if receiver.has_no_fault() {
+            self.transfer(sender, None, 0, grant, receiver);
+            self.delete_one(slot);
+            self.set_state(receiver, ThreadState::Running);
+            self.possibly_switch_to(receiver);
+            return;
+        }
+        self.delete_one(slot);
+        let restarts = self.answer_fault(receiver, sender);
+        receiver.clear_fault();
+        if restarts {
+            self.set_state(receiver, ThreadState::Restart);
+            self.possibly_switch_to(receiver);
+        } else {
+            self.set_state(receiver, ThreadState::Inactive);
+        }
+    }
+
+    /// Hands a message over, or a fault.
+    #[inline]
+    fn transfer(&self, sender: Ref<Tcb>, endpoint: Option<Ref<Endpoint>>, badge: u64, grant: bool, receiver: Ref<Tcb>) {
+        let receive_buffer = buffer(receiver, true);
+        if sender.has_no_fault() {
+            self.transfer_message(sender, endpoint, badge, grant, receiver, receive_buffer);
+        } else {
+            let (label, length) = self.transfer_fault(sender, receiver, receive_buffer);
+            receiver.register::<11>().set(MessageInfo::new(label, 0, length).0);
+            receiver.register::<10>().set(badge);
+        }
+    }
+
+    #[inline]
+    fn transfer_message(
+        &self,
+        sender: Ref<Tcb>,
+        endpoint: Option<Ref<Endpoint>>,
+        badge: u64,
+        grant: bool,
+        receiver: Ref<Tcb>,
+        receive_buffer: Option<Ref<Words>>,
+    ) {
+        let information = MessageInfo(sender.register::<11>().get());
+        let mut length = information.length().min(MAXIMUM_LENGTH);
+        // Registers first; a short message with nothing else needs no buffer.
+        for index in 0..length.min(MESSAGE_REGISTERS) {
+            receiver.register_at(12 + index).set(sender.register_at(12 + index).get());
+        }
+        let (mut moved, mut unwrapped) = (0, 0);
+        if length > MESSAGE_REGISTERS || information.capabilities() != 0 {
+            let send_buffer = buffer(sender, false);
+            if length > MESSAGE_REGISTERS {
+                match (send_buffer, receive_buffer) {
+                    (Some(from), Some(to)) => {
+                        for index in word::MESSAGE + MESSAGE_REGISTERS..word::MESSAGE + length {
+                            to.set(index, from.get(index));
+                        }
+                    }
+                    _ => length = MESSAGE_REGISTERS,
+                }
+            }
+            if let (Some(from), Some(to), true) =
+                (send_buffer, receive_buffer, grant && information.capabilities() != 0)
+            {
+                (moved, unwrapped) =
+                    transfer_capabilities(sender, from, information.capabilities(), endpoint, receiver, to);
+            }
+        }
+        let answer = MessageInfo::new(information.label(), moved, length).with_unwrapped(unwrapped);
+        receiver.register::<11>().set(answer.0);
+        receiver.register::<10>().set(badge);
+    }
+
+    /// A word of signals arrives.
+    #[inline]
+    pub(crate) fn signal(&self, notification: Ref<Notification>, badge: u64) {
+        if let Some(waiter) = notification.queue.head.get() {
+            dequeue_waiting(&notification.queue, waiter);
+            self.set_state(waiter, ThreadState::Running);
+            waiter.register::<10>().set(badge);
+            self.possibly_switch_to(waiter);
+            return;
+        }
+        if notification.is_active.get() == 0 {
+            if let Some(thread) = notification.bound.get()
+                && thread.state() == ThreadState::BlockedOnReceive
+            {
+                self.cancel_waiting(thread);
+                self.set_state(thread, ThreadState::Running);
+                thread.register::<10>().set(badge);
+                self.possibly_switch_to(thread);
+                return;
+            }
+            notification.is_active.set(1);
+            notification.badge.set(badge);
+        } else {
+            notification.badge.set(notification.badge.get() | badge);
+        }
+    }
+
+    /// Waits for signals, or takes them.
+    #[inline]
+    pub(crate) fn receive_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>, is_blocking: bool) {
+        if notification.is_active.get() != 0 {
+            self.take_signals(thread, notification);
+        } else if is_blocking {
+            thread.waits_for.set(Some(notification));
+            enqueue_waiting(&notification.queue, thread);
+            self.set_state(thread, ThreadState::BlockedOnNotification);
+        } else {
+            thread.register::<10>().set(0);
+        }
+    }
+
+    #[inline]
+    fn take_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>) {
+        thread.register::<10>().set(notification.badge.get());
+        notification.is_active.set(0);
+        notification.badge.set(0);
+    }
+
+    /// Ends whatever a thread waits for; it is inactive then.
+    pub(crate) fn cancel_waiting(&self, thread: Ref<Tcb>) {
+        match thread.state() {
+            ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
+                if let Some(endpoint) = thread.waits_at.take() {
+                    dequeue_waiting(&endpoint.queue, thread);
+                }
+                thread.clear_fault();
+                self.set_state(thread, ThreadState::Inactive);
+            }
+            ThreadState::BlockedOnNotification => {
+                if let Some(notification) = thread.waits_for.take() {
+                    dequeue_waiting(&notification.queue, thread);
+                }
+                self.set_state(thread, ThreadState::Inactive);
+            }
+            ThreadState::BlockedOnReply => {
+                thread.clear_fault();
+                // The right to answer is the only child that the thread's own reply capability can have.
+                if let Some(right) = thread.own_slot(own::REPLY).next.get() {
+                    self.delete_one(right);
+                }
+            }
+            ThreadState::Inactive | ThreadState::Running | ThreadState::Restart => {}
+        }
+    }
+
+    /// An endpoint goes: who waits there begins again, and finds out.
+    pub(crate) fn cancel_all_messages(&self, endpoint: Ref<Endpoint>) {
+        let mut next = endpoint.queue.head.take();
+        endpoint.queue.tail.set(None);
+        while let Some(thread) = next {
+            next = thread.wait_next.get();
+            self.begin_again(thread);
+        }
+        self.reschedule();
+    }
+
+    /// A notification goes: who waits for it begins again, and finds out.
+    pub(crate) fn cancel_all_signals(&self, notification: Ref<Notification>) {
+        let mut next = notification.queue.head.take();
+        notification.queue.tail.set(None);
+        while let Some(thread) = next {
+            next = thread.wait_next.get();
+            self.begin_again(thread);
+        }
+        self.reschedule();
+    }
+
+    /// Ends the sending of all who send with this badge.
+    pub(crate) fn cancel_badged_sends(&self, endpoint: Ref<Endpoint>, badge: u64) {
+        if endpoint.is_sending.get() == 0 {
+            return;
+        }
+        let mut next = endpoint.queue.head.get();
+        while let Some(thread) = next {
+            next = thread.wait_next.get();
+            if thread.wait_badge.get() == badge {
+                dequeue_waiting(&endpoint.queue, thread);
+                self.begin_again(thread);
+            }
+        }
+        self.reschedule();
+    }
+
+    /// A thread that waited makes its system call again, or the instruction whose fault was on its way.
+    fn begin_again(&self, thread: Ref<Tcb>) {
+        thread.clear_fault();
+        thread.waits_at.set(None);
+        thread.waits_for.set(None);
+        self.set_state(thread, ThreadState::Restart);
+        self.enqueue(thread);
+    }
+
+    /// Binds a notification to a thread.
+    pub(crate) fn bind(&self, thread: Ref<Tcb>, notification: Ref<Notification>) {
+        notification.bound.set(Some(thread));
+        thread.bound.set(Some(notification));
+    }
+
+    /// Undoes [`bind`](Kernel::bind), from the thread's side.
+    pub(crate) fn unbind_thread(&self, thread: Ref<Tcb>) {
+        if let Some(notification) = thread.bound.take() {
+            notification.bound.set(None);
+        }
+    }
+
+    /// Undoes [`bind`](Kernel::bind), from the notification's side.
+    pub(crate) fn unbind_notification(&self, notification: Ref<Notification>) {
+        if let Some(thread) = notification.bound.take() {
+            thread.bound.set(None);
+        }
+    }
+}
+
+/// Hands capabilities over; says how many the receiver is told of, and which of them only by their badge.
+fn transfer_capabilities(
+    sender: Ref<Tcb>,
+    from: Ref<Words>,
+    count: usize,
+    endpoint: Option<Ref<Endpoint>>,
+    receiver: Ref<Tcb>,
+    to: Ref<Words>,
+) -> (usize, usize) {
+    // All must be there, or none is sent.
+    let mut slots = [None; MAXIMUM_CAPABILITIES];
+    for (index, place) in slots.iter_mut().enumerate().take(count) {
+        match cspace::lookup(sender, sent_capability(from, index)) {
+            Ok(slot) => *place = Some(slot),
+            Err(_) => return (0, 0),
+        }
+    }
+    let mut destination = receive_slot(receiver, to);
+    let mut unwrapped = 0;
+    for (index, slot) in slots.iter().enumerate().take(count) {
+        let Some(slot) = *slot else { return (index, unwrapped) };
+        let sent = slot.capability.get();
+        match sent {
+            Capability::Null => return (index, unwrapped),
+            Capability::Endpoint { endpoint: meant, badge, .. } if Some(meant) == endpoint => {
+                to.set(word::CAPABILITIES + index, badge);
+                unwrapped |= 1 << index;
+            }
+            _ => {
+                let Some(place) = destination.take() else { return (index, unwrapped) };
+                match capability::derive(slot, sent) {
+                    Ok(Capability::Null) | Err(_) => return (index, unwrapped),
+                    Ok(derived) => derivation::insert(derived, slot, place),
+                }
+            }
+        }
+    }
+    (count, unwrapped)
+}
+
+/// The empty slot in which a thread wants capabilities to be put.
+fn receive_slot(receiver: Ref<Tcb>, buffer: Ref<Words>) -> Option<Ref<Slot>> {
+    let root = cspace::lookup(receiver, buffer.get(word::RECEIVE_CNODE)).ok()?.capability.get();
+    let (index, depth) = (buffer.get(word::RECEIVE_INDEX), buffer.get(word::RECEIVE_DEPTH));
+    cspace::empty_target(root, index, depth).ok()
+}

@@ -1,0 +1,263 @@
+//! The microkernel: seL4's programming interface for riscv64, in safe Rust.
+//!
+//! Programs that were built for seL4 (without its MCS extension) run on it unmodified. The kernel has no heap: every
+//! object lives in memory that users gave by retyping, and `objects` is the one crate that turns such memory into objects.
+//! Everything here is safe code over cells.
+//!
+//! # The way through
+//!
+//! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
+//! [`Kernel`] handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
+//! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that means for who
+//! runs is decided once, at the end (`schedule`). Capabilities are values (`capability`), and the tree of which came from
+//! which is a list through their slots (`derivation`). `delete` takes objects apart. `boot` makes the first thread.
+//!
+//! # One lock
+//!
+//! A kernel entry is a few hundred instructions and never waits, so one lock serves all harts; the few operations that
+//! take long look for interrupts in between and are made again. What belongs to a thread that runs on another hart is
+//! touched only after that hart has come into the kernel (`smp`).
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+pub mod boot;
+pub mod capability;
+mod check;
+mod cnode;
+pub mod console;
+mod cspace;
+mod delete;
+pub mod derivation;
+mod domain;
+pub mod error;
+mod fault;
+mod interrupt;
+mod ipc;
+pub mod machine;
+pub mod schedule;
+mod short;
+mod smp;
+mod syscall;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod untyped;
+mod vspace;
+
+use core::cell::Cell;
+
+use hal_api::{Machine as _, Status, Trap};
+use objects::{AsidPool, Ref, Slot, Tcb, ThreadState};
+use platform::Machine;
+use spin::Mutex;
+
+use crate::interrupt::{IRQ_SLOTS, IrqState};
+use crate::schedule::{MAXIMUM_SCHEDULE, Node};
+
+/// The most harts that the kernel uses.
+pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
+/// Ticks until the next thread of the same priority has its turn.
+pub const TICKS_IN_A_TURN: u16 = abi_sel4::configuration::TICKS_IN_A_TURN as u16;
+/// Pieces of work between two looks for interrupts.
+const WORK_UNITS: u32 = abi_sel4::configuration::WORK_UNITS_PER_PREEMPTION as u32;
+
+/// The state of the microkernel, apart from its objects.
+pub struct Kernel {
+    nodes: [Node; MAXIMUM_NODES],
+    /// The node of the hart that holds the lock.
+    here: Cell<usize>,
+    node_count: Cell<usize>,
+    /// The domain whose threads run.
+    domain: Cell<u8>,
+    /// How many domains programs know.
+    domains: Cell<u8>,
+    /// Ticks that are left for the domain.
+    domain_time: Cell<u64>,
+    /// Domain and ticks; ticks of 0 end the schedule.
+    domain_schedule: [Cell<(u8, u64)>; MAXIMUM_SCHEDULE],
+    schedule_index: Cell<usize>,
+    schedule_start: Cell<usize>,
+    asid_pools: [Cell<Option<Ref<AsidPool>>>; vspace::POOLS],
+    irq_states: [Cell<IrqState>; IRQ_SLOTS as usize],
+    /// The first of the slots that hold interrupts' notifications.
+    irq_slots: Cell<Option<Ref<Slot>>>,
+    work_units: Cell<u32>,
+    /// Time units between two ticks.
+    tick_length: Cell<u64>,
+    /// Where the consistency checker begins: the first thread's capability space.
+    root: Cell<Option<Ref<Slot>>>,
+}
+
+impl Default for Kernel {
+    fn default() -> Kernel {
+        Kernel::new()
+    }
+}
+
+impl Kernel {
+    /// A kernel without any thread.
+    pub const fn new() -> Kernel {
+        Kernel {
+            nodes: [const { Node::new() }; MAXIMUM_NODES],
+            here: Cell::new(0),
+            node_count: Cell::new(1),
+            domain: Cell::new(0),
+            domains: Cell::new(if cfg!(feature = "domains") { schedule::MAXIMUM_DOMAINS as u8 } else { 1 }),
+            domain_time: Cell::new(u64::MAX),
+            domain_schedule: [const { Cell::new((0, 0)) }; MAXIMUM_SCHEDULE],
+            schedule_index: Cell::new(0),
+            schedule_start: Cell::new(0),
+            asid_pools: [const { Cell::new(None) }; vspace::POOLS],
+            irq_states: [const { Cell::new(IrqState::Inactive) }; IRQ_SLOTS as usize],
+            irq_slots: Cell::new(None),
+            work_units: Cell::new(0),
+            tick_length: Cell::new(0),
+            root: Cell::new(None),
+        }
+    }
+
+    /// The index of the hart that holds the lock.
+    #[inline(always)]
+    fn here(&self) -> usize {
+        if MAXIMUM_NODES == 1 { 0 } else { self.here.get() }
+    }
+
+    #[inline(always)]
+    fn node(&self) -> &Node {
+        &self.nodes[self.here()]
+    }
+
+    #[inline(always)]
+    fn node_of(&self, thread: Ref<Tcb>) -> usize {
+        if MAXIMUM_NODES == 1 { 0 } else { usize::from(thread.affinity.get()) }
+    }
+
+    fn timer_interrupt(&self) {
+        self.tick();
+        let now = Machine::now();
+        let next = self.node().next_tick.get().saturating_add(self.tick_length.get());
+        // A hart that was away for long does not make up for it.
+        let next = if next <= now { now + self.tick_length.get() } else { next };
+        self.node().next_tick.set(next);
+        Machine::set_timer(next);
+    }
+
+    /// Makes ticks come on this hart.
+    fn start_ticks(&self) {
+        let next = Machine::now() + self.tick_length.get();
+        self.node().next_tick.set(next);
+        Machine::set_timer(next);
+    }
+
+    fn halt(&self) {
+        console::print(format_args!("the machine is halted by a program\n"));
+        Machine::shutdown(Status::Success);
+    }
+
+    /// Writes who runs and who could to the console.
+    fn print_scheduler(&self) {
+        for (index, node) in self.nodes.iter().enumerate().take(self.node_count.get()) {
+            match node.current.get() {
+                Some(thread) => console::print(format_args!(
+                    "hart {index}: thread at {:#x}, priority {}, pc {:#x}\n",
+                    thread.physical(),
+                    thread.priority.get(),
+                    thread.pc().get()
+                )),
+                None => console::print(format_args!("hart {index}: idle\n")),
+            }
+            for ready in &node.ready {
+                for priority in (0..=u8::MAX).rev() {
+                    let mut next = ready.first(priority);
+                    while let Some(thread) = next {
+                        let pc = thread.pc().get();
+                        console::print(format_args!(
+                            "  ready: thread at {:#x}, priority {priority}, pc {pc:#x}\n",
+                            thread.physical()
+                        ));
+                        next = thread.ready_next.get();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The kernel of this machine, and its one lock.
+static KERNEL: Mutex<Kernel> = Mutex::new(Kernel::new());
+
+/// What a hart does next.
+enum Next {
+    Run(Ref<Tcb>),
+    Wait,
+}
+
+impl Kernel {
+    /// Chooses what this hart does, and prepares it.
+    #[inline]
+    fn leave_and_poke(&self) -> Next {
+        let next = self.leave();
+        self.poke_others();
+        next
+    }
+
+    #[inline]
+    fn leave(&self) -> Next {
+        self.schedule();
+        let Some(thread) = self.node().current.get() else {
+            objects::activate::<Machine>(None);
+            self.node().entered.set(None);
+            return Next::Wait;
+        };
+        debug_assert_eq!(thread.state(), ThreadState::Running);
+        // A thread without an address space gets the kernel's, where it may access nothing, and faults.
+        if self.node().entered.get() != Some(thread) {
+            let space = self.address_space(thread);
+            objects::activate::<Machine>(space);
+            self.node().entered.set(Some(thread));
+            self.node().asid.set(space.map_or(0, |(_, asid)| asid));
+        }
+        self.note_user();
+        Next::Run(thread)
+    }
+}
+
+/// Runs threads, for ever. Every hart ends here.
+pub fn run() -> ! {
+    let hart = Machine::hart();
+    let mut next = smp::enter(&KERNEL, hart).leave();
+    loop {
+        next = match next {
+            Next::Run(thread) => run_thread(thread, hart),
+            Next::Wait => {
+                Machine::wait_for_interrupt();
+                let kernel = smp::enter(&KERNEL, hart);
+                kernel.serve_interrupts();
+                kernel.leave_and_poke()
+            }
+        };
+    }
+}
+
+/// Runs a thread, and those it hands over to by the short way, until something else is to be decided.
+#[inline(always)]
+fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
+    loop {
+        let trap = smp::visit(thread, hart);
+        let kernel = smp::enter(&KERNEL, hart);
+        // Another hart may have stopped the thread in the meantime; then it makes its call again, some time.
+        if kernel.node().current.get().is_none() {
+            kernel.serve_interrupts();
+            return kernel.leave_and_poke();
+        }
+        if trap == Trap::SystemCall
+            && let Some(next) = kernel.short_way(thread)
+        {
+            thread = next;
+            kernel.note_user();
+            continue;
+        }
+        kernel.handle(trap);
+        return kernel.leave_and_poke();
+    }
+}

@@ -1,0 +1,158 @@
+//! The machine's interrupts for the microkernel: which one is pending, and masking single sources.
+//!
+//! The platform's own table of handlers is not used: there a handler serves a device, here a source is masked until a program
+//! has done so.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use drivers::aplic::{Aplic, Trigger};
+use drivers::plic::Plic;
+use hal_api::Machine as _;
+use platform::{Controller, Description, Machine, Mapped};
+use spin::Once;
+
+enum Kind {
+    Plic(Plic<Mapped>),
+    Aplic(Aplic<Mapped>),
+    /// With an IMSIC: the identity of source `n` is `n + 1`.
+    Messages(Aplic<Mapped>),
+}
+
+struct Interrupts {
+    kind: Kind,
+    sources: u32,
+    /// The boot hart's number at the controller; it takes all interrupts, as in seL4.
+    position: u32,
+}
+
+static INTERRUPTS: Once<Interrupts> = Once::new();
+
+/// Takes the interrupt controller over. On the hart that booted.
+pub fn start(description: &Description) {
+    let found = match &description.controller {
+        Controller::None => None,
+        Controller::Plic { registers, sources, contexts } => {
+            Mapped::new(*registers).zip(contexts[0]).map(|(registers, position)| {
+                let plic = Plic::new(registers);
+                for source in 1..=*sources {
+                    plic.set_priority(source, 0);
+                }
+                plic.reset_context(position, *sources);
+                Interrupts { kind: Kind::Plic(plic), sources: *sources, position }
+            })
+        }
+        Controller::Aplic { registers, sources, delivery, positions, imsic } => {
+            Mapped::new(*registers).zip(positions[0]).map(|(registers, position)| {
+                let aplic = Aplic::new(registers, *delivery);
+                aplic.reset(*sources);
+                let kind = match imsic {
+                    None => {
+                        aplic.enable_delivery(position);
+                        Kind::Aplic(aplic)
+                    }
+                    Some(imsic) => {
+                        drivers::imsic::initialise(&OwnFile, imsic.identities);
+                        Kind::Messages(aplic)
+                    }
+                };
+                Interrupts { kind, sources: *sources, position }
+            })
+        }
+    };
+    if let Some(found) = found {
+        INTERRUPTS.call_once(|| found);
+    }
+}
+
+fn with(source: u32, act: impl FnOnce(&Interrupts)) {
+    if let Some(interrupts) = INTERRUPTS.get()
+        && (1..=interrupts.sources).contains(&source)
+    {
+        act(interrupts);
+    }
+}
+
+/// Which sources interrupt when their wire rises, and not while it is high.
+static IS_EDGE: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
+
+/// Lets a source interrupt.
+pub fn enable_irq(source: u32, edge: bool) {
+    if let Some(place) = IS_EDGE.get(source as usize) {
+        place.store(edge, Relaxed);
+    }
+    unmask_irq(source);
+}
+
+/// Lets a source that was masked interrupt again.
+pub fn unmask_irq(source: u32) {
+    let is_edge = IS_EDGE.get(source as usize).is_some_and(|edge| edge.load(Relaxed));
+    let trigger = if is_edge { Trigger::RisingEdge } else { Trigger::HighLevel };
+    with(source, |interrupts| match &interrupts.kind {
+        Kind::Plic(plic) => {
+            plic.enable(interrupts.position, source);
+            // Last, and even if it is set already: QEMU looks for interrupts that were pending before only now.
+            plic.set_priority(source, 1);
+        }
+        Kind::Aplic(aplic) => aplic.enable(source, trigger, interrupts.position, source + 1),
+        Kind::Messages(aplic) => {
+            aplic.enable(source, trigger, interrupts.position, source + 1);
+            if !is_edge {
+                aplic.retrigger(source);
+            }
+        }
+    });
+}
+
+/// Stops a source.
+pub fn disable_irq(source: u32) {
+    with(source, |interrupts| match &interrupts.kind {
+        Kind::Plic(plic) => {
+            plic.set_priority(source, 0);
+            plic.disable(interrupts.position, source);
+        }
+        Kind::Aplic(aplic) | Kind::Messages(aplic) => aplic.disable(source),
+    });
+}
+
+/// Takes the most important external interrupt of this hart, and masks its source.
+pub fn take_irq() -> Option<u32> {
+    let interrupts = INTERRUPTS.get().filter(|_| Machine::hart() == 0)?;
+    match &interrupts.kind {
+        Kind::Plic(plic) => {
+            let source = plic.claim(interrupts.position)?;
+            // QEMU's controller wants the completion at once; then the source is masked until its driver has done its work.
+            plic.complete(interrupts.position, source);
+            plic.disable(interrupts.position, source);
+            Some(source)
+        }
+        Kind::Aplic(aplic) => {
+            let source = aplic.claim(interrupts.position)?;
+            aplic.disable(source);
+            Some(source)
+        }
+        Kind::Messages(aplic) => match platform::machine::claim_external() {
+            0 | 1 => None,
+            identity => {
+                if identity - 1 <= interrupts.sources {
+                    aplic.disable(identity - 1);
+                }
+                Some(identity - 1)
+            }
+        },
+    }
+}
+
+/// The interrupt file of the calling hart.
+struct OwnFile;
+
+impl drivers::imsic::InterruptFile for OwnFile {
+    fn read(&self, register: u64) -> u64 {
+        platform::machine::read_imsic(register)
+    }
+    fn write(&self, register: u64, value: u64) {
+        platform::machine::write_imsic(register, value);
+    }
+    fn claim(&self) -> u32 {
+        platform::machine::claim_external()
+    }
+}

@@ -1,0 +1,65 @@
+//! The microkernel as an image.
+//!
+//! It starts in one of two ways. Firmware enters it with paging off, and the root task is an ELF file in the initial file
+//! system; or seL4's own loader enters it with the root task in memory, and says in registers where.
+#![cfg_attr(target_os = "none", no_std)]
+#![cfg_attr(target_os = "none", no_main)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+#[cfg(not(target_os = "none"))]
+fn main() {
+    eprintln!("the microkernel runs on RISC-V: build and boot it with `cargo xtask run --kernel micro`");
+    std::process::exit(1);
+}
+
+#[cfg(target_os = "none")]
+mod image {
+    use hal_api::{BootInformation, Machine as _, Status};
+    use kernel_micro::boot::{self, RootTask};
+    use kernel_micro::{MAXIMUM_NODES, console, machine};
+    use platform::Machine;
+
+    platform::machine::entry!(main, hart_main);
+
+    fn main(boot: &'static BootInformation) -> ! {
+        let platform = match platform::prepare(boot) {
+            Ok(platform) => platform,
+            Err(reason) => fail(format_args!("the device tree cannot be used: {reason}")),
+        };
+        machine::start(platform);
+        let root = match (platform::machine::loader_arguments(), platform.initial_files) {
+            (Some(loader), _) => RootTask::Loaded {
+                start: loader.image_start,
+                end: loader.image_end,
+                offset: loader.physical_offset,
+                entry: loader.entry,
+            },
+            // SAFETY: the platform has checked that the range is memory and has kept it out of the free memory; the direct map
+            // covers it, and nobody writes to it.
+            (None, Some((start, end))) => RootTask::File(unsafe {
+                core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize)
+            }),
+            (None, None) => RootTask::File(&[]),
+        };
+        let nodes = platform.hart_ids.len().min(MAXIMUM_NODES);
+        if let Err(reason) = boot::start(platform, root, boot.device_tree, nodes) {
+            fail(format_args!("{reason}"));
+        }
+        let running = if nodes > 1 { platform::start_harts(nodes) } else { 1 };
+        if running < nodes {
+            fail(format_args!("{running} of {nodes} harts run"));
+        }
+        boot::join();
+        kernel_micro::run()
+    }
+
+    fn hart_main(_hart: usize) -> ! {
+        boot::join();
+        kernel_micro::run()
+    }
+
+    fn fail(reason: core::fmt::Arguments) -> ! {
+        console::print(format_args!("the microkernel cannot start: {reason}\n"));
+        Machine::shutdown(Status::Failure(1))
+    }
+}

@@ -1,0 +1,429 @@
+//! Which thread runs.
+//!
+//! Each hart has a ready queue for each domain and priority, and a bitmap of two levels over the priorities, so that the
+//! best thread is found with two look-ups. A hart's current thread is in no queue. What a kernel entry decides is left in the
+//! node's [`Action`], and `Kernel::schedule` carries it out once, before the kernel is left: so a thread that is
+//! woken and at once outdone by another never costs a switch.
+
+use core::cell::Cell;
+
+use objects::{Queue, Ref, Tcb, ThreadState};
+
+use crate::Kernel;
+
+/// Domains that there can be.
+pub const MAXIMUM_DOMAINS: usize = 4;
+/// Priorities.
+pub const PRIORITIES: usize = 256;
+/// Entries of the schedule of domains.
+pub const MAXIMUM_SCHEDULE: usize = 100;
+
+/// What is to happen before the kernel is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The current thread goes on.
+    Resume,
+    /// The best thread is looked for.
+    Choose,
+    /// This thread runs, if no better one is ready.
+    Switch(Ref<Tcb>),
+}
+
+/// Where a priority stands in the bitmaps: the highest first, because a machine without an instruction for it finds a
+/// word's lowest bit with a multiplication, and its highest only with many instructions.
+#[inline(always)]
+fn place(priority: u8) -> (usize, u32) {
+    let place = u32::from(u8::MAX - priority);
+    (place as usize / 64, place % 64)
+}
+
+/// The threads of a domain on a hart that could run.
+pub struct Ready {
+    queues: [Queue; PRIORITIES],
+    levels: [Cell<u64>; PRIORITIES / 64],
+    summary: Cell<u64>,
+}
+
+impl Default for Ready {
+    fn default() -> Ready {
+        Ready::new()
+    }
+}
+
+impl Ready {
+    /// No thread.
+    pub const fn new() -> Ready {
+        Ready {
+            queues: [const { Queue::new() }; PRIORITIES],
+            levels: [const { Cell::new(0) }; PRIORITIES / 64],
+            summary: Cell::new(0),
+        }
+    }
+
+    /// The highest priority at which a thread is ready.
+    #[inline(always)]
+    pub fn highest(&self) -> Option<u8> {
+        let summary = self.summary.get();
+        if summary == 0 {
+            return None;
+        }
+        let level = summary.trailing_zeros() as usize & 3;
+        let bit = self.levels[level].get().trailing_zeros() as usize;
+        Some(255 - (level * 64 + bit) as u8)
+    }
+
+    /// Whether no thread is ready at a higher priority.
+    #[inline(always)]
+    pub fn has_none_above(&self, priority: u8) -> bool {
+        let (level, bit) = place(priority);
+        self.summary.get() & ((1 << level) - 1) == 0 && self.levels[level].get() & ((1 << bit) - 1) == 0
+    }
+
+    /// The first thread of a priority.
+    #[inline(always)]
+    pub fn first(&self, priority: u8) -> Option<Ref<Tcb>> {
+        self.queues[usize::from(priority)].head.get()
+    }
+
+    /// Puts a thread at the head.
+    #[inline]
+    pub fn push_front(&self, thread: Ref<Tcb>) {
+        let priority = thread.priority.get();
+        let queue = &self.queues[usize::from(priority)];
+        let head = queue.head.get();
+        thread.ready_previous.set(None);
+        thread.ready_next.set(head);
+        match head {
+            Some(head) => head.ready_previous.set(Some(thread)),
+            None => {
+                queue.tail.set(Some(thread));
+                self.mark(priority);
+            }
+        }
+        queue.head.set(Some(thread));
+    }
+
+    /// Puts a thread at the end.
+    #[inline]
+    pub fn push_back(&self, thread: Ref<Tcb>) {
+        let priority = thread.priority.get();
+        let queue = &self.queues[usize::from(priority)];
+        let tail = queue.tail.get();
+        thread.ready_next.set(None);
+        thread.ready_previous.set(tail);
+        match tail {
+            Some(tail) => tail.ready_next.set(Some(thread)),
+            None => {
+                queue.head.set(Some(thread));
+                self.mark(priority);
+            }
+        }
+        queue.tail.set(Some(thread));
+    }
+
+    /// Takes a thread out that is in.
+    #[inline]
+    pub fn remove(&self, thread: Ref<Tcb>) {
+        let priority = thread.priority.get();
+        let queue = &self.queues[usize::from(priority)];
+        let (previous, next) = (thread.ready_previous.get(), thread.ready_next.get());
+        match previous {
+            Some(previous) => previous.ready_next.set(next),
+            None => queue.head.set(next),
+        }
+        match next {
+            Some(next) => next.ready_previous.set(previous),
+            None => queue.tail.set(previous),
+        }
+        if queue.head.get().is_none() {
+            let (level, bit) = place(priority);
+            let word = self.levels[level].get() & !(1 << bit);
+            self.levels[level].set(word);
+            if word == 0 {
+                self.summary.set(self.summary.get() & !(1 << level));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn mark(&self, priority: u8) {
+        let (level, bit) = place(priority);
+        self.levels[level].set(self.levels[level].get() | 1 << bit);
+        self.summary.set(self.summary.get() | 1 << level);
+    }
+}
+
+/// What a hart runs.
+pub struct Node {
+    /// The thread that runs; `None` if the hart has nothing to do.
+    pub current: Cell<Option<Ref<Tcb>>>,
+    /// What is to happen next.
+    pub action: Cell<Action>,
+    /// The threads that could run, by domain.
+    pub ready: [Ready; MAXIMUM_DOMAINS],
+    /// When the next tick is, in the machine's time.
+    pub next_tick: Cell<u64>,
+    /// Which other harts have to be told to look again, as bits.
+    pub pokes: Cell<u32>,
+    /// The address space that the hart runs in while it has a current thread.
+    pub asid: Cell<u16>,
+    /// The thread that the hart ran last, if its address space is still the active one.
+    pub entered: Cell<Option<Ref<Tcb>>>,
+    /// Whether the hart may know translations that are not true any more.
+    pub is_stale: Cell<bool>,
+}
+
+impl Node {
+    pub(crate) const fn new() -> Node {
+        Node {
+            current: Cell::new(None),
+            action: Cell::new(Action::Resume),
+            ready: [const { Ready::new() }; MAXIMUM_DOMAINS],
+            next_tick: Cell::new(0),
+            pokes: Cell::new(0),
+            asid: Cell::new(0),
+            entered: Cell::new(None),
+            is_stale: Cell::new(false),
+        }
+    }
+}
+
+impl Kernel {
+    /// The thread that made this kernel entry.
+    ///
+    /// # Panics
+    /// If the hart was idle: nothing that asks for it can happen then.
+    #[inline(always)]
+    pub(crate) fn current(&self) -> Ref<Tcb> {
+        self.node().current.get().expect("a thread came into the kernel")
+    }
+
+    #[inline(always)]
+    fn ready_of(&self, thread: Ref<Tcb>) -> &Ready {
+        &self.nodes[self.node_of(thread)].ready[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
+    }
+
+    /// Puts a thread at the head of its queue, if it is in none.
+    #[inline]
+    pub(crate) fn enqueue(&self, thread: Ref<Tcb>) {
+        if thread.is_queued.get() == 0 {
+            thread.is_queued.set(1);
+            self.ready_of(thread).push_front(thread);
+            self.poke(thread);
+        }
+    }
+
+    /// Puts a thread at the end of its queue, if it is in none.
+    #[inline]
+    pub(crate) fn append(&self, thread: Ref<Tcb>) {
+        if thread.is_queued.get() == 0 {
+            thread.is_queued.set(1);
+            self.ready_of(thread).push_back(thread);
+            self.poke(thread);
+        }
+    }
+
+    /// Takes a thread out of its queue, if it is in one.
+    #[inline]
+    pub(crate) fn dequeue(&self, thread: Ref<Tcb>) {
+        if thread.is_queued.get() != 0 {
+            thread.is_queued.set(0);
+            self.ready_of(thread).remove(thread);
+        }
+    }
+
+    /// Notes that another hart may have to run this thread.
+    #[inline(always)]
+    fn poke(&self, thread: Ref<Tcb>) {
+        if cfg!(feature = "smp") {
+            let node = self.node_of(thread);
+            if node != self.here() {
+                let other = &self.nodes[node];
+                let better = other.current.get().is_none_or(|current| current.priority.get() < thread.priority.get());
+                if better && thread.domain.get() == self.domain.get() {
+                    self.node().pokes.set(self.node().pokes.get() | 1 << node);
+                }
+            }
+        }
+    }
+
+    /// Changes a thread's state, and notes that another has to run if the current one no longer can.
+    #[inline]
+    pub(crate) fn set_state(&self, thread: Ref<Tcb>, state: ThreadState) {
+        thread.set_state_word(state);
+        if !state.is_runnable()
+            && self.node().current.get() == Some(thread)
+            && self.node().action.get() == Action::Resume
+        {
+            self.reschedule();
+        }
+    }
+
+    /// Makes the best thread be looked for before the kernel is left.
+    #[inline]
+    pub(crate) fn reschedule(&self) {
+        if let Action::Switch(thread) = self.node().action.get() {
+            self.enqueue(thread);
+        }
+        self.node().action.set(Action::Choose);
+    }
+
+    /// A thread can run again: now, if it is the best.
+    #[inline]
+    pub(crate) fn possibly_switch_to(&self, thread: Ref<Tcb>) {
+        let elsewhere = cfg!(feature = "smp") && self.node_of(thread) != self.here();
+        if thread.domain.get() != self.domain.get() || elsewhere {
+            self.enqueue(thread);
+        } else if self.node().action.get() != Action::Resume {
+            self.reschedule();
+            self.enqueue(thread);
+        } else {
+            self.node().action.set(Action::Switch(thread));
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_highest(&self, priority: u8) -> bool {
+        self.node().ready[usize::from(self.domain.get()) % MAXIMUM_DOMAINS].has_none_above(priority)
+    }
+
+    /// Carries out the node's action; afterwards its current thread is the one to run.
+    #[inline(always)]
+    pub(crate) fn schedule(&self) {
+        let action = self.node().action.get();
+        if action != Action::Resume {
+            self.schedule_now(action);
+        }
+        if let Some(current) = self.node().current.get()
+            && current.state() == ThreadState::Restart
+        {
+            current.pc().set(current.fault_pc.get());
+            current.set_state_word(ThreadState::Running);
+        }
+    }
+
+    #[inline(never)]
+    fn schedule_now(&self, action: Action) {
+        let node = self.node();
+        let current = node.current.get();
+        let runnable = current.filter(|current| current.state().is_runnable());
+        if let Some(current) = runnable {
+            self.enqueue(current);
+        }
+        match action {
+            Action::Switch(candidate) => {
+                let outranked = current.is_none_or(|current| candidate.priority.get() < current.priority.get());
+                let equal = runnable.is_some_and(|current| current.priority.get() == candidate.priority.get());
+                if outranked && !self.is_highest(candidate.priority.get()) {
+                    self.enqueue(candidate);
+                    self.choose();
+                } else if equal {
+                    // It waits for its turn behind those that were ready before it.
+                    self.append(candidate);
+                    self.choose();
+                } else {
+                    self.dequeue(candidate);
+                    node.current.set(Some(candidate));
+                }
+            }
+            _ => self.choose(),
+        }
+        node.action.set(Action::Resume);
+    }
+
+    fn choose(&self) {
+        if self.domain_time.get() == 0 {
+            self.next_domain();
+        }
+        let node = self.node();
+        let ready = &node.ready[usize::from(self.domain.get()) % MAXIMUM_DOMAINS];
+        let next = ready.highest().and_then(|priority| ready.first(priority));
+        if let Some(thread) = next {
+            self.dequeue(thread);
+        }
+        node.current.set(next);
+    }
+
+    /// The best of the same priority has its turn.
+    pub(crate) fn yield_turn(&self) {
+        let current = self.current();
+        self.dequeue(current);
+        self.append(current);
+        self.reschedule();
+    }
+
+    /// A tick of the clock has passed.
+    pub(crate) fn tick(&self) {
+        if let Some(current) = self.node().current.get()
+            && current.state().is_runnable()
+        {
+            match current.time_slice.get() {
+                0 | 1 => {
+                    current.time_slice.set(crate::TICKS_IN_A_TURN);
+                    self.append(current);
+                    self.reschedule();
+                }
+                more => current.time_slice.set(more - 1),
+            }
+        }
+        if self.domains.get() > 1 && (self.here() == 0) {
+            let left = self.domain_time.get();
+            if left != u64::MAX {
+                self.domain_time.set(left.saturating_sub(1));
+                if left <= 1 {
+                    self.reschedule();
+                }
+            }
+        }
+    }
+
+    /// Goes to the next entry of the schedule of domains.
+    fn next_domain(&self) {
+        let mut index = self.schedule_index.get() + 1;
+        if index >= MAXIMUM_SCHEDULE || self.domain_schedule[index].get().1 == 0 {
+            index = self.schedule_start.get();
+        }
+        self.enter_domain(index);
+    }
+
+    fn enter_domain(&self, index: usize) {
+        let (domain, duration) = self.domain_schedule[index].get();
+        self.schedule_index.set(index);
+        self.domain.set(domain);
+        self.domain_time.set(duration);
+    }
+
+    /// Begins the schedule of domains at this entry, now.
+    pub(crate) fn start_schedule(&self, index: usize) {
+        self.schedule_start.set(index);
+        self.enter_domain(index);
+        self.reschedule();
+    }
+
+    /// Moves a thread to another domain.
+    pub(crate) fn set_domain(&self, thread: Ref<Tcb>, domain: u8) {
+        self.stop_elsewhere(thread);
+        self.dequeue(thread);
+        thread.domain.set(domain);
+        if thread.state().is_runnable() {
+            self.append(thread);
+        }
+        if self.node().current.get() == Some(thread) {
+            self.reschedule();
+        }
+    }
+
+    /// Changes a thread's priority.
+    pub(crate) fn set_priority(&self, thread: Ref<Tcb>, priority: u8) {
+        self.stop_elsewhere(thread);
+        self.dequeue(thread);
+        thread.priority.set(priority);
+        if thread.state().is_runnable() {
+            if self.node().current.get() == Some(thread) {
+                self.reschedule();
+            } else {
+                self.possibly_switch_to(thread);
+            }
+        }
+    }
+}

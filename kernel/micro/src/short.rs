@@ -1,0 +1,163 @@
+//! The short way: a short message from a client to a server that waits for it, and the answer back.
+//!
+//! What most systems built on a microkernel do most of the time is calling a server and answering. When everything is as
+//! it usually is (no more words than registers, no capabilities, no faults, the other side waits, and nobody more important
+//! is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes straight on with
+//! the other thread. It does exactly what the long way does; whatever is not usual is left to that, with nothing changed.
+
+use objects::{Capability, PageTable, Ref, Rights, Slot, Tcb, ThreadState, own};
+use platform::Machine;
+
+use crate::schedule::Action;
+use crate::{Kernel, cspace};
+
+/// Words of a message that travel in registers.
+const SHORT: u64 = 4;
+/// Bits of the describing word: how many words and capabilities.
+const EXTENT: u64 = 0x1ff;
+/// Bits of the describing word that an endpoint clears: capabilities, and which were unwrapped.
+const TRANSFERRED: u64 = 0x1f << 7;
+
+const CALL: u64 = -1i64 as u64;
+const REPLY_RECEIVE: u64 = -2i64 as u64;
+
+impl Kernel {
+    /// Serves a system call if everything about it is usual; the thread that runs next.
+    #[inline(always)]
+    pub(crate) fn short_way(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
+        match thread.register::<17>().get() {
+            CALL => self.short_call(thread),
+            REPLY_RECEIVE => self.short_reply_receive(thread),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn short_call(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
+        let information = thread.register::<11>().get();
+        if information & EXTENT > SHORT {
+            return None;
+        }
+        let slot = cspace::lookup(thread, thread.register::<10>().get()).ok()?;
+        let (endpoint, badge, rights) = slot.capability.endpoint()?;
+        let may_call = rights.contains(Rights::GRANT_REPLY) || rights.contains(Rights::GRANT);
+        if !rights.contains(Rights::SEND) || !may_call || endpoint.is_sending.get() != 0 {
+            return None;
+        }
+        let receiver = endpoint.queue.head.get()?;
+        let space = self.can_hand_over(thread, receiver)?;
+
+        // The receiver leaves the queue, of which it is the first.
+        let next = receiver.wait_next.get();
+        endpoint.queue.head.set(next);
+        match next {
+            Some(next) => next.wait_previous.set(None),
+            None => endpoint.queue.tail.set(None),
+        }
+        // The right to answer; the caller's own reply capability has no other child.
+        let grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
+        let (master, place) = (thread.own_slot(own::REPLY), receiver.own_slot(own::CALLER));
+        place.capability.set(Capability::Reply { caller: thread, master: false, grant });
+        place.set_flags(false, false);
+        place.previous.set(Some(master));
+        place.next.set(None);
+        master.next.set(Some(place));
+        thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
+        thread.set_state_word(ThreadState::BlockedOnReply);
+        self.hand_over(thread, receiver, badge, information, space);
+        Some(receiver)
+    }
+
+    #[inline(always)]
+    fn short_reply_receive(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
+        let information = thread.register::<11>().get();
+        if information & EXTENT > SHORT {
+            return None;
+        }
+        let slot = cspace::lookup(thread, thread.register::<10>().get()).ok()?;
+        let (endpoint, _, rights) = slot.capability.endpoint()?;
+        let queue = &endpoint.queue;
+        let tail = queue.tail.get();
+        if !rights.contains(Rights::RECEIVE) || tail.is_some() && endpoint.is_sending.get() != 0 {
+            return None;
+        }
+        if thread.bound.get().is_some_and(|bound| bound.is_active.get() != 0) {
+            return None;
+        }
+        let own = thread.own_slot(own::CALLER);
+        let (caller, _) = own.capability.reply()?;
+        if !caller.has_no_fault() {
+            return None;
+        }
+        let space = self.can_hand_over(thread, caller)?;
+
+        // This thread waits for the next message.
+        thread.wait_previous.set(tail);
+        thread.wait_next.set(None);
+        match tail {
+            Some(tail) => tail.wait_next.set(Some(thread)),
+            None => queue.head.set(Some(thread)),
+        }
+        queue.tail.set(Some(thread));
+        endpoint.is_sending.set(0);
+        thread.waits_at.set(Some(endpoint));
+        thread.wait_rights.set(rights.0);
+        thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
+        thread.set_state_word(ThreadState::BlockedOnReceive);
+        // The right to answer is used up.
+        forget(own);
+        self.hand_over(thread, caller, 0, information, space);
+        Some(caller)
+    }
+
+    /// Whether a thread could run at once if the current one stopped; its address space.
+    #[inline(always)]
+    fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<(Ref<PageTable>, u16)> {
+        let priority = other.priority.get();
+        if priority < thread.priority.get() && !self.is_highest(priority) || !thread.has_no_fault() {
+            return None;
+        }
+        if other.domain.get() != self.domain.get() || self.node().action.get() != Action::Resume {
+            return None;
+        }
+        if cfg!(feature = "smp") && self.node_of(other) != self.here() {
+            return None;
+        }
+        self.address_space(other)
+    }
+
+    /// Gives a short message to a thread, which runs from now on.
+    #[inline(always)]
+    fn hand_over(&self, from: Ref<Tcb>, to: Ref<Tcb>, badge: u64, information: u64, space: (Ref<PageTable>, u16)) {
+        let length = information & EXTENT;
+        if length > 0 {
+            to.register::<12>().set(from.register::<12>().get());
+        }
+        if length > 1 {
+            to.register::<13>().set(from.register::<13>().get());
+        }
+        if length > 2 {
+            to.register::<14>().set(from.register::<14>().get());
+        }
+        if length > 3 {
+            to.register::<15>().set(from.register::<15>().get());
+        }
+        to.register::<10>().set(badge);
+        to.register::<11>().set(information & !TRANSFERRED);
+        to.set_state_word(ThreadState::Running);
+        let node = self.node();
+        node.current.set(Some(to));
+        node.entered.set(Some(to));
+        node.asid.set(space.1);
+        objects::activate::<Machine>(Some(space));
+    }
+}
+
+/// Empties a slot with a right to answer: before it in the list is the caller's own reply capability, behind it nothing.
+#[inline(always)]
+fn forget(slot: Ref<Slot>) {
+    if let Some(previous) = slot.previous.get() {
+        previous.next.set(slot.next.get());
+    }
+    slot.reset();
+}

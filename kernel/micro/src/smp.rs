@@ -1,0 +1,147 @@
+//! Several harts under one lock.
+//!
+//! The lock is taken at every kernel entry and given back before a thread is entered, so kernel state is never seen by two
+//! harts at once. Only registers of running threads are outside of it (RUNNING-CONTEXT in `objects`). A hart that wants to
+//! change a thread that another one runs first takes it away from there: it interrupts the other hart, waits until that has
+//! left user mode, and makes its node idle. When the other hart then gets the lock, it finds that it runs nothing and
+//! chooses anew. A system call that the thread was just making is taken back, so that it is made again.
+//!
+//! Without the feature `smp` there is one hart, and nothing of this costs anything.
+
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use hal_api::{Flush, Machine as _, Scope, Trap};
+use objects::{Ref, Tcb};
+use platform::Machine;
+use spin::{Mutex, MutexGuard};
+
+use crate::schedule::Action;
+use crate::{Kernel, MAXIMUM_NODES};
+
+/// A hart is in the kernel, or about to take the lock. The thread's registers are complete.
+const IN_KERNEL: u32 = 0;
+/// As above, and it came by a system call.
+const IN_SYSTEM_CALL: u32 = 1;
+/// A hart runs a thread.
+const IN_USER: u32 = 2;
+
+/// Where each hart is. Written by that hart alone. Release and acquire: whoever sees a hart in the kernel sees the registers that
+/// it saved.
+static WHERE: [AtomicU32; MAXIMUM_NODES] = [const { AtomicU32::new(IN_KERNEL) }; MAXIMUM_NODES];
+
+/// The kernel, locked.
+pub struct Entered<'kernel>(MutexGuard<'kernel, Kernel>);
+
+impl Deref for Entered<'_> {
+    type Target = Kernel;
+
+    #[inline(always)]
+    fn deref(&self) -> &Kernel {
+        &self.0
+    }
+}
+
+/// Takes the lock for a hart.
+#[inline(always)]
+pub fn enter(kernel: &Mutex<Kernel>, hart: usize) -> Entered<'_> {
+    let kernel = kernel.lock();
+    if cfg!(feature = "smp") {
+        kernel.here.set(hart);
+    }
+    Entered(kernel)
+}
+
+/// Runs a thread until something happens. The caller has given the lock back.
+#[inline(always)]
+pub fn visit(thread: Ref<Tcb>, hart: usize) -> Trap {
+    let trap = objects::enter::<Machine>(thread);
+    if cfg!(feature = "smp") {
+        let place = if trap == Trap::SystemCall { IN_SYSTEM_CALL } else { IN_KERNEL };
+        WHERE[hart].store(place, Ordering::Release);
+    }
+    trap
+}
+
+impl Kernel {
+    /// Notes under the lock that this hart runs a thread from now on.
+    #[inline(always)]
+    pub(crate) fn note_user(&self) {
+        if cfg!(feature = "smp") {
+            if self.node().is_stale.take() {
+                Machine::flush_tlb(Flush::Local(Scope::All));
+            }
+            WHERE[self.here()].store(IN_USER, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a thread away from another hart that runs it. It stays runnable.
+    #[inline]
+    pub(crate) fn stop_elsewhere(&self, thread: Ref<Tcb>) {
+        if cfg!(feature = "smp") {
+            let node = self.node_of(thread);
+            if node != self.here() && self.nodes[node].current.get() == Some(thread) {
+                self.stop_node(node);
+            }
+        }
+    }
+
+    /// Takes threads away from the other harts that run in an address space.
+    #[inline]
+    pub(crate) fn stop_address_space(&self, asid: u16) {
+        if cfg!(feature = "smp") {
+            for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
+                let node = &self.nodes[index];
+                if node.current.get().is_some() && node.asid.get() == asid {
+                    self.stop_node(index);
+                }
+            }
+        }
+    }
+
+    fn stop_node(&self, index: usize) {
+        let node = &self.nodes[index];
+        let Some(thread) = node.current.get() else { return };
+        if WHERE[index].load(Ordering::Acquire) == IN_USER {
+            Machine::send_ipi(index);
+            while WHERE[index].load(Ordering::Acquire) == IN_USER {
+                core::hint::spin_loop();
+            }
+        }
+        if WHERE[index].load(Ordering::Acquire) == IN_SYSTEM_CALL {
+            thread.pc().set(thread.pc().get().wrapping_sub(4));
+        }
+        thread.fault_pc.set(thread.pc().get());
+        node.current.set(None);
+        node.entered.set(None);
+        node.action.set(Action::Choose);
+        if thread.state().is_runnable() {
+            self.enqueue(thread);
+        }
+    }
+
+    /// Moves a thread to another hart.
+    pub(crate) fn set_affinity(&self, thread: Ref<Tcb>, node: u8) {
+        self.stop_elsewhere(thread);
+        self.dequeue(thread);
+        thread.affinity.set(node);
+        let is_current = self.node().current.get() == Some(thread);
+        if is_current {
+            self.reschedule();
+        } else if thread.state().is_runnable() {
+            self.enqueue(thread);
+        }
+    }
+
+    /// Tells other harts that they have better things to do.
+    #[inline(always)]
+    pub(crate) fn poke_others(&self) {
+        if cfg!(feature = "smp") {
+            let mut pokes = self.node().pokes.take();
+            while pokes != 0 {
+                Machine::send_ipi(pokes.trailing_zeros() as usize);
+                pokes &= pokes - 1;
+            }
+        }
+    }
+}

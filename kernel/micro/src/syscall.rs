@@ -1,0 +1,507 @@
+//! Kernel entries: system calls, and the way from a message to an invocation.
+//!
+//! Every invocation is first *decoded*: capability, arguments and the state of all objects are checked, which can fail and
+//! changes nothing, and yields a value. Then it is *invoked*, which cannot fail. Long ones may be *preempted*: the thread
+//! then makes the same system call again, which goes on where it stopped.
+
+use abi_sel4::{Invocation, MessageInfo, Numbering};
+use hal_api::{Access, Trap};
+use objects::{Capability, Fault, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, Words, own, tag};
+
+use crate::error::{Error, Preempted};
+use crate::ipc::{
+    MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, MESSAGE_REGISTERS, Sending, buffer, message_register, sent_capability,
+    set_message_register,
+};
+use crate::{Kernel, cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
+
+/// Numbers of the system calls.
+mod number {
+    pub const CALL: u64 = -1i64 as u64;
+    pub const REPLY_RECEIVE: u64 = -2i64 as u64;
+    pub const SEND: u64 = -3i64 as u64;
+    pub const SEND_IF_POSSIBLE: u64 = -4i64 as u64;
+    pub const RECEIVE: u64 = -5i64 as u64;
+    pub const REPLY: u64 = -6i64 as u64;
+    pub const YIELD: u64 = -7i64 as u64;
+    pub const RECEIVE_IF_POSSIBLE: u64 = -8i64 as u64;
+    pub const DEBUG_PUT_CHAR: u64 = -9i64 as u64;
+    pub const DEBUG_DUMP_SCHEDULER: u64 = -10i64 as u64;
+    pub const DEBUG_HALT: u64 = -11i64 as u64;
+    pub const DEBUG_IDENTIFY: u64 = -12i64 as u64;
+    pub const DEBUG_SNAPSHOT: u64 = -13i64 as u64;
+    pub const DEBUG_NAME_THREAD: u64 = -14i64 as u64;
+    pub const DEBUG_SEND_IPI: u64 = -15i64 as u64;
+}
+
+/// How labels are numbered in programs that this kernel is for.
+pub const NUMBERING: Numbering =
+    if cfg!(feature = "smp") { Numbering::Multiprocessor } else { Numbering::Uniprocessor };
+
+/// What a thread passes to an invocation.
+#[derive(Clone, Copy)]
+pub struct Arguments {
+    thread: Ref<Tcb>,
+    buffer: Option<Ref<Words>>,
+    length: u64,
+    capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
+    is_call: bool,
+}
+
+impl Arguments {
+    /// How many words there are.
+    #[inline(always)]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether the thread wants an answer.
+    #[inline(always)]
+    pub fn is_call(&self) -> bool {
+        self.is_call
+    }
+
+    /// A word.
+    #[inline(always)]
+    pub fn word(&self, index: usize) -> u64 {
+        message_register(self.thread, self.buffer, index)
+    }
+
+    /// The first words; whoever asks has compared the length.
+    #[inline(always)]
+    pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
+        core::array::from_fn(|index| self.word(index))
+    }
+
+    /// The first words.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    #[inline(always)]
+    pub fn at_least<const COUNT: usize>(&self) -> Result<[u64; COUNT], Error> {
+        if self.length < COUNT as u64 {
+            return Err(Error::TruncatedMessage);
+        }
+        Ok(self.words())
+    }
+
+    /// The slot of a capability that was passed.
+    ///
+    /// # Errors
+    /// If it was not.
+    #[inline(always)]
+    pub fn capability(&self, index: usize) -> Result<Ref<Slot>, Error> {
+        self.capabilities[index].ok_or(Error::TruncatedMessage)
+    }
+}
+
+/// How an invocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// There is nothing to say.
+    Plain,
+    /// The answer's words are in the caller's message registers already.
+    Answer {
+        /// How many there are.
+        length: usize,
+    },
+}
+
+impl Kernel {
+    /// Serves what brought the current thread into the kernel.
+    #[inline]
+    pub(crate) fn handle(&self, trap: Trap) {
+        let thread = self.current();
+        if trap == Trap::SystemCall {
+            thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
+            return self.system_call(thread);
+        }
+        thread.fault_pc.set(thread.pc().get());
+        match trap {
+            Trap::Interrupt => self.serve_interrupts(),
+            other => self.exception(thread, other),
+        }
+    }
+
+    #[inline]
+    fn system_call(&self, thread: Ref<Tcb>) {
+        let result = match thread.register::<17>().get() {
+            number::CALL => self.invoke(thread, true, true),
+            number::REPLY_RECEIVE => {
+                self.reply_to_caller(thread);
+                self.receive(thread, true);
+                Ok(())
+            }
+            number::SEND => self.invoke(thread, true, false),
+            number::SEND_IF_POSSIBLE => self.invoke(thread, false, false),
+            number::RECEIVE => {
+                self.receive(thread, true);
+                Ok(())
+            }
+            number::REPLY => {
+                self.reply_to_caller(thread);
+                Ok(())
+            }
+            number::YIELD => {
+                self.yield_turn();
+                Ok(())
+            }
+            number::RECEIVE_IF_POSSIBLE => {
+                self.receive(thread, false);
+                Ok(())
+            }
+            number => {
+                self.debug_call(thread, number);
+                Ok(())
+            }
+        };
+        if let Err(Preempted) = result {
+            self.serve_interrupts();
+        }
+    }
+
+    #[cold]
+    fn exception(&self, thread: Ref<Tcb>, trap: Trap) {
+        let memory = |address, access| {
+            let status = match access {
+                Access::Read => 5,
+                Access::Write => 7,
+                Access::Execute => 1,
+            };
+            Fault::Memory { address, status, instruction: access == Access::Execute }
+        };
+        let user = |number| Fault::User { number, code: 0 };
+        let fault = match trap {
+            Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
+            Trap::IllegalInstruction { .. } => user(2),
+            Trap::Breakpoint => user(3),
+            Trap::Misaligned { access: Access::Execute, .. } => user(0),
+            Trap::Misaligned { access: Access::Read, .. } => user(4),
+            Trap::Misaligned { access: Access::Write, .. } => user(6),
+            Trap::Other { cause, .. } => user(cause),
+            Trap::SystemCall | Trap::Interrupt => return,
+        };
+        self.fault(thread, fault);
+    }
+
+    /// Sends a message to whatever a capability means.
+    #[inline]
+    fn invoke(&self, thread: Ref<Tcb>, is_blocking: bool, is_call: bool) -> Result<(), Preempted> {
+        let address = thread.register::<10>().get();
+        let information = MessageInfo(thread.register::<11>().get());
+        let slot = match cspace::lookup(thread, address) {
+            Ok(slot) => slot,
+            Err(failure) => {
+                if is_blocking {
+                    self.fault(thread, Fault::Capability { address, receiving: false, failure });
+                }
+                return Ok(());
+            }
+        };
+        // A message that goes to an endpoint and carries no capabilities needs nothing that follows.
+        if information.capabilities() == 0
+            && let Some((endpoint, badge, rights)) = slot.capability.endpoint()
+            && rights.contains(Rights::SEND)
+        {
+            self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
+            return Ok(());
+        }
+        // So does a signal, whatever it carries.
+        if information.capabilities() == 0
+            && let Some((notification, badge)) = slot.capability.signal()
+        {
+            self.signal(notification, badge);
+            self.answer_success(thread, is_call);
+            return Ok(());
+        }
+        let words = buffer(thread, false);
+        let mut length = information.length().min(MAXIMUM_LENGTH) as u64;
+        let mut capabilities = [None; MAXIMUM_CAPABILITIES];
+        if let Some(words) = words {
+            for (index, place) in capabilities.iter_mut().enumerate().take(information.capabilities()) {
+                let address = sent_capability(words, index);
+                match cspace::lookup(thread, address) {
+                    Ok(slot) => *place = Some(slot),
+                    Err(failure) => {
+                        if is_blocking {
+                            self.fault(thread, Fault::Capability { address, receiving: false, failure });
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        } else {
+            length = length.min(MESSAGE_REGISTERS as u64);
+        }
+        let arguments = Arguments { thread, buffer: words, length, capabilities, is_call };
+        let invocation = Invocation::from_label(information.label(), NUMBERING);
+        // One function for each of the kinds that are invoked often, each of which unpacks one kind only.
+        match slot.capability.tag() {
+            tag::FRAME => self.invoke_frame(slot, invocation, &arguments),
+            tag::PAGE_TABLE => self.invoke_table(slot, invocation, &arguments),
+            tag::CNODE => self.invoke_node(slot, invocation, &arguments),
+            tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
+            tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
+            _ => self.invoke_object(slot, invocation, &arguments, is_blocking),
+        }
+    }
+
+    #[inline(always)]
+    fn answer_success(&self, thread: Ref<Tcb>, is_call: bool) {
+        if is_call {
+            thread.register::<10>().set(0);
+            thread.register::<11>().set(0);
+        }
+    }
+
+    /// Answers with an error, or invokes what was decoded, and answers.
+    #[inline(always)]
+    fn carry_out<Call>(
+        &self,
+        arguments: &Arguments,
+        decoded: Result<Call, Error>,
+        invoke: impl FnOnce(Call) -> Result<Done, Preempted>,
+    ) -> Result<(), Preempted> {
+        let thread = arguments.thread;
+        let call = match decoded {
+            Ok(call) => call,
+            Err(error) => return self.answer_error(thread, error, arguments.is_call),
+        };
+        // While it runs the thread is one that would make the call again.
+        thread.set_state_word(ThreadState::Restart);
+        let done = invoke(call)?;
+        // The call may have stopped the thread that made it.
+        if thread.state() == ThreadState::Restart {
+            if arguments.is_call {
+                let length = match done {
+                    Done::Plain => 0,
+                    Done::Answer { length } => length,
+                };
+                thread.register::<10>().set(0);
+                thread.register::<11>().set(MessageInfo::new(0, 0, length).0);
+            }
+            thread.set_state_word(ThreadState::Running);
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn invoke_frame(
+        &self,
+        slot: Ref<Slot>,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<(), Preempted> {
+        let decoded = self.decode_frame(invocation, slot.capability.get(), arguments);
+        self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
+    }
+
+    #[inline(never)]
+    fn invoke_table(
+        &self,
+        slot: Ref<Slot>,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<(), Preempted> {
+        let decoded = match slot.capability.get() {
+            Capability::PageTable { table, mapping } => self.decode_table(invocation, slot, table, mapping, arguments),
+            _ => Err(Error::InvalidCapability(0)),
+        };
+        self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
+    }
+
+    #[inline(never)]
+    fn invoke_node(
+        &self,
+        slot: Ref<Slot>,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<(), Preempted> {
+        let decoded = cnode::decode(invocation, slot.capability.get(), arguments);
+        self.carry_out(arguments, decoded, |call| self.invoke_cnode(call).map(|()| Done::Plain))
+    }
+
+    #[inline(never)]
+    fn invoke_untyped(
+        &self,
+        slot: Ref<Slot>,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<(), Preempted> {
+        let decoded = match invocation {
+            Some(Invocation::UntypedRetype) => untyped::decode(slot, slot.capability.get(), arguments),
+            _ => Err(Error::IllegalOperation),
+        };
+        self.carry_out(arguments, decoded, |call| self.retype(call).map(|()| Done::Plain))
+    }
+
+    #[inline(never)]
+    fn invoke_tcb(
+        &self,
+        slot: Ref<Slot>,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<(), Preempted> {
+        let Capability::Thread { tcb } = slot.capability.get() else { return Ok(()) };
+        let decoded = self.decode_thread(invocation, tcb, slot, arguments);
+        self.carry_out(arguments, decoded, |call| self.invoke_thread(tcb, slot, call, arguments))
+    }
+
+    /// Invokes everything else.
+    #[inline(never)]
+    fn invoke_object(
+        &self,
+        slot: Ref<Slot>,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+        is_blocking: bool,
+    ) -> Result<(), Preempted> {
+        let (thread, is_call) = (arguments.thread, arguments.is_call);
+        match slot.capability.get() {
+            Capability::Endpoint { endpoint, badge, rights } if rights.contains(Rights::SEND) => {
+                self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
+                Ok(())
+            }
+            Capability::Notification { notification, badge, rights } if rights.contains(Rights::SEND) => {
+                self.signal(notification, badge);
+                self.answer_success(thread, is_call);
+                Ok(())
+            }
+            Capability::Reply { caller, master: false, grant } => {
+                self.reply(thread, caller, slot, grant);
+                self.answer_success(thread, is_call);
+                Ok(())
+            }
+            Capability::IrqControl => {
+                let decoded = self.decode_irq_control(invocation, slot, arguments);
+                self.carry_out(arguments, decoded, |call| Ok(self.invoke_irq(call)))
+            }
+            Capability::IrqHandler { irq } => {
+                let decoded = self.decode_irq_handler(invocation, irq, arguments);
+                self.carry_out(arguments, decoded, |call| Ok(self.invoke_irq(call)))
+            }
+            Capability::Domain => {
+                let decoded = self.decode_domain(invocation, arguments);
+                self.carry_out(arguments, decoded, |call| Ok(self.invoke_domain(call)))
+            }
+            Capability::AsidControl => {
+                let decoded = self.decode_asid_control(invocation, arguments);
+                self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
+            }
+            Capability::AsidPool { pool, base } => {
+                let decoded = self.decode_asid_pool(invocation, pool, base, arguments);
+                self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
+            }
+            _ => self.answer_error(thread, Error::InvalidCapability(0), is_call),
+        }
+    }
+
+    #[cold]
+    fn answer_error(&self, thread: Ref<Tcb>, error: Error, is_call: bool) -> Result<(), Preempted> {
+        if is_call {
+            let (label, words, count) = error.answer();
+            let place = buffer(thread, true);
+            let mut length = 0;
+            for (index, &word) in words.iter().enumerate().take(count) {
+                if set_message_register(thread, place, index, word) {
+                    length += 1;
+                }
+            }
+            thread.register::<10>().set(0);
+            thread.register::<11>().set(MessageInfo::new(label, 0, length).0);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn reply_to_caller(&self, thread: Ref<Tcb>) {
+        let slot = thread.own_slot(own::CALLER);
+        if let Some((caller, grant)) = slot.capability.reply() {
+            self.reply(thread, caller, slot, grant);
+        }
+    }
+
+    /// Waits for a message or a signal.
+    #[inline]
+    fn receive(&self, thread: Ref<Tcb>, is_blocking: bool) {
+        let address = thread.register::<10>().get();
+        let failure = match cspace::lookup(thread, address) {
+            Ok(slot) => match slot.capability.get() {
+                Capability::Endpoint { endpoint, rights, .. } if rights.contains(Rights::RECEIVE) => {
+                    // The right to answer the last caller is lost now.
+                    let caller = thread.own_slot(own::CALLER);
+                    if !caller.is_empty() {
+                        self.delete_one(caller);
+                    }
+                    return self.receive_message(thread, endpoint, rights, is_blocking);
+                }
+                Capability::Notification { notification, rights, .. }
+                    if rights.contains(Rights::RECEIVE)
+                        && notification.bound.get().is_none_or(|bound| bound == thread) =>
+                {
+                    return self.receive_signals(thread, notification, is_blocking);
+                }
+                _ => LookupFailure::MissingCapability { bits_left: 0 },
+            },
+            Err(failure) => failure,
+        };
+        self.fault(thread, Fault::Capability { address, receiving: true, failure });
+    }
+
+    #[cold]
+    fn debug_call(&self, thread: Ref<Tcb>, number: u64) {
+        let argument = thread.register::<10>().get();
+        match number {
+            number::DEBUG_PUT_CHAR => console::write_bytes(&[argument as u8]),
+            number::DEBUG_DUMP_SCHEDULER | number::DEBUG_SNAPSHOT => self.print_scheduler(),
+            number::DEBUG_HALT => self.halt(),
+            number::DEBUG_IDENTIFY => {
+                let tag = cspace::lookup(thread, argument).map_or(0, |slot| slot.capability.get().tag());
+                thread.register::<10>().set(tag);
+            }
+            // Names of threads are for debuggers of other kernels; ours has none to show them.
+            number::DEBUG_NAME_THREAD => {}
+            number::DEBUG_SEND_IPI if cfg!(feature = "smp") => {}
+            number => self.fault(thread, Fault::UnknownSystemCall { number }),
+        }
+    }
+
+    /// Signals and ticks that came in the meantime.
+    pub(crate) fn serve_interrupts(&self) {
+        let pending = platform::machine::pending();
+        if pending.timer {
+            self.timer_interrupt();
+        }
+        if pending.ipi {
+            platform::machine::clear_ipi();
+            self.reschedule();
+        }
+        if pending.external
+            && let Some(irq) = crate::machine::take_irq()
+        {
+            self.device_interrupt(irq);
+        }
+    }
+
+    /// Between the pieces of a long operation: whether it has to stop here.
+    #[inline]
+    pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
+        let units = self.work_units.get() + 1;
+        self.work_units.set(units);
+        if units >= crate::WORK_UNITS {
+            self.work_units.set(0);
+            if !platform::machine::pending().is_empty() {
+                return Err(Preempted);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All that an invocation can be, for its size: it is built on the stack of every system call that decodes.
+const _: () = {
+    assert!(size_of::<vspace::Call>() <= 128);
+    assert!(size_of::<thread::Call>() <= 256);
+    assert!(size_of::<interrupt::Call>() <= 128);
+    assert!(size_of::<domain::Call>() <= 64);
+};

@@ -1,0 +1,695 @@
+//! The logic against naive models, and the whole kernel against a hostile thread, on the developer's computer.
+
+use abi_sel4::{Invocation, MessageInfo, ObjectType};
+use hal_api::Trap;
+use hal_host::{Attached, Simulation};
+use objects::{
+    Capability, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, pretend,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::boot::{self, RootTask};
+use crate::error::Error;
+use crate::schedule::Ready;
+use crate::syscall::NUMBERING;
+use crate::{Kernel, cspace, derivation, vspace};
+
+fn slots(bits: u32) -> Ref<Slot> {
+    claim_slice(pretend(bits + 5), 1 << bits)
+}
+
+fn thread(priority: u8) -> Ref<Tcb> {
+    let tcb: Ref<Tcb> = claim(pretend(11));
+    tcb.priority.set(priority);
+    tcb
+}
+
+fn endpoint(badge: u64) -> Capability {
+    Capability::Endpoint { endpoint: claim(pretend(4)), badge, rights: Rights::ALL }
+}
+
+/// A capability of the model: what it is derived from is said and not compared.
+#[derive(Clone, Copy, Debug)]
+struct Derived {
+    badge: u64,
+    counts_as_parent: bool,
+    parent: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Copy(usize, usize),
+    Mint(usize, usize, u64),
+    Move(usize, usize),
+    Delete(usize),
+    Revoke(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let slot = || 0..16usize;
+    prop_oneof![
+        (slot(), slot()).prop_map(|(from, to)| Step::Copy(from, to)),
+        (slot(), slot(), 1..4u64).prop_map(|(from, to, badge)| Step::Mint(from, to, badge)),
+        (slot(), slot()).prop_map(|(from, to)| Step::Move(from, to)),
+        slot().prop_map(Step::Delete),
+        slot().prop_map(Step::Revoke),
+    ]
+}
+
+/// Whether `node` is below `above` in the model.
+fn is_below(model: &[Option<Derived>], mut node: usize, above: usize) -> bool {
+    while let Some(parent) = model[node].and_then(|derived| derived.parent) {
+        if parent == above {
+            return true;
+        }
+        node = parent;
+    }
+    false
+}
+
+fn delete_in_model(model: &mut [Option<Derived>], index: usize) {
+    if let Some(gone) = model[index].take() {
+        for other in model.iter_mut().flatten().filter(|other| other.parent == Some(index)) {
+            other.parent = gone.parent;
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn revocation_deletes_what_a_tree_with_parents_says(steps in vec(step(), 1..60)) {
+        let simulation = Simulation::new();
+        let _hart = simulation.attach(0);
+        let kernel = Kernel::new();
+        let node = slots(4);
+        let root = slots(1);
+        let original = endpoint(0);
+        root.capability.set(Capability::Untyped { base: 0, bits: 4, device: true, used: 0 });
+        root.set_flags(true, true);
+        derivation::insert_new(root, node.slot(0), original);
+        let mut model: Vec<Option<Derived>> = vec![None; 16];
+        model[0] = Some(Derived { badge: 0, counts_as_parent: true, parent: None });
+        for step in steps {
+            match step {
+                Step::Copy(from, to) | Step::Mint(from, to, _) if model[from].is_some() && model[to].is_none() => {
+                    let source = model[from].unwrap();
+                    // Only a capability without a badge can get one.
+                    let badge = match step {
+                        Step::Mint(_, _, badge) if source.badge == 0 => badge,
+                        _ => source.badge,
+                    };
+                    // The nearest that counts as a parent of such a capability.
+                    let mut parent = Some(from);
+                    while let Some(index) = parent {
+                        let above = model[index].unwrap();
+                        if above.counts_as_parent && (above.badge == 0 || above.badge == badge) {
+                            break;
+                        }
+                        parent = above.parent;
+                    }
+                    let counts_as_parent = badge != source.badge;
+                    model[to] = Some(Derived { badge, counts_as_parent, parent });
+                    let Capability::Endpoint { endpoint, rights, .. } = node.slot(from as u64).capability.get() else {
+                        panic!("a slot lost its endpoint");
+                    };
+                    let derived = Capability::Endpoint { endpoint, badge, rights };
+                    derivation::insert(derived, node.slot(from as u64), node.slot(to as u64));
+                }
+                Step::Move(from, to) if model[from].is_some() && model[to].is_none() => {
+                    model[to] = model[from].take();
+                    for other in model.iter_mut().flatten().filter(|other| other.parent == Some(from)) {
+                        other.parent = Some(to);
+                    }
+                    let (from, to) = (node.slot(from as u64), node.slot(to as u64));
+                    derivation::move_slot(from.capability.get(), from, to);
+                }
+                // A badged parent that goes leaves capabilities of its badge without one: the list says that they are
+                // its parent's, as the model does.
+                Step::Delete(index) if model[index].is_some() => {
+                    delete_in_model(&mut model, index);
+                    kernel.delete(node.slot(index as u64)).unwrap();
+                }
+                Step::Revoke(index) if model[index].is_some() => {
+                    let below: Vec<usize> = (0..16).filter(|&other| is_below(&model, other, index)).collect();
+                    below.iter().for_each(|&other| model[other] = None);
+                    kernel.revoke(node.slot(index as u64)).unwrap();
+                }
+                _ => {}
+            }
+            for (index, derived) in model.iter().enumerate() {
+                prop_assert_eq!(derived.is_some(), !node.slot(index as u64).is_empty(), "slot {} after {:?}", index, step);
+            }
+        }
+    }
+
+    #[test]
+    fn the_ready_set_is_a_list_for_each_priority(
+        steps in vec((0..24usize, any::<u8>(), any::<bool>()), 1..200)
+    ) {
+        let ready = Ready::new();
+        let threads: Vec<_> = (0..24).map(|_| thread(0)).collect();
+        let mut model: Vec<std::collections::VecDeque<usize>> = vec![Default::default(); 256];
+        for (index, priority, front) in steps {
+            let queue = threads[index].priority.get() as usize;
+            if let Some(place) = model[queue].iter().position(|&other| other == index) {
+                model[queue].remove(place);
+                ready.remove(threads[index]);
+            } else {
+                threads[index].priority.set(priority);
+                if front {
+                    ready.push_front(threads[index]);
+                    model[priority as usize].push_front(index);
+                } else {
+                    ready.push_back(threads[index]);
+                    model[priority as usize].push_back(index);
+                }
+            }
+            let highest = model.iter().rposition(|queue| !queue.is_empty());
+            prop_assert_eq!(ready.highest().map(usize::from), highest);
+            prop_assert_eq!(ready.has_none_above(priority), highest.is_none_or(|highest| highest <= priority.into()));
+            for (priority, queue) in model.iter().enumerate() {
+                let mut next = ready.first(priority as u8);
+                for &index in queue {
+                    prop_assert!(next == Some(threads[index]));
+                    next = threads[index].ready_next.get();
+                }
+                prop_assert!(next.is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_are_resolved_bit_by_bit(
+        address: u64,
+        levels in vec((1..6u8, 0..5u8, any::<bool>()), 1..6),
+        bits in 1..=64u64,
+    ) {
+        // A chain of nodes whose guards agree with the address, or one of them does not.
+        let mut at = bits;
+        let mut root = Capability::Null;
+        let mut holder: Option<Ref<Slot>> = None;
+        let mut expected = None;
+        let mut last = None;
+        for &(radix, guard_bits, wrong) in &levels {
+            let node = slots(radix.into());
+            let take = |from: u64, count: u8| {
+                (0..u64::from(count)).fold(0, |value, step| match (from - 1).checked_sub(step) {
+                    Some(bit) => value << 1 | address >> bit & 1,
+                    None => value << 1,
+                })
+            };
+            let right = if u64::from(guard_bits) <= at { take(at, guard_bits) } else { 0 };
+            let guard = if wrong && guard_bits > 0 { right ^ 1 } else { right };
+            let capability = Capability::CNode { slots: node, radix, guard_bits, guard };
+            match holder {
+                None => root = capability,
+                Some(slot) => slot.capability.set(capability),
+            }
+            let level = u64::from(radix) + u64::from(guard_bits);
+            if guard_bits > 0 && (u64::from(guard_bits) > at || guard != right) {
+                let failure = LookupFailure::GuardMismatch {
+                    bits_left: at, guard_found: guard, bits_found: guard_bits.into(),
+                };
+                expected = Some(Err(failure));
+                break;
+            }
+            if level > at {
+                expected = Some(Err(LookupFailure::DepthMismatch { bits_left: at, bits_found: level }));
+                break;
+            }
+            at -= u64::from(guard_bits);
+            let slot = node.slot(take(at, radix));
+            at -= u64::from(radix);
+            if at == 0 {
+                expected = Some(Ok((slot, 0)));
+                break;
+            }
+            holder = Some(slot);
+            last = Some((slot, at));
+        }
+        let expected = expected.unwrap_or_else(|| last.ok_or(LookupFailure::InvalidRoot));
+        let Capability::CNode { slots, radix, guard_bits, guard } = root else { panic!("the first level is a node") };
+        let root = objects::Node { slots, radix: radix.into(), guard_bits: guard_bits.into(), guard };
+        prop_assert_eq!(cspace::resolve(root, address, bits), expected);
+    }
+}
+
+/// A booted kernel in pretend memory, whose first thread is played by the test.
+struct Machine {
+    kernel: Kernel,
+    _hart: Attached,
+    init: Ref<Tcb>,
+    buffer: u64,
+    information: u64,
+}
+
+/// Bytes of free memory of a pretend machine, as a power of two.
+const MEMORY_BITS: u32 = 22;
+
+impl Machine {
+    fn new(simulation: &Simulation) -> Machine {
+        let hart = simulation.attach(0);
+        let kernel = Kernel::new();
+        let memory = pretend(MEMORY_BITS);
+        let root = RootTask::Loaded {
+            start: memory,
+            end: memory + 0x4000,
+            offset: memory.wrapping_sub(0x10000),
+            entry: 0x10000,
+        };
+        let ranges = [(memory, memory + (1 << MEMORY_BITS))];
+        boot::build(&kernel, &ranges, &[(0x1000_0000, 0x1100_0000)], root, &[1; 5000]).unwrap();
+        let init = kernel.current();
+        let Capability::Frame { base: buffer, .. } = init.own_slot(objects::own::BUFFER).capability.get() else {
+            panic!("the first thread has no message buffer");
+        };
+        let cnode = kernel.root.get().unwrap();
+        let Capability::CNode { slots, .. } = cnode.capability.get() else { panic!("the root is no node") };
+        let Capability::Frame { base: information, .. } = slots.slot(9).capability.get() else {
+            panic!("there is no boot information");
+        };
+        Machine { kernel, _hart: hart, init, buffer, information }
+    }
+
+    fn information(&self, word: usize) -> u64 {
+        frame_words(self.information + (word / 128 * 1024) as u64).get(word % 128)
+    }
+
+    fn slot(&self, index: u64) -> Ref<Slot> {
+        cspace::lookup(self.init, index).unwrap()
+    }
+
+    /// What the thread traps with, and what the machine then runs.
+    fn trap(&self, number: i64, a0: u64, a1: u64, words: &[u64], capabilities: &[u64]) {
+        let thread = self.kernel.current();
+        thread.register::<17>().set(number as u64);
+        thread.register::<10>().set(a0);
+        thread.register::<11>().set(a1);
+        thread.pc().set(thread.pc().get().wrapping_add(4));
+        let buffer = frame_words(self.buffer);
+        for (index, &word) in words.iter().enumerate() {
+            match index {
+                0..4 => thread.register_at(12 + index).set(word),
+                _ => buffer.set(1 + index, word),
+            }
+        }
+        for (index, &capability) in capabilities.iter().enumerate() {
+            buffer.set(122 + index, capability);
+        }
+        self.kernel.handle(Trap::SystemCall);
+        self.kernel.schedule();
+    }
+
+    /// An invocation by the first thread; its label, and the words of the answer.
+    fn call(&self, capability: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> (u64, [u64; 4]) {
+        let label = invocation.label(NUMBERING).unwrap();
+        self.trap(-1, capability, MessageInfo::new(label, capabilities.len(), words.len()).0, words, capabilities);
+        let answer = MessageInfo(self.init.register::<11>().get());
+        (answer.label(), core::array::from_fn(|index| self.init.register_at(12 + index).get()))
+    }
+
+    /// The first untyped memory of at least this size that is not a device.
+    fn untyped(&self, bits: u64) -> u64 {
+        let (first, end) = (self.information(19), self.information(20));
+        (first..end)
+            .find(|index| {
+                let word = self.information(22 + 2 * (index - first) as usize);
+                word & 255 >= bits && word >> 8 & 1 == 0
+            })
+            .expect("no memory of this size")
+    }
+
+    fn first_empty(&self) -> u64 {
+        self.information(5)
+    }
+
+    fn retype(&self, untyped: u64, kind: ObjectType, bits: u64, slot: u64, count: u64) -> (u64, [u64; 4]) {
+        self.call(untyped, Invocation::UntypedRetype, &[kind as u64, bits, 0, 0, slot, count], &[2])
+    }
+}
+
+#[test]
+fn the_first_thread_finds_what_boot_information_says() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    machine.kernel.check();
+    assert_eq!(machine.init.register::<10>().get(), 0x15000, "image, buffer, boot information");
+    assert_eq!(machine.information(0), 16 + 5000);
+    assert_eq!(machine.information(17), 13);
+    assert_eq!((machine.information(9), machine.information(10)), (20, 24), "four pages of image");
+    assert_eq!((machine.information(15), machine.information(16)), (18, 20), "two pages of device tree");
+    for (index, tag) in [(1, 12), (2, 10), (3, 3), (4, 14), (5, 11), (6, 13), (9, 1), (10, 1), (11, 20), (7, 0)] {
+        assert_eq!(machine.slot(index).capability.get().tag(), tag, "slot {index}");
+    }
+    let (first, end) = (machine.information(19), machine.information(20));
+    let mut total = 0;
+    for index in first..end {
+        let (base, word) = (
+            machine.information(21 + 2 * (index - first) as usize),
+            machine.information(22 + 2 * (index - first) as usize),
+        );
+        let Capability::Untyped { base: capability_base, bits, device, .. } = machine.slot(index).capability.get()
+        else {
+            panic!("slot {index} is not untyped");
+        };
+        assert_eq!((base, word), (capability_base, u64::from(bits) | u64::from(device) << 8));
+        assert!(base.is_multiple_of(1 << bits));
+        total += if device { 0 } else { 1u64 << bits };
+    }
+    assert!(total < 1 << MEMORY_BITS && total > (1 << MEMORY_BITS) - (512 << 10));
+    assert!(machine.slot(end).is_empty());
+}
+
+#[test]
+fn retype_refuses_what_the_manual_refuses_in_its_order() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, free) = (machine.untyped(16), machine.first_empty());
+    let bits = match machine.slot(untyped).capability.get() {
+        Capability::Untyped { bits, .. } => u64::from(bits),
+        _ => unreachable!(),
+    };
+    let retype = |words: &[u64], capabilities: &[u64]| {
+        let (label, answer) = machine.call(untyped, Invocation::UntypedRetype, words, capabilities);
+        (label, [answer[0], answer[1], answer[2]])
+    };
+    assert_eq!(retype(&[2, 0, 0, 0, free], &[2]).0, 7, "too few words");
+    assert_eq!(retype(&[2, 0, 0, 0, free, 1], &[]).0, 7, "no root");
+    assert_eq!(retype(&[9, 0, 0, 0, free, 1], &[2]), (1, [0, 0, 0]), "no such type");
+    assert_eq!(retype(&[0, 64, 0, 0, free, 1], &[2]).0, 4);
+    assert_eq!(retype(&[4, 34, 0, 0, free, 1], &[2]), (4, [0, 38, 0]), "too large");
+    assert_eq!(retype(&[4, 0, 0, 0, free, 1], &[2]), (1, [1, 0, 0]), "a node of no bits");
+    assert_eq!(retype(&[0, 3, 0, 0, free, 1], &[2]), (1, [1, 3, 0]), "untyped too small");
+    assert_eq!(retype(&[2, 0, 0, 0, free, 1], &[1]).0, 6, "the root is no node");
+    assert_eq!(retype(&[2, 0, 0, 0, 8192, 1], &[2]), (4, [0, 8191, 0]));
+    assert_eq!(retype(&[2, 0, 0, 0, free, 0], &[2]), (4, [1, 256, 0]));
+    assert_eq!(retype(&[2, 0, 0, 0, free, 257], &[2]), (4, [1, 256, 0]));
+    assert_eq!(retype(&[2, 0, 0, 0, 8191, 2], &[2]), (4, [1, 1, 0]));
+    assert_eq!(retype(&[2, 0, 0, 0, 1, 1], &[2]).0, 8, "a slot that is in use");
+    assert_eq!(retype(&[0, bits, 0, 0, free, 2], &[2]), (10, [1 << bits, bits, 0]));
+    let device = machine.information(19);
+    assert_eq!(machine.retype(device, ObjectType::Endpoint, 0, free, 1).0, 1, "only pages are made of devices");
+    assert_eq!(retype(&[2, 0, 0, 0, free, 3], &[2]).0, 0);
+    machine.kernel.check();
+}
+
+#[test]
+fn memory_is_used_from_the_beginning_once_nothing_is_left_of_it() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, free) = (machine.untyped(13), machine.first_empty());
+    assert_eq!(machine.retype(untyped, ObjectType::Page, 0, free, 1).0, 0);
+    let Capability::Frame { base, .. } = machine.slot(free).capability.get() else { panic!("no page") };
+    frame_words(base).set(3, 77);
+    assert_eq!(machine.retype(untyped, ObjectType::Endpoint, 0, free + 1, 2).0, 0);
+    let Capability::Endpoint { endpoint, .. } = machine.slot(free + 2).capability.get() else { panic!("no endpoint") };
+    assert_eq!(endpoint.physical(), base + 4096 + 16, "one behind the other");
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
+    assert!((0..3).all(|index| machine.slot(free + index).is_empty()));
+    assert_eq!(machine.retype(untyped, ObjectType::Page, 0, free, 1).0, 0);
+    assert!(matches!(machine.slot(free).capability.get(), Capability::Frame { base: again, .. } if again == base));
+    assert_eq!(frame_words(base).get(3), 0, "what was there is gone");
+}
+
+#[test]
+fn a_long_revocation_stops_for_interrupts_and_goes_on() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, free) = (machine.untyped(12), machine.first_empty());
+    assert_eq!(machine.retype(untyped, ObjectType::Endpoint, 0, free, 1).0, 0);
+    for index in 1..1000 {
+        assert_eq!(machine.call(2, Invocation::CNodeCopy, &[free + index, 64, free, 64, 15], &[2]).0, 0);
+    }
+    simulation.set_external(0, true);
+    let before = machine.init.pc().get();
+    machine.call(2, Invocation::CNodeRevoke, &[free, 64], &[]);
+    assert_eq!(machine.init.pc().get(), before, "the call is to be made again");
+    let left = (1..1000).filter(|&index| !machine.slot(free + index).is_empty()).count();
+    assert!(left > 0 && left < 999, "{left} are left");
+    machine.kernel.check();
+    simulation.set_external(0, false);
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[free, 64], &[]).0, 0);
+    assert!((1..1000).all(|index| machine.slot(free + index).is_empty()));
+    assert!(!machine.slot(free).is_empty());
+}
+
+#[test]
+fn nodes_that_hold_each_other_can_be_deleted() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, free) = (machine.untyped(14), machine.first_empty());
+    assert_eq!(machine.retype(untyped, ObjectType::CapTable, 4, free, 2).0, 0);
+    // Each node holds the last capability to the other one.
+    let moves = |from: u64, root: u64, index: u64| {
+        machine.call(2, Invocation::CNodeCopy, &[free + 2, 64, root, 64, 15], &[2]);
+        machine.call(root, Invocation::CNodeMove, &[index, 4, from, 64], &[2]).0
+    };
+    assert_eq!(moves(free + 1, free, 3), 0);
+    machine.kernel.check();
+    assert_eq!(machine.call(2, Invocation::CNodeDelete, &[free, 64], &[]).0, 0);
+    assert!(machine.slot(free).is_empty());
+    machine.kernel.check();
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
+    let Capability::Untyped { .. } = machine.slot(untyped).capability.get() else { panic!("the memory is gone") };
+    assert!(!derivation::has_children(machine.slot(untyped)));
+    machine.kernel.check();
+}
+
+#[test]
+fn a_message_meets_its_receiver_and_the_answer_comes_back() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, free) = (machine.untyped(14), machine.first_empty());
+    let (server, meeting) = (free, free + 1);
+    assert_eq!(machine.retype(untyped, ObjectType::Tcb, 0, server, 1).0, 0);
+    assert_eq!(machine.retype(untyped, ObjectType::Endpoint, 0, meeting, 1).0, 0);
+    assert_eq!(machine.call(server, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
+    assert_eq!(machine.call(server, Invocation::TcbSetPriority, &[200], &[1]).0, 0);
+    assert_eq!(machine.call(2, Invocation::CNodeMint, &[free + 2, 64, meeting, 64, 15, 0x77], &[2]).0, 0);
+    assert_eq!(machine.call(server, Invocation::TcbWriteRegisters, &[1, 1, 0x4000], &[]).0, 0);
+    let Capability::Thread { tcb } = machine.slot(server).capability.get() else { panic!("no thread") };
+    assert_eq!(tcb.state(), ThreadState::Restart);
+    // The first thread calls and waits; then the server runs and receives.
+    machine.trap(-1, free + 2, MessageInfo::new(9, 0, 3).0, &[10, 20, 30], &[]);
+    assert_eq!(machine.init.state(), ThreadState::BlockedOnSend);
+    assert_eq!(machine.kernel.current(), tcb);
+    tcb.register::<15>().set(5555);
+    machine.trap(-5, meeting, 0, &[], &[]);
+    assert_eq!(tcb.register::<10>().get(), 0x77);
+    assert_eq!(MessageInfo(tcb.register::<11>().get()), MessageInfo::new(9, 0, 3));
+    assert_eq!([12, 13, 14, 15].map(|register| tcb.register_at(register).get()), [10, 20, 30, 5555]);
+    assert_eq!(machine.init.state(), ThreadState::BlockedOnReply);
+    machine.kernel.check();
+    machine.trap(-2, meeting, MessageInfo::new(1, 0, 1).0, &[99], &[]);
+    assert_eq!(machine.kernel.current(), machine.init);
+    assert_eq!(MessageInfo(machine.init.register::<11>().get()), MessageInfo::new(1, 0, 1));
+    assert_eq!(machine.init.register::<12>().get(), 99);
+    assert_eq!(tcb.state(), ThreadState::BlockedOnReceive);
+    // The endpoint goes: the server begins its call again, and faults without a handler.
+    assert_eq!(machine.call(2, Invocation::CNodeDelete, &[free + 2, 64], &[]).0, 0);
+    assert_eq!(machine.call(2, Invocation::CNodeDelete, &[meeting, 64], &[]).0, 0);
+    assert_eq!(tcb.state(), ThreadState::Restart);
+    machine.kernel.check();
+}
+
+#[test]
+fn pages_are_mapped_where_there_is_a_table_and_forgotten_with_it() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, free) = (machine.untyped(16), machine.first_empty());
+    let (space, table, lower, page) = (free, free + 1, free + 2, free + 3);
+    assert_eq!(machine.retype(untyped, ObjectType::PageTable, 0, space, 3).0, 0);
+    assert_eq!(machine.retype(untyped, ObjectType::Page, 0, page, 1).0, 0);
+    let map = |cap: u64, address: u64| machine.call(cap, Invocation::PageMap, &[address, 3, 0], &[space]);
+    assert_eq!(map(page, 0x1000).0, 2, "no address space yet");
+    assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[space]).0, 0);
+    assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[space]).0, 2, "it has an identifier");
+    assert_eq!(map(page, 0x1000), (6, [0, 2, 30, 0]), "a table is missing");
+    assert_eq!(map(page, vspace::USER_TOP).0, 1);
+    assert_eq!(map(page, 0x1001).0, 5);
+    let map_table = |cap: u64, address: u64| machine.call(cap, Invocation::PageTableMap, &[address, 0], &[space]).0;
+    assert_eq!(map_table(table, vspace::USER_TOP), 1);
+    assert_eq!(map_table(table, 0x1000), 0);
+    assert_eq!(map_table(table, 0x1000), 2, "it is mapped");
+    assert_eq!(map_table(lower, 0x1000), 0);
+    assert_eq!(map(page, 0x1000).0, 0);
+    assert_eq!(map(page, 0x1000).0, 0, "again, with other rights perhaps");
+    assert_eq!(map(page, 0x2000).0, 1, "elsewhere");
+    let Capability::PageTable { table: leaf, .. } = machine.slot(lower).capability.get() else { panic!("no table") };
+    assert_ne!(leaf.entries[1].load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(machine.call(page, Invocation::PageUnmap, &[], &[]).0, 0);
+    assert_eq!(leaf.entries[1].load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(map(page, 0x3000).0, 0);
+    assert_eq!(machine.call(2, Invocation::CNodeDelete, &[space, 64], &[]).0, 0);
+    assert_eq!(machine.call(page, Invocation::PageUnmap, &[], &[]).0, 0, "the space is gone; so is the mapping");
+    machine.kernel.check();
+}
+
+#[test]
+fn errors_say_what_the_manual_says() {
+    let failure = LookupFailure::GuardMismatch { bits_left: 7, guard_found: 8, bits_found: 9 };
+    assert_eq!(Error::FailedLookup { is_source: true, failure }.answer(), (6, [1, 4, 7, 8, 9], 5));
+    assert_eq!(Error::NotEnoughMemory { available: 4096 }.answer(), (10, [4096, 0, 0, 0, 0], 1));
+    assert_eq!(Error::RangeError { minimum: 1, maximum: 64 }.answer(), (4, [1, 64, 0, 0, 0], 2));
+}
+
+/// A generator of which the same number makes the same calls.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 11) % limit
+    }
+
+    fn choose<const COUNT: usize>(&mut self, from: [u64; COUNT]) -> u64 {
+        from[self.below(COUNT as u64) as usize]
+    }
+}
+
+/// Calls of each hostile run.
+const CALLS: usize = 10_000;
+
+/// Whichever thread runs makes random calls with capabilities and arguments that are often nearly right.
+fn be_hostile(seed: u64) {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let mut random = Random(seed);
+    let free = machine.first_empty();
+    let untyped = [machine.untyped(12), machine.untyped(14), machine.untyped(16), machine.information(19)];
+    let init = machine.init;
+    for count in 0..CALLS {
+        // If nothing runs any more, the first thread does again, as if an interrupt had woken it.
+        if machine.kernel.node().current.get().is_none() || machine.init.state() == ThreadState::Inactive {
+            machine.kernel.suspend(init);
+            machine.kernel.resume(init);
+            machine.kernel.reschedule();
+            machine.kernel.schedule();
+        }
+        let slot = |random: &mut Random| match random.below(12) {
+            0 => random.below(16),
+            1 => random.choose(untyped),
+            2 => random.next(),
+            _ => free + random.below(48),
+        };
+        let word = |random: &mut Random| match random.below(9) {
+            0 => random.next(),
+            1 => random.below(64) * 4096,
+            2 => 64,
+            3 => random.choose([0x1000, 0x20_0000, 0x4000_0000, 0x3f_ffff_e000, 0x4000]),
+            4 => 1 << random.below(64),
+            5 => free + random.below(48),
+            _ => random.below(32),
+        };
+        let number = random.choose(
+            [-1, -1, -1, -1, -1, -1, -1, -2, -3, -4, -5, -6, -7, -8, -12, -14].map(|number: i64| number as u64),
+        );
+        let capability = slot(&mut random);
+        let length = random.below(10);
+        let mut words: Vec<u64> = (0..length).map(|_| word(&mut random)).collect();
+        let mut capabilities: Vec<u64> = (0..random.below(4)).map(|_| slot(&mut random)).collect();
+        let mut label = random.below(44);
+        // Half of the time a call that could be meant.
+        let mut target = capability;
+        match random.below(8) {
+            0 => {
+                label = 1;
+                target = random.choose(untyped);
+                words = vec![random.below(10), random.below(8), 0, 0, free + random.below(48), 1 + random.below(3)];
+                capabilities = vec![2];
+            }
+            1 | 2 => {
+                let labels =
+                    [Invocation::CNodeCopy, Invocation::CNodeMint, Invocation::CNodeMove, Invocation::CNodeMutate];
+                label = labels[random.below(4) as usize].label(NUMBERING).unwrap();
+                target = 2;
+                words =
+                    vec![free + random.below(48), 64, free + random.below(48), 64, random.below(16), random.below(4)];
+                capabilities = vec![2];
+            }
+            3 => {
+                let labels = [Invocation::CNodeRevoke, Invocation::CNodeDelete, Invocation::CNodeCancelBadgedSends];
+                label = labels[random.below(3) as usize].label(NUMBERING).unwrap();
+                target = 2;
+                words = vec![free + random.below(48), 64];
+            }
+            _ => {}
+        }
+        // The first thread keeps its node, itself and its address space, or there would be nobody to be hostile.
+        let fixed = |slot: u64| slot < 16;
+        if target == 2 && words.iter().take(4).step_by(2).any(|&index| fixed(index))
+            || fixed(target) && target != 2 && random.below(4) != 0
+        {
+            continue;
+        }
+        let information = MessageInfo::new(label, capabilities.len(), words.len()).0;
+        if target == 1
+            && matches!(
+                Invocation::from_label(label, NUMBERING),
+                Some(Invocation::TcbSetSpace | Invocation::TcbConfigure | Invocation::TcbSetIPCBuffer)
+            )
+        {
+            continue;
+        }
+        machine.trap(number as i64, target, information, &words, &capabilities);
+        if count % 64 == 0 {
+            machine.kernel.check();
+        }
+        if random.below(50) == 0 && machine.kernel.node().current.get().is_some() {
+            machine.kernel.tick();
+            machine.kernel.schedule();
+        }
+    }
+    machine.kernel.check();
+}
+
+#[test]
+fn a_hostile_thread_breaks_nothing() {
+    for seed in 1..=8 {
+        be_hostile(seed * 0x9e37_79b9);
+    }
+}
+
+#[test]
+fn domains_take_turns_by_their_schedule() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    machine.kernel.domains.set(4);
+    let domain = 11;
+    let configure = |index: u64, domain_number: u64, duration: u64| {
+        machine.call(domain, Invocation::DomainSetScheduleConfigure, &[index, domain_number, duration], &[]).0
+    };
+    let start = |index: u64| machine.call(domain, Invocation::DomainSetScheduleSetStart, &[index], &[]).0;
+    assert_eq!((start(0), start(100), start(1)), (0, 4, 1));
+    assert_eq!(configure(99, 0, 5), 4, "the last entry always ends the schedule");
+    assert_eq!((configure(0, 0, 0), configure(0, 4, 1), configure(1, 1, 0), configure(0, 0, 1 << 56)), (1, 4, 1, 1));
+    for index in 1..95 {
+        assert_eq!(configure(index, 0, 0xffff_ffff_ffff), 0);
+    }
+    assert_eq!((configure(95, 0, 3), configure(96, 1, 2), configure(97, 2, 1), configure(98, 2, 1)), (0, 0, 0, 0));
+    assert_eq!(start(95), 0);
+    assert_eq!(machine.kernel.current(), machine.init);
+    let run = |ticks: usize| {
+        let mut turns = Vec::new();
+        for _ in 0..ticks {
+            turns.push((machine.kernel.domain.get(), machine.kernel.node().current.get().is_some()));
+            machine.kernel.tick();
+            machine.kernel.schedule();
+            machine.kernel.check();
+        }
+        turns
+    };
+    let round = [(0, true), (0, true), (0, true), (1, false), (1, false), (2, false), (2, false)];
+    assert_eq!(run(14), [round, round].concat());
+    // In another domain the thread runs when that has its turn.
+    machine.call(domain, Invocation::DomainSetSet, &[2], &[1]);
+    let round = [(0, false), (0, false), (0, false), (1, false), (1, false), (2, true), (2, true)];
+    assert_eq!(run(14), [round, round].concat());
+}

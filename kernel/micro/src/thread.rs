@@ -1,0 +1,390 @@
+//! Invocations of threads.
+
+use abi_sel4::{Invocation, message};
+use objects::{Capability, FloatingPointUse, Notification, PageTable, Ref, Rights, Slot, Tcb, ThreadState, own};
+
+use crate::error::{Error, Preempted};
+use crate::ipc::{buffer, set_message_register};
+use crate::syscall::{Arguments, Done};
+use crate::{Kernel, capability, derivation};
+
+/// Numbers of the registers in the order of messages, behind `pc`: ra sp gp s0 to s11, then a0 to a7, t0 to t6, tp.
+const ORDER: [usize; 31] =
+    [1, 2, 3, 8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 10, 11, 12, 13, 14, 15, 16, 17, 5, 6, 7, 28, 29, 30, 31, 4];
+/// How many of them are *frame* registers.
+const FRAME_REGISTERS: usize = 15;
+/// How many registers messages carry, with `pc`.
+const REGISTERS: u64 = 32;
+/// Bits of a message buffer's size.
+const BUFFER_BITS: u32 = 10;
+
+/// A capability that a thread is to get, checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Installed {
+    capability: Capability,
+    source: Ref<Slot>,
+}
+
+/// A message buffer that a thread is to get, checked.
+#[derive(Clone, Copy, Debug)]
+pub struct NewBuffer {
+    address: u64,
+    frame: Option<Installed>,
+}
+
+/// A checked call.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields are the invocations' own")]
+pub enum Call {
+    ReadRegisters { suspend: bool, count: u64 },
+    WriteRegisters { resume: bool, count: u64 },
+    CopyRegisters { flags: u64, source: Ref<Tcb> },
+    SetSpace { fault_handler: u64, cspace: Installed, vspace: Installed, buffer: Option<NewBuffer> },
+    SetBuffer { buffer: NewBuffer },
+    SetPriority { priority: Option<u8>, maximum: Option<u8> },
+    Suspend,
+    Resume,
+    Bind { notification: Ref<Notification> },
+    Unbind,
+    SetAffinity { node: u8 },
+    SetThreadPointer { value: u64 },
+    SetFlags { clear: u64, set: u64 },
+}
+
+impl Kernel {
+    /// Checks a call.
+    pub(crate) fn decode_thread(
+        &self,
+        invocation: Option<Invocation>,
+        tcb: Ref<Tcb>,
+        slot: Ref<Slot>,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        use Invocation::*;
+        let is_current = self.node().current.get() == Some(tcb);
+        match invocation {
+            Some(TcbReadRegisters) => {
+                let [flags, count] = arguments.at_least::<2>()?;
+                if !(1..=REGISTERS).contains(&count) {
+                    return Err(Error::RangeError { minimum: 1, maximum: REGISTERS });
+                }
+                if is_current {
+                    return Err(Error::IllegalOperation);
+                }
+                Ok(Call::ReadRegisters { suspend: flags & message::READ_REGISTERS_SUSPEND != 0, count })
+            }
+            Some(TcbWriteRegisters) => {
+                let [flags, count] = arguments.at_least::<2>()?;
+                if arguments.length() - 2 < count {
+                    return Err(Error::TruncatedMessage);
+                }
+                if is_current {
+                    return Err(Error::IllegalOperation);
+                }
+                Ok(Call::WriteRegisters { resume: flags & message::WRITE_REGISTERS_RESUME != 0, count })
+            }
+            Some(TcbCopyRegisters) => {
+                let [flags] = arguments.at_least::<1>()?;
+                match arguments.capability(0)?.capability.get() {
+                    Capability::Thread { tcb: source } => Ok(Call::CopyRegisters { flags, source }),
+                    _ => Err(Error::InvalidCapability(1)),
+                }
+            }
+            Some(TcbConfigure) => {
+                let [fault_handler, cspace_data, vspace_data, address] = arguments.at_least::<4>()?;
+                let cspace = arguments.capability(0)?;
+                let vspace = arguments.capability(1)?;
+                let frame = arguments.capability(2)?;
+                let buffer = decode_buffer(address, frame)?;
+                let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
+                Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: Some(buffer) })
+            }
+            Some(TcbSetSpace) => {
+                let [fault_handler, cspace_data, vspace_data] = arguments.at_least::<3>()?;
+                let (cspace, vspace) = (arguments.capability(0)?, arguments.capability(1)?);
+                let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
+                Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: None })
+            }
+            Some(TcbSetIPCBuffer) => {
+                let [address] = arguments.at_least::<1>()?;
+                Ok(Call::SetBuffer { buffer: decode_buffer(address, arguments.capability(0)?)? })
+            }
+            Some(TcbSetPriority) => {
+                let [priority] = arguments.at_least::<1>()?;
+                let maximum = authority(arguments)?;
+                Ok(Call::SetPriority { priority: Some(limited(priority, maximum)?), maximum: None })
+            }
+            Some(TcbSetMCPriority) => {
+                let [priority] = arguments.at_least::<1>()?;
+                let maximum = authority(arguments)?;
+                Ok(Call::SetPriority { priority: None, maximum: Some(limited(priority, maximum)?) })
+            }
+            Some(TcbSetSchedParams) => {
+                let [new_maximum, priority] = arguments.at_least::<2>()?;
+                let maximum = authority(arguments)?;
+                let new_maximum = limited(new_maximum, maximum)?;
+                Ok(Call::SetPriority { priority: Some(limited(priority, maximum)?), maximum: Some(new_maximum) })
+            }
+            Some(TcbSuspend) => Ok(Call::Suspend),
+            Some(TcbResume) => Ok(Call::Resume),
+            Some(TcbBindNotification) => {
+                let notification = arguments.capability(0)?.capability.get();
+                if tcb.bound.get().is_some() {
+                    return Err(Error::IllegalOperation);
+                }
+                match notification {
+                    Capability::Notification { notification, rights, .. }
+                        if rights.contains(Rights::RECEIVE)
+                            && notification.queue.head.get().is_none()
+                            && notification.bound.get().is_none() =>
+                    {
+                        Ok(Call::Bind { notification })
+                    }
+                    _ => Err(Error::IllegalOperation),
+                }
+            }
+            Some(TcbUnbindNotification) if tcb.bound.get().is_some() => Ok(Call::Unbind),
+            Some(TcbSetAffinity) => {
+                let [node] = arguments.at_least::<1>()?;
+                if node >= self.node_count.get() as u64 {
+                    return Err(Error::IllegalOperation);
+                }
+                Ok(Call::SetAffinity { node: node as u8 })
+            }
+            Some(TcbSetTLSBase) => {
+                let [value] = arguments.at_least::<1>()?;
+                Ok(Call::SetThreadPointer { value })
+            }
+            Some(TcbSetFlags) => {
+                let [clear, set] = arguments.at_least::<2>()?;
+                Ok(Call::SetFlags { clear, set })
+            }
+            _ => {
+                let _ = slot;
+                Err(Error::IllegalOperation)
+            }
+        }
+    }
+
+    fn decode_space(
+        &self,
+        tcb: Ref<Tcb>,
+        cspace: Ref<Slot>,
+        cspace_data: u64,
+        vspace: Ref<Slot>,
+        vspace_data: u64,
+    ) -> Result<(Installed, Installed), Error> {
+        if self.is_long_deletion(tcb.own_slot(own::CSPACE)) || self.is_long_deletion(tcb.own_slot(own::VSPACE)) {
+            return Err(Error::IllegalOperation);
+        }
+        let changed = |slot: Ref<Slot>, data| match data {
+            0 => slot.capability.get(),
+            _ => capability::update_data(false, data, slot.capability.get()),
+        };
+        let root = capability::derive(cspace, changed(cspace, cspace_data))?;
+        if !matches!(root, Capability::CNode { .. }) {
+            return Err(Error::IllegalOperation);
+        }
+        let table = capability::derive(vspace, changed(vspace, vspace_data))?;
+        if !matches!(table, Capability::PageTable { mapping: Some(_), .. }) {
+            return Err(Error::IllegalOperation);
+        }
+        Ok((Installed { capability: root, source: cspace }, Installed { capability: table, source: vspace }))
+    }
+
+    /// Carries a checked call out.
+    pub(crate) fn invoke_thread(
+        &self,
+        tcb: Ref<Tcb>,
+        slot: Ref<Slot>,
+        call: Call,
+        arguments: &Arguments,
+    ) -> Result<Done, Preempted> {
+        match call {
+            Call::ReadRegisters { suspend, count } => {
+                match suspend {
+                    true => self.suspend(tcb),
+                    false => self.stop_elsewhere(tcb),
+                }
+                if arguments.is_call() {
+                    let current = self.current();
+                    let words = buffer(current, true);
+                    let mut length = 0;
+                    for index in 0..count as usize {
+                        if set_message_register(current, words, index, read_register(tcb, index)) {
+                            length += 1;
+                        }
+                    }
+                    return Ok(Done::Answer { length });
+                }
+            }
+            Call::WriteRegisters { resume, count } => {
+                self.stop_elsewhere(tcb);
+                for index in 0..count.min(REGISTERS) as usize {
+                    write_register(tcb, index, arguments.word(index + 2));
+                }
+                tcb.pc().set(tcb.fault_pc.get());
+                if resume {
+                    self.resume(tcb);
+                }
+                self.reschedule_if_current(tcb);
+            }
+            Call::CopyRegisters { flags, source } => {
+                if flags & message::COPY_REGISTERS_SUSPEND_SOURCE != 0 {
+                    self.suspend(source);
+                } else {
+                    self.stop_elsewhere(source);
+                }
+                if flags & message::COPY_REGISTERS_RESUME_TARGET != 0 {
+                    self.resume(tcb);
+                }
+                self.stop_elsewhere(tcb);
+                if flags & message::COPY_REGISTERS_FRAME != 0 {
+                    for index in 0..=FRAME_REGISTERS {
+                        write_register(tcb, index, read_register(source, index));
+                    }
+                    tcb.pc().set(tcb.fault_pc.get());
+                }
+                if flags & message::COPY_REGISTERS_INTEGER != 0 {
+                    for index in FRAME_REGISTERS + 1..REGISTERS as usize {
+                        write_register(tcb, index, read_register(source, index));
+                    }
+                }
+                self.reschedule_if_current(tcb);
+            }
+            Call::SetSpace { fault_handler, cspace, vspace, buffer } => {
+                tcb.fault_handler.set(fault_handler);
+                self.install(tcb, slot, own::CSPACE, Some(cspace))?;
+                self.install(tcb, slot, own::VSPACE, Some(vspace))?;
+                if let Some(buffer) = buffer {
+                    self.set_buffer(tcb, slot, buffer)?;
+                }
+            }
+            Call::SetBuffer { buffer } => self.set_buffer(tcb, slot, buffer)?,
+            Call::SetPriority { priority, maximum } => {
+                if let Some(maximum) = maximum {
+                    tcb.maximum_priority.set(maximum);
+                }
+                if let Some(priority) = priority {
+                    self.set_priority(tcb, priority);
+                }
+            }
+            Call::Suspend => self.suspend(tcb),
+            Call::Resume => self.resume(tcb),
+            Call::Bind { notification } => self.bind(tcb, notification),
+            Call::Unbind => self.unbind_thread(tcb),
+            Call::SetAffinity { node } => self.set_affinity(tcb, node),
+            Call::SetThreadPointer { value } => {
+                self.stop_elsewhere(tcb);
+                tcb.register::<4>().set(value);
+                self.reschedule_if_current(tcb);
+            }
+            Call::SetFlags { clear, set } => {
+                self.stop_elsewhere(tcb);
+                let flags = tcb.flags.get() & !clear | set & message::TCB_FLAG_FPU_DISABLED;
+                tcb.flags.set(flags);
+                let forbidden = flags & message::TCB_FLAG_FPU_DISABLED != 0;
+                tcb.use_floating_point(if forbidden { FloatingPointUse::Forbidden } else { FloatingPointUse::Allowed });
+                if arguments.is_call() {
+                    let current = self.current();
+                    set_message_register(current, None, 0, flags);
+                    return Ok(Done::Answer { length: 1 });
+                }
+            }
+        }
+        Ok(Done::Plain)
+    }
+
+    fn reschedule_if_current(&self, tcb: Ref<Tcb>) {
+        if self.node().current.get() == Some(tcb) {
+            self.reschedule();
+        }
+    }
+
+    /// Gives a thread a capability for one of its own slots, if that is still what it was derived from.
+    fn install(
+        &self,
+        tcb: Ref<Tcb>,
+        slot: Ref<Slot>,
+        index: usize,
+        installed: Option<Installed>,
+    ) -> Result<(), Preempted> {
+        let destination = tcb.own_slot(index);
+        self.stop_elsewhere(tcb);
+        // It may be this hart's last thread, and get another address space.
+        self.node().entered.set(None);
+        self.delete(destination)?;
+        // Deleting what was there may have deleted what is to come, or even the thread.
+        if let Some(Installed { capability, source }) = installed
+            && capability::same_object(&capability, &source.capability.get())
+            && slot.capability.get() == (Capability::Thread { tcb })
+        {
+            derivation::insert(capability, source, destination);
+        }
+        Ok(())
+    }
+
+    fn set_buffer(&self, tcb: Ref<Tcb>, slot: Ref<Slot>, buffer: NewBuffer) -> Result<(), Preempted> {
+        self.stop_elsewhere(tcb);
+        self.delete(tcb.own_slot(own::BUFFER))?;
+        tcb.buffer_address.set(buffer.address);
+        if let Some(frame) = buffer.frame
+            && capability::same_object(&frame.capability, &frame.source.capability.get())
+            && slot.capability.get() == (Capability::Thread { tcb })
+        {
+            derivation::insert(frame.capability, frame.source, tcb.own_slot(own::BUFFER));
+        }
+        self.reschedule_if_current(tcb);
+        Ok(())
+    }
+
+    /// The root of a thread's address space, if it has one that is alive.
+    #[inline(always)]
+    pub(crate) fn address_space(&self, thread: Ref<Tcb>) -> Option<(Ref<PageTable>, u16)> {
+        let (table, asid) = thread.own_slot(own::VSPACE).capability.mapped_table()?;
+        (self.root_of(asid) == Some(table)).then_some((table, asid))
+    }
+}
+
+/// The highest priority that the thread may give whose capability is the first of the message.
+fn authority(arguments: &Arguments) -> Result<u8, Error> {
+    match arguments.capability(0)?.capability.get() {
+        Capability::Thread { tcb } => Ok(tcb.maximum_priority.get()),
+        _ => Err(Error::InvalidCapability(1)),
+    }
+}
+
+fn limited(priority: u64, maximum: u8) -> Result<u8, Error> {
+    if priority > maximum.into() {
+        return Err(Error::RangeError { minimum: 0, maximum: maximum.into() });
+    }
+    Ok(priority as u8)
+}
+
+fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, Error> {
+    if address == 0 {
+        return Ok(NewBuffer { address, frame: None });
+    }
+    let capability = capability::derive(source, source.capability.get())?;
+    let Capability::Frame { device: false, .. } = capability else { return Err(Error::IllegalOperation) };
+    if !address.is_multiple_of(1 << BUFFER_BITS) {
+        return Err(Error::AlignmentError);
+    }
+    Ok(NewBuffer { address, frame: Some(Installed { capability, source }) })
+}
+
+/// A register in the order of messages.
+fn read_register(tcb: Ref<Tcb>, index: usize) -> u64 {
+    match index {
+        0 if tcb.state() == ThreadState::Running => tcb.pc().get(),
+        0 => tcb.fault_pc.get(),
+        _ => tcb.register_at(ORDER[index - 1]).get(),
+    }
+}
+
+fn write_register(tcb: Ref<Tcb>, index: usize, value: u64) {
+    match index {
+        0 => tcb.fault_pc.set(value),
+        _ => tcb.register_at(ORDER[index - 1]).set(value),
+    }
+}

@@ -1,0 +1,177 @@
+//! Untyped memory, and the objects that are made of it.
+//!
+//! An untyped capability remembers how far its memory is used, from the beginning. While anything is derived from it, new
+//! objects go behind that mark; as soon as nothing is, the mark starts anew at the beginning and the memory is cleared first,
+//! in pieces, from the end to the beginning, so that an interrupted clearing goes on where it stopped. So whatever lies
+//! behind the mark is zero.
+
+use abi_sel4::ObjectType;
+use objects::{Capability, FrameSize, LookupFailure, Ref, Rights, Slot, VirtualRights, claim, claim_slice, clear};
+
+use crate::error::{Error, Preempted};
+use crate::syscall::Arguments;
+use crate::{Kernel, TICKS_IN_A_TURN, cspace, derivation};
+
+/// The largest logarithm of a size.
+pub const MAXIMUM_BITS: u64 = 38;
+/// The smallest.
+const MINIMUM_BITS: u64 = 4;
+/// The most objects that one call makes.
+const FAN_OUT_LIMIT: u64 = 256;
+/// Bytes that are cleared between two looks for interrupts.
+const CHUNK_BITS: u32 = 8;
+
+/// The bytes of an untyped memory that objects can still use.
+pub fn free_bytes(bits: u8, used: u64) -> u64 {
+    (1 << bits) - used
+}
+
+/// Where the next object of a size goes, as an offset.
+pub fn align(used: u64, object_bits: u32) -> u64 {
+    used.next_multiple_of(1 << object_bits)
+}
+
+/// A checked call.
+#[derive(Clone, Copy, Debug)]
+pub struct Retype {
+    slot: Ref<Slot>,
+    base: u64,
+    bits: u8,
+    device: bool,
+    used: u64,
+    /// Whether nothing is derived, so that the memory is used from the beginning.
+    reset: bool,
+    kind: ObjectType,
+    given: u8,
+    object_bits: u32,
+    first: Ref<Slot>,
+    count: u64,
+}
+
+/// Checks a call.
+pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, Error> {
+    let Capability::Untyped { base, bits, device, used } = capability else { return Err(Error::IllegalOperation) };
+    if arguments.length() < 6 {
+        return Err(Error::TruncatedMessage);
+    }
+    let root = arguments.capability(0)?;
+    let [kind, given, node_index, node_depth, node_offset, count] = arguments.words::<6>();
+    let kind = match usize::try_from(kind).ok().and_then(ObjectType::from_number) {
+        Some(kind) => kind,
+        None => return Err(Error::InvalidArgument(0)),
+    };
+    let object_bits = if given >= 64 { u64::MAX } else { kind.size_bits(given as usize) as u64 };
+    if given >= 64 || object_bits > MAXIMUM_BITS {
+        return Err(Error::RangeError { minimum: 0, maximum: MAXIMUM_BITS });
+    }
+    if kind == ObjectType::CapTable && given == 0 || kind == ObjectType::Untyped && given < MINIMUM_BITS {
+        return Err(Error::InvalidArgument(1));
+    }
+
+    let node = match node_depth {
+        0 => root.capability.get(),
+        _ => cspace::target(false, root.capability.get(), node_index, node_depth)?.capability.get(),
+    };
+    let Capability::CNode { slots, radix, .. } = node else {
+        let failure = LookupFailure::MissingCapability { bits_left: node_depth };
+        return Err(Error::FailedLookup { is_source: false, failure });
+    };
+    let size = 1u64 << radix;
+    if node_offset > size - 1 {
+        return Err(Error::RangeError { minimum: 0, maximum: size - 1 });
+    }
+    if !(1..=FAN_OUT_LIMIT).contains(&count) {
+        return Err(Error::RangeError { minimum: 1, maximum: FAN_OUT_LIMIT });
+    }
+    if count > size - node_offset {
+        return Err(Error::RangeError { minimum: 1, maximum: size - node_offset });
+    }
+    let first = slots.slot(node_offset);
+    if (0..count).any(|index| !first.slot(index).is_empty()) {
+        return Err(Error::DeleteFirst);
+    }
+
+    let reset = !derivation::has_children(slot);
+    let start = if reset { 0 } else { used };
+    let available = free_bytes(bits, start);
+    if available >> object_bits < count {
+        return Err(Error::NotEnoughMemory { available });
+    }
+    if device && !kind.may_be_device() {
+        return Err(Error::InvalidArgument(1));
+    }
+    let object_bits = object_bits as u32;
+    Ok(Retype { slot, base, bits, device, used, reset, kind, given: given as u8, object_bits, first, count })
+}
+
+impl Kernel {
+    /// Carries a checked call out.
+    pub(crate) fn retype(&self, call: Retype) -> Result<(), Preempted> {
+        let Retype { slot, base, bits, device, mut used, .. } = call;
+        if call.reset {
+            self.reset_untyped(slot, base, bits, device, used)?;
+            used = 0;
+        }
+        let start = align(used, call.object_bits);
+        let end = start + (call.count << call.object_bits);
+        slot.capability.set(Capability::Untyped { base, bits, device, used: end });
+        for index in 0..call.count {
+            let physical = base + start + (index << call.object_bits);
+            let capability = self.create(call.kind, call.given, physical, device);
+            derivation::insert_new(slot, call.first.slot(index), capability);
+        }
+        Ok(())
+    }
+
+    /// Clears what was used and is not any more.
+    fn reset_untyped(&self, slot: Ref<Slot>, base: u64, bits: u8, device: bool, used: u64) -> Result<(), Preempted> {
+        let set = |used| slot.capability.set(Capability::Untyped { base, bits, device, used });
+        if used == 0 {
+            return Ok(());
+        }
+        if device || u32::from(bits) < CHUNK_BITS {
+            if !device {
+                clear(base, 1 << bits);
+            }
+            set(0);
+            return Ok(());
+        }
+        let mut left = used.next_multiple_of(1 << CHUNK_BITS);
+        while left > 0 {
+            left -= 1 << CHUNK_BITS;
+            clear(base + left, 1 << CHUNK_BITS);
+            set(left);
+            self.preemption_point()?;
+        }
+        Ok(())
+    }
+
+    /// Makes an object of memory that is zero.
+    fn create(&self, kind: ObjectType, given: u8, physical: u64, device: bool) -> Capability {
+        let frame =
+            |size| Capability::Frame { base: physical, size, rights: VirtualRights::ReadWrite, device, mapping: None };
+        match kind {
+            ObjectType::Untyped => Capability::Untyped { base: physical, bits: given, device, used: 0 },
+            ObjectType::Tcb => {
+                let tcb = claim::<objects::Tcb>(physical);
+                tcb.time_slice.set(TICKS_IN_A_TURN);
+                tcb.domain.set(self.domain.get());
+                tcb.affinity.set(0);
+                Capability::Thread { tcb }
+            }
+            ObjectType::Endpoint => Capability::Endpoint { endpoint: claim(physical), badge: 0, rights: Rights::ALL },
+            ObjectType::Notification => Capability::Notification {
+                notification: claim(physical),
+                badge: 0,
+                rights: Rights(Rights::SEND.0 | Rights::RECEIVE.0),
+            },
+            ObjectType::CapTable => {
+                Capability::CNode { slots: claim_slice(physical, 1 << given), radix: given, guard_bits: 0, guard: 0 }
+            }
+            ObjectType::Page => frame(FrameSize::Small),
+            ObjectType::MegaPage => frame(FrameSize::Mega),
+            ObjectType::GigaPage => frame(FrameSize::Giga),
+            ObjectType::PageTable => Capability::PageTable { table: claim(physical), mapping: None },
+        }
+    }
+}

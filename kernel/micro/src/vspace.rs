@@ -1,0 +1,479 @@
+//! Address spaces: page tables, pages, and their identifiers.
+//!
+//! An address space is a page table that has an identifier (ASID) from a pool. Capabilities to pages and page tables
+//! remember identifier and address of their mapping, never a table, so that a table that is gone is found to be gone when the
+//! mapping is looked up.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi_sel4::Invocation;
+use hal_api::{Flush, HartSet, Machine as _, Scope};
+use objects::{
+    AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of,
+};
+use platform::Machine;
+
+use crate::error::{Error, Preempted};
+use crate::ipc::set_message_register;
+use crate::syscall::{Arguments, Done};
+use crate::{Kernel, capability, cspace, derivation};
+
+/// The first address that programs cannot map.
+pub const USER_TOP: u64 = 0x3f_ffff_f000;
+/// Levels of tables.
+const LEVELS: u32 = 3;
+/// Bits of an offset in a page.
+const PAGE_BITS: u32 = 12;
+/// Identifiers in a pool, as a power of two.
+const POOL_BITS: u32 = 9;
+/// Pools.
+pub const POOLS: usize = 128;
+/// Bit of the attributes: no instructions are fetched from the page.
+const EXECUTE_NEVER: u64 = 1;
+
+/// Entries as the machine reads them (privileged architecture, "Sv39").
+mod entry {
+    pub const VALID: u64 = 1 << 0;
+    pub const READ: u64 = 1 << 1;
+    pub const WRITE: u64 = 1 << 2;
+    pub const EXECUTE: u64 = 1 << 3;
+    pub const USER: u64 = 1 << 4;
+    pub const ACCESSED: u64 = 1 << 6;
+    pub const DIRTY: u64 = 1 << 7;
+    pub const LEAF: u64 = READ | WRITE | EXECUTE;
+
+    pub const fn table(physical: u64) -> u64 {
+        physical >> 12 << 10 | VALID
+    }
+
+    pub const fn address(entry: u64) -> u64 {
+        (entry >> 10 & ((1 << 44) - 1)) << 12
+    }
+
+    /// Whether it leads to another table.
+    pub const fn is_table(entry: u64) -> bool {
+        entry & (VALID | LEAF) == VALID
+    }
+}
+
+/// The entry for a page.
+fn page_entry(physical: u64, rights: VirtualRights, executable: bool) -> u64 {
+    let read = if rights == VirtualRights::KernelOnly { 0 } else { entry::READ };
+    let write = if rights == VirtualRights::ReadWrite { entry::WRITE } else { 0 };
+    let execute = if executable { entry::EXECUTE } else { 0 };
+    if read | write | execute == 0 {
+        return 0;
+    }
+    physical >> 12 << 10 | read | write | execute | entry::USER | entry::VALID | entry::ACCESSED | entry::DIRTY
+}
+
+/// A place in a table: the table, the index, and how many bits of an address one entry of it covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    table: Ref<PageTable>,
+    index: usize,
+    bits: u32,
+}
+
+impl Place {
+    #[inline(always)]
+    fn get(self) -> u64 {
+        self.table.entries[self.index & 511].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(self, value: u64) {
+        self.table.entries[self.index & 511].store(value, Relaxed);
+    }
+}
+
+/// Follows the tables from a root as far as they go for an address.
+#[inline]
+fn walk(root: Ref<PageTable>, address: u64) -> Place {
+    let mut bits = PAGE_BITS + (LEVELS - 1) * 9;
+    let mut table = root;
+    loop {
+        let index = (address >> bits) as usize & 511;
+        let place = Place { table, index, bits };
+        let found = place.get();
+        if bits == PAGE_BITS || !entry::is_table(found) {
+            return place;
+        }
+        table = claim(entry::address(found));
+        bits -= 9;
+    }
+}
+
+/// A checked call.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields are the invocations' own")]
+pub enum Call {
+    MapTable { capability: Capability, place: Place, entry: u64 },
+    UnmapTable { table: Ref<PageTable>, mapping: Option<Mapping> },
+    MapPage { capability: Capability, mapping: Mapping, place: Place, entry: u64 },
+    UnmapPage { base: u64, size: FrameSize, mapping: Option<Mapping> },
+    GetAddress { base: u64 },
+    MakePool { untyped: Ref<Slot>, base: u64, bits: u8, slot: Ref<Slot>, index: usize },
+    Assign { pool: Ref<AsidPool>, index: usize, asid: u16, slot: Ref<Slot>, table: Ref<PageTable> },
+}
+
+impl Kernel {
+    /// The pool of an identifier.
+    #[inline(always)]
+    fn pool_of(&self, asid: u16) -> Option<Ref<AsidPool>> {
+        self.asid_pools[usize::from(asid >> POOL_BITS) % POOLS].get()
+    }
+
+    /// The root of the address space with this identifier.
+    #[inline(always)]
+    pub(crate) fn root_of(&self, asid: u16) -> Option<Ref<PageTable>> {
+        self.pool_of(asid)?.roots[usize::from(asid) & 511].get()
+    }
+
+    /// Checks that a slot holds the root of a live address space; the root and its identifier.
+    #[inline(always)]
+    fn decode_root(&self, slot: Ref<Slot>) -> Result<(Ref<PageTable>, u16), Error> {
+        let (table, asid) = slot.capability.mapped_table().ok_or(Error::InvalidCapability(1))?;
+        match self.root_of(asid) {
+            None => Err(Error::FailedLookup { is_source: false, failure: LookupFailure::InvalidRoot }),
+            Some(root) if root != table => Err(Error::InvalidCapability(1)),
+            Some(root) => Ok((root, asid)),
+        }
+    }
+
+    /// Checks a call of a page table.
+    pub(crate) fn decode_table(
+        &self,
+        invocation: Option<Invocation>,
+        slot: Ref<Slot>,
+        table: Ref<PageTable>,
+        mapping: Option<Mapping>,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        match invocation {
+            Some(Invocation::PageTableUnmap) => {
+                if !derivation::is_final(slot) {
+                    return Err(Error::RevokeFirst);
+                }
+                if mapping.is_some_and(|mapping| self.root_of(mapping.asid) == Some(table)) {
+                    return Err(Error::RevokeFirst);
+                }
+                return Ok(Call::UnmapTable { table, mapping });
+            }
+            Some(Invocation::PageTableMap) => {}
+            _ => return Err(Error::IllegalOperation),
+        }
+        let [address, _] = arguments.at_least::<2>()?;
+        let root = arguments.capability(0)?;
+        if mapping.is_some() {
+            return Err(Error::InvalidCapability(0));
+        }
+        // The kind of the root is checked before the address, whether it is alive after.
+        if !matches!(root.capability.get(), Capability::PageTable { mapping: Some(_), .. }) {
+            return Err(Error::InvalidCapability(1));
+        }
+        if address >= USER_TOP {
+            return Err(Error::InvalidArgument(0));
+        }
+        let (root, asid) = self.decode_root(root)?;
+        let place = walk(root, address);
+        if place.bits == PAGE_BITS || place.get() & entry::VALID != 0 {
+            return Err(Error::DeleteFirst);
+        }
+        let mapping = Some(Mapping { asid, address: address & !((1 << place.bits) - 1) });
+        Ok(Call::MapTable {
+            capability: Capability::PageTable { table, mapping },
+            place,
+            entry: entry::table(table.physical()),
+        })
+    }
+
+    /// Checks a call of a page.
+    #[inline(always)]
+    pub(crate) fn decode_frame(
+        &self,
+        invocation: Option<Invocation>,
+        frame: Capability,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        let Capability::Frame { base, size, rights, device, mapping } = frame else {
+            return Err(Error::IllegalOperation);
+        };
+        match invocation {
+            Some(Invocation::PageUnmap) => return Ok(Call::UnmapPage { base, size, mapping }),
+            Some(Invocation::PageGetAddress) => return Ok(Call::GetAddress { base }),
+            Some(Invocation::PageMap) => {}
+            _ => return Err(Error::IllegalOperation),
+        }
+        let [address, mask, attributes] = arguments.at_least::<3>()?;
+        let (root, asid) = self.decode_root(arguments.capability(0)?)?;
+        let last = address.wrapping_add((1 << size.bits()) - 1);
+        if last >= USER_TOP || last < address {
+            return Err(Error::InvalidArgument(0));
+        }
+        if address & ((1 << size.bits()) - 1) != 0 {
+            return Err(Error::AlignmentError);
+        }
+        let place = walk(root, address);
+        if place.bits != size.bits() {
+            let failure = LookupFailure::MissingCapability { bits_left: place.bits.into() };
+            return Err(Error::FailedLookup { is_source: false, failure });
+        }
+        match mapping {
+            Some(mapping) => {
+                if mapping.asid != asid {
+                    return Err(Error::InvalidCapability(1));
+                }
+                if mapping.address != address {
+                    return Err(Error::InvalidArgument(0));
+                }
+                if entry::is_table(place.get()) {
+                    return Err(Error::DeleteFirst);
+                }
+            }
+            None if place.get() & entry::VALID != 0 => return Err(Error::DeleteFirst),
+            None => {}
+        }
+        let allowed = capability::mask_virtual(rights, mask);
+        let mapping = Mapping { asid, address };
+        Ok(Call::MapPage {
+            capability: Capability::Frame { base, size, rights, device, mapping: Some(mapping) },
+            mapping,
+            place,
+            entry: page_entry(base, allowed, attributes & EXECUTE_NEVER == 0),
+        })
+    }
+
+    /// Checks a call of the right to make pools.
+    pub(crate) fn decode_asid_control(
+        &self,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        if invocation != Some(Invocation::AsidControlMakePool) {
+            return Err(Error::IllegalOperation);
+        }
+        let [target, depth] = arguments.at_least::<2>()?;
+        let (untyped, root) = (arguments.capability(0)?, arguments.capability(1)?);
+        let Some(index) = self.asid_pools.iter().position(|pool| pool.get().is_none()) else {
+            return Err(Error::DeleteFirst);
+        };
+        let Capability::Untyped { base, bits: bits @ 12, device: false, .. } = untyped.capability.get() else {
+            return Err(Error::InvalidCapability(1));
+        };
+        if derivation::has_children(untyped) {
+            return Err(Error::RevokeFirst);
+        }
+        let slot = cspace::empty_target(root.capability.get(), target, depth)?;
+        Ok(Call::MakePool { untyped, base, bits, slot, index })
+    }
+
+    /// Checks a call of a pool.
+    pub(crate) fn decode_asid_pool(
+        &self,
+        invocation: Option<Invocation>,
+        pool: Ref<AsidPool>,
+        base: u16,
+        arguments: &Arguments,
+    ) -> Result<Call, Error> {
+        if invocation != Some(Invocation::AsidPoolAssign) {
+            return Err(Error::IllegalOperation);
+        }
+        let slot = arguments.capability(0)?;
+        let Capability::PageTable { table, mapping: None } = slot.capability.get() else {
+            return Err(Error::InvalidCapability(1));
+        };
+        match self.pool_of(base) {
+            None => return Err(Error::FailedLookup { is_source: false, failure: LookupFailure::InvalidRoot }),
+            Some(found) if found != pool => return Err(Error::InvalidCapability(0)),
+            Some(_) => {}
+        }
+        // Identifier 0 is nobody's.
+        let free = |&index: &usize| pool.roots[index].get().is_none() && (base != 0 || index != 0);
+        let index = (0..512).find(free).ok_or(Error::DeleteFirst)?;
+        Ok(Call::Assign { pool, index, asid: base + index as u16, slot, table })
+    }
+
+    /// Carries a checked call out.
+    #[inline(always)]
+    pub(crate) fn invoke_vspace(&self, slot: Ref<Slot>, call: Call, arguments: &Arguments) -> Result<Done, Preempted> {
+        match call {
+            Call::MapTable { capability, place, entry } => {
+                slot.capability.set(capability);
+                place.set(entry);
+                if let Capability::PageTable { mapping: Some(mapping), .. } = capability {
+                    self.flush_everywhere(mapping.asid, Scope::AddressSpace { asid: mapping.asid });
+                }
+            }
+            Call::UnmapTable { table, mapping } => {
+                if let Some(mapping) = mapping {
+                    self.unmap_table(table, mapping);
+                    objects::clear(table.physical(), 4096);
+                }
+                slot.capability.set(Capability::PageTable { table, mapping: None });
+            }
+            Call::MapPage { capability, mapping, place, entry } => {
+                slot.capability.set(capability);
+                place.set(entry);
+                self.flush_everywhere(
+                    mapping.asid,
+                    Scope::Page { address: mapping.address as usize, asid: mapping.asid },
+                );
+            }
+            Call::UnmapPage { base, size, mapping } => {
+                if let Some(mapping) = mapping {
+                    self.unmap_frame(base, size, mapping);
+                }
+                if let Capability::Frame { base, size, rights, device, .. } = slot.capability.get() {
+                    slot.capability.set(Capability::Frame { base, size, rights, device, mapping: None });
+                }
+            }
+            Call::GetAddress { base } => {
+                if arguments.is_call() {
+                    set_message_register(self.current(), None, 0, base);
+                    return Ok(Done::Answer { length: 1 });
+                }
+            }
+            Call::MakePool { untyped, base, bits, slot, index } => {
+                untyped.capability.set(Capability::Untyped { base, bits, device: false, used: 1 << bits });
+                objects::clear(base, 1 << bits);
+                let pool = claim(base);
+                let first = (index << POOL_BITS) as u16;
+                derivation::insert_new(untyped, slot, Capability::AsidPool { pool, base: first });
+                self.asid_pools[index].set(Some(pool));
+            }
+            Call::Assign { pool, index, asid, slot, table } => {
+                slot.capability.set(Capability::PageTable { table, mapping: Some(Mapping { asid, address: 0 }) });
+                copy_kernel_half(table);
+                pool.roots[index].set(Some(table));
+            }
+        }
+        Ok(Done::Plain)
+    }
+
+    /// Makes the machine forget translations of an address space, on every hart that may know them. A hart that does not run
+    /// in it forgets before it runs anything again.
+    #[inline]
+    fn flush_everywhere(&self, asid: u16, scope: Scope) {
+        let mut harts = HartSet::EMPTY.with(self.here());
+        if cfg!(feature = "smp") && self.node_count.get() > 1 {
+            for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
+                let node = &self.nodes[index];
+                if node.current.get().is_some() && node.asid.get() == asid {
+                    harts = harts.with(index);
+                } else {
+                    node.is_stale.set(true);
+                }
+            }
+            return Machine::flush_tlb(Flush::Remote(harts, scope));
+        }
+        Machine::flush_tlb(Flush::Local(scope));
+    }
+
+    /// Takes a page out of where it is mapped, if it still is.
+    pub(crate) fn unmap_frame(&self, base: u64, size: FrameSize, mapping: Mapping) {
+        let Some(root) = self.root_of(mapping.asid) else { return };
+        let place = walk(root, mapping.address);
+        let found = place.get();
+        let is_page = found & entry::VALID != 0 && !entry::is_table(found);
+        if place.bits == size.bits() && is_page && entry::address(found) == base {
+            place.set(0);
+            self.flush_everywhere(mapping.asid, Scope::Page { address: mapping.address as usize, asid: mapping.asid });
+        }
+    }
+
+    /// Takes a table out of where it is mapped, if it still is.
+    pub(crate) fn unmap_table(&self, table: Ref<PageTable>, mapping: Mapping) {
+        let Some(root) = self.root_of(mapping.asid) else { return };
+        let mut bits = PAGE_BITS + (LEVELS - 1) * 9;
+        let mut above = root;
+        loop {
+            if bits == PAGE_BITS {
+                return;
+            }
+            let place = Place { table: above, index: (mapping.address >> bits) as usize & 511, bits };
+            let found = place.get();
+            if !entry::is_table(found) {
+                return;
+            }
+            if entry::address(found) == table.physical() {
+                place.set(0);
+                self.flush_everywhere(mapping.asid, Scope::AddressSpace { asid: mapping.asid });
+                return;
+            }
+            above = claim(entry::address(found));
+            bits -= 9;
+        }
+    }
+
+    /// The last capability to a table goes, which may be a root.
+    pub(crate) fn forget_table(&self, table: Ref<PageTable>, mapping: Mapping) {
+        if !self.delete_address_space(table, mapping.asid) {
+            self.unmap_table(table, mapping);
+        }
+    }
+
+    /// Ends an address space, if this table is its root; says whether.
+    fn delete_address_space(&self, table: Ref<PageTable>, asid: u16) -> bool {
+        let Some(pool) = self.pool_of(asid) else { return false };
+        let place = &pool.roots[usize::from(asid) & 511];
+        if place.get() != Some(table) {
+            return false;
+        }
+        place.set(None);
+        self.leave_address_space(asid);
+        true
+    }
+
+    /// Ends all address spaces of a pool.
+    pub(crate) fn delete_asid_pool(&self, pool: Ref<AsidPool>, base: u16) {
+        let place = &self.asid_pools[usize::from(base >> POOL_BITS) % POOLS];
+        if place.get() == Some(pool) {
+            place.set(None);
+            for (index, root) in pool.roots.iter().enumerate() {
+                if root.get().is_some() {
+                    self.leave_address_space(base + index as u16);
+                }
+            }
+        }
+    }
+
+    /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next thread
+    /// when it leaves the kernel.
+    fn leave_address_space(&self, asid: u16) {
+        objects::activate::<Machine>(None);
+        self.node().entered.set(None);
+        self.stop_address_space(asid);
+        self.flush_everywhere(asid, Scope::AddressSpace { asid });
+    }
+}
+
+/// Makes the upper half of a root the kernel's, and the lower half empty.
+pub fn copy_kernel_half(table: Ref<PageTable>) {
+    let kernel = claim::<PageTable>(Machine::kernel_root_ppn() << 12);
+    debug_assert_ne!(physical_of(&*kernel), table.physical());
+    for (own, kernels) in table.entries.iter().zip(&kernel.entries).skip(256) {
+        own.store(kernels.load(Relaxed), Relaxed);
+    }
+}
+
+/// For boot: puts a table into the way of an address, below a root; the address at which it is mapped.
+///
+/// # Panics
+/// If there is one already.
+pub fn boot_map_table(root: Ref<PageTable>, address: u64, table: Ref<PageTable>) -> u64 {
+    let place = walk(root, address);
+    assert!(place.bits > PAGE_BITS && place.get() == 0, "a table is mapped twice at boot");
+    place.set(entry::table(table.physical()));
+    address & !((1 << place.bits) - 1)
+}
+
+/// For boot: whether an address needs another table before a small page can be mapped there.
+pub fn boot_needs_table(root: Ref<PageTable>, address: u64) -> bool {
+    walk(root, address).bits != PAGE_BITS
+}
+
+/// For boot: maps a small page with all rights.
+pub fn boot_map_page(root: Ref<PageTable>, address: u64, physical: u64) {
+    walk(root, address).set(page_entry(physical, VirtualRights::ReadWrite, true));
+}

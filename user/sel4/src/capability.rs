@@ -1,0 +1,530 @@
+//! Kinds of capabilities as types, with a method for each invocation.
+//!
+//! A value is a *capability pointer* with the kind that the program believes it has; the kernel checks at each invocation and
+//! answers [`Error::InvalidCapability`](crate::Error::InvalidCapability) or [`Error::IllegalOperation`](crate::Error::IllegalOperation) if it is another. The errors
+//! of each invocation stand in the manual and, as tests, in `apps/root-task`.
+
+use abi_sel4::object::WORD_BITS;
+use abi_sel4::registers::COUNT;
+use abi_sel4::{CNodeData, Invocation, ObjectType, Registers, Rights, message};
+
+use crate::raw::{self, Result, invoke};
+
+macro_rules! capabilities {
+    ($($(#[doc = $text:literal])* $name:ident;)*) => {$(
+        $(#[doc = $text])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(transparent)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The capability with this pointer in the thread's CSpace.
+            pub const fn from_pointer(pointer: u64) -> $name {
+                $name(pointer)
+            }
+
+            /// Its pointer.
+            pub const fn pointer(self) -> u64 {
+                self.0
+            }
+        }
+    )*};
+}
+
+capabilities! {
+    /// Memory of which objects are made.
+    Untyped;
+    /// A thread: its registers, priorities, and what it uses.
+    Thread;
+    /// A place where messages are handed over.
+    Endpoint;
+    /// A word of signals.
+    Notification;
+    /// A table of capabilities.
+    CNode;
+    /// A page of any size.
+    Page;
+    /// A page table. One that has an ASID is an address space.
+    PageTable;
+    /// The right to make ASID pools.
+    AsidControl;
+    /// A pool of ASIDs.
+    AsidPool;
+    /// The right to make handlers of interrupts.
+    IrqControl;
+    /// One interrupt.
+    IrqHandler;
+    /// The right to put threads into domains.
+    DomainSet;
+}
+
+/// A slot: an index, resolved over `depth` bits from the CNode `root`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Where the search begins.
+    pub root: CNode,
+    /// The bits of the way.
+    pub index: u64,
+    /// How many of them.
+    pub depth: u64,
+}
+
+impl Slot {
+    /// The slot of the thread's own CSpace that this pointer names.
+    pub const fn own(pointer: u64) -> Slot {
+        Slot { root: CNode(abi_sel4::boot::slot::CNODE as u64), index: pointer, depth: WORD_BITS as u64 }
+    }
+
+    /// Deletes all capabilities that were derived from the one here.
+    ///
+    /// # Errors
+    ///
+    /// The slot is not found.
+    pub fn revoke(self) -> Result<()> {
+        invoke(self.root.0, Invocation::CNodeRevoke, &[self.index, self.depth], &[]).map(drop)
+    }
+
+    /// Empties the slot; the object goes with its last capability.
+    ///
+    /// # Errors
+    ///
+    /// The slot is not found.
+    pub fn delete(self) -> Result<()> {
+        invoke(self.root.0, Invocation::CNodeDelete, &[self.index, self.depth], &[]).map(drop)
+    }
+
+    /// Cancels all sends through the endpoint that carry the badge of the capability here.
+    ///
+    /// # Errors
+    ///
+    /// The slot is not found, or holds no capability to an endpoint with all rights.
+    pub fn cancel_badged_sends(self) -> Result<()> {
+        invoke(self.root.0, Invocation::CNodeCancelBadgedSends, &[self.index, self.depth], &[]).map(drop)
+    }
+
+    /// Puts a copy of the capability in `source` here.
+    ///
+    /// # Errors
+    ///
+    /// A slot is not found, this one is full, the other empty, or its capability cannot be copied.
+    pub fn copy_from(self, source: Slot, rights: Rights) -> Result<()> {
+        let words = [self.index, self.depth, source.index, source.depth, rights.0];
+        invoke(self.root.0, Invocation::CNodeCopy, &words, &[source.root.0]).map(drop)
+    }
+
+    /// Puts a copy with a badge here, or with a guard ([`CNodeData`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_from`](Slot::copy_from), and the badge or guard is not allowed.
+    pub fn mint_from(self, source: Slot, rights: Rights, badge: u64) -> Result<()> {
+        let words = [self.index, self.depth, source.index, source.depth, rights.0, badge];
+        invoke(self.root.0, Invocation::CNodeMint, &words, &[source.root.0]).map(drop)
+    }
+
+    /// Moves the capability in `source` here.
+    ///
+    /// # Errors
+    ///
+    /// A slot is not found, this one is full, or the other empty.
+    pub fn move_from(self, source: Slot) -> Result<()> {
+        let words = [self.index, self.depth, source.index, source.depth];
+        invoke(self.root.0, Invocation::CNodeMove, &words, &[source.root.0]).map(drop)
+    }
+
+    /// Moves the capability in `source`, to a CNode, here and gives it a guard ([`CNodeData`]). Capabilities to endpoints and notifications
+    /// cannot be moved in this way, because only copies get badges; for all others `guard` means nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`move_from`](Slot::move_from), and the guard is not allowed.
+    pub fn mutate_from(self, source: Slot, guard: u64) -> Result<()> {
+        let words = [self.index, self.depth, source.index, source.depth, guard];
+        invoke(self.root.0, Invocation::CNodeMutate, &words, &[source.root.0]).map(drop)
+    }
+
+    /// Moves the capability in `pivot` here and the one in `source` to `pivot`, each with a new badge or guard unless that is zero.
+    ///
+    /// # Errors
+    ///
+    /// A slot is not found; this one is full and not `source`; one of the others is empty; or `pivot` is one of the two.
+    pub fn rotate_from(self, badge: u64, pivot: Slot, pivot_badge: u64, source: Slot) -> Result<()> {
+        let words = [self.index, self.depth, badge, pivot.index, pivot.depth, pivot_badge, source.index, source.depth];
+        invoke(self.root.0, Invocation::CNodeRotate, &words, &[pivot.root.0, source.root.0]).map(drop)
+    }
+
+    /// Keeps the right to reply to the last caller here.
+    ///
+    /// # Errors
+    ///
+    /// The slot is not found or full.
+    pub fn save_caller(self) -> Result<()> {
+        invoke(self.root.0, Invocation::CNodeSaveCaller, &[self.index, self.depth], &[]).map(drop)
+    }
+}
+
+impl CNode {
+    /// A slot of this CNode alone: `bits` is what the CNode resolves, its guard and size together.
+    pub const fn slot(self, index: u64, bits: usize) -> Slot {
+        Slot { root: self, index, depth: bits as u64 }
+    }
+}
+
+impl Untyped {
+    /// Makes `count` objects and puts capabilities to them into slots from `offset` on of the CNode that `node` names. A depth of zero
+    /// names `node.root` itself.
+    ///
+    /// # Errors
+    ///
+    /// The type, the size or the number is not allowed, memory or slots are too few, or a slot is full.
+    pub fn retype(self, object: ObjectType, size_bits: usize, node: Slot, offset: u64, count: u64) -> Result<()> {
+        let words = [object.number() as u64, size_bits as u64, node.index, node.depth, offset, count];
+        invoke(self.0, Invocation::UntypedRetype, &words, &[node.root.0]).map(drop)
+    }
+}
+
+/// What a thread uses: its capabilities and its memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Spaces {
+    /// Capability pointer, in the new CSpace, of the endpoint that gets the thread's faults; zero for none.
+    pub fault_endpoint: u64,
+    /// Where searches for capabilities begin.
+    pub cspace: CNode,
+    /// The guard that the thread's capability to it gets; zero leaves it as it is.
+    pub cspace_data: CNodeData,
+    /// The address space.
+    pub address_space: PageTable,
+}
+
+impl Thread {
+    /// Reads all registers.
+    ///
+    /// # Errors
+    ///
+    /// It is the calling thread, or no thread.
+    pub fn read_registers(self, suspend: bool) -> Result<Registers> {
+        let flags = if suspend { message::READ_REGISTERS_SUSPEND } else { 0 };
+        let answer = invoke(self.0, Invocation::TcbReadRegisters, &[flags, COUNT as u64], &[])?;
+        let word = |index: usize| answer.registers.get(index).copied().unwrap_or_else(|| raw::buffer_word(index));
+        Ok(Registers::from_words(core::array::from_fn(word)))
+    }
+
+    /// Writes all registers.
+    ///
+    /// # Errors
+    ///
+    /// It is the calling thread, or no thread.
+    pub fn write_registers(self, resume: bool, registers: &Registers) -> Result<()> {
+        let flags = if resume { message::WRITE_REGISTERS_RESUME } else { 0 };
+        let mut words = [0; 2 + COUNT];
+        words[0] = flags;
+        words[1] = COUNT as u64;
+        words[2..].copy_from_slice(&registers.to_words());
+        invoke(self.0, Invocation::TcbWriteRegisters, &words, &[]).map(drop)
+    }
+
+    /// Copies registers from another thread; `flags` are the constants `COPY_REGISTERS_…` of [`abi_sel4::message`].
+    ///
+    /// # Errors
+    ///
+    /// One of them is no thread.
+    pub fn copy_registers(self, source: Thread, flags: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbCopyRegisters, &[flags], &[source.0]).map(drop)
+    }
+
+    /// Sets what the thread uses, and its IPC buffer; an address of zero means none.
+    ///
+    /// # Errors
+    ///
+    /// A capability is of the wrong kind, the guard is not allowed, or the buffer is not aligned.
+    pub fn configure(self, spaces: Spaces, buffer: u64, buffer_page: Page) -> Result<()> {
+        let words = [spaces.fault_endpoint, spaces.cspace_data.0, 0, buffer];
+        let capabilities = [spaces.cspace.0, spaces.address_space.0, buffer_page.0];
+        invoke(self.0, Invocation::TcbConfigure, &words, &capabilities).map(drop)
+    }
+
+    /// Sets what the thread uses.
+    ///
+    /// # Errors
+    ///
+    /// A capability is of the wrong kind, or the guard is not allowed.
+    pub fn set_space(self, spaces: Spaces) -> Result<()> {
+        let words = [spaces.fault_endpoint, spaces.cspace_data.0, 0];
+        invoke(self.0, Invocation::TcbSetSpace, &words, &[spaces.cspace.0, spaces.address_space.0]).map(drop)
+    }
+
+    /// Sets the priority.
+    ///
+    /// # Errors
+    ///
+    /// It is above the maximum controlled priority of `authority`.
+    pub fn set_priority(self, authority: Thread, priority: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbSetPriority, &[priority], &[authority.0]).map(drop)
+    }
+
+    /// Sets the maximum controlled priority.
+    ///
+    /// # Errors
+    ///
+    /// It is above that of `authority`.
+    pub fn set_maximum_controlled_priority(self, authority: Thread, priority: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbSetMCPriority, &[priority], &[authority.0]).map(drop)
+    }
+
+    /// Sets both priorities.
+    ///
+    /// # Errors
+    ///
+    /// One of them is above the maximum controlled priority of `authority`.
+    pub fn set_scheduling(self, authority: Thread, maximum: u64, priority: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbSetSchedParams, &[maximum, priority], &[authority.0]).map(drop)
+    }
+
+    /// Sets the IPC buffer; an address of zero takes it away.
+    ///
+    /// # Errors
+    ///
+    /// The address is not aligned, or the page cannot hold a buffer.
+    pub fn set_ipc_buffer(self, buffer: u64, page: Page) -> Result<()> {
+        invoke(self.0, Invocation::TcbSetIPCBuffer, &[buffer], &[page.0]).map(drop)
+    }
+
+    /// Makes the thread stop.
+    ///
+    /// # Errors
+    ///
+    /// It is no thread.
+    pub fn suspend(self) -> Result<()> {
+        invoke(self.0, Invocation::TcbSuspend, &[], &[]).map(drop)
+    }
+
+    /// Makes the thread run.
+    ///
+    /// # Errors
+    ///
+    /// It is no thread.
+    pub fn resume(self) -> Result<()> {
+        invoke(self.0, Invocation::TcbResume, &[], &[]).map(drop)
+    }
+
+    /// Binds a notification, whose signals the thread then also receives while it waits for messages.
+    ///
+    /// # Errors
+    ///
+    /// One of the two is bound already, or the notification's capability has no right to read.
+    pub fn bind_notification(self, notification: Notification) -> Result<()> {
+        invoke(self.0, Invocation::TcbBindNotification, &[], &[notification.0]).map(drop)
+    }
+
+    /// Undoes that.
+    ///
+    /// # Errors
+    ///
+    /// None is bound.
+    pub fn unbind_notification(self) -> Result<()> {
+        invoke(self.0, Invocation::TcbUnbindNotification, &[], &[]).map(drop)
+    }
+
+    /// Moves the thread to a core.
+    ///
+    /// # Errors
+    ///
+    /// There is no such core, or the kernel is for one core.
+    pub fn set_affinity(self, core: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbSetAffinity, &[core], &[]).map(drop)
+    }
+
+    /// Sets the thread's `tp`.
+    ///
+    /// # Errors
+    ///
+    /// It is no thread.
+    pub fn set_thread_pointer(self, address: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbSetTLSBase, &[address], &[]).map(drop)
+    }
+
+    /// Clears and sets flags and returns them as they are then.
+    ///
+    /// # Errors
+    ///
+    /// It is no thread.
+    pub fn set_flags(self, clear: u64, set: u64) -> Result<u64> {
+        invoke(self.0, Invocation::TcbSetFlags, &[clear, set], &[]).map(|answer| answer.registers[0])
+    }
+}
+
+impl IrqControl {
+    /// Makes a capability to an interrupt in `slot`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such interrupt, somebody has it already, or the slot is not found or full.
+    pub fn get(self, interrupt: u64, slot: Slot) -> Result<()> {
+        invoke(self.0, Invocation::IrqControlGet, &[interrupt, slot.index, slot.depth], &[slot.root.0]).map(drop)
+    }
+
+    /// The same, and says whether an edge triggers it.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](IrqControl::get), and the interrupt controller cannot be told.
+    pub fn get_with_trigger(self, interrupt: u64, edge: u64, slot: Slot) -> Result<()> {
+        let words = [interrupt, edge, slot.index, slot.depth];
+        invoke(self.0, Invocation::IrqControlGetTrigger, &words, &[slot.root.0]).map(drop)
+    }
+}
+
+impl IrqHandler {
+    /// Says that the interrupt was handled.
+    ///
+    /// # Errors
+    ///
+    /// It is no handler.
+    pub fn acknowledge(self) -> Result<()> {
+        invoke(self.0, Invocation::IrqHandlerAck, &[], &[]).map(drop)
+    }
+
+    /// Sets the notification that the interrupt signals.
+    ///
+    /// # Errors
+    ///
+    /// It is no notification with the right to write.
+    pub fn set_notification(self, notification: Notification) -> Result<()> {
+        invoke(self.0, Invocation::IrqHandlerSetNotification, &[], &[notification.0]).map(drop)
+    }
+
+    /// Undoes that.
+    ///
+    /// # Errors
+    ///
+    /// It is no handler.
+    pub fn clear(self) -> Result<()> {
+        invoke(self.0, Invocation::IrqHandlerClear, &[], &[]).map(drop)
+    }
+}
+
+impl DomainSet {
+    /// Puts a thread into a domain.
+    ///
+    /// # Errors
+    ///
+    /// There is no such domain, or it is no thread.
+    pub fn set(self, domain: u64, thread: Thread) -> Result<()> {
+        invoke(self.0, Invocation::DomainSetSet, &[domain], &[thread.0]).map(drop)
+    }
+
+    /// Changes an entry of the schedule of domains.
+    ///
+    /// # Errors
+    ///
+    /// There is no such entry or domain, or the duration is not allowed.
+    pub fn configure_schedule(self, index: u64, domain: u64, duration: u64) -> Result<()> {
+        invoke(self.0, Invocation::DomainSetScheduleConfigure, &[index, domain, duration], &[]).map(drop)
+    }
+
+    /// Sets the entry with which the schedule begins.
+    ///
+    /// # Errors
+    ///
+    /// There is no such entry, or it marks the schedule's end.
+    pub fn set_schedule_start(self, index: u64) -> Result<()> {
+        invoke(self.0, Invocation::DomainSetScheduleSetStart, &[index], &[]).map(drop)
+    }
+}
+
+impl PageTable {
+    /// Maps this table at the topmost level at which there is none yet for the address.
+    ///
+    /// # Errors
+    ///
+    /// It is mapped already, nothing is missing at the address, or `space` is no address space.
+    pub fn map(self, space: PageTable, address: u64, attributes: u64) -> Result<()> {
+        invoke(self.0, Invocation::PageTableMap, &[address, attributes], &[space.0]).map(drop)
+    }
+
+    /// Unmaps this table.
+    ///
+    /// # Errors
+    ///
+    /// It is an address space, or has other capabilities.
+    pub fn unmap(self) -> Result<()> {
+        invoke(self.0, Invocation::PageTableUnmap, &[], &[]).map(drop)
+    }
+}
+
+impl Page {
+    /// Maps this page, or changes the rights of its mapping.
+    ///
+    /// # Errors
+    ///
+    /// A page table is missing, something else is mapped there, it is mapped elsewhere, or the address is not aligned.
+    pub fn map(self, space: PageTable, address: u64, rights: Rights, attributes: u64) -> Result<()> {
+        invoke(self.0, Invocation::PageMap, &[address, rights.0, attributes], &[space.0]).map(drop)
+    }
+
+    /// Unmaps this page; one that is not mapped stays so.
+    ///
+    /// # Errors
+    ///
+    /// It is no page.
+    pub fn unmap(self) -> Result<()> {
+        invoke(self.0, Invocation::PageUnmap, &[], &[]).map(drop)
+    }
+
+    /// The page's physical address.
+    ///
+    /// # Errors
+    ///
+    /// It is no page.
+    pub fn physical_address(self) -> Result<u64> {
+        invoke(self.0, Invocation::PageGetAddress, &[], &[]).map(|answer| answer.registers[0])
+    }
+}
+
+impl AsidControl {
+    /// Makes an ASID pool of untyped memory of 4 KiB.
+    ///
+    /// # Errors
+    ///
+    /// The memory has another size or is in use, there are no more pools, or the slot is not found or full.
+    pub fn make_pool(self, memory: Untyped, slot: Slot) -> Result<()> {
+        let capabilities = [memory.0, slot.root.0];
+        invoke(self.0, Invocation::AsidControlMakePool, &[slot.index, slot.depth], &capabilities).map(drop)
+    }
+}
+
+impl AsidPool {
+    /// Makes a page table an address space.
+    ///
+    /// # Errors
+    ///
+    /// The pool is full, or the table is mapped or an address space already.
+    pub fn assign(self, table: PageTable) -> Result<()> {
+        invoke(self.0, Invocation::AsidPoolAssign, &[], &[table.0]).map(drop)
+    }
+}
+
+/// Capabilities that the initial thread has.
+pub mod initial {
+    use super::*;
+    use abi_sel4::boot::slot;
+
+    /// The initial thread.
+    pub const THREAD: Thread = Thread(slot::THREAD as u64);
+    /// Its CNode.
+    pub const CNODE: CNode = CNode(slot::CNODE as u64);
+    /// Its address space.
+    pub const ADDRESS_SPACE: PageTable = PageTable(slot::ADDRESS_SPACE as u64);
+    /// The right to make handlers of interrupts.
+    pub const IRQ_CONTROL: IrqControl = IrqControl(slot::IRQ_CONTROL as u64);
+    /// The right to make ASID pools.
+    pub const ASID_CONTROL: AsidControl = AsidControl(slot::ASID_CONTROL as u64);
+    /// The ASID pool of its address space.
+    pub const ASID_POOL: AsidPool = AsidPool(slot::ASID_POOL as u64);
+    /// The page with the boot information.
+    pub const BOOT_INFO: Page = Page(slot::BOOT_INFO as u64);
+    /// The page with its IPC buffer.
+    pub const IPC_BUFFER: Page = Page(slot::IPC_BUFFER as u64);
+    /// The right to put threads into domains.
+    pub const DOMAIN: DomainSet = DomainSet(slot::DOMAIN as u64);
+}

@@ -1,0 +1,51 @@
+//! What programs of the microkernel link: root tasks and the servers that they start.
+//!
+//! ```ignore
+//! #[sel4::root_task]
+//! fn main(boot: sel4::BootInformation) {
+//!     sel4::println!("{} untyped memories", boot.untypeds().count());
+//! }
+//! ```
+//!
+//! There are two layers. [`raw`] is system calls and invocations as they are: numbers in, numbers out. Above it every kind of
+//! capability is a type ([`capability`]) with a method for each invocation, and what most programs need besides: slots and memory
+//! ([`allocator`]), page tables made as needed ([`mapping`]), threads ([`thread`]), faults ([`fault`]), printing.
+//!
+//! A capability here is a name, a number that the kernel resolves at each use, and not an owner: whether it may be used, how long the
+//! object lives and who else has it are the kernel's matter, as with file descriptors that several processes share.
+//!
+//! # Capabilities and Rust's promises
+//!
+//! A program that has capabilities to its own pages and threads can unmap the ones and set the registers of the others, and so break
+//! any promise of the language from outside. As with `/proc/self/mem` on Unix, the operations that could be used for this are not
+//! `unsafe` functions; Rust's promises are about what a program does through the language. Functions that make memory out of addresses
+//! are `unsafe`.
+//!
+//! # The thread pointer
+//!
+//! Each thread needs to find its IPC buffer. Programs built with this crate use no thread-local storage, so `tp` holds the buffer's
+//! address. [`thread`] sets it for threads that it starts.
+#![cfg_attr(not(test), no_std)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod allocator;
+pub mod boot;
+pub mod capability;
+pub mod fault;
+pub mod mapping;
+pub mod message;
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+mod panic;
+pub mod print;
+pub mod raw;
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+mod start;
+pub mod thread;
+
+pub use abi_sel4 as abi;
+pub use abi_sel4::{CNodeData, Error, Numbering, ObjectType, Rights};
+pub use allocator::Allocator;
+pub use boot::BootInformation;
+pub use message::{Message, Received};
+pub use raw::{Failure, Result};
+pub use sel4_macros::root_task;

@@ -1,0 +1,147 @@
+//! Messages through endpoints, and signals.
+
+use abi_sel4::message::REGISTERS;
+use abi_sel4::{MessageInfo, SystemCall};
+
+use crate::capability::{Endpoint, Notification};
+use crate::raw::{self, Delivered};
+
+/// A message to send.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Message<'a> {
+    /// A number of the sender's choice, 52 bits.
+    pub label: u64,
+    /// Up to 120 words.
+    pub words: &'a [u64],
+    /// Up to three capabilities, which only arrive if the endpoint's capability has the right to grant.
+    pub capabilities: &'a [u64],
+}
+
+impl<'a> Message<'a> {
+    /// A message without capabilities.
+    pub const fn new(label: u64, words: &'a [u64]) -> Message<'a> {
+        Message { label, words, capabilities: &[] }
+    }
+
+    fn prepare(&self) -> (MessageInfo, [u64; REGISTERS]) {
+        raw::prepare(self.label, self.words, self.capabilities)
+    }
+}
+
+/// A message or signal that came.
+///
+/// Words after the first four stay in the IPC buffer until the thread's next call: read them before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    delivered: Delivered,
+}
+
+impl Received {
+    /// The badge of the capability that the sender used. For a signal, all badges since the last one in one word.
+    pub fn badge(&self) -> u64 {
+        self.delivered.badge
+    }
+
+    /// The sender's label.
+    pub fn label(&self) -> u64 {
+        self.delivered.info.label()
+    }
+
+    /// How many words it has.
+    pub fn length(&self) -> usize {
+        self.delivered.info.length()
+    }
+
+    /// How many capabilities came, transferred or unwrapped.
+    pub fn capabilities(&self) -> usize {
+        self.delivered.info.capabilities()
+    }
+
+    /// Which of them were unwrapped, a bit for each; [`raw::buffer_badge`] tells their badges.
+    pub fn unwrapped(&self) -> usize {
+        self.delivered.info.unwrapped()
+    }
+
+    /// A word of the message; `None` if it is shorter.
+    pub fn word(&self, index: usize) -> Option<u64> {
+        if index >= self.length() {
+            return None;
+        }
+        Some(self.delivered.registers.get(index).copied().unwrap_or_else(|| raw::buffer_word(index)))
+    }
+
+    /// The description of the message, as it is.
+    pub fn info(&self) -> MessageInfo {
+        self.delivered.info
+    }
+}
+
+fn make(call: SystemCall, target: u64, message: &Message<'_>) -> Received {
+    let (info, registers) = message.prepare();
+    Received { delivered: raw::interface_call(call, target, info, registers) }
+}
+
+fn receive(call: SystemCall, source: u64) -> Received {
+    Received { delivered: raw::interface_call(call, source, MessageInfo::default(), [0; REGISTERS]) }
+}
+
+impl Endpoint {
+    /// Sends a message and waits until somebody has received it.
+    pub fn send(self, message: &Message<'_>) {
+        make(SystemCall::Send, self.pointer(), message);
+    }
+
+    /// Sends a message if somebody waits for one; else it is lost, and nobody learns.
+    pub fn send_or_lose(self, message: &Message<'_>) {
+        make(SystemCall::NBSend, self.pointer(), message);
+    }
+
+    /// Sends a message together with the right to reply, and waits for the reply.
+    pub fn call(self, message: &Message<'_>) -> Received {
+        make(SystemCall::Call, self.pointer(), message)
+    }
+
+    /// Waits for a message, or for a signal to the notification that is bound to this thread.
+    pub fn receive(self) -> Received {
+        receive(SystemCall::Recv, self.pointer())
+    }
+
+    /// Receives a message or signal if one is there. One without a badge cannot be told from none.
+    pub fn receive_now(self) -> Option<Received> {
+        let received = receive(SystemCall::NBRecv, self.pointer());
+        (received.badge() != 0).then_some(received)
+    }
+
+    /// Replies to the last caller and waits for the next message.
+    pub fn reply_and_receive(self, reply: &Message<'_>) -> Received {
+        make(SystemCall::ReplyRecv, self.pointer(), reply)
+    }
+}
+
+/// Replies to the last caller. Without one, nothing happens.
+pub fn reply(message: &Message<'_>) {
+    make(SystemCall::Reply, 0, message);
+}
+
+/// Replies through a capability that `save_caller` has kept; it is gone afterwards.
+pub fn reply_to_saved(reply: u64, message: &Message<'_>) {
+    make(SystemCall::Send, reply, message);
+}
+
+impl Notification {
+    /// Adds the capability's badge to the notification's word and wakes who waits.
+    pub fn signal(self) {
+        make(SystemCall::Send, self.pointer(), &Message::default());
+    }
+
+    /// Waits until the word is not zero, takes it and leaves zero.
+    pub fn wait(self) -> u64 {
+        receive(SystemCall::Recv, self.pointer()).badge()
+    }
+
+    /// Takes the word if it is not zero.
+    pub fn poll(self) -> Option<u64> {
+        let badge = receive(SystemCall::NBRecv, self.pointer()).badge();
+        (badge != 0).then_some(badge)
+    }
+}

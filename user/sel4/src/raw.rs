@@ -1,0 +1,359 @@
+//! System calls and invocations as they are.
+//!
+//! The register contract stands in [`abi_sel4::call`]. Words of a message that do not fit into registers, and capabilities, go through
+//! the thread's IPC buffer, which nothing else uses between the moment when they are written and the system call.
+
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+use core::arch::asm;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
+use abi_sel4::{Error, Invocation, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall};
+
+/// What an invocation gives.
+pub type Result<T> = core::result::Result<T, Failure>;
+
+/// Whether the kernel was built for several cores, and so counts labels differently. Found out once, before anything else.
+static SEVERAL_CORES: AtomicBool = AtomicBool::new(false);
+
+/// How this kernel counts labels.
+pub fn numbering() -> Numbering {
+    // Relaxed: written once by the only thread there is, before it starts another.
+    if SEVERAL_CORES.load(Ordering::Relaxed) { Numbering::Multiprocessor } else { Numbering::Uniprocessor }
+}
+
+/// Finds out how the kernel counts labels, by asking the thread `own` to change none of its flags: under the other numbering this is the
+/// label of an invocation of CNodes, which a thread refuses.
+pub fn detect_numbering(own: u64) {
+    let label = Invocation::TcbSetFlags as u64;
+    SEVERAL_CORES.store(invoke_label(own, label, &[0, 0], &[]).is_ok(), Ordering::Relaxed);
+}
+
+/// Traps into the kernel with `a0` to `a5` and gives them back.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+pub fn system_call(number: isize, arguments: [u64; 6]) -> [u64; 6] {
+    let [mut a0, mut a1, mut a2, mut a3, mut a4, mut a5] = arguments;
+    // SAFETY: the kernel preserves all other registers. It reads and writes memory of this program only in the thread's IPC
+    // buffer, which is accessed through pointers that the compiler cannot see through, and what a capability is asked to do is
+    // outside of the language (see the crate's text).
+    unsafe {
+        asm!(
+            "ecall",
+            inlateout("a0") a0, inlateout("a1") a1, inlateout("a2") a2,
+            inlateout("a3") a3, inlateout("a4") a4, inlateout("a5") a5,
+            in("a7") number,
+            options(nostack),
+        );
+    }
+    [a0, a1, a2, a3, a4, a5]
+}
+
+/// There is no microkernel on this machine: everything is an illegal operation.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub fn system_call(_number: isize, _arguments: [u64; 6]) -> [u64; 6] {
+    [0, MessageInfo::new(Error::IllegalOperation.number() as u64, 0, 0).0, 0, 0, 0, 0]
+}
+
+/// The calling thread's IPC buffer.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn buffer() -> *mut IpcBuffer {
+    let buffer;
+    // SAFETY: only reads a register.
+    unsafe { asm!("mv {}, tp", out(reg) buffer, options(pure, nomem, nostack, preserves_flags)) };
+    buffer
+}
+
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+fn buffer() -> *mut IpcBuffer {
+    std_buffer::BUFFER.with(|buffer| buffer.get())
+}
+
+/// The buffer of a test on the host.
+#[cfg(all(test, not(all(target_arch = "riscv64", target_os = "none"))))]
+mod std_buffer {
+    use super::*;
+    use core::cell::UnsafeCell;
+    std::thread_local! {
+        pub static BUFFER: UnsafeCell<IpcBuffer> = const { UnsafeCell::new(EMPTY) };
+    }
+}
+
+/// Where there is no kernel there is no buffer; nobody looks at what is written.
+#[cfg(all(not(test), not(all(target_arch = "riscv64", target_os = "none"))))]
+mod std_buffer {
+    use super::*;
+    use core::cell::UnsafeCell;
+    pub struct Shared(UnsafeCell<IpcBuffer>);
+    // SAFETY: without a kernel no program of this crate runs, so no two threads do.
+    unsafe impl Sync for Shared {}
+    impl Shared {
+        pub fn with<T>(&self, use_it: impl FnOnce(&UnsafeCell<IpcBuffer>) -> T) -> T {
+            use_it(&self.0)
+        }
+    }
+    pub static BUFFER: Shared = Shared(UnsafeCell::new(EMPTY));
+}
+
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+const EMPTY: IpcBuffer = IpcBuffer {
+    tag: 0,
+    message: [0; MAXIMUM_LENGTH],
+    user_data: 0,
+    capabilities_or_badges: [0; MAXIMUM_CAPABILITIES],
+    receive_cnode: 0,
+    receive_index: 0,
+    receive_depth: 0,
+};
+
+/// Word `index` of the message in the IPC buffer. The first [`REGISTERS`] of a message travel in registers and do not stand there.
+///
+/// # Panics
+///
+/// A message has no such word.
+pub fn buffer_word(index: usize) -> u64 {
+    assert!(index < MAXIMUM_LENGTH, "a message has no word {index}");
+    // SAFETY: the buffer is mapped as long as its thread runs, only this thread and the kernel use it, and the index is in it. Volatile,
+    // because the kernel writes it.
+    unsafe { (&raw const (*buffer()).message[index]).read_volatile() }
+}
+
+/// Sets word `index` of the message in the IPC buffer.
+///
+/// # Panics
+///
+/// A message has no such word.
+pub fn set_buffer_word(index: usize, word: u64) {
+    assert!(index < MAXIMUM_LENGTH, "a message has no word {index}");
+    // SAFETY: as in `buffer_word`.
+    unsafe { (&raw mut (*buffer()).message[index]).write_volatile(word) };
+}
+
+/// The badge of an unwrapped capability of the last message received.
+///
+/// # Panics
+///
+/// A message has no such capability.
+pub fn buffer_badge(index: usize) -> u64 {
+    assert!(index < MAXIMUM_CAPABILITIES, "a message has no capability {index}");
+    // SAFETY: as in `buffer_word`.
+    unsafe { (&raw const (*buffer()).capabilities_or_badges[index]).read_volatile() }
+}
+
+/// Sets which capability the next message carries at `index`.
+///
+/// # Panics
+///
+/// A message has no such capability.
+pub fn set_buffer_capability(index: usize, capability: u64) {
+    assert!(index < MAXIMUM_CAPABILITIES, "a message has no capability {index}");
+    // SAFETY: as in `buffer_word`.
+    unsafe { (&raw mut (*buffer()).capabilities_or_badges[index]).write_volatile(capability) };
+}
+
+/// Sets the slot for a capability that the next message received carries: `index`, resolved from the CNode `root` over `depth` bits.
+pub fn set_receive_slot(root: u64, index: u64, depth: u64) {
+    let buffer = buffer();
+    // SAFETY: as in `buffer_word`.
+    unsafe {
+        (&raw mut (*buffer).receive_cnode).write_volatile(root);
+        (&raw mut (*buffer).receive_index).write_volatile(index);
+        (&raw mut (*buffer).receive_depth).write_volatile(depth);
+    }
+}
+
+/// The slot that [`set_receive_slot`] has set: root, index, depth.
+pub fn receive_slot() -> (u64, u64, u64) {
+    let buffer = buffer();
+    // SAFETY: as in `buffer_word`.
+    unsafe {
+        (
+            (&raw const (*buffer).receive_cnode).read_volatile(),
+            (&raw const (*buffer).receive_index).read_volatile(),
+            (&raw const (*buffer).receive_depth).read_volatile(),
+        )
+    }
+}
+
+/// Makes a message ready: what does not travel in registers is written to the IPC buffer. Gives the describing word and the registers.
+///
+/// # Panics
+///
+/// The message is too long or carries too many capabilities.
+pub fn prepare(label: u64, words: &[u64], capabilities: &[u64]) -> (MessageInfo, [u64; REGISTERS]) {
+    assert!(words.len() <= MAXIMUM_LENGTH && capabilities.len() <= MAXIMUM_CAPABILITIES, "the message is too long");
+    let mut registers = [0; REGISTERS];
+    for (index, &word) in words.iter().enumerate() {
+        match registers.get_mut(index) {
+            Some(register) => *register = word,
+            None => set_buffer_word(index, word),
+        }
+    }
+    for (index, &capability) in capabilities.iter().enumerate() {
+        set_buffer_capability(index, capability);
+    }
+    (MessageInfo::new(label, capabilities.len(), words.len()), registers)
+}
+
+/// One of the eight calls of the interface.
+#[inline(always)]
+pub fn interface_call(call: SystemCall, target: u64, info: MessageInfo, registers: [u64; REGISTERS]) -> Delivered {
+    let [w0, w1, w2, w3] = registers;
+    let [badge, info, w0, w1, w2, w3] = system_call(call.number(), [target, info.0, w0, w1, w2, w3]);
+    Delivered { badge, info: MessageInfo(info), registers: [w0, w1, w2, w3] }
+}
+
+/// What registers hold after a call that receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// The badge of the capability that the sender used.
+    pub badge: u64,
+    /// The description of the message.
+    pub info: MessageInfo,
+    /// Its first words. Those that it does not have are what they were before the call.
+    pub registers: [u64; REGISTERS],
+}
+
+/// The words of an answer, as many as there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// How many.
+    pub length: usize,
+    /// The first of them; more stand in the IPC buffer until the next call.
+    pub registers: [u64; REGISTERS],
+}
+
+/// Why an invocation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The error.
+    pub error: Error,
+    /// Its details, as [`Error`] describes them; words that the answer did not have are zero.
+    pub details: [u64; 6],
+}
+
+impl Failure {
+    /// Which capability was not found, for [`Error::FailedLookup`]: why.
+    pub fn lookup(&self) -> Option<LookupFailure> {
+        if self.error != Error::FailedLookup {
+            return None;
+        }
+        LookupFailure::from_number(self.details[1] as usize)
+    }
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "{}", self.error.name())?;
+        match self.error {
+            Error::InvalidArgument | Error::InvalidCapability => write!(formatter, " (number {})", self.details[0]),
+            Error::RangeError => write!(formatter, " ({} to {})", self.details[0], self.details[1]),
+            Error::NotEnoughMemory => write!(formatter, " ({} bytes are left)", self.details[0]),
+            Error::FailedLookup => match self.lookup() {
+                Some(lookup) => write!(formatter, " ({})", lookup.name()),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Invokes a capability.
+///
+/// # Errors
+///
+/// What the kernel says; an invocation that the kernel does not have is [`Error::IllegalOperation`], as for any other unknown label.
+///
+/// # Panics
+///
+/// The message is longer than messages can be.
+pub fn invoke(target: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> Result<Answer> {
+    match invocation.label(numbering()) {
+        Some(label) => invoke_label(target, label, words, capabilities),
+        None => Err(Failure { error: Error::IllegalOperation, details: [0; 6] }),
+    }
+}
+
+/// Invokes a capability with any label.
+///
+/// # Errors
+///
+/// What the kernel says. An error with an unknown number becomes [`Error::InvalidArgument`] with that number as its detail.
+///
+/// # Panics
+///
+/// The message is longer than messages can be.
+pub fn invoke_label(target: u64, label: u64, words: &[u64], capabilities: &[u64]) -> Result<Answer> {
+    let (info, registers) = prepare(label, words, capabilities);
+    let delivered = interface_call(SystemCall::Call, target, info, registers);
+    let length = delivered.info.length().min(MAXIMUM_LENGTH);
+    let word = |index: usize| match delivered.registers.get(index) {
+        _ if index >= length => 0,
+        Some(register) => *register,
+        None => buffer_word(index),
+    };
+    match delivered.info.label() {
+        0 => Ok(Answer { length, registers: core::array::from_fn(word) }),
+        label => Err(match Error::from_number(label as usize) {
+            Some(error) => Failure { error, details: core::array::from_fn(word) },
+            None => Failure { error: Error::InvalidArgument, details: [label, 0, 0, 0, 0, 0] },
+        }),
+    }
+}
+
+/// Gives the rest of the turn to threads of the same priority.
+pub fn yield_now() {
+    system_call(SystemCall::Yield.number(), [0; 6]);
+}
+
+/// Writes a byte to the kernel's console, if the kernel has one.
+pub fn debug_put_char(byte: u8) {
+    system_call(SystemCall::DebugPutChar.number(), [byte.into(), 0, 0, 0, 0, 0]);
+}
+
+/// Ends the machine, if the kernel is built for debugging; else the thread faults.
+pub fn debug_halt() {
+    system_call(SystemCall::DebugHalt.number(), [0; 6]);
+}
+
+/// What kind of capability a slot holds, if the kernel is built for debugging.
+pub fn debug_identify(capability: u64) -> Option<abi_sel4::CapabilityTag> {
+    let [tag, ..] = system_call(SystemCall::DebugCapIdentify.number(), [capability, 0, 0, 0, 0, 0]);
+    abi_sel4::CapabilityTag::from_number(tag as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_continue_in_the_buffer() {
+        let words: [u64; 10] = core::array::from_fn(|index| 100 + index as u64);
+        let (info, registers) = prepare(7, &words, &[3, 4]);
+        assert_eq!((info.label(), info.capabilities(), info.length()), (7, 2, 10));
+        assert_eq!(registers, [100, 101, 102, 103]);
+        assert!((4..10).all(|index| buffer_word(index) == 100 + index as u64));
+        assert_eq!((buffer_badge(0), buffer_badge(1)), (3, 4));
+        set_receive_slot(1, 2, 3);
+        assert_eq!(receive_slot(), (1, 2, 3));
+    }
+
+    #[test]
+    fn failures_say_what_the_details_mean() {
+        let failure = |error, details: [u64; 3]| {
+            std::format!("{}", Failure { error, details: [details[0], details[1], details[2], 0, 0, 0] })
+        };
+        assert_eq!(failure(Error::RangeError, [1, 5, 0]), "RangeError (1 to 5)");
+        assert_eq!(failure(Error::FailedLookup, [1, 2, 64]), "FailedLookup (MissingCapability)");
+        assert_eq!(failure(Error::FailedLookup, [1, 9, 64]), "FailedLookup");
+        assert_eq!(failure(Error::NotEnoughMemory, [16, 0, 0]), "NotEnoughMemory (16 bytes are left)");
+        assert_eq!(failure(Error::DeleteFirst, [0, 0, 0]), "DeleteFirst");
+    }
+
+    #[test]
+    fn without_a_kernel_every_invocation_is_illegal() {
+        let failure = invoke(1, Invocation::TcbSuspend, &[], &[]).unwrap_err();
+        assert_eq!(failure.error, Error::IllegalOperation);
+    }
+}

@@ -1,0 +1,69 @@
+//! How a root task starts: from the address of the boot information in `a0` to a Rust function.
+//!
+//! The kernel gives no stack; `_start` uses the one in this program's own image. The kernel clears all registers but `a0`, so `tp` is set to the
+//! IPC buffer's address as soon as Rust runs and has read it.
+
+use abi_sel4::BootInfo;
+
+use crate::boot::BootInformation;
+use crate::capability::{Thread, initial};
+
+/// Bytes of the initial thread's stack.
+const STACK_SIZE: usize = 64 << 10;
+
+/// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it.
+#[repr(C, align(16))]
+struct Stack(core::cell::UnsafeCell<[u8; STACK_SIZE]>);
+
+// SAFETY: only the initial thread uses it, as its stack.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(core::cell::UnsafeCell::new([0; STACK_SIZE]));
+
+core::arch::global_asm!(
+    ".section .text.start, \"ax\", @progbits",
+    ".globl _start",
+    "_start:",
+    ".option push",
+    ".option norelax",
+    "la gp, __global_pointer$",
+    ".option pop",
+    "la sp, {stack}",
+    "li t0, {size}",
+    "add sp, sp, t0",
+    "li ra, 0", // ends the chain of frames for debuggers
+    "li fp, 0",
+    "call {start}",
+    "unimp",
+    ".section .text",
+    stack = sym STACK,
+    size = const STACK_SIZE,
+    start = sym start,
+);
+
+/// First Rust function of the root task.
+///
+/// # Safety
+///
+/// `info` must be what the kernel has put into `a0` of the initial thread.
+unsafe extern "C" fn start(info: *const BootInfo) -> ! {
+    unsafe extern "Rust" {
+        safe fn sel4_root_task(boot: BootInformation);
+    }
+    // SAFETY: the caller's promise, which is that of `from_address`.
+    let boot = unsafe { BootInformation::from_address(info) };
+    // SAFETY: nothing in this program uses `tp` otherwise: it has no thread-local storage.
+    unsafe { core::arch::asm!("mv tp, {}", in(reg) boot.raw().ipc_buffer, options(nomem, nostack, preserves_flags)) };
+    crate::raw::detect_numbering(initial::THREAD.pointer());
+    sel4_root_task(boot);
+    end()
+}
+
+/// Ends the machine, or at least this thread.
+pub(crate) fn end() -> ! {
+    crate::raw::debug_halt();
+    loop {
+        let _ = Thread::suspend(initial::THREAD);
+        crate::raw::yield_now();
+    }
+}
