@@ -6,11 +6,12 @@
 use core::ffi::c_void;
 
 use crate::executor::{Counters, Executor, Header, Hooks, Signals, Stale};
+use crate::sync::AtomicU64;
 use crate::{ReadyWord, SHARDS};
 
 /// Version of these functions and of the layouts they use. The major version is in the upper 16 bits; another one means
 /// that a caller must not use the image.
-pub const VERSION: u32 = 1 << 16;
+pub const VERSION: u32 = 1 << 16 | 1;
 
 /// The call did what it says.
 pub const OK: isize = 0;
@@ -22,7 +23,7 @@ pub const FULL: isize = 2;
 pub const NONE: isize = -1;
 
 /// Names of the exported functions, in the order of the Rust binding's table.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 21] = [
     "cops_scheduler_version",
     "cops_executor_size",
     "cops_executor_init",
@@ -31,6 +32,7 @@ pub const NAMES: [&str; 19] = [
     "cops_remove_worker",
     "cops_spawn",
     "cops_wake",
+    "cops_wake_here",
     "cops_cancel",
     "cops_set_priority",
     "cops_priority",
@@ -41,6 +43,7 @@ pub const NAMES: [&str; 19] = [
     "cops_resume",
     "cops_run",
     "cops_run_one",
+    "cops_run_strictly",
     "cops_counters",
 ];
 
@@ -120,6 +123,15 @@ pub unsafe extern "C" fn spawn(executor: *const Executor, header: *mut Header, h
 pub unsafe extern "C" fn wake(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise.
     unsafe { (*executor).wake_or_1(cid) }
+}
+
+/// See [`Executor::wake_here`]; gives [`OK`] or [`STALE`].
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn wake_here(executor: *const Executor, cid: u64, worker: u32) -> isize {
+    // SAFETY: the caller's promise.
+    status(unsafe { (*executor).wake_here(cid, worker as usize) })
 }
 
 /// See [`Executor::cancel`]; gives [`OK`] or [`STALE`].
@@ -210,6 +222,21 @@ pub unsafe extern "C" fn run(executor: *const Executor, worker: u32, frame: *mut
 pub unsafe extern "C" fn run_one(executor: *const Executor, worker: u32, frame: *mut c_void) -> u32 {
     // SAFETY: the caller's promise.
     unsafe { (*executor).run_one(worker as usize, frame) as u32 }
+}
+
+/// See [`Executor::run_strictly`]; gives the number of an [`Outcome`](crate::Outcome).
+///
+/// # Safety
+/// As there; `executor` was initialised.
+pub unsafe extern "C" fn run_strictly(
+    executor: *const Executor,
+    worker: u32,
+    frame: *mut c_void,
+    elsewhere: *const AtomicU64,
+    ceiling: u32,
+) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { (*executor).run_strictly(worker as usize, frame, elsewhere, ceiling) as u32 }
 }
 
 /// See [`Executor::counters`].

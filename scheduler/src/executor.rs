@@ -170,6 +170,8 @@ pub enum Outcome {
     Attention = 1,
     /// One coroutine was polled (`run_one` only).
     Ran = 2,
+    /// Others outside of this executor are more important than all that is ready in it (`run_strictly` only).
+    Outranked = 3,
 }
 
 /// The cid names no coroutine of this executor: it has exited, or never was.
@@ -478,6 +480,54 @@ impl Executor {
         self.wake_slowly(slot, cid)
     }
 
+    /// As [`wake`](Self::wake), by a worker that will soon look for what is ready: a blocked coroutine comes to that worker,
+    /// whose processor is awake and has just seen what it is about, in the place of calling the worker on which it ran last.
+    /// Others are notified only if there is more for this worker than what it polls and one behind it.
+    ///
+    /// The tempting other way is to do so at every wake. But whoever wakes in the middle of something long keeps what it
+    /// has woken waiting, unless it calls another worker, and then it better calls the one that knows the coroutine.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
+    pub fn wake_here(&self, cid: u64, worker: usize) -> Result<(), Stale> {
+        let slot = self.slot(cid)?;
+        let here = self.shard_for(worker);
+        let word = slot.word.load(Ordering::Relaxed);
+        if word & NOT_BLOCKED != 0 || !state::same_generation(word, cid) {
+            return self.wake(cid);
+        }
+        let home = self.shard(state::shard(word));
+        home.lock(&self.hooks);
+        if slot.word.load(Ordering::Relaxed) != word {
+            home.unlock();
+            return self.wake(cid);
+        }
+        // It is blocked, and we have the lock that everybody needs who makes it ready. From here on it is held by us and
+        // nowhere linked, as a coroutine is that a worker takes from another. Acquire and release: as in `make_ready`, and
+        // whoever finds it in our shard, and so takes our lock, finds it unlinked.
+        let moved = HELD.wrapping_add(state::shard_difference(home.index, here.index));
+        slot.word.fetch_add(moved, Ordering::AcqRel);
+        // SAFETY: the addition made us its one holder, so that the header is there and stays.
+        let header: *const Header = unsafe { slot.header.get().cast() };
+        if home.index != here.index {
+            home.unlock();
+            here.lock(&self.hooks);
+        }
+        add(&here.wakes, 1);
+        // The priority may have changed meanwhile: what we read under the lock of the list is the last one, or whoever
+        // changes it waits for the lock.
+        // SAFETY: we hold the coroutine, it is not linked, and we have the lock of its shard.
+        unsafe {
+            here.link(header, slot.word.load(Ordering::Relaxed));
+            if here.sleepers.get() != 0 {
+                self.unlock_with_sleepers(here, Sharing::Lazy, ());
+            } else {
+                here.unlock();
+            }
+        }
+        Ok(())
+    }
+
     #[inline(never)]
     fn wake_slowly(&self, slot: &Slot, cid: u64) -> isize {
         isize::from(self.mark(slot, cid, WOKEN, HELD).is_err())
@@ -749,7 +799,7 @@ impl Executor {
         // SAFETY: the lock protects it.
         if unsafe { shard.sleepers.get() } != 0 {
             // SAFETY: as above.
-            return unsafe { self.unlock_with_sleepers(shard, result) };
+            return unsafe { self.unlock_with_sleepers(shard, self.hooks.sharing, result) };
         }
         shard.unlock();
         result
@@ -757,7 +807,7 @@ impl Executor {
 
     #[cold]
     #[inline(never)]
-    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, result: T) -> T {
+    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, sharing: Sharing, result: T) -> T {
         // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
         // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
         // SAFETY: the caller has the lock.
@@ -767,7 +817,7 @@ impl Executor {
             sleepers
         };
         // SAFETY: as above.
-        let wait = self.hooks.sharing == Sharing::Lazy && unsafe { shard.is_for_its_worker() };
+        let wait = sharing == Sharing::Lazy && unsafe { shard.is_for_its_worker() };
         shard.unlock();
         if sleepers != 0 && !wait {
             self.notify_one(shard.index);

@@ -474,6 +474,90 @@ fn a_priority_that_changes_during_a_poll_is_the_one_it_is_requeued_at() {
 }
 
 #[test]
+fn what_comes_to_another_worker_is_woken_once_and_has_its_last_priority() {
+    check(3, || {
+        let world = World::new();
+        world.add_workers(2);
+        let task = Task::new(1, |_, polls| if polls == 0 { PENDING } else { DONE });
+        let cid = world.spawn(task, 0);
+        world.run(0);
+        let others = [
+            thread::spawn({
+                let world = world.clone();
+                move || world.executor().set_priority(cid, 0).unwrap()
+            }),
+            thread::spawn({
+                let world = world.clone();
+                move || world.executor().wake_here(cid, 0).unwrap()
+            }),
+        ];
+        world.executor().wake_here(cid, 1).unwrap();
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(world.ready(), 1);
+        world.run(1);
+        assert_eq!(world.ready(), 0);
+        assert_eq!(task.take_back(), (2, COMPLETED));
+    });
+}
+
+#[test]
+fn what_comes_to_another_worker_brings_what_was_written_before() {
+    check(3, || {
+        let world = World::new();
+        world.add_workers(2);
+        let task = Task::new(0, wait_for_data);
+        let cid = world.spawn(task, 0);
+        world.run(0);
+        let waker = thread::spawn({
+            let world = world.clone();
+            move || {
+                // SAFETY: it is blocked, so nobody polls it before the wake.
+                unsafe { task.data.set(7) };
+                world.executor().wake_here(cid, 1).unwrap();
+            }
+        });
+        world.run_until_finished(1, &[task]);
+        waker.join().unwrap();
+        assert_eq!(task.take_back(), (2, COMPLETED));
+    });
+}
+
+#[test]
+fn a_cancellation_meets_a_wake_that_brings() {
+    check(3, || {
+        let world = World::new();
+        world.add_workers(2);
+        let task = Task::new(0, |_, polls| if polls < 2 { PENDING } else { DONE });
+        let cid = world.spawn(task, 0);
+        world.run(0);
+        let others = [
+            thread::spawn({
+                let world = world.clone();
+                move || {
+                    let _ = world.executor().wake_here(cid, 1);
+                }
+            }),
+            thread::spawn({
+                let world = world.clone();
+                move || world.executor().cancel(cid).unwrap()
+            }),
+        ];
+        world.run(1);
+        for other in others {
+            other.join().unwrap();
+        }
+        // Which worker was notified is the choice of whoever made it ready.
+        world.run(1);
+        world.run(0);
+        let (polls, outcome) = task.take_back();
+        assert!(polls <= 2);
+        assert_eq!(outcome, CANCELLED_OUTCOME);
+    });
+}
+
+#[test]
 fn nobody_looks_at_a_block_that_was_given_back() {
     check(5, || {
         let world = World::new();

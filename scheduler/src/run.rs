@@ -3,14 +3,17 @@
 //! The loop keeps the coroutine that was just polled in its hands until it has to take the shard's lock for the next one
 //! anyway: requeueing or freeing the last and taking the next are one critical section. What is between two polls is
 //! therefore: two or three loads for the signals, one lock, a few stores.
+//!
+//! The same loop exists a second time for *strict* global priority, where each poll is preceded by a comparison with the
+//! bitmap of what is ready elsewhere. It is another function and not a flag, so that whoever does not want it pays nothing.
 
 use core::ffi::c_void;
 
-use crate::SHARDS;
 use crate::executor::{CANCELLED_OUTCOME, COMPLETED, DONE, Executor, Header, Outcome, PENDING};
 use crate::shard::{Shard, add};
 use crate::state::{self, CANCELLED, HELD, SUSPENDED, WOKEN};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{PRIORITIES, SHARDS};
 
 /// After this many polls a worker prefers other shards to its own once, at equal priority.
 ///
@@ -25,7 +28,28 @@ impl Executor {
     /// No other `run` of this worker is going on, except below a suspended poll. `frame` is what the polls expect.
     pub unsafe fn run(&self, worker: usize, frame: *mut c_void) -> Outcome {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.run_loop::<false>(worker, frame) }
+        unsafe { self.run_loop::<false, false>(worker, frame, Elsewhere::NOTHING) }
+    }
+
+    /// As [`run`](Self::run), but compares the most important ready coroutine with `elsewhere` before each poll but the
+    /// first, and returns with [`Outcome::Outranked`] if something more important is ready there.
+    ///
+    /// The first poll is free so that a caller who was outranked, let others run and was chosen again makes progress, even
+    /// if the bitmap is out of date or what it tells of runs on another processor. `ceiling` is the most important
+    /// priority that counts for this executor: what is ready in it beyond that is compared as if it were there.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run); `elsewhere` is valid until this returns.
+    pub unsafe fn run_strictly(
+        &self,
+        worker: usize,
+        frame: *mut c_void,
+        elsewhere: *const AtomicU64,
+        ceiling: u32,
+    ) -> Outcome {
+        let least = 1 << (ceiling as usize & (PRIORITIES - 1));
+        // SAFETY: the caller's promise is the same, and the word is valid.
+        unsafe { self.run_loop::<false, true>(worker, frame, Elsewhere { bitmap: elsewhere, least }) }
     }
 
     /// As [`run`](Self::run), but returns after one coroutine was polled, resumed or finished.
@@ -34,11 +58,16 @@ impl Executor {
     /// As for [`run`](Self::run).
     pub unsafe fn run_one(&self, worker: usize, frame: *mut c_void) -> Outcome {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.run_loop::<true>(worker, frame) }
+        unsafe { self.run_loop::<true, false>(worker, frame, Elsewhere::NOTHING) }
     }
 
     #[inline(always)]
-    unsafe fn run_loop<const ONE: bool>(&self, worker: usize, frame: *mut c_void) -> Outcome {
+    unsafe fn run_loop<const ONE: bool, const STRICT: bool>(
+        &self,
+        worker: usize,
+        frame: *mut c_void,
+        elsewhere: Elsewhere,
+    ) -> Outcome {
         let shard = self.shard(worker);
         // SAFETY: `add_worker` of this worker is not going on, as its caller promised.
         let signals = unsafe { shard.signals.get() };
@@ -50,15 +79,15 @@ impl Executor {
             self.idle.fetch_and(!bit, Ordering::AcqRel);
         }
 
-        // The coroutine that was polled last, if it is to be requeued.
-        let mut header: *const Header = core::ptr::null();
+        let published = shard.published();
+        // Relaxed: the words only say that something is to be done; whoever does it orders itself.
+        let is_signalled =
+            || attention.load(Ordering::Relaxed) != 0 || tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed);
         let mut polls: u64 = 0;
         loop {
-            // Relaxed: the words only say that something is to be done; whoever does it orders itself.
-            if attention.load(Ordering::Relaxed) != 0 || tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed) {
-                // SAFETY: it is from our last poll.
-                unsafe { self.requeue(shard, header) };
-                header = core::ptr::null();
+            // Here the worker has no coroutine in its hands.
+            if is_signalled() {
+                shard.current.store(0, Ordering::Relaxed);
                 if attention.load(Ordering::Relaxed) != 0 {
                     shard.leave(polls);
                     return Outcome::Attention;
@@ -68,92 +97,120 @@ impl Executor {
                     unsafe { completions(self.hooks.context, shard.index as u32) };
                 }
             }
-
+            // SAFETY: the word is valid, as the caller of `run_strictly` promised.
+            if STRICT && polls != 0 && unsafe { self.is_outranked(shard, elsewhere, 0) } {
+                shard.leave(polls);
+                return Outcome::Outranked;
+            }
             shard.lock(&self.hooks);
-            let alone = shard.others.load(Ordering::Relaxed) == 0;
-            if !header.is_null() {
-                // SAFETY: it is from our last poll, so its shard is ours; we have the lock.
-                unsafe {
-                    if alone {
-                        header = shard.rotate(header, Header::word(header));
-                    } else {
-                        shard.link(header, Header::word(header));
-                        header = core::ptr::null();
-                    }
-                }
-            }
-            if header.is_null() {
-                let bitmap = shard.ready().load(Ordering::Relaxed);
-                if alone && bitmap != 0 {
-                    // SAFETY: we have the lock.
-                    header = unsafe { shard.take(bitmap) };
-                    shard.unlock();
-                } else {
-                    // SAFETY: we have the lock.
-                    header = unsafe { self.take_among(shard, polls) };
-                    if header.is_null() {
-                        if self.settle(shard.index) {
-                            shard.leave(polls);
-                            return Outcome::Idle;
-                        }
-                        continue;
-                    }
-                }
-            } else {
+            let bitmap = published.0.load(Ordering::Relaxed);
+            let mut header;
+            if shard.others.load(Ordering::Relaxed) == 0 && bitmap != 0 {
+                // SAFETY: we have the lock, and are its worker.
+                header = unsafe { shard.take(published, bitmap) };
                 shard.unlock();
-            }
-
-            // SAFETY: we took it from a list, so we are its holder and its block exists until we finish it.
-            unsafe {
-                if Header::word(header) & (WOKEN | CANCELLED | SUSPENDED) != 0 && !self.take_marked(shard, header) {
-                    if ONE {
+            } else {
+                // SAFETY: we have the lock.
+                header = unsafe { self.take_among(shard, polls) };
+                if header.is_null() {
+                    if self.settle(shard.index) {
                         shard.leave(polls);
-                        return Outcome::Ran;
+                        return Outcome::Idle;
                     }
-                    header = core::ptr::null();
                     continue;
                 }
-                shard.current.store((*header).cid.get(), Ordering::Relaxed);
-                // Nobody else polls it, as we are its holder.
-                let answer = Header::call_poll(header, frame);
-                polls += 1;
-                if answer == PENDING {
-                    // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
-                    // cancellation came meanwhile, we still are. Release: the next poll sees what this one wrote, if
-                    // another worker does it.
-                    let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::Release);
-                    if word & (WOKEN | CANCELLED) == 0 {
-                        header = core::ptr::null();
-                    } else {
-                        unlikely();
+            }
+
+            // And here it has one, and goes on as long as there is one to go on with.
+            // SAFETY: we took it from a list, so we are its holder, nobody else polls it, and its block exists until we
+            // finish it.
+            unsafe {
+                loop {
+                    if Header::word(header) & (WOKEN | CANCELLED | SUSPENDED) != 0 && !self.take_marked(shard, header) {
+                        break;
                     }
-                } else if answer == DONE {
-                    self.finish(shard, header, COMPLETED);
-                    header = core::ptr::null();
+                    shard.current.store((*header).cid.get(), Ordering::Relaxed);
+                    let answer = Header::call_poll(header, frame);
+                    polls += 1;
+                    if answer == PENDING {
+                        // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
+                        // cancellation came meanwhile, we still are. Release: the next poll sees what this one wrote, if
+                        // another worker does it.
+                        let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::Release);
+                        if word & (WOKEN | CANCELLED) == 0 {
+                            break;
+                        }
+                        unlikely();
+                    } else if answer == DONE {
+                        self.finish(shard, header, COMPLETED);
+                        break;
+                    }
+                    if ONE
+                        || is_signalled()
+                        || STRICT && self.is_outranked(shard, elsewhere, 1 << state::priority(Header::word(header)))
+                    {
+                        self.requeue(shard, header);
+                        break;
+                    }
+                    shard.lock(&self.hooks);
+                    let word = Header::word(header);
+                    if shard.others.load(Ordering::Relaxed) == 0 {
+                        header = shard.rotate(published, header, word);
+                        if !header.is_null() {
+                            shard.unlock();
+                            continue;
+                        }
+                    } else {
+                        shard.link(header, word);
+                    }
+                    header = self.take_among(shard, polls);
+                    if header.is_null() {
+                        break;
+                    }
                 }
-                if ONE {
-                    self.requeue(shard, header);
-                    shard.leave(polls);
-                    return Outcome::Ran;
-                }
+            }
+            if ONE {
+                shard.leave(polls);
+                return Outcome::Ran;
             }
         }
     }
 
-    /// Links the coroutine that this worker polled last, if there is one, at once.
+    /// Whether something elsewhere is more important than all that is ready in the open shards and `held`, the bit of a
+    /// coroutine that is ready but not linked. Nothing outranks an executor in which nothing is ready: it has other reasons
+    /// to return.
     ///
     /// # Safety
-    /// The header is null or held by this worker, whose shard this is.
+    /// The word is valid.
+    #[inline(always)]
+    unsafe fn is_outranked(&self, shard: &Shard, elsewhere: Elsewhere, held: u64) -> bool {
+        // SAFETY: the caller's promise. Relaxed: a hint, as every bitmap that is read without its lock.
+        let theirs = unsafe { (*elsewhere.bitmap).load(Ordering::Relaxed) };
+        let mut ours = shard.ready().load(Ordering::Relaxed) | held;
+        let others = shard.others.load(Ordering::Relaxed);
+        if others != 0 {
+            for index in 0..SHARDS {
+                if others & 1 << index != 0 {
+                    ours |= self.shard(index).ready().load(Ordering::Relaxed);
+                }
+            }
+        }
+        // The bits of all that is more important than ours, which begins at the ceiling at best.
+        let best = (ours & ours.wrapping_neg()).max(elsewhere.least);
+        ours != 0 && theirs & (best - 1) != 0
+    }
+
+    /// Links the coroutine that this worker polled last, at once.
+    ///
+    /// # Safety
+    /// The header is held by this worker, whose shard this is.
     #[cold]
     #[inline(never)]
     unsafe fn requeue(&self, shard: &Shard, header: *const Header) {
-        shard.current.store(0, Ordering::Relaxed);
-        if !header.is_null() {
-            shard.lock(&self.hooks);
-            // SAFETY: the caller's promise, and we have the lock.
-            unsafe { shard.link(header, Header::word(header)) };
-            shard.unlock();
-        }
+        shard.lock(&self.hooks);
+        // SAFETY: the caller's promise, and we have the lock.
+        unsafe { shard.link(header, Header::word(header)) };
+        shard.unlock();
     }
 
     /// Ends a coroutine.
@@ -222,7 +279,7 @@ impl Executor {
                 let mut header = core::ptr::null();
                 if bit != 0 {
                     // SAFETY: we have the lock.
-                    header = unsafe { shard.take(bitmap) };
+                    header = unsafe { shard.take(shard.published(), bitmap) };
                 } else {
                     shard.current.store(0, Ordering::Relaxed);
                     shard.running().store(0, Ordering::Relaxed);
@@ -245,6 +302,9 @@ impl Executor {
     /// A shard that has something more important than `ours` (one bit, or 0 for nothing).
     fn better_shard(&self, worker: usize, ours: u64, polls: u64, avoid: u32) -> Option<&Shard> {
         let shards = self.shard(worker).others.load(Ordering::Relaxed) & !avoid;
+        if shards == 0 {
+            return None;
+        }
         // One less turns "nothing" into the greatest number.
         let mut best = ours.wrapping_sub(1);
         if polls % FAIRNESS_TURN == FAIRNESS_TURN - 1 && best != u64::MAX {
@@ -292,7 +352,7 @@ impl Executor {
         }
         // SAFETY: we have the lock.
         let header = unsafe {
-            let header = from.take_first(bitmap, bit);
+            let header = from.take_first(from.published(), bitmap, bit);
             // Release: whoever finds the coroutine in our shard, and so takes our lock, finds it unlinked.
             (*(*header).slot.get()).word.fetch_add(state::shard_difference(from.index, to.index), Ordering::Release);
             header
@@ -302,6 +362,19 @@ impl Executor {
         to.running().store(bit, Ordering::Relaxed);
         header
     }
+}
+
+/// What `run_strictly` compares with.
+#[derive(Clone, Copy)]
+struct Elsewhere {
+    bitmap: *const AtomicU64,
+    /// The bit of the most important priority that counts for this executor.
+    least: u64,
+}
+
+impl Elsewhere {
+    /// For the loops that do not look.
+    const NOTHING: Elsewhere = Elsewhere { bitmap: core::ptr::null(), least: 1 };
 }
 
 /// Marks a branch as one that is seldom taken.

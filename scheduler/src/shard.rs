@@ -165,19 +165,24 @@ impl Shard {
         self.lock.store(0, Ordering::Release);
     }
 
+    /// The worker's word in the caller's ready words; for functions that use it more than once.
+    #[inline(always)]
+    pub(crate) fn published(&self) -> &ReadyWord {
+        // SAFETY: valid since `initialise`, as the caller promised there.
+        unsafe { &*self.published }
+    }
+
     /// The ready bitmap. Written only under the lock. Relaxed everywhere: whoever reads it without the lock takes it as a
     /// hint, and with the lock, the lock orders it.
     #[inline(always)]
     pub(crate) fn ready(&self) -> &AtomicU64 {
-        // SAFETY: valid since `initialise`, as the caller promised there.
-        unsafe { &(*self.published).0 }
+        &self.published().0
     }
 
     /// The running word, written only by the worker.
     #[inline(always)]
     pub(crate) fn running(&self) -> &AtomicU64 {
-        // SAFETY: as for `ready`.
-        unsafe { &(*self.published).1 }
+        &self.published().1
     }
 
     #[inline(always)]
@@ -236,16 +241,16 @@ impl Shard {
     /// # Safety
     /// As for [`link`](Self::link); the caller is this shard's worker.
     #[inline(always)]
-    pub(crate) unsafe fn rotate(&self, header: *const Header, word: u64) -> *const Header {
+    pub(crate) unsafe fn rotate(&self, published: &ReadyWord, header: *const Header, word: u64) -> *const Header {
         let priority = state::priority(word);
         let bit = 1u64 << priority;
-        let bitmap = self.ready().load(Ordering::Relaxed);
+        let bitmap = published.0.load(Ordering::Relaxed);
         if bitmap & (bit - 1) != 0 {
             // SAFETY: the caller's promise.
             unsafe { self.link(header, word) };
             return core::ptr::null();
         }
-        self.running().store(bit, Ordering::Relaxed);
+        published.1.store(bit, Ordering::Relaxed);
         if bitmap & bit == 0 {
             return header;
         }
@@ -293,11 +298,11 @@ impl Shard {
     /// # Safety
     /// The caller has the lock, and is this shard's worker.
     #[inline(always)]
-    pub(crate) unsafe fn take(&self, bitmap: u64) -> *const Header {
+    pub(crate) unsafe fn take(&self, published: &ReadyWord, bitmap: u64) -> *const Header {
         let bit = bitmap & bitmap.wrapping_neg();
-        self.running().store(bit, Ordering::Relaxed);
+        published.1.store(bit, Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        unsafe { self.take_first(bitmap, bit) }
+        unsafe { self.take_first(published, bitmap, bit) }
     }
 
     /// As [`take`](Self::take), for any worker; `bit` is the lowest bit of `bitmap`.
@@ -305,7 +310,7 @@ impl Shard {
     /// # Safety
     /// The caller has the lock.
     #[inline(always)]
-    pub(crate) unsafe fn take_first(&self, bitmap: u64, bit: u64) -> *const Header {
+    pub(crate) unsafe fn take_first(&self, published: &ReadyWord, bitmap: u64, bit: u64) -> *const Header {
         // SAFETY: the caller has the lock.
         let list = unsafe { self.list_of(bit) };
         // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands at the
@@ -317,7 +322,7 @@ impl Shard {
             (*next).previous.set(list);
             (*link).next.set(core::ptr::null());
             if next == list {
-                self.ready().store(bitmap & !bit, Ordering::Relaxed);
+                published.0.store(bitmap & !bit, Ordering::Relaxed);
             }
             link.cast()
         }

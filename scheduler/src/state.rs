@@ -46,6 +46,7 @@
 //! |---|---|---|---|
 //! | created → ready | spawner, holding a shard's lock | store | release: a waker that reads the word sees the slot's header pointer |
 //! | blocked → ready | waker, holding the lock of its shard | fetch-add of HELD, after a look under the lock | acquire: sees the header that spawn or the last poll left. release: the poll to come sees what the waker did before |
+//! | the same, coming to the waker's shard | waker, holding the lock of its old shard; it links it under that of the new one | fetch-add of HELD and the shards' difference | acquire and release as above; whoever takes the lock of the new shard meanwhile finds it held and not linked, as if it ran |
 //! | ready, running, suspended: woken | waker | compare-exchange `+WOKEN` (also if set already) | release: as above, the poll that clears WOKEN acquires |
 //! | ready → running | worker, holding the shard's lock | unlink | the lock orders it after the link |
 //! | the same with WOKEN set | the worker that took it | fetch-and/or: `-WOKEN +HELD` | acquire: pairs with the waker's release |

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use crate::*;
 
 /// An executor in memory of its own, never freed.
@@ -172,6 +172,38 @@ fn lazy_sharing_leaves_one_coroutine_to_the_worker_that_polls() {
 }
 
 #[test]
+fn what_is_woken_here_comes_here() {
+    let world = World::new(2);
+    let executor = world.executor;
+    let blocked: &'static [u64] = (0..3).map(|_| world.spawn_at(1, task(5, || PENDING))).collect::<Vec<_>>().leak();
+    assert_eq!(world.run(1), Outcome::Idle);
+    assert_eq!(world.run(0), Outcome::Idle);
+    take_log();
+    executor.wake_here(blocked[0], 0).unwrap();
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
+    assert_eq!(take_log(), ["notify 0"], "a worker that sleeps hears of what comes to it");
+    assert_eq!(world.run(0), Outcome::Idle);
+    world.spawn_at(
+        0,
+        task(5, move || {
+            take_log();
+            for (index, cid) in blocked.iter().enumerate() {
+                executor.wake_here(*cid, 0).unwrap();
+                log(format!("woken {index}"));
+            }
+            DONE
+        }),
+    );
+    assert_eq!(world.run_one(0), Outcome::Ran);
+    assert_eq!(take_log(), ["woken 0", "notify 1", "woken 1", "woken 2"], "the second one is too many");
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
+    assert_eq!(executor.wake_here(blocked[0] + (1 << 32), 0), Err(Stale));
+    // One that does not wait stays where it is.
+    executor.wake_here(blocked[0], 1).unwrap();
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
+}
+
+#[test]
 fn a_removed_worker_passes_its_work_on() {
     let world = World::new(2);
     world.run(0);
@@ -203,6 +235,56 @@ fn more_important_work_is_stolen_and_equal_work_is_not() {
     world.spawn_at(1, note("other 4", 4));
     assert_eq!(world.run(0), Outcome::Idle);
     assert_eq!(take_log(), ["other 4", "own 5", "other 5"]);
+}
+
+#[test]
+fn a_strict_worker_gives_way_to_what_is_more_important_elsewhere() {
+    let world = World::new(2);
+    let elsewhere: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(1 << 3)));
+    let strictly = |ceiling| {
+        // SAFETY: everything is on one thread.
+        unsafe { world.executor.run_strictly(0, core::ptr::null_mut(), elsewhere, ceiling) }
+    };
+    let note = |name: &'static str, priority| {
+        task(priority, move || {
+            log(name);
+            DONE
+        })
+    };
+    // Equals do not outrank each other.
+    world.spawn(note("2", 2));
+    world.spawn(note("3", 3));
+    let polls: &'static Cell<u32> = Box::leak(Box::default());
+    world.spawn(task(4, || {
+        log("4");
+        if polls.replace(polls.get() + 1) < 2 { YIELDED } else { DONE }
+    }));
+    world.spawn(note("5", 5));
+    assert_eq!(strictly(0), Outcome::Outranked);
+    assert_eq!(take_log(), ["2", "3"]);
+    assert_eq!(world.bitmap(0), 1 << 4 | 1 << 5);
+    // Whoever was chosen in spite of it makes progress, by one poll.
+    assert_eq!(strictly(0), Outcome::Outranked);
+    assert_eq!(take_log(), ["4"]);
+    // What another worker has ready counts, since this one could take it.
+    world.spawn_at(1, note("other 1", 1));
+    assert_eq!(strictly(0), Outcome::Outranked);
+    assert_eq!(take_log(), ["other 1"]);
+    elsewhere.store(0, Ordering::Relaxed);
+    assert_eq!(strictly(0), Outcome::Idle);
+    assert_eq!(take_log(), ["4", "4", "5"]);
+    // Nothing outranks a worker that has nothing to do.
+    elsewhere.store(1, Ordering::Relaxed);
+    assert_eq!(strictly(0), Outcome::Idle);
+    // Beyond its ceiling nothing of it counts.
+    elsewhere.store(1 << 4, Ordering::Relaxed);
+    world.spawn(note("first", 0));
+    world.spawn(note("second", 0));
+    take_log();
+    assert_eq!(strictly(5), Outcome::Outranked);
+    assert_eq!(take_log(), ["first"]);
+    assert_eq!(strictly(4), Outcome::Idle);
+    assert_eq!(take_log(), ["second"]);
 }
 
 #[test]
@@ -315,6 +397,7 @@ enum Step {
         priority: u8,
     },
     Wake(usize),
+    WakeHere(usize, usize),
     SetPriority(usize, u8),
     Cancel(usize),
     /// A poll: what the coroutine does to itself during it, and its answer.
@@ -371,6 +454,13 @@ impl Model {
             Where::Ready => {}
         }
         true
+    }
+
+    fn wake_here(&mut self, index: usize, worker: usize) -> bool {
+        if self.coroutines[index].place == Where::Blocked {
+            self.coroutines[index].shard = worker;
+        }
+        self.wake(index)
     }
 
     fn set_priority(&mut self, index: usize, priority: u8) -> bool {
@@ -433,7 +523,8 @@ fn step() -> impl Strategy<Value = Step> {
     let during = prop_oneof![Just(During::Wake), priority().prop_map(During::SetPriority), Just(During::Cancel),];
     prop_oneof![
         3 => (0usize..2, priority()).prop_map(|(worker, priority)| Step::Spawn { worker, priority }),
-        4 => any::<usize>().prop_map(Step::Wake),
+        3 => any::<usize>().prop_map(Step::Wake),
+        3 => (any::<usize>(), 0usize..2).prop_map(|(index, worker)| Step::WakeHere(index, worker)),
         3 => (any::<usize>(), priority()).prop_map(|(index, priority)| Step::SetPriority(index, priority)),
         1 => any::<usize>().prop_map(Step::Cancel),
         8 => (0usize..2, prop::collection::vec(during, 0..3), 0u32..3)
@@ -484,6 +575,10 @@ proptest! {
                 Step::Wake(index) if !tasks.is_empty() => {
                     let index = index % tasks.len();
                     prop_assert_eq!(executor.wake(tasks[index].1).is_ok(), model.wake(index));
+                }
+                Step::WakeHere(index, worker) if !tasks.is_empty() => {
+                    let index = index % tasks.len();
+                    prop_assert_eq!(executor.wake_here(tasks[index].1, worker).is_ok(), model.wake_here(index, worker));
                 }
                 Step::SetPriority(index, priority) if !tasks.is_empty() => {
                     let index = index % tasks.len();
@@ -558,6 +653,53 @@ proptest! {
     }
 
     #[test]
+    fn strict_runs_poll_nothing_that_is_outranked(
+        scripts in prop::collection::vec((0u8..8, prop::collection::vec((0u64..256, any::<bool>()), 0..4)), 1..20),
+        ceiling in 0u32..8,
+    ) {
+        let world = World::new(1);
+        let elsewhere: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+        // Polls of the run that goes on.
+        let polls: &'static Cell<u32> = Box::leak(Box::default());
+        let mut expected = 0;
+        for (priority, script) in scripts {
+            expected += script.len() as u32 + 1;
+            let script = RefCell::new(script);
+            world.spawn(task(priority, move || {
+                let more_important = (1u64 << u32::from(priority).max(ceiling)) - 1;
+                assert!(polls.get() == 0 || elsewhere.load(Ordering::Relaxed) & more_important == 0);
+                polls.set(polls.get() + 1);
+                let Some((bitmap, yields)) = script.borrow_mut().pop() else { return DONE };
+                elsewhere.store(bitmap, Ordering::Relaxed);
+                if yields { YIELDED } else { PENDING }
+            }));
+        }
+        let mut total = 0;
+        loop {
+            polls.set(0);
+            // SAFETY: everything is on one thread.
+            let outcome = unsafe { world.executor.run_strictly(0, core::ptr::null_mut(), elsewhere, ceiling) };
+            total += polls.get();
+            if outcome == Outcome::Idle {
+                prop_assert_eq!(world.bitmap(0), 0);
+                // Those who wait are woken, all of them; slots are numbered from 0.
+                let woken = (0..64u64).filter(|index| world.executor.state(1 << 32 | index) == Ok(State::Blocked));
+                let woken = woken.map(|index| world.executor.wake(1 << 32 | index)).collect::<Vec<_>>();
+                if woken.is_empty() {
+                    break;
+                }
+                continue;
+            }
+            prop_assert_eq!(outcome, Outcome::Outranked);
+            let best = world.bitmap(0).trailing_zeros();
+            prop_assert!(best < 64, "outranked with nothing ready");
+            prop_assert!(elsewhere.load(Ordering::Relaxed) & ((1 << best.max(ceiling)) - 1) != 0);
+            prop_assert!(polls.get() > 0, "no progress");
+        }
+        prop_assert_eq!(total, expected);
+    }
+
+    #[test]
     fn forged_cids_are_errors(cids in prop::collection::vec(any::<u64>(), 64), near in 0u32..512, generation in 0u32..4) {
         let world = World::new(1);
         let real = world.spawn(task(0, || PENDING));
@@ -568,6 +710,7 @@ proptest! {
                 continue;
             }
             prop_assert_eq!(world.executor.wake(cid), Err(Stale));
+            prop_assert_eq!(world.executor.wake_here(cid, 0), Err(Stale));
             prop_assert_eq!(world.executor.cancel(cid), Err(Stale));
             prop_assert_eq!(world.executor.set_priority(cid, 1), Err(Stale));
             prop_assert_eq!(world.executor.resume(cid), Err(Stale));

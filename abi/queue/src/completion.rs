@@ -1,27 +1,43 @@
 //! The completion ring: how results of asynchronous calls reach a process.
 //!
-//! The kernel is the only producer. It writes the entry at `tail % CAPACITY`, then publishes it by advancing `tail`
-//! (release); the process reads entries up to `tail` (acquire) and then advances `head` (release), which hands their
-//! places back (the kernel reads `head` with acquire). Both indexes only grow and wrap at 2^64.
+//! One page of indexes, then the entries, of which there is a power of two. The kernel is the only producer: it writes the
+//! entry at `tail % capacity`, then advances `tail`; the process reads entries up to `tail` and then advances `head`, which
+//! hands their places back. Both indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason
+//! for each memory order.
 //!
-//! `head` is the process's word, so the kernel trusts it in one respect only: a distance of `CAPACITY` or more means
+//! `head` is the process's word, so the kernel trusts it in one respect only: a distance of the capacity or more means
 //! "full". A process that writes nonsense there loses its own completions and harms nobody else. When the ring is full
 //! the kernel keeps the completion and posts it when the process next enters the kernel: nothing is ever dropped.
+//!
+//! A process begins with [`INITIAL_CAPACITY`] entries; `ring_setup` can give it more, at the same address.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use crate::pages::PAGE_SIZE;
 
-/// Entries in the ring.
-pub const CAPACITY: usize = 512;
-/// Bytes of the ring, in whole pages: one for the indexes, the rest for the entries.
-pub const RING_SIZE: usize = PAGE_SIZE + CAPACITY * size_of::<Entry>();
+/// Entries of the ring that every process begins with.
+pub const INITIAL_CAPACITY: usize = 512;
+/// Entries that the ring can have at most.
+pub const LARGEST_CAPACITY: usize = 4096;
 /// Offset of `tail` in the ring.
 pub const TAIL_OFFSET: usize = 0;
+/// Offset of `capacity` in the ring.
+pub const CAPACITY_OFFSET: usize = 8;
 /// Offset of `head` in the ring.
 pub const HEAD_OFFSET: usize = 64;
 /// Offset of the first entry.
 pub const ENTRIES_OFFSET: usize = PAGE_SIZE;
+/// Words of an entry.
+pub const ENTRY_WORDS: usize = 4;
+/// Bytes of an entry.
+pub const ENTRY_SIZE: usize = ENTRY_WORDS * 8;
+/// Pages of the largest ring, for which there is room at its address.
+pub const LARGEST_PAGES: usize = pages(LARGEST_CAPACITY);
+
+/// Pages of a ring with so many entries: one for the indexes, the rest for the entries.
+pub const fn pages(capacity: usize) -> usize {
+    1 + (capacity * ENTRY_SIZE).div_ceil(PAGE_SIZE)
+}
 
 /// One completion as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,170 +50,68 @@ pub struct Completion {
     pub result: u64,
 }
 
-/// One entry of the ring in memory.
-#[repr(C)]
-pub struct Entry {
-    token: AtomicU64,
-    cid: AtomicU64,
-    result: AtomicU64,
-    reserved: AtomicU64,
+impl Completion {
+    /// As the words of an entry.
+    #[inline(always)]
+    pub const fn to_words(self) -> [u64; ENTRY_WORDS] {
+        [self.token, self.cid, self.result, 0]
+    }
+
+    /// From the words of an entry.
+    #[inline(always)]
+    pub const fn from_words([token, cid, result, _]: [u64; ENTRY_WORDS]) -> Completion {
+        Completion { token, cid, result }
+    }
 }
 
-const _: () = assert!(size_of::<Entry>() == 32);
+/// One entry of the ring in memory: token, cid, result, and a word that is always 0.
+pub type Entry = [AtomicU64; ENTRY_WORDS];
 
-/// The ring as a process sees it.
+const _: () = assert!(size_of::<Entry>() == ENTRY_SIZE);
+// No entry lies across two pages.
+const _: () = assert!(PAGE_SIZE.is_multiple_of(ENTRY_SIZE));
+
+/// The first page of the ring, with the indexes.
 #[repr(C, align(4096))]
-pub struct CompletionRing {
+pub struct CompletionHeader {
     /// Number of completions that were posted; written by the kernel.
     pub tail: AtomicU64,
-    padding1: [u64; 7],
+    /// Number of entries; written by the kernel for others to read, and never read by it.
+    pub capacity: AtomicU64,
+    padding1: [u64; 6],
     /// Number of completions that were taken; written by the process.
     pub head: AtomicU64,
     padding2: [u64; 503],
-    entries: [Entry; CAPACITY],
 }
 
-const _: () = assert!(size_of::<CompletionRing>() == RING_SIZE);
-const _: () = assert!(core::mem::offset_of!(CompletionRing, tail) == TAIL_OFFSET);
-const _: () = assert!(core::mem::offset_of!(CompletionRing, head) == HEAD_OFFSET);
-const _: () = assert!(core::mem::offset_of!(CompletionRing, entries) == ENTRIES_OFFSET);
-
-/// Offset in the ring of the entry with this index (which need not be reduced).
-pub const fn entry_offset(index: u64) -> usize {
-    ENTRIES_OFFSET + (index as usize % CAPACITY) * size_of::<Entry>()
-}
-
-impl CompletionRing {
-    /// Takes the oldest completion. Only one taker at a time may call this; the caller ensures that.
-    pub fn take(&self) -> Option<Completion> {
-        let completion = self.peek()?;
-        self.advance();
-        Some(completion)
-    }
-
-    /// The oldest completion, which stays. For the taker only.
-    pub fn peek(&self) -> Option<Completion> {
-        // Relaxed: only the taker writes `head`.
-        let head = self.head.load(Ordering::Relaxed);
-        // Acquire: pairs with the kernel's release of `tail`, so that the entry's words are there.
-        if self.tail.load(Ordering::Acquire) == head {
-            return None;
+impl CompletionHeader {
+    /// Of a ring that nothing has gone through.
+    pub const fn new() -> CompletionHeader {
+        CompletionHeader {
+            tail: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+            padding1: [0; 6],
+            head: AtomicU64::new(0),
+            padding2: [0; 503],
         }
-        let entry = &self.entries[head as usize % CAPACITY];
-        Some(Completion {
-            token: entry.token.load(Ordering::Relaxed),
-            cid: entry.cid.load(Ordering::Relaxed),
-            result: entry.result.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Takes away the completion that [`peek`](Self::peek) has shown. For the taker only.
-    pub fn advance(&self) {
-        let head = self.head.load(Ordering::Relaxed);
-        // Release: the kernel may overwrite the entry only after it was read.
-        self.head.store(head.wrapping_add(1), Ordering::Release);
-    }
-
-    /// Whether something is there to take; a cheap look without any guarantee for the next moment.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.tail.load(Ordering::Acquire) == self.head.load(Ordering::Relaxed)
     }
 }
 
-/// The kernel's side, which reaches the ring's words through whatever view of the frames it has.
-///
-/// `word(offset)` gives the word at that byte offset of the ring; it is only called with offsets below [`RING_SIZE`]
-/// that are multiples of 8.
-pub struct Producer {
-    tail: u64,
-}
-
-/// The ring has no free place: keep the completion and post it later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
-
-impl Producer {
-    /// For a ring whose memory is all zero.
-    pub const fn new() -> Producer {
-        Producer { tail: 0 }
-    }
-
-    /// How many completions were posted.
-    pub const fn posted(&self) -> u64 {
-        self.tail
-    }
-
-    /// Posts a completion. `tail` is kept on this side too, so that a process that writes to it misleads only itself.
-    pub fn post<'a>(&mut self, completion: Completion, word: impl Fn(usize) -> &'a AtomicU64) -> Result<(), Full> {
-        // Acquire: pairs with the taker's release of `head`.
-        let head = word(HEAD_OFFSET).load(Ordering::Acquire);
-        if self.tail.wrapping_sub(head) >= CAPACITY as u64 {
-            return Err(Full);
-        }
-        let at = entry_offset(self.tail);
-        word(at).store(completion.token, Ordering::Relaxed);
-        word(at + 8).store(completion.cid, Ordering::Relaxed);
-        word(at + 16).store(completion.result, Ordering::Relaxed);
-        self.tail = self.tail.wrapping_add(1);
-        // Release: the entry's words before the index that shows them.
-        word(TAIL_OFFSET).store(self.tail, Ordering::Release);
-        Ok(())
-    }
-}
-
-impl Default for Producer {
+impl Default for CompletionHeader {
     fn default() -> Self {
         Self::new()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+const _: () = assert!(size_of::<CompletionHeader>() == PAGE_SIZE);
+const _: () = assert!(core::mem::offset_of!(CompletionHeader, tail) == TAIL_OFFSET);
+const _: () = assert!(core::mem::offset_of!(CompletionHeader, capacity) == CAPACITY_OFFSET);
+const _: () = assert!(core::mem::offset_of!(CompletionHeader, head) == HEAD_OFFSET);
 
-    fn words() -> Vec<AtomicU64> {
-        (0..RING_SIZE / 8).map(|_| AtomicU64::new(0)).collect()
-    }
-
-    fn take(words: &[AtomicU64]) -> Option<Completion> {
-        let head = words[HEAD_OFFSET / 8].load(Ordering::Relaxed);
-        if words[TAIL_OFFSET / 8].load(Ordering::Acquire) == head {
-            return None;
-        }
-        let at = entry_offset(head) / 8;
-        let completion = Completion {
-            token: words[at].load(Ordering::Relaxed),
-            cid: words[at + 1].load(Ordering::Relaxed),
-            result: words[at + 2].load(Ordering::Relaxed),
-        };
-        words[HEAD_OFFSET / 8].store(head.wrapping_add(1), Ordering::Release);
-        Some(completion)
-    }
-
-    #[test]
-    fn completions_arrive_in_order_and_a_full_ring_refuses() {
-        let words = words();
-        let mut producer = Producer::new();
-        let completion = |n: u64| Completion { token: n, cid: n + 1, result: n + 2 };
-        for round in 0..3u64 {
-            for n in 0..CAPACITY as u64 {
-                assert_eq!(producer.post(completion(round * 1000 + n), |at| &words[at / 8]), Ok(()));
-            }
-            assert_eq!(producer.post(completion(0), |at| &words[at / 8]), Err(Full));
-            for n in 0..CAPACITY as u64 {
-                assert_eq!(take(&words), Some(completion(round * 1000 + n)));
-            }
-            assert_eq!(take(&words), None);
-        }
-        assert_eq!(producer.posted(), 3 * CAPACITY as u64);
-    }
-
-    #[test]
-    fn nonsense_in_the_process_s_index_means_full() {
-        let words = words();
-        let mut producer = Producer::new();
-        words[HEAD_OFFSET / 8].store(77, Ordering::Relaxed);
-        assert_eq!(producer.post(Completion::default(), |at| &words[at / 8]), Err(Full));
-    }
+/// Offset in the ring of the entry at this place.
+pub const fn entry_offset(place: usize) -> usize {
+    ENTRIES_OFFSET + place * ENTRY_SIZE
 }
+
+const _: () = assert!(entry_offset(INITIAL_CAPACITY) == pages(INITIAL_CAPACITY) * PAGE_SIZE);
+const _: () = assert!(entry_offset(LARGEST_CAPACITY) == LARGEST_PAGES * PAGE_SIZE);

@@ -1,5 +1,5 @@
 //! Memory that a process and a kernel share: priorities and ready bitmaps, the process page, the global page, the
-//! completion ring.
+//! rings of requests and completions.
 //!
 //! Both kernels use the same layouts. Nothing here runs by itself, and everything that crosses the line between a
 //! process and a kernel is an atomic word: the other side may write at any moment, and each side reads once, checks,
@@ -10,7 +10,9 @@
 pub mod completion;
 pub mod pages;
 pub mod priority;
+pub mod request;
 
-pub use completion::{Completion, CompletionRing};
-pub use pages::{GlobalPage, ProcessPage};
+pub use completion::{Completion, CompletionHeader};
+pub use pages::{GlobalPage, InterruptWord, Mode, ProcessPage, SystemMode};
 pub use priority::{MAXIMUM_WORKERS, PRIORITIES, Priority, ReadyWord};
+pub use request::{Request, RequestHeader};

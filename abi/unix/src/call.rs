@@ -12,6 +12,9 @@
 //! | `t0` | unused | token, given back with the completion |
 //! | `a0` on return | result, or `-errno` | the same if the call could be done at once, else [`WILL_BE_POSTED`] |
 //!
+//! The second way to make an asynchronous call is the request ring (`abi_queue::request`): the same number, priority,
+//! arguments and token as words of an entry, and always a completion.
+//!
 //! All other registers are preserved. Linux ignores bits above the number, so this extends its contract without
 //! changing it; the numbers below 0x1000 are Linux riscv64's (`asm-generic/unistd.h`), those from 0x1000 are our own.
 
@@ -50,6 +53,32 @@ pub enum Waiting {
     Never,
     /// It may have to wait for an event.
     Possible,
+}
+
+/// Flag of `ring_enter`: an idle hart takes the requests if there is one, and the call returns at once.
+pub const RING_WAKE: usize = 1;
+
+impl SystemCall {
+    /// Whether the call acts on the worker that makes it: these are answered with `EOPNOTSUPP` when they come through
+    /// a request ring, where a kernel coroutine makes them.
+    pub const fn is_for_its_worker(self) -> bool {
+        use SystemCall::*;
+        matches!(
+            self,
+            Exit | ExitGroup
+                | Yield
+                | Execute
+                | WorkerWait
+                | InterruptHandler
+                | InterruptReturn
+                | InterruptReceiver
+                | Clone
+                | SetThreadIdAddress
+                | SetRobustList
+                | RingSetup
+                | RingEnter
+        )
+    }
 }
 
 macro_rules! system_calls {
@@ -98,13 +127,25 @@ macro_rules! system_calls {
 system_calls! {
     /// Writes the working directory's path; returns its length with the NUL.
     GetCurrentDirectory = 17 getcwd(buffer: Output, size: Length) Never;
+    /// Creates a counter: writes add to it, reads take it and wait while it is 0. Flags `EFD_SEMAPHORE`, `EFD_NONBLOCK`,
+    /// `EFD_CLOEXEC`.
+    EventCounter = 19 eventfd2(value: Number, flags: Number) Never;
+    /// Creates an epoll; the only flag is `EPOLL_CLOEXEC`.
+    EpollCreate = 20 epoll_create1(flags: Number) Never;
+    /// Adds a descriptor to an epoll, changes what it is watched for, or removes it. Pipes, sockets, event counters and the
+    /// console can be watched; what has no waiting is `EPERM`, another epoll `ELOOP`.
+    EpollControl = 21 epoll_ctl(epoll: Descriptor, operation: Number, descriptor: Descriptor, event: Input) Never;
+    /// Waits until descriptors of an epoll are ready, or `timeout` milliseconds have passed (negative: no limit); at most
+    /// 1,024 events come at once. There are no signals, so the mask is only checked.
+    EpollWait = 22 epoll_pwait(epoll: Descriptor, events: Output, count: Number, timeout: Number, mask: Number, mask_size: Length) Possible;
     /// Duplicates a descriptor to the lowest free number.
     Duplicate = 23 dup(descriptor: Descriptor) Never;
     /// Duplicates a descriptor to a given number.
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
     /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
-    /// Device control; only the console's `TIOCGWINSZ` is known.
+    /// Device control: of the console `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCGPGRP`, `TIOCSPGRP`,
+    /// `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Never;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
@@ -142,18 +183,30 @@ system_calls! {
     ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
     /// Writes at a given offset.
     WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
+    /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. There are no signals,
+    /// so the mask is only checked, and the remaining time is not written.
+    Poll = 73 ppoll(list: Output, count: Number, timeout: Input, mask: Number, mask_size: Length) Possible;
     /// Reads the target of a symbolic link.
     ReadLink = 78 readlinkat(directory: Descriptor, path: Path, buffer: Output, size: Length) Never;
     /// Describes the file at a path as `struct stat`.
     StatusAt = 79 newfstatat(directory: Descriptor, path: Path, status: Output, flags: Number) Never;
     /// Describes an open file as `struct stat`.
     Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
-    /// Ends the calling worker; the last one ends the process.
+    /// Ends the calling worker or thread; the last one ends the process.
     Exit = 93 exit(status: Number) Never;
     /// Ends the process with all its workers.
     ExitGroup = 94 exit_group(status: Number) Never;
-    /// Known so that Linux's start-up code goes on; returns the worker's number.
-    SetThreadIdAddress = 96 set_tid_address(address: Input) Never;
+    /// Says which 32-bit word becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns the
+    /// caller's number.
+    SetThreadIdAddress = 96 set_tid_address(address: Number) Never;
+    /// Waits while a 32-bit word has a value, and wakes who waits: `FUTEX_WAIT`, `WAKE`, `REQUEUE`, `CMP_REQUEUE`,
+    /// `WAIT_BITSET`, `WAKE_BITSET`. A word is known by its address in its process, since no memory that programs may
+    /// write belongs to two; other operations give `ENOSYS`.
+    Futex = 98 futex(word: Number, operation: Number, value: Number, timeout: Input, word2: Number, value3: Number) Possible;
+    /// Says where the calling thread keeps the list of its robust locks, which are marked when it ends with them held.
+    SetRobustList = 99 set_robust_list(head: Number, size: Length) Never;
+    /// Where a thread of the calling process (0: the caller) keeps the list of its robust locks.
+    GetRobustList = 100 get_robust_list(thread: Number, head: Output, size: Output) Never;
     /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never written.
     Sleep = 101 nanosleep(duration: Input, remaining: Output) Possible;
     /// Reads a clock.
@@ -164,10 +217,15 @@ system_calls! {
     SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never;
-    /// Ends a process (there are no signal handlers: a signal's default action is taken).
+    /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0 is the
+    /// caller's, a negative number the group of that number, and -1 are all but the first process and the caller.
     Kill = 129 kill(process: Number, signal: Number) Never;
-    /// Ends the machine. Every command that Linux knows for it (power off, halt, restart) switches it off.
+    /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
+    /// Puts the caller (0) or one of its children into a process group: one that exists, or its own (0).
+    SetProcessGroup = 154 setpgid(process: Number, group: Number) Never;
+    /// The process group of a process; 0 is the caller.
+    GetProcessGroup = 155 getpgid(process: Number) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
     /// The caller's process number.
@@ -183,7 +241,7 @@ system_calls! {
     GetGroup = 176 getgid() Never;
     /// The only group is 0.
     GetEffectiveGroup = 177 getegid() Never;
-    /// The calling worker's number; that of worker 0 is the process number.
+    /// The number of the calling worker or thread; that of worker 0 is the process number.
     GetThread = 178 gettid() Never;
     /// Creates a socket.
     Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
@@ -213,6 +271,11 @@ system_calls! {
     Break = 214 brk(end: Number) Never;
     /// Removes mappings.
     Unmap = 215 munmap(address: Number, size: Length) Never;
+    /// Starts a thread: the flags must be those of threads (`CLONE_VM`, `FS`, `FILES`, `SIGHAND`, `THREAD`), and may be
+    /// `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID`, `SYSVSEM`, `DETACHED`. Returns the thread's number;
+    /// the thread goes on with 0. `EINVAL` for flags that contradict each other, `ENOSYS` for what would be a process
+    /// (there is no `fork`; see `spawn`) or shares less, `EAGAIN` if there are too many threads.
+    Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never;
     /// Replaces the program of the calling process.
     Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never;
     /// Maps private anonymous memory, or a private copy of a file.
@@ -221,7 +284,8 @@ system_calls! {
     Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
     /// As `accept`, with flags for the new descriptor.
     AcceptWith = 242 accept4(descriptor: Descriptor, address: Output, size: Output, flags: Number) Possible;
-    /// Waits for a child to end; takes its status.
+    /// Waits for a child to end; takes its status. -1 is any, 0 any of the caller's process group, a negative number any of
+    /// the group of that number.
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
     /// Renames a file or directory.
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
@@ -248,13 +312,67 @@ system_calls! {
     /// Sets the handler of user interrupts of the calling worker; 0 takes it away. The handler is entered on the stack of
     /// what it interrupts, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It preserves
     /// all registers but `a7` and `sp`, and ends with `interrupt_return`. It interrupts neither itself nor the scheduler's
-    /// image.
+    /// image. Threads have none (`EINVAL`).
     InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never;
     /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it interrupted;
     /// `EINVAL` outside of one.
     InterruptReturn = 0x1007 interrupt_return() Never;
     /// Writes a line to the kernel's log.
     Log = 0x1008 log(buffer: Input, size: Length) Never;
+    /// Gives the calling worker a request ring with so many entries (a power of two from 64 to 4,096) and returns its
+    /// address. `completions`, if not 0, is how many entries the completion ring is to have at least, counted the same
+    /// way. `EEXIST` if the worker has a ring, `EBUSY` if the completion ring is to grow and is not empty.
+    RingSetup = 0x1010 ring_setup(requests: Number, completions: Number) Never;
+    /// Has the kernel take the requests in the ring of a worker of the calling process: all that were made before are
+    /// taken when it returns, unless something more important runs first. With `RING_WAKE` in `flags` another hart does
+    /// it, if one is idle. `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense, and from then on.
+    RingEnter = 0x1011 ring_enter(worker: Number, flags: Number) Never;
+    /// Makes the calling worker a receiver of user interrupts with this identity (1 to 62, each once in a process) and returns
+    /// a descriptor for it. When the handler is called, what was sent shows as bit `identity` of the worker's word in the
+    /// process page. `EBUSY` if the process has a receiver of that identity, `EINVAL` for threads. Closing the descriptor ends every right to it.
+    InterruptReceiver = 0x1020 interrupt_receiver(identity: Number) Never;
+    /// Grants a process the right to send to a receiver of the caller. For the caller itself (its number, or 0) returns the
+    /// right's descriptor, which can be passed on; another process gets its descriptor by `interrupt_open`. `EPERM` if the
+    /// receiver is not the caller's.
+    InterruptGrant = 0x1021 interrupt_grant(receiver: Descriptor, process: Number) Never;
+    /// Returns a descriptor for the right that a process has granted to the caller for its receiver with this identity.
+    /// `EPERM` if it has granted none.
+    InterruptOpen = 0x1022 interrupt_open(process: Number, identity: Number) Never;
+    /// Sends a user interrupt. `EPERM` if the right was revoked, `EPIPE` if the receiver is gone. What is sent several times
+    /// before the handler is called arrives once.
+    InterruptSend = 0x1023 interrupt_send(right: Descriptor) Never;
+    /// Ends a right, or all rights to a receiver that were granted so far. `EPERM` if the receiver is not the caller's.
+    InterruptRevoke = 0x1024 interrupt_revoke(descriptor: Descriptor) Never;
+    /// Gives the address of a word to which a store sends: the value to store stands in the low 12 bits of the result, the rest
+    /// is the address. With the back end `imsic` the store reaches the receiver's hart without the kernel; whenever it
+    /// cannot, it enters the kernel, which does what `interrupt_send` does, puts the result of that into `a0`, and goes on
+    /// behind the store. `ENOSPC` if the process has as many as it may have.
+    InterruptPage = 0x1025 interrupt_page(right: Descriptor) Never;
+
+    /// Writes how a process (0: the caller) is scheduled, as [`crate::types::Scheduling`] or as much of it as fits;
+    /// returns the size of all of it.
+    GetScheduling = 0x1030 get_scheduling(process: Number, buffer: Output, size: Length) Never;
+    /// Changes how a process (0: the caller) is scheduled: an attribute of [`crate::types::scheduling`], its value, and
+    /// for a budget the period. A process may make itself and its children less important or frugal, its children also
+    /// as important as itself; anything else (`EPERM`) needs the privilege, which the first process has and hands on.
+    SetScheduling = 0x1031 set_scheduling(process: Number, attribute: Number, value: Number, period: Number) Never;
+    /// Changes how the system schedules: an attribute of [`crate::types::system_scheduling`] and its value. Needs the
+    /// privilege.
+    SetSystemScheduling = 0x1032 set_system_scheduling(attribute: Number, value: Number) Never;
+    /// Takes records of the scheduling trace, [`crate::trace::Record`]; returns their bytes. `ENODEV` if the kernel was not
+    /// started with `trace=RECORDS`. Needs the privilege.
+    TraceRead = 0x1033 trace_read(buffer: Output, size: Length) Never;
+    /// Adds records about the caller's own coroutines to the trace, at most [`crate::trace::MOST_RECORDS_AT_ONCE`]; returns
+    /// how many bytes were taken. `ENODEV` if there is no trace.
+    TraceWrite = 0x1034 trace_write(buffer: Input, size: Length) Never;
+    /// Writes what harts or processes ([`crate::trace::subject`]) do now, as many as fit, processes from the number above
+    /// `above` on; returns how many. Needs the privilege.
+    Snapshot = 0x1035 snapshot(subject: Number, above: Number, buffer: Output, size: Length) Never;
+    /// Chooses what carries the caller's calls in the kernel, and those of all workers and threads that its process starts
+    /// from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer is done,
+    /// 3 as 1, with one kernel thread that polls all asynchronous transfers. For comparisons; `execve` goes back to 0. A
+    /// caller that has a kernel thread already keeps it.
+    KernelSide = 0x1040 kernel_side(side: Number) Never;
 }
 
 #[cfg(test)]
@@ -283,6 +401,7 @@ mod tests {
             ("exit_group", 94),
             ("nanosleep", 101),
             ("clock_gettime", 113),
+            ("setpgid", 154),
             ("getpid", 172),
             ("socket", 198),
             ("mmap", 222),

@@ -72,6 +72,7 @@ error_numbers! {
     ENOSYS = 38, "function not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";
+    EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large for its type";
     ENOTSOCK = 88, "not a socket";
     EDESTADDRREQ = 89, "destination address required";

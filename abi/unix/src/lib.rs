@@ -8,6 +8,7 @@
 
 pub mod call;
 pub mod errno;
+pub mod trace;
 pub mod types;
 
 pub use call::{ASYNCHRONOUS, SystemCall, WILL_BE_POSTED};

@@ -266,6 +266,190 @@ pub mod clock {
     pub const TIMER_ABSTIME: u32 = 1;
 }
 
+/// Flags of `clone`; the lowest byte is a signal number.
+#[allow(missing_docs)]
+pub mod clone {
+    pub const SIGNAL: u64 = 0xff;
+    pub const VM: u64 = 0x100;
+    pub const FS: u64 = 0x200;
+    pub const FILES: u64 = 0x400;
+    pub const SIGHAND: u64 = 0x800;
+    pub const PIDFD: u64 = 0x1000;
+    pub const PARENT: u64 = 0x8000;
+    pub const THREAD: u64 = 0x1_0000;
+    pub const NEWNS: u64 = 0x2_0000;
+    pub const SYSVSEM: u64 = 0x4_0000;
+    pub const SETTLS: u64 = 0x8_0000;
+    pub const PARENT_SETTID: u64 = 0x10_0000;
+    pub const CHILD_CLEARTID: u64 = 0x20_0000;
+    pub const DETACHED: u64 = 0x40_0000;
+    pub const CHILD_SETTID: u64 = 0x100_0000;
+    /// What threads share.
+    pub const SHARED: u64 = VM | FS | FILES | SIGHAND | THREAD;
+    /// What a thread starts with.
+    pub const OF_THREADS: u64 = SHARED | SYSVSEM | SETTLS | PARENT_SETTID | CHILD_CLEARTID | DETACHED | CHILD_SETTID;
+}
+
+/// Operations and flags of `futex`, and the bits of the words in a robust list.
+#[allow(missing_docs)]
+pub mod futex {
+    pub const WAIT: u32 = 0;
+    pub const WAKE: u32 = 1;
+    pub const REQUEUE: u32 = 3;
+    pub const CMP_REQUEUE: u32 = 4;
+    pub const WAIT_BITSET: u32 = 9;
+    pub const WAKE_BITSET: u32 = 10;
+    pub const PRIVATE: u32 = 128;
+    pub const CLOCK_REALTIME: u32 = 256;
+    pub const BITSET_ANY: u32 = u32::MAX;
+    pub const WAITERS: u32 = 0x8000_0000;
+    pub const OWNER_DIED: u32 = 0x4000_0000;
+    pub const THREAD_MASK: u32 = 0x3fff_ffff;
+    /// Bytes of `struct robust_list_head`.
+    pub const ROBUST_HEAD: usize = 24;
+}
+
+/// What `set_scheduling` can change of a process.
+pub mod scheduling {
+    /// The most important priority that counts for it, 0 to 63. Children inherit it.
+    pub const CEILING: u32 = 1;
+    /// Nanoseconds of processor time in each period (the fourth argument, 1 ms to 10 s, over all harts together) that it and
+    /// the children it starts from then on have before they fall behind all others; all ones: no limit.
+    pub const BUDGET: u32 = 2;
+    /// The mode its executor follows, 0 relaxed or 1 strict. Children inherit it.
+    pub const MODE: u32 = 3;
+    /// Whether it may make anything more important and change the system's scheduling, 0 or 1. Children do not inherit it.
+    pub const PRIVILEGE: u32 = 4;
+    /// The shortest period of a budget.
+    pub const SHORTEST_PERIOD_NS: u64 = 1_000_000;
+    /// The longest period of a budget.
+    pub const LONGEST_PERIOD_NS: u64 = 10_000_000_000;
+    /// A budget without a limit.
+    pub const NO_LIMIT: u64 = u64::MAX;
+}
+
+/// What `set_system_scheduling` can change.
+pub mod system_scheduling {
+    /// The mode that all executors follow: 0 each its own, 1 relaxed, 2 strict.
+    pub const MODE: u32 = 1;
+    /// Nanoseconds after which whoever is ready runs, at least 1 ms; 0: never, for pure order by priority.
+    pub const STARVATION_BOUND: u32 = 2;
+    /// The shortest starvation bound.
+    pub const SHORTEST_BOUND_NS: u64 = 1_000_000;
+}
+
+/// How a process is scheduled, as `get_scheduling` writes it. New fields come at the end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduling {
+    /// The most important priority that counts for it.
+    pub ceiling: u64,
+    /// How important it is now: what it claims, within its ceiling; 63 while its budget is used up.
+    pub priority: u64,
+    /// The mode that it asked for: 0 relaxed, 1 strict.
+    pub mode: u64,
+    /// 1 if it may change anything.
+    pub privilege: u64,
+    /// Nanoseconds of processor time in each period; all ones for no limit.
+    pub budget_ns: u64,
+    /// The period.
+    pub period_ns: u64,
+    /// What it has used of its budget in this period.
+    pub used_ns: u64,
+    /// Processor time it has used since it began, system calls that it waited for excepted.
+    pub cpu_ns: u64,
+    /// How often its budget was used up.
+    pub exhausted: u64,
+    /// How often one of its workers ran because it had been ready for the starvation bound.
+    pub boosts: u64,
+}
+
+const _: () = assert!(size_of::<Scheduling>() == 80);
+
+impl Scheduling {
+    /// Its words in their order.
+    pub const fn words(&self) -> [u64; 10] {
+        [
+            self.ceiling,
+            self.priority,
+            self.mode,
+            self.privilege,
+            self.budget_ns,
+            self.period_ns,
+            self.used_ns,
+            self.cpu_ns,
+            self.exhausted,
+            self.boosts,
+        ]
+    }
+
+    /// From words in that order.
+    pub const fn from_words(words: [u64; 10]) -> Scheduling {
+        let [ceiling, priority, mode, privilege, budget_ns, period_ns, used_ns, cpu_ns, exhausted, boosts] = words;
+        Scheduling { ceiling, priority, mode, privilege, budget_ns, period_ns, used_ns, cpu_ns, exhausted, boosts }
+    }
+}
+
+/// Flag of `eventfd2`: a read takes one.
+pub const EFD_SEMAPHORE: u32 = 1;
+
+/// Operations, events and structures of `epoll_ctl` and `epoll_pwait`, and the events of `ppoll`.
+#[allow(missing_docs)]
+pub mod epoll {
+    pub const CTL_ADD: u32 = 1;
+    pub const CTL_DEL: u32 = 2;
+    pub const CTL_MOD: u32 = 3;
+    pub const IN: u32 = 1;
+    pub const PRI: u32 = 2;
+    pub const OUT: u32 = 4;
+    pub const ERR: u32 = 8;
+    pub const HUP: u32 = 0x10;
+    /// `ppoll`: the descriptor is closed.
+    pub const NVAL: u32 = 0x20;
+    pub const RDNORM: u32 = 0x40;
+    pub const WRNORM: u32 = 0x100;
+    pub const RDHUP: u32 = 0x2000;
+    pub const EXCLUSIVE: u32 = 1 << 28;
+    pub const WAKEUP: u32 = 1 << 29;
+    pub const ONESHOT: u32 = 1 << 30;
+    pub const ET: u32 = 1 << 31;
+    /// What is not an event but says how events are told.
+    pub const MODES: u32 = EXCLUSIVE | WAKEUP | ONESHOT | ET;
+
+    /// `struct epoll_event` (16 bytes; it is packed on x86 only).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[repr(C)]
+    pub struct Event {
+        /// A set of the constants above.
+        pub events: u32,
+        /// The program's own.
+        pub data: u64,
+    }
+
+    const _: () = assert!(size_of::<Event>() == Event::SIZE && core::mem::offset_of!(Event, data) == 8);
+
+    impl Event {
+        /// Bytes of the structure.
+        pub const SIZE: usize = 16;
+
+        /// The bytes as they lie in memory.
+        pub fn to_bytes(self) -> [u8; Self::SIZE] {
+            let mut bytes = [0; Self::SIZE];
+            bytes[..4].copy_from_slice(&self.events.to_le_bytes());
+            bytes[8..].copy_from_slice(&self.data.to_le_bytes());
+            bytes
+        }
+
+        /// From the bytes as they lie in memory.
+        pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Event {
+            Event {
+                events: u32::from_le_bytes(core::array::from_fn(|i| bytes[i])),
+                data: u64::from_le_bytes(core::array::from_fn(|i| bytes[8 + i])),
+            }
+        }
+    }
+}
+
 /// `wait4`: do not wait.
 pub const WNOHANG: u32 = 1;
 
@@ -274,6 +458,7 @@ pub const WNOHANG: u32 = 1;
 pub mod signal {
     pub const HUP: u32 = 1;
     pub const INT: u32 = 2;
+    pub const QUIT: u32 = 3;
     pub const ILL: u32 = 4;
     pub const TRAP: u32 = 5;
     pub const ABRT: u32 = 6;
@@ -289,6 +474,120 @@ pub mod signal {
     pub const WINCH: u32 = 28;
     /// One more than the largest number.
     pub const LIMIT: u32 = 65;
+}
+
+/// `struct termios` as `ioctl` has it: what a terminal does with keys and output.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Termios {
+    pub input: u32,
+    pub output: u32,
+    pub control: u32,
+    pub local: u32,
+    pub line: u8,
+    /// The special characters, by their places in [`terminal::character`].
+    pub characters: [u8; 19],
+}
+
+impl Termios {
+    /// Its size in memory.
+    pub const SIZE: usize = 36;
+
+    /// As it lies in memory.
+    pub fn to_bytes(&self) -> [u8; Termios::SIZE] {
+        let mut bytes = [0; Termios::SIZE];
+        for (place, word) in bytes.chunks_exact_mut(4).zip([self.input, self.output, self.control, self.local]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[16] = self.line;
+        bytes[17..].copy_from_slice(&self.characters);
+        bytes
+    }
+
+    /// From memory.
+    pub fn from_bytes(bytes: [u8; Termios::SIZE]) -> Termios {
+        let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| bytes[4 * at + i]));
+        Termios {
+            input: word(0),
+            output: word(1),
+            control: word(2),
+            local: word(3),
+            line: bytes[16],
+            characters: core::array::from_fn(|i| bytes[17 + i]),
+        }
+    }
+}
+
+/// Terminals: requests of `ioctl`, and flags and places in [`Termios`] (`asm-generic/ioctls.h`, `termbits.h`).
+#[allow(missing_docs)]
+pub mod terminal {
+    pub const GET: u32 = 0x5401;
+    pub const SET: u32 = 0x5402;
+    pub const SET_AND_WAIT: u32 = 0x5403;
+    pub const SET_AND_FLUSH: u32 = 0x5404;
+    pub const DRAIN: u32 = 0x5409;
+    pub const FLUSH: u32 = 0x540b;
+    pub const GET_FOREGROUND: u32 = 0x540f;
+    pub const SET_FOREGROUND: u32 = 0x5410;
+    pub const INSERT: u32 = 0x5412;
+    pub const GET_WINDOW_SIZE: u32 = 0x5413;
+    pub const SET_WINDOW_SIZE: u32 = 0x5414;
+    pub const READABLE: u32 = 0x541b;
+
+    /// What `FLUSH` forgets.
+    pub mod queue {
+        pub const INPUT: usize = 0;
+        pub const OUTPUT: usize = 1;
+        pub const BOTH: usize = 2;
+    }
+    pub mod input {
+        pub const ISTRIP: u32 = 0o40;
+        pub const INLCR: u32 = 0o100;
+        pub const IGNCR: u32 = 0o200;
+        pub const ICRNL: u32 = 0o400;
+        pub const IXON: u32 = 0o2000;
+        pub const IUTF8: u32 = 0o40000;
+    }
+    pub mod output {
+        pub const OPOST: u32 = 0o1;
+        pub const ONLCR: u32 = 0o4;
+    }
+    pub mod control {
+        pub const B38400: u32 = 0o17;
+        pub const CS8: u32 = 0o60;
+        pub const CREAD: u32 = 0o200;
+        pub const HUPCL: u32 = 0o2000;
+    }
+    pub mod local {
+        pub const ISIG: u32 = 0o1;
+        pub const ICANON: u32 = 0o2;
+        pub const ECHO: u32 = 0o10;
+        pub const ECHOE: u32 = 0o20;
+        pub const ECHOK: u32 = 0o40;
+        pub const ECHONL: u32 = 0o100;
+        pub const NOFLSH: u32 = 0o200;
+        pub const ECHOCTL: u32 = 0o1000;
+        pub const ECHOKE: u32 = 0o4000;
+        pub const IEXTEN: u32 = 0o100_000;
+    }
+    pub mod character {
+        pub const INTERRUPT: usize = 0;
+        pub const QUIT: usize = 1;
+        pub const ERASE: usize = 2;
+        pub const KILL: usize = 3;
+        pub const END_OF_FILE: usize = 4;
+        pub const TIME: usize = 5;
+        pub const MINIMUM: usize = 6;
+        pub const START: usize = 8;
+        pub const STOP: usize = 9;
+        pub const SUSPEND: usize = 10;
+        pub const END_OF_LINE: usize = 11;
+        pub const REPRINT: usize = 12;
+        pub const DISCARD: usize = 13;
+        pub const WORD_ERASE: usize = 14;
+        pub const LITERAL_NEXT: usize = 15;
+        pub const SECOND_END_OF_LINE: usize = 16;
+    }
 }
 
 /// `reboot`: the two magic numbers and the commands (`linux/reboot.h`).
@@ -341,10 +640,13 @@ pub mod auxiliary {
     pub const COPS_PROCESS_PAGE: u64 = 0x434f_0001;
     /// Address of the `abi_queue::GlobalPage`.
     pub const COPS_GLOBAL_PAGE: u64 = 0x434f_0002;
-    /// Address of the process's `abi_queue::CompletionRing`.
+    /// Address of the process's completion ring (`abi_queue::completion`).
     pub const COPS_COMPLETION_RING: u64 = 0x434f_0003;
     /// Number of harts that run the system.
     pub const COPS_HARTS: u64 = 0x434f_0004;
+    /// How user interrupts reach this process: 0 through the kernel, 1 in hardware (the program runs virtualised and has
+    /// supervisor registers of its own).
+    pub const COPS_USER_INTERRUPTS: u64 = 0x434f_0005;
 }
 
 macro_rules! counters {
@@ -393,6 +695,8 @@ counters! {
     CallsInFlight, "calls_in_flight";
     /// Completions that were posted.
     Completions, "completions";
+    /// Requests that were taken from request rings.
+    Requests, "requests";
     /// Page faults that were resolved.
     PageFaults, "page_faults";
     /// Switches from one process's worker to another.
@@ -403,8 +707,23 @@ counters! {
     HartInterrupts, "hart_interrupts";
     /// TCP connections that exist.
     Connections, "connections";
-    /// Nanoseconds from the first kernel instruction to now.
+    /// Nanoseconds from the machine's reset, when its clock begins at 0, to now.
     UptimeNs, "uptime_ns";
+    /// User interrupts that the kernel was asked to send, by calls and by stores that it had to carry out itself.
+    InterruptSends, "interrupt_sends";
+    /// Receivers of user interrupts that exist.
+    InterruptReceivers, "interrupt_receivers";
+    /// How often a process had used up its budget.
+    BudgetsExhausted, "budgets_exhausted";
+    /// How often somebody was let run because it had been ready for the starvation bound.
+    StarvationBoosts, "starvation_boosts";
+    /// User interrupts that reached programs without the kernel, as the programs count them: a claim, which the kernel
+    /// reads when it takes the hart from them.
+    HardwareInterrupts, "hardware_interrupts";
+    /// Entries to the kernel from user mode for the kernel's own timer and nothing else.
+    TimerTraps, "timer_traps";
+    /// Guest interrupt files that belong to receivers now.
+    GuestFiles, "guest_files";
 }
 
 #[cfg(test)]

@@ -19,6 +19,43 @@ pub struct UserContext {
     kernel_stack: u64,
     token: u64,
     floating_point: FloatingPoint,
+    /// The registers that a virtualised program has beside these; unused for others.
+    pub supervisor: SupervisorRegisters,
+}
+
+/// The supervisor registers of a program that runs virtualised: its own interrupts, which the kernel does not see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SupervisorRegisters {
+    /// Status; what of it concerns the machine below is ignored.
+    pub status: u64,
+    /// Which interrupts are enabled.
+    pub enabled: u64,
+    /// Where the program's handler is.
+    pub vector: u64,
+    /// The handler's own register.
+    pub scratch: u64,
+    /// Where the program was interrupted.
+    pub interrupted: u64,
+    /// Why.
+    pub cause: u64,
+    /// The deadline of its own timer, in ticks.
+    pub deadline: u64,
+    /// The interrupt that the kernel gives it: 1 while one is pending.
+    pub notified: u64,
+}
+
+impl SupervisorRegisters {
+    /// No handler, nothing enabled, no deadline.
+    pub const NEW: SupervisorRegisters = SupervisorRegisters {
+        status: 0,
+        enabled: 0,
+        vector: 0,
+        scratch: 0,
+        interrupted: 0,
+        cause: 0,
+        deadline: u64::MAX,
+        notified: 0,
+    };
 }
 
 /// The floating-point registers.
@@ -37,7 +74,7 @@ impl UserContext {
         let mut x = [0; 31];
         x[1] = stack;
         let floating_point = FloatingPoint { f: [0; 32], fcsr: 0 };
-        UserContext { pc, x, kernel_stack: 0, token: 0, floating_point }
+        UserContext { pc, x, kernel_stack: 0, token: 0, floating_point, supervisor: SupervisorRegisters::NEW }
     }
 
     /// The value of register x`number`; x0 is 0.
@@ -89,6 +126,18 @@ impl UserContext {
         &mut self.floating_point
     }
 
+    /// Whether the program must not use floating point: an instruction that does is then an illegal one.
+    pub const fn forbid_floating_point(&mut self, forbidden: bool) {
+        if forbidden != self.is_floating_point_forbidden() {
+            self.token = if forbidden { FORBIDDEN } else { 0 };
+        }
+    }
+
+    /// Whether [`forbid_floating_point`](UserContext::forbid_floating_point) said so.
+    pub const fn is_floating_point_forbidden(&self) -> bool {
+        self.token == FORBIDDEN
+    }
+
     /// For machines: which register contents these are; 0 if no hart can hold them.
     #[doc(hidden)]
     pub const fn token(&self) -> u64 {
@@ -101,6 +150,9 @@ impl UserContext {
         self.token = token;
     }
 }
+
+/// The token of a program that must not use floating point. No machine gives it to register contents.
+const FORBIDDEN: u64 = u64::MAX;
 
 /// Where the machine's assembly finds the fields.
 impl UserContext {
@@ -140,6 +192,18 @@ mod tests {
         assert_eq!(context.register(10), 7);
         context.set_register(0, 9);
         assert_eq!(context.register(0), 0);
+    }
+
+    #[test]
+    fn floating_point_can_be_forbidden_and_allowed_again() {
+        let mut context = UserContext::new(0, 0);
+        context.set_token(5);
+        context.forbid_floating_point(false);
+        assert_eq!(context.token(), 5);
+        context.forbid_floating_point(true);
+        assert!(context.is_floating_point_forbidden());
+        context.forbid_floating_point(false);
+        assert_eq!(context.token(), 0);
     }
 
     #[test]

@@ -82,6 +82,13 @@ pub enum Scope {
         /// Its identifier.
         asid: u16,
     },
+    /// A range of the address spaces of virtualised programs, which have no identifiers.
+    Virtualised {
+        /// The first address.
+        start: usize,
+        /// Its length in bytes; [`usize::MAX`] for everything.
+        length: usize,
+    },
 }
 
 /// Translations to forget, and the harts that must.

@@ -15,7 +15,7 @@
 mod context;
 mod flush;
 
-pub use context::{FloatingPoint, UserContext};
+pub use context::{FloatingPoint, SupervisorRegisters, UserContext};
 pub use flush::{Flush, HartSet, Scope};
 
 /// The largest number of harts any part of the system is built for.
@@ -67,6 +67,51 @@ pub trait Machine {
     #[allow(unsafe_code)]
     unsafe fn activate(root_ppn: u64, asid: u16);
 
+    /// Makes programs run virtualised, under the table whose root frame is this, until [`activate`](Machine::activate) is
+    /// called: they reach memory through it as other programs through theirs, and have supervisor registers of their own,
+    /// with which they take their own interrupts. The kernel's own table is active meanwhile. Translations of this kind
+    /// that the hart knew are forgotten.
+    ///
+    /// # Safety
+    /// As for [`activate`](Machine::activate); the root has four frames, aligned to their size.
+    ///
+    /// # Panics
+    /// If [`guest_files`](Machine::guest_files) is 0.
+    #[allow(unsafe_code)]
+    unsafe fn activate_virtualised(root_ppn: u64);
+
+    /// How many guest interrupt files each hart has; 0 if programs cannot run virtualised on this machine.
+    fn guest_files() -> usize;
+
+    /// Puts a virtualised program's supervisor registers into the hart, before it is entered, and makes a guest interrupt file
+    /// of the hart its own; 0 for none.
+    fn load_supervisor(registers: &SupervisorRegisters, file: usize);
+
+    /// Takes the supervisor registers of the program that ran last.
+    fn save_supervisor(registers: &mut SupervisorRegisters);
+
+    /// Makes the kernel's interrupt to the virtualised program whose registers are loaded pending.
+    fn notify_virtualised();
+
+    /// Clears a guest interrupt file of this hart and enables these identities below 64 in it.
+    fn prepare_guest_file(file: usize, identities: u64);
+
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart.
+    fn drain_guest_file(file: usize) -> u64;
+
+    /// Makes these guest interrupt files of this hart interrupt the kernel while something is pending in them: bit `n` is
+    /// file `n`.
+    fn watch_guest_files(files: u64);
+
+    /// Makes a guest interrupt file of the hart the one of the program whose supervisor registers are loaded.
+    fn choose_guest_file(file: usize);
+
+    /// What was chosen with [`watch_guest_files`](Machine::watch_guest_files).
+    fn watched_guest_files() -> u64;
+
+    /// The watched files of this hart in which something is pending.
+    fn waiting_guest_files() -> u64;
+
     /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
     fn kernel_root_ppn() -> u64;
 
@@ -78,6 +123,9 @@ pub trait Machine {
 
     /// Ends the machine. The status reaches whoever started it where the machine can pass it on.
     fn shutdown(status: Status) -> !;
+
+    /// Resets the machine, which then starts anew as when it was switched on.
+    fn restart() -> !;
 }
 
 /// How a machine ends.
@@ -181,11 +229,13 @@ pub struct Interrupts {
     pub ipi: bool,
     /// A device does.
     pub external: bool,
+    /// Something is pending in a watched guest interrupt file.
+    pub guest: bool,
 }
 
 impl Interrupts {
     /// Whether nothing is pending.
     pub const fn is_empty(self) -> bool {
-        !self.timer && !self.ipi && !self.external
+        !self.timer && !self.ipi && !self.external && !self.guest
     }
 }

@@ -30,7 +30,9 @@ use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use hal_api::{Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, Status, Trap, UserContext};
+use hal_api::{
+    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, Status, SupervisorRegisters, Trap, UserContext,
+};
 
 /// Physical address of the first byte of the pretend memory.
 pub const MEMORY_START: u64 = 0x8000_0000;
@@ -225,6 +227,7 @@ impl State {
             timer: hart.deadline.is_some_and(|deadline| deadline <= self.now),
             ipi: hart.ipi,
             external: hart.external,
+            guest: false,
         }
     }
 }
@@ -300,6 +303,41 @@ impl Machine for Host {
         simulation.state().harts[hart].active = (root_ppn, asid);
     }
 
+    /// # Panics
+    /// Always: the pretend machine does not virtualise.
+    #[allow(unsafe_code)]
+    unsafe fn activate_virtualised(_root_ppn: u64) {
+        panic!("the pretend machine has no guest interrupt files");
+    }
+
+    fn guest_files() -> usize {
+        0
+    }
+
+    fn load_supervisor(_registers: &SupervisorRegisters, _file: usize) {}
+
+    fn save_supervisor(_registers: &mut SupervisorRegisters) {}
+
+    fn notify_virtualised() {}
+
+    fn prepare_guest_file(_file: usize, _identities: u64) {}
+
+    fn drain_guest_file(_file: usize) -> u64 {
+        0
+    }
+
+    fn watch_guest_files(_files: u64) {}
+
+    fn choose_guest_file(_file: usize) {}
+
+    fn watched_guest_files() -> u64 {
+        0
+    }
+
+    fn waiting_guest_files() -> u64 {
+        0
+    }
+
     fn kernel_root_ppn() -> u64 {
         MEMORY_START >> 12
     }
@@ -320,6 +358,11 @@ impl Machine for Host {
 
     fn shutdown(status: Status) -> ! {
         panic::resume_unwind(Box::new(Ended(status)))
+    }
+
+    /// The pretend machine ends; whoever simulates it may start another.
+    fn restart() -> ! {
+        Host::shutdown(Status::Success)
     }
 }
 
@@ -365,6 +408,9 @@ pub fn early_write(bytes: &[u8]) {
 
 /// The pretend machine's panics are the host's.
 pub fn set_panic_writer(_writer: fn(&[u8])) {}
+
+/// The pretend machine has no guest interrupt files to use.
+pub fn use_guest_files(_limit: usize) {}
 
 /// The interrupts that are pending on the calling hart.
 pub fn pending() -> Interrupts {

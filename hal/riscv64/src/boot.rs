@@ -113,6 +113,33 @@ _start:
     mv      ra, zero
     call    {boot_main}
 
+    # Entered by a loader that has put the image where it is linked and has turned paging on (seL4's elfloader): a0 to a3
+    # say where a program is, a4 and a5 where the device tree is, a6 is the hart id, a7 is 0 for the first hart. Everything
+    # has virtual addresses already, so the same code lets the others in.
+    .balign 4
+    .globl _start_loaded
+_start_loaded:
+    csrw    sie, zero
+    lla     t0, {loader}
+    bnez    a7, 2f
+    lla     t1, {first}
+    li      t2, 1
+    sw      t2, 0(t1)
+    sd      a0, 0(t0)
+    sd      a1, 8(t0)
+    sd      a2, 16(t0)
+    sd      a3, 24(t0)
+    lla     sp, {stacks} + {first_stack_top}
+    lla     tp, {harts}
+    mv      a0, a6
+    mv      a1, a4
+    ld      a2, {image_physical_pointer}
+    mv      s0, zero
+    mv      ra, zero
+    call    {boot_main}
+2:  mv      a0, a6
+    j       _start_hart
+
     # Another hart: a0 is its hart id, and nothing else counts (ARRIVES-ONCE). It waits until it is expected, and then is not
     # any more. Swapping in {nobody} does no harm if the hart that expected it has just given up: it swaps in the same.
     # Acquire: what was prepared for this hart comes with its id.
@@ -155,6 +182,8 @@ _start_hart:
     .option pop
     "#,
     image_virtual_pointer = sym IMAGE_VIRTUAL,
+    image_physical_pointer = sym IMAGE_PHYSICAL,
+    loader = sym LOADER,
     sv39 = const SV39,
     boot_tables = sym BOOT_TABLES,
     stacks = sym hart::HART_STACKS,
@@ -172,6 +201,7 @@ _start_hart:
 );
 
 unsafe extern "C" {
+    static __image_physical: u8;
     static __image_start: u8;
     static __image_end: u8;
     static __text_end: u8;
@@ -188,6 +218,12 @@ unsafe extern "Rust" {
 
 /// The address the image is linked at, as a word that position-independent code can load.
 static IMAGE_VIRTUAL: ImageVirtual = ImageVirtual(&raw const __image_start);
+
+/// The physical address the image is linked for.
+static IMAGE_PHYSICAL: ImageVirtual = ImageVirtual(&raw const __image_physical);
+
+/// What a loader that turned paging on has passed in a0 to a3; zeros if there was none.
+static LOADER: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 #[repr(transparent)]
 struct ImageVirtual(*const u8);
@@ -332,6 +368,25 @@ fn device_tree_bytes(physical: u64) -> &'static [u8] {
         }
         core::slice::from_raw_parts(start.cast(), size)
     }
+}
+
+/// Where a loader has put a program before it entered the kernel, as seL4's does.
+#[derive(Clone, Copy, Debug)]
+pub struct LoaderArguments {
+    /// Physical address of the program's first page.
+    pub image_start: u64,
+    /// Physical address behind its last page.
+    pub image_end: u64,
+    /// Physical minus virtual address.
+    pub physical_offset: u64,
+    /// The virtual address at which it starts.
+    pub entry: u64,
+}
+
+/// What the loader said; `None` if firmware entered the kernel directly.
+pub fn loader_arguments() -> Option<LoaderArguments> {
+    let [image_start, image_end, physical_offset, entry] = [0, 1, 2, 3].map(|index: usize| LOADER[index].load(Relaxed));
+    (image_end != 0).then_some(LoaderArguments { image_start, image_end, physical_offset, entry })
 }
 
 /// The virtual addresses of the kernel image: first byte, and first byte behind.

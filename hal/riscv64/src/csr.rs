@@ -67,6 +67,40 @@ pub const TIME: u16 = 0xc01;
 /// Instructions retired.
 pub const INSTRET: u16 = 0xc02;
 
+/// Hypervisor: status of virtualised programs.
+pub const HSTATUS: u16 = 0x600;
+/// Exceptions that go to virtualised programs.
+pub const HEDELEG: u16 = 0x602;
+/// Interrupts that go to virtualised programs.
+pub const HIDELEG: u16 = 0x603;
+/// Hypervisor interrupt enable.
+pub const HIE: u16 = 0x604;
+/// Which counters virtualised programs may read.
+pub const HCOUNTEREN: u16 = 0x606;
+/// Which guest interrupt files interrupt the kernel.
+pub const HGEIE: u16 = 0x607;
+/// What is added to the time that virtualised programs read.
+pub const HTIMEDELTA: u16 = 0x605;
+/// What virtualised programs may use of the machine.
+pub const HENVCFG: u16 = 0x60a;
+/// Interrupts that the kernel gives to virtualised programs.
+pub const HVIP: u16 = 0x645;
+/// Address translation of virtualised programs.
+pub const HGATP: u16 = 0x680;
+/// Guest interrupt files in which something is pending.
+pub const HGEIP: u16 = 0xe12;
+/// The virtualised program's own status, interrupt enable, vector, scratch, program counter, cause and translation.
+pub const VSSTATUS: u16 = 0x200;
+pub const VSIE: u16 = 0x204;
+pub const VSTVEC: u16 = 0x205;
+pub const VSSCRATCH: u16 = 0x240;
+pub const VSEPC: u16 = 0x241;
+pub const VSCAUSE: u16 = 0x242;
+pub const VSTIMECMP: u16 = 0x24d;
+pub const VSISELECT: u16 = 0x250;
+pub const VSIREG: u16 = 0x251;
+pub const VSATP: u16 = 0x280;
+
 /// Interrupt bits in `sie` and `sip`.
 pub const SOFTWARE: u64 = 1 << 1;
 /// Timer interrupt.
@@ -79,7 +113,12 @@ pub const EXTERNAL: u64 = 1 << 9;
 pub fn pending() -> hal_api::Interrupts {
     // All three are enabled from start to end, so the pending register alone tells.
     let bits = read_csr!(SIP);
-    hal_api::Interrupts { timer: bits & TIMER != 0, ipi: bits & SOFTWARE != 0, external: bits & EXTERNAL != 0 }
+    hal_api::Interrupts {
+        timer: bits & TIMER != 0,
+        ipi: bits & SOFTWARE != 0,
+        external: bits & EXTERNAL != 0,
+        guest: crate::guest::is_waiting(),
+    }
 }
 
 /// Takes back this hart's interprocessor interrupt.

@@ -32,6 +32,8 @@ pub struct HartArea {
     pub token: AtomicU64,
     /// How many tokens this hart has made.
     pub tokens: AtomicU64,
+    /// Whether programs run virtualised now: 1, else 0.
+    pub virtualised: AtomicUsize,
     /// Counts fatal reports, so that a fault inside the report ends the machine at once.
     pub reports: AtomicUsize,
 }
@@ -50,6 +52,7 @@ impl HartArea {
             satp: AtomicU64::new(0),
             token: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
+            virtualised: AtomicUsize::new(0),
             reports: AtomicUsize::new(0),
         }
     }

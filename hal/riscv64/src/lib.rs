@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | `0xffff_ffc0_0000_0000` | direct map of physical memory, 64 GiB | RW; the image's text and constants R; never X |
 //! | `0xffff_ffd0_0000_0000` | device window: physical addresses that are not memory, 64 GiB | RW |
+//! | `0xffff_ffe0_0000_0000` | stacks of kernel threads, each above as much nothing, 128 MiB | RW |
 //! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, nothing below each stack |
 //!
 //! **Register contract.** In the kernel `tp` points to the hart's own `HartArea`, `sscratch` is 0 and
@@ -42,24 +43,36 @@ mod csr;
 #[cfg(target_os = "none")]
 mod device;
 #[cfg(target_os = "none")]
+mod guest;
+#[cfg(target_os = "none")]
 mod hart;
 #[cfg(target_os = "none")]
 mod machine;
 #[cfg(target_os = "none")]
 mod report;
 #[cfg(target_os = "none")]
+mod stacks;
+#[cfg(target_os = "none")]
 mod trap;
 
 #[cfg(target_os = "none")]
-pub use boot::{give_up_hart, has_arrived, image, image_to_physical, start_hart, vdso_pages};
+pub use boot::{
+    LoaderArguments, give_up_hart, has_arrived, image, image_to_physical, loader_arguments, start_hart, vdso_pages,
+};
 #[cfg(target_os = "none")]
 pub use csr::{claim_external, clear_ipi, instructions, pending, read_imsic, write_imsic};
 #[cfg(target_os = "none")]
 pub use device::Window;
 #[cfg(target_os = "none")]
+pub use guest::use_guest_files;
+#[cfg(target_os = "none")]
 pub use machine::{Riscv64, configure, set_doorbell, use_test_device};
 #[cfg(target_os = "none")]
 pub use report::{early_write, panic_report, set_panic_writer};
+#[cfg(target_os = "none")]
+pub use stacks::{
+    STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
+};
 
 /// Makes a kernel of a binary: names the function that runs first on the hart that booted,
 /// `fn(&'static BootInformation) -> !`, and the one for each other hart, `fn(hart: usize) -> !`; installs the panic handler.

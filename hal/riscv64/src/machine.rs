@@ -2,12 +2,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
-use hal_api::{Configuration, Flush, HartSet, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, Trap, UserContext};
+use hal_api::{
+    Configuration, Flush, HartSet, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, SupervisorRegisters, Trap,
+    UserContext,
+};
 
 use crate::csr::{self, read_csr, write_csr};
 use crate::device::Window;
 use crate::tables::{self, MapError, Permission};
-use crate::{boot, hart, trap};
+use crate::{boot, guest, hart, stacks, trap};
 
 /// Where physical address 0 appears in the direct map.
 pub const DIRECT_MAP: u64 = 0xffff_ffc0_0000_0000;
@@ -51,6 +54,8 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     }
     boot::with_tables(|tables| {
         tables.clear_root(256, 384);
+        let (index, entry) = stacks::root_entry();
+        tables.set_root(index, entry)?;
         let (constant_start, constant_end) = boot::constant_image();
         for &(start, end) in ranges {
             let mut map = |from: u64, to: u64, permission| match to > from {
@@ -207,17 +212,58 @@ impl Machine for Riscv64 {
     }
 
     unsafe fn activate(root_ppn: u64, asid: u16) {
-        let area = hart::this();
-        let satp = 8 << 60 | u64::from(asid) << 44 | root_ppn;
-        if area.satp.load(Relaxed) == satp {
-            return;
+        guest::deactivate();
+        // SAFETY: the caller's promise.
+        unsafe { set_root(root_ppn, asid) };
+    }
+
+    unsafe fn activate_virtualised(root_ppn: u64) {
+        assert!(guest::files() > 0, "this machine cannot virtualise programs");
+        // SAFETY: the caller's promise about the table; the kernel's own maps the kernel and lives for ever.
+        unsafe {
+            set_root(boot::kernel_root_ppn(), 0);
+            guest::activate(root_ppn);
         }
-        area.satp.store(satp, Relaxed);
-        // SAFETY: the caller promises that the table maps the kernel as the present one does.
-        unsafe { write_csr!(csr::SATP, satp) };
-        if MAXIMUM_ASID.load(Relaxed) == 0 {
-            flush_local(Scope::AddressSpace { asid: 0 });
-        }
+    }
+
+    fn guest_files() -> usize {
+        guest::files()
+    }
+
+    fn load_supervisor(registers: &SupervisorRegisters, file: usize) {
+        guest::load(registers, file);
+    }
+
+    fn save_supervisor(registers: &mut SupervisorRegisters) {
+        guest::save(registers);
+    }
+
+    fn notify_virtualised() {
+        guest::notify();
+    }
+
+    fn prepare_guest_file(file: usize, identities: u64) {
+        guest::prepare_file(file, identities);
+    }
+
+    fn drain_guest_file(file: usize) -> u64 {
+        guest::drain_file(file)
+    }
+
+    fn watch_guest_files(files: u64) {
+        guest::watch(files);
+    }
+
+    fn choose_guest_file(file: usize) {
+        guest::choose_file(file);
+    }
+
+    fn watched_guest_files() -> u64 {
+        guest::watched()
+    }
+
+    fn waiting_guest_files() -> u64 {
+        guest::waiting()
     }
 
     fn kernel_root_ppn() -> u64 {
@@ -251,6 +297,30 @@ impl Machine for Riscv64 {
             Riscv64::wait_for_interrupt();
         }
     }
+
+    fn restart() -> ! {
+        sbi_rt::system_reset(sbi_rt::ColdReboot, sbi_rt::NoReason);
+        // The firmware does not know how: better off than neither here nor there.
+        Riscv64::shutdown(Status::Success)
+    }
+}
+
+/// Makes this the root of the table for kernel and user mode, if it is not.
+///
+/// # Safety
+/// As for [`Machine::activate`].
+unsafe fn set_root(root_ppn: u64, asid: u16) {
+    let area = hart::this();
+    let satp = 8 << 60 | u64::from(asid) << 44 | root_ppn;
+    if area.satp.load(Relaxed) == satp {
+        return;
+    }
+    area.satp.store(satp, Relaxed);
+    // SAFETY: the caller promises that the table maps the kernel as the present one does.
+    unsafe { write_csr!(csr::SATP, satp) };
+    if MAXIMUM_ASID.load(Relaxed) == 0 {
+        flush_local(Scope::AddressSpace { asid: 0 });
+    }
 }
 
 fn flush_local(scope: Scope) {
@@ -274,6 +344,7 @@ fn flush_local(scope: Scope) {
                     flush_local(Scope::Page { address: first + page * PAGE_SIZE, asid });
                 }
             }
+            Scope::Virtualised { start, length } => guest::flush(start, length),
         }
     }
 }
@@ -290,6 +361,10 @@ fn flush_remote(harts: HartSet, scope: Scope) {
             let length = length.saturating_add(start - first).next_multiple_of(PAGE_SIZE);
             let length = if length / PAGE_SIZE > MAXIMUM_PAGES { usize::MAX } else { length };
             sbi_rt::remote_sfence_vma_asid(mask, first, length, asid.into())
+        }
+        Scope::Virtualised { start, length } => {
+            let (first, length) = guest::pages(start, length);
+            sbi_rt::remote_hfence_gvma(mask, first, length)
         }
     };
     call_for(harts, "the firmware refuses to flush the translations of other harts", call);

@@ -14,7 +14,7 @@ use hal_api::{MAXIMUM_HARTS, Machine, Status};
 use crate::csr::{self, read_csr};
 use crate::machine::Riscv64;
 use crate::trap::Frame;
-use crate::{boot, hart};
+use crate::{boot, hart, stacks};
 
 /// The exit status of a machine whose kernel failed.
 const FAILURE: u8 = 101;
@@ -81,7 +81,7 @@ pub extern "C" fn kernel_fault(frame: &Frame) -> ! {
         let (start, end) = hart::guard(index);
         (start..end).contains(&(value as usize))
     };
-    if (0..MAXIMUM_HARTS).any(guard) {
+    if (0..MAXIMUM_HARTS).any(guard) || stacks::is_guard(value as usize) {
         let _ = writeln!(Output, "\nKERNEL FAULT on hart {hart}: kernel stack overflow at {value:#x}, pc {pc:#018x}");
     } else {
         let name = name(cause);

@@ -80,6 +80,18 @@ impl<'a> Tables<'a> {
         self.frames[0].0[from..to].fill(0);
     }
 
+    /// Makes a root entry lead to a table that is not in the pool.
+    ///
+    /// # Errors
+    /// [`MapError::Overlap`] if the entry is used.
+    pub fn set_root(&mut self, index: usize, entry: u64) -> Result<(), MapError> {
+        match &mut self.frames[0].0[index] {
+            unused @ 0 => *unused = entry,
+            _ => return Err(MapError::Overlap),
+        }
+        Ok(())
+    }
+
     /// Maps `length` bytes from `virtual_address` to `physical_address`, with the largest pages that fit.
     ///
     /// # Errors

@@ -6,6 +6,9 @@
 //! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell the
 //! two apart.
 //!
+//! **Virtualised programs** take the same way: they run in VS-mode (`guest`), from which traps come here with causes of their
+//! own and `sret` leads back, because a trap leaves in `sstatus` and `hstatus` where it came from.
+//!
 //! **Floating point** is lazy in both directions. The unit is off in the kernel, so that kernel code that uses it by
 //! mistake is caught. It is off in user mode too unless the hart's registers already hold this program's contents (equal
 //! tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs again. If the
@@ -156,9 +159,16 @@ mod cause {
     pub const STORE_MISALIGNED: u64 = 6;
     pub const STORE_ACCESS: u64 = 7;
     pub const USER_CALL: u64 = 8;
+    /// The bit in which a call of a virtualised program (10) differs from that of another (8); no other cause is one of
+    /// these two without it.
+    pub const VIRTUALISED_CALL_BIT: u64 = 2;
     pub const INSTRUCTION_PAGE: u64 = 12;
     pub const LOAD_PAGE: u64 = 13;
     pub const STORE_PAGE: u64 = 15;
+    pub const INSTRUCTION_GUEST_PAGE: u64 = 20;
+    pub const LOAD_GUEST_PAGE: u64 = 21;
+    pub const VIRTUAL_INSTRUCTION: u64 = 22;
+    pub const STORE_GUEST_PAGE: u64 = 23;
 }
 
 /// Runs user code until something happens; see [`Machine::enter_user`](hal_api::Machine::enter_user).
@@ -177,7 +187,7 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
         if status & STATUS_FS != 0 {
             leave_floating_point(context, status);
         }
-        if cause == cause::USER_CALL {
+        if cause & !cause::VIRTUALISED_CALL_BIT == cause::USER_CALL {
             context.pc += 4;
             return Trap::SystemCall;
         }
@@ -213,7 +223,7 @@ fn visit(context: &mut UserContext) -> u64 {
 #[cold]
 #[inline(never)]
 fn unusual(context: &mut UserContext, cause: u64, status: u64) -> Option<Trap> {
-    if cause == cause::ILLEGAL_INSTRUCTION && status & STATUS_FS == 0 {
+    if cause == cause::ILLEGAL_INSTRUCTION && status & STATUS_FS == 0 && !context.is_floating_point_forbidden() {
         load_floating_point(context);
         return None;
     }
@@ -253,10 +263,11 @@ fn reason(cause: u64, value: u64) -> Trap {
     let misaligned = |access| Trap::Misaligned { address: value, access };
     let access_fault = |access| Trap::AccessFault { address: value, access };
     match cause {
-        cause::LOAD_PAGE => page_fault(Access::Read),
-        cause::STORE_PAGE => page_fault(Access::Write),
-        cause::INSTRUCTION_PAGE => page_fault(Access::Execute),
-        cause::ILLEGAL_INSTRUCTION => Trap::IllegalInstruction { bits: value },
+        cause::LOAD_PAGE | cause::LOAD_GUEST_PAGE => page_fault(Access::Read),
+        cause::STORE_PAGE | cause::STORE_GUEST_PAGE => page_fault(Access::Write),
+        cause::INSTRUCTION_PAGE | cause::INSTRUCTION_GUEST_PAGE => page_fault(Access::Execute),
+        // What a virtualised program must not use of its supervisor registers.
+        cause::ILLEGAL_INSTRUCTION | cause::VIRTUAL_INSTRUCTION => Trap::IllegalInstruction { bits: value },
         cause::BREAKPOINT => Trap::Breakpoint,
         cause::INSTRUCTION_MISALIGNED => misaligned(Access::Execute),
         cause::LOAD_MISALIGNED => misaligned(Access::Read),

@@ -163,6 +163,19 @@ impl<'a> SharedBytes<'a> {
         Some(unsafe { AtomicU64::from_ptr(start.cast()) })
     }
 
+    /// The `N` 64-bit words at `offset`, to be shared with whoever else sees the memory; `None` if they are not all inside
+    /// or not aligned to 8 bytes.
+    #[must_use]
+    #[inline]
+    pub fn atomic_words<const N: usize>(&self, offset: usize) -> Option<&'a [AtomicU64; N]> {
+        let start = self.start.wrapping_add(offset);
+        if self.length < 8 * N || offset > self.length - 8 * N || !start.addr().is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: as in `atomic_u64`; a reference to atomics promises nothing about their values (NO-REFERENCES).
+        Some(unsafe { &*start.cast::<[AtomicU64; N]>() })
+    }
+
     /// The 32-bit word at `offset`; `None` if it is outside or not aligned to 4 bytes.
     #[must_use]
     #[inline]
@@ -429,6 +442,12 @@ mod tests {
         assert!(bytes.atomic_u64(25).is_none());
         assert!(bytes.atomic_u64(32).is_none());
         assert!(bytes.atomic_u64(usize::MAX).is_none());
+        assert!(bytes.atomic_words::<4>(0).is_some());
+        assert!(bytes.atomic_words::<3>(8).is_some());
+        assert!(bytes.atomic_words::<3>(16).is_none());
+        assert!(bytes.atomic_words::<2>(4).is_none());
+        assert!(bytes.atomic_words::<2>(usize::MAX - 7).is_none());
+        assert!(bytes.atomic_words::<5>(0).is_none());
         assert!(bytes.atomic_u32(28).is_some());
         assert!(bytes.atomic_u32(30).is_none());
         assert!(bytes.atomic_u32(32).is_none());

@@ -62,8 +62,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// No limit on frames, and as many regions as stay fast.
-    pub const DEFAULT: Self = Self { frames: usize::MAX, regions: 4096 };
+    /// No limit on frames, and as many regions as four thousand threads need, each with a stack and its guard.
+    pub const DEFAULT: Self = Self { frames: usize::MAX, regions: 16384 };
 }
 
 /// Where a mapping is to be.
@@ -191,6 +191,8 @@ pub struct FlushRequest<'a> {
     pub harts: u64,
     /// Bit `h`: hart `h` must synchronise its instruction fetch.
     pub fetching_harts: u64,
+    /// Which kind of root the space has, and with it which kind of translation the harts know.
+    pub root: RootSize,
 }
 
 /// What was taken out of an address space and the TLBs still know.
@@ -203,6 +205,7 @@ pub struct Flush {
     identifier: u16,
     harts: u64,
     fetching_harts: u64,
+    root: RootSize,
     frames: FrameList,
     /// Regions whose frames are shared, kept with them until the flush.
     removed: Vec<Region>,
@@ -224,6 +227,7 @@ impl Flush {
                 identifier: self.identifier,
                 harts: self.harts,
                 fetching_harts: self.fetching_harts,
+                root: self.root,
             });
         }
         core::mem::take(&mut self.frames).free();
@@ -350,7 +354,7 @@ struct Recent {
 }
 
 const NO_PAGE: u64 = u64::MAX;
-const RECENT: usize = 4;
+const RECENT: usize = 8;
 
 impl Recent {
     const NONE: Self = Self { readable: NO_PAGE, writable: NO_PAGE, pointer: core::ptr::null_mut() };
@@ -360,6 +364,7 @@ impl Recent {
 #[derive(Debug)]
 pub struct AddressSpace {
     table: PageTable,
+    root: RootSize,
     /// Sorted by address; never overlapping.
     regions: Vec<Region>,
     limits: Limits,
@@ -459,6 +464,7 @@ impl AddressSpace {
     pub fn new(kernel: &KernelHalf, root: RootSize, limits: Limits) -> Result<Self, OutOfMemory> {
         Ok(Self {
             table: PageTable::new(kernel, root)?,
+            root,
             regions: Vec::new(),
             limits,
             resident: 0,
@@ -884,7 +890,7 @@ impl AddressSpace {
             self.stale |= self.seen & !self.active;
         }
         let fetching_harts = self.harts_to_synchronise();
-        Flush { scope, identifier: self.context.number(), harts, fetching_harts, frames, removed }
+        Flush { scope, identifier: self.context.number(), harts, fetching_harts, root: self.root, frames, removed }
     }
 
     /// Notes that pages have got this protection.

@@ -343,9 +343,10 @@ impl KernelHalf {
 }
 
 /// How large the root is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RootSize {
     /// One page: for `satp`.
+    #[default]
     Page,
     /// 16 KiB, aligned: for `satp` and `hgatp` (Sv39x4) both.
     Shared,

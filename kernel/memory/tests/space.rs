@@ -277,7 +277,7 @@ fn only_harts_inside_are_asked_to_flush() {
         assert_eq!(space.enter(&identifiers, 2).identifier, entry.identifier);
         let mut seen = None;
         space.unmap(page(0)).expect("mapped").after(|request| {
-            let FlushRequest { scope, identifier, harts, fetching_harts } = request;
+            let FlushRequest { scope, identifier, harts, fetching_harts, root: _ } = request;
             seen = Some(((*scope).clone(), *identifier, *harts, *fetching_harts));
         });
         assert_eq!(seen, Some((Scope::Pages(page(0)), entry.identifier, 0b101, 0)));

@@ -53,6 +53,8 @@ pub struct Description<'a> {
     pub timebase_frequency: u64,
     /// Whether all harts have a timer register of their own (extension Sstc).
     pub has_timer_register: bool,
+    /// Whether every hart has the hypervisor extension.
+    pub has_hypervisor: bool,
     /// The serial line.
     pub serial: Option<Serial>,
     /// What collects interrupts from devices.
@@ -164,6 +166,7 @@ impl<'a> Description<'a> {
             hart_ids: harts.ids.clone(),
             timebase_frequency,
             has_timer_register: harts.all_have_timer_register,
+            has_hypervisor: harts.all_have_hypervisor,
             serial: None,
             controller: Controller::None,
             virtio: Vec::new(),
@@ -296,6 +299,7 @@ struct Harts {
     ids: Vec<u64, MAXIMUM_HARTS>,
     phandles: Vec<Option<u32>, MAXIMUM_HARTS>,
     all_have_timer_register: bool,
+    all_have_hypervisor: bool,
 }
 
 impl Harts {
@@ -308,7 +312,8 @@ impl Harts {
             .filter(usable)
             .find(|&cpu| id(cpu) == Some(boot_hart_id))
             .ok_or(Damaged("the hart that booted is not in it"))?;
-        let mut harts = Harts { ids: Vec::new(), phandles: Vec::new(), all_have_timer_register: true };
+        let mut harts =
+            Harts { ids: Vec::new(), phandles: Vec::new(), all_have_timer_register: true, all_have_hypervisor: true };
         harts.add(boot, boot_hart_id);
         for cpu in children(cpus).filter(usable) {
             if let Some(id) = id(cpu)
@@ -327,6 +332,7 @@ impl Harts {
         let _ = self.ids.push(id);
         let _ = self.phandles.push(phandle);
         self.all_have_timer_register &= has_extension(cpu, "sstc");
+        self.all_have_hypervisor &= has_letter(cpu, "h");
     }
 
     /// The dense index of the hart whose own controller has this phandle.
@@ -363,6 +369,14 @@ fn has_extension(cpu: FdtNode, name: &str) -> bool {
     let listed =
         bytes(cpu, "riscv,isa-extensions").is_some_and(|list| list.split(|&b| b == 0).any(|e| e == name.as_bytes()));
     listed || text(cpu, "riscv,isa").is_some_and(|isa| isa.split('_').skip(1).any(|extension| extension == name))
+}
+
+/// Whether a processor has an extension that is a single letter: in the list, or in the first word of the string, behind
+/// `rv64`.
+fn has_letter(cpu: FdtNode, letter: &str) -> bool {
+    let letters =
+        text(cpu, "riscv,isa").and_then(|isa| isa.split('_').next()).and_then(|word| word.strip_prefix("rv64"));
+    has_extension(cpu, letter) || letters.is_some_and(|letters| letters.contains(letter))
 }
 
 /// The controller that the kernel uses, with its node.

@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use drivers::Registers;
 use drivers::aplic::Aplic;
 use drivers::imsic;
 use drivers::plic::Plic;
@@ -57,6 +58,8 @@ struct Controller {
     sources: u32,
     /// The number by which the controller knows each hart.
     positions: [Option<u32>; MAXIMUM_HARTS],
+    /// Harts can run virtualised programs, which may have guest interrupt files.
+    virtualises: bool,
 }
 
 enum Kind {
@@ -74,13 +77,25 @@ pub fn start(description: &Description) {
             for source in 1..=*sources {
                 plic.set_priority(source, 0);
             }
-            Controller { kind: Kind::Plic(plic, Mutex::new(())), sources: *sources, positions: *contexts }
+            Controller {
+                kind: Kind::Plic(plic, Mutex::new(())),
+                sources: *sources,
+                positions: *contexts,
+                virtualises: false,
+            }
         }),
         description::Controller::Aplic { registers, sources, delivery, positions, imsic } => Mapped::new(*registers)
             .map(|registers| {
                 let aplic = Aplic::new(registers, *delivery);
                 aplic.reset(*sources);
-                Controller { kind: Kind::Aplic(aplic, *imsic), sources: *sources, positions: *positions }
+                Controller {
+                    kind: Kind::Aplic(aplic, *imsic),
+                    sources: *sources,
+                    positions: *positions,
+                    virtualises: description.has_hypervisor
+                        && description.has_timer_register
+                        && imsic.is_some_and(|imsic| imsic.guest_index_bits > 0),
+                }
             }),
     };
     if let Some(controller) = controller {
@@ -102,6 +117,9 @@ fn prepare_hart(hart: usize) {
             let page = description.pages.0 + imsic::page_offset(position, description.guest_index_bits, 0);
             if let Some(window) = machine::Window::new(page, imsic::PAGE) {
                 machine::set_doorbell(hart, &window);
+            }
+            if controller.virtualises {
+                machine::use_guest_files((1 << description.guest_index_bits) - 1);
             }
         }
     }
@@ -245,6 +263,26 @@ fn serve_source(source: u32) {
 fn serve(slot: Option<&Slot>) {
     if let Some(slot) = slot {
         (slot.handler)(slot.data);
+    }
+}
+
+/// The physical address of the page of a hart's guest interrupt file, to which a store of an identity makes it pending.
+/// `None` if there is no such file.
+pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
+    let controller = CONTROLLER.get()?;
+    let position = (*controller.positions.get(hart)?)?;
+    match &controller.kind {
+        Kind::Aplic(_, Some(imsic)) if (1..=Machine::guest_files()).contains(&file) => {
+            Some(imsic.pages.0 + imsic::page_offset(position, imsic.guest_index_bits, file as u32))
+        }
+        _ => None,
+    }
+}
+
+/// Makes an identity pending in a hart's guest interrupt file.
+pub fn notify_guest_file(hart: usize, file: usize, identity: u32) {
+    if let Some(registers) = guest_page(hart, file).and_then(|page| Mapped::new((page, imsic::PAGE))) {
+        registers.write32(0, identity);
     }
 }
 

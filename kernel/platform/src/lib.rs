@@ -27,7 +27,7 @@ pub use console::{
     console_flush, console_try_read, console_waiting, console_write, print, serve_console, set_console_listener,
 };
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
-pub use interrupts::{Handler, RegisterError, register_interrupt, remove_interrupt};
+pub use interrupts::{Handler, RegisterError, guest_page, notify_guest_file, register_interrupt, remove_interrupt};
 pub use registers::Mapped;
 
 /// The crate of the machine that this kernel is built for.
@@ -92,6 +92,24 @@ static PLATFORM: Once<Platform> = Once::new();
 /// # Errors
 /// [`Damaged`] if the device tree cannot be used; the console still works, through the firmware.
 pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
+    let platform = prepare(boot)?;
+    let description = &platform.description;
+    if let Some(serial) = &description.serial {
+        console::start(serial);
+    }
+    interrupts::start(description);
+    if let Some(serial) = &description.serial {
+        console::use_interrupts(serial);
+    }
+    Ok(platform)
+}
+
+/// As [`start`], but leaves serial line and interrupt controller alone, for a kernel that gives devices to programs.
+/// Text still goes to the firmware's console.
+///
+/// # Errors
+/// As `start`.
+pub fn prepare(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
     let description = Description::read(boot, boot.device_tree).inspect_err(|_| {
         // Even then the machine should end with a status.
         if let Some(address) = description::find_test_device(boot.device_tree) {
@@ -106,13 +124,6 @@ pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damage
         test_device: description.test_device,
     })
     .map_err(Damaged)?;
-    if let Some(serial) = &description.serial {
-        console::start(serial);
-    }
-    interrupts::start(&description);
-    if let Some(serial) = &description.serial {
-        console::use_interrupts(serial);
-    }
     Ok(PLATFORM.call_once(|| Platform { description }))
 }
 
@@ -183,6 +194,8 @@ pub struct Pending {
     pub timer: bool,
     /// Another hart asked for attention. It is taken back; look at what harts leave for each other.
     pub ipi: bool,
+    /// Something is pending in a watched guest interrupt file; watch it no longer, or it stays so.
+    pub guest: bool,
 }
 
 /// Serves everything that is pending on this hart. Costs one look at a register if there is nothing.
@@ -198,7 +211,7 @@ pub fn poll_interrupts() -> Pending {
 
 #[cold]
 fn serve(pending: hal_api::Interrupts) -> Pending {
-    let mut found = Pending { timer: pending.timer, ipi: pending.ipi };
+    let mut found = Pending { timer: pending.timer, ipi: pending.ipi, guest: pending.guest };
     if pending.timer {
         Machine::set_timer(u64::MAX);
     }

@@ -80,7 +80,7 @@ fn the_platform_on_the_pretend_machine() {
     Machine::set_timer(5);
     simulation.advance(5);
     Machine::send_ipi(0);
-    assert_eq!(platform::poll_interrupts(), platform::Pending { timer: true, ipi: true });
+    assert_eq!(platform::poll_interrupts(), platform::Pending { timer: true, ipi: true, guest: false });
     assert_eq!(platform::poll_interrupts(), platform::Pending::default());
 
     assert_eq!(platform::start_harts(3), 3);

@@ -8,7 +8,7 @@ use abi_unix::Errno;
 /// A first-in first-out queue of bytes.
 ///
 /// The buffer's length is a power of two. It starts empty, grows by doubling while the queue is in use, and is given
-/// back when the queue has been drained and the buffer is larger than [`KEPT`](Self::KEPT).
+/// back when the queue has been drained and the buffer is larger than `KEPT`.
 #[derive(Default)]
 pub struct ByteQueue {
     buffer: Vec<u8>,
@@ -30,6 +30,11 @@ impl ByteQueue {
     /// Bytes in the queue.
     pub fn len(&self) -> usize {
         self.length
+    }
+
+    /// Bytes of memory that it has.
+    pub fn memory(&self) -> usize {
+        self.buffer.len()
     }
 
     /// Whether there is nothing to read.

@@ -14,12 +14,17 @@ use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
 
 use crate::file::OpenFile;
-use crate::operation::{AddressOut, Buffers, Operation};
-use crate::process::{self, Children, Ending, Process};
+use crate::kernel_side::Side;
+use crate::operation::{AddressOut, Buffers, Operation, length_of};
+use crate::process::{self, Children, Ending, FirstToo, Process};
 use crate::program::Plan;
+use crate::time_limit::TimeLimit;
 use crate::user::{USER_END, UserBuffer};
 use crate::worker::Worker;
-use crate::{counters, files, memory_calls, operation, program, time};
+use crate::{
+    counters, epoll, files, futex, interrupts, memory_calls, operation, program, ring, scheduling, snapshot, thread,
+    time, trace,
+};
 
 /// What becomes of a call.
 #[allow(missing_docs)]
@@ -34,6 +39,8 @@ pub enum Outcome {
     Park { seen: u64, deadline: Option<u64> },
     /// The process goes on with another program.
     Execute(Box<Plan>),
+    /// The worker goes on on a kernel thread, if it does not already.
+    MoveToThread,
     /// The worker lets others run.
     GiveWay,
     /// The worker ends.
@@ -61,7 +68,7 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     let Some(call) = SystemCall::from_number(register & NUMBER_MASK) else {
         return Outcome::Done(errno::encode(Err(Errno::ENOSYS)));
     };
-    let mut operation = match decode(worker, call, arguments, context) {
+    let mut operation = match decode(worker, call, arguments, Some(context)) {
         Ok(Decoded::Value(value)) => return Outcome::Done(value),
         Ok(Decoded::Other(outcome)) => return outcome,
         Err(error) => return Outcome::Done(errno::encode(Err(error))),
@@ -77,14 +84,49 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
         Poll::Pending => {
             let priority = Priority::saturating((register >> PRIORITY_SHIFT) as u64 & 63);
             let (cid, token) = (context.register(16), context.register(5));
-            let submitted = require_memory()
-                .and_then(|()| operation::go_on_asynchronously(&worker.process, operation, token, cid, priority));
+            let submitted = match require_memory() {
+                Ok(()) => operation::go_on_asynchronously(&worker.process, operation, token, cid, priority),
+                Err(error) => Err((error, operation)),
+            };
             match submitted {
                 Ok(()) => Outcome::Done(WILL_BE_POSTED),
-                Err(error) => Outcome::Done(errno::encode(Err(error))),
+                // As above.
+                Err((error, operation)) => Outcome::Done(errno::encode(operation.give_up(error))),
             }
         }
     }
+}
+
+/// Makes a call that came through a request ring, for the worker whose ring it is; `None` if its result will be posted.
+#[inline]
+pub fn perform(
+    worker: &Arc<Worker>,
+    number: usize,
+    arguments: [usize; 6],
+    token: u64,
+    cid: u64,
+    priority: Priority,
+) -> Option<usize> {
+    let Some(call) = SystemCall::from_number(number) else { return Some(errno::encode(Err(Errno::ENOSYS))) };
+    if call.is_for_its_worker() {
+        return Some(errno::encode(Err(Errno::EOPNOTSUPP)));
+    }
+    let mut operation = match decode(worker, call, arguments, None) {
+        Ok(Decoded::Value(value)) => return Some(value),
+        // What only a worker can do has no meaning here.
+        Ok(Decoded::Other(_)) => return Some(errno::encode(Err(Errno::EOPNOTSUPP))),
+        Err(error) => return Some(errno::encode(Err(error))),
+        Ok(Decoded::Operation(operation)) => operation,
+    };
+    if let Poll::Ready(result) = operation.attempt(&worker.process) {
+        return Some(errno::encode(result));
+    }
+    let submitted = match require_memory() {
+        Ok(()) => operation::go_on_asynchronously(&worker.process, operation, token, cid, priority),
+        Err(error) => Err((error, operation)),
+    };
+    // What was moved already is the result.
+    submitted.err().map(|(error, operation)| errno::encode(operation.give_up(error)))
 }
 
 /// Kernel memory that must be free before a call may create something: what any one call allocates is far below.
@@ -96,20 +138,36 @@ pub fn require_memory() -> Result<(), Errno> {
     if memory::heap::is_available(RESERVE) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
+// Inlined although it is long and has two callers: as a function of its own it makes every trap save all registers.
+#[inline(always)]
 fn decode(
     worker: &Arc<Worker>,
     call: SystemCall,
     [a0, a1, a2, a3, a4, a5]: [usize; 6],
-    context: &mut UserContext,
+    // The caller's registers; none if the call came through a ring.
+    context: Option<&mut UserContext>,
 ) -> Result<Decoded, Errno> {
     let process = &worker.process;
     use SystemCall::*;
     Ok(match call {
         Read => Operation::Read { file: file(process, a0)?, buffers: one(a1, a2)? }.into(),
         Write => Operation::Write { file: file(process, a0)?, buffers: one(a1, a2)?, written: 0 }.into(),
-        ReadVector => Operation::Read { file: file(process, a0)?, buffers: vector(process, a1, a2)? }.into(),
+        ReadVector => {
+            let file = file(process, a0)?;
+            file.require_readable()?;
+            match vector(process, a1, a2)? {
+                // As on Linux, a vector of nothing does not even look whether there is something.
+                buffers if length_of(&buffers) == 0 => 0.into(),
+                buffers => Operation::Read { file, buffers }.into(),
+            }
+        }
         WriteVector => {
-            Operation::Write { file: file(process, a0)?, buffers: vector(process, a1, a2)?, written: 0 }.into()
+            let file = file(process, a0)?;
+            file.require_writable()?;
+            match vector(process, a1, a2)? {
+                buffers if length_of(&buffers) == 0 => 0.into(),
+                buffers => Operation::Write { file, buffers, written: 0 }.into(),
+            }
         }
         ReadAt => file(process, a0)?.read_at(process, UserBuffer::new(a1, a2)?, offset(a3)?)?.into(),
         WriteAt => {
@@ -118,9 +176,46 @@ fn decode(
         }
         GetProcess => (process.id as usize).into(),
         GetParent => (process.parent() as usize).into(),
-        GetThread | SetThreadIdAddress => (worker.thread_id() as usize).into(),
+        GetThread => (worker.thread_id() as usize).into(),
         GetUser | GetEffectiveUser | GetGroup | GetEffectiveGroup => 0.into(),
         Yield => Decoded::Other(Outcome::GiveWay),
+
+        KernelSide => {
+            require_memory()?;
+            let side = Side::from_number(a0)?;
+            process.kernel_side.choose(process, side)?;
+            if side == Side::Coroutines { 0.into() } else { Decoded::Other(Outcome::MoveToThread) }
+        }
+
+        // Threads.
+        SetThreadIdAddress => {
+            worker.set_end_word(a0);
+            (worker.thread_id() as usize).into()
+        }
+        Clone => {
+            require_memory()?;
+            thread::clone(worker, context.ok_or(Errno::EOPNOTSUPP)?, [a0, a1, a2, a3, a4])?.into()
+        }
+        Futex => match futex::call(process, [a0, a1, a2, a3, a4, a5])? {
+            futex::Decoded::Wait(wait) => {
+                require_memory()?;
+                Operation::Futex(Box::new(wait)).into()
+            }
+            futex::Decoded::Done(count) => count.into(),
+        },
+        SetRobustList => {
+            if a1 != types::futex::ROBUST_HEAD {
+                return Err(Errno::EINVAL);
+            }
+            worker.set_robust_list(a0);
+            0.into()
+        }
+        GetRobustList => {
+            let head = thread::find(worker, a0 as u32 as usize)?.robust_list();
+            process.copy_out(a2, &types::futex::ROBUST_HEAD.to_le_bytes())?;
+            process.copy_out(a1, &head.to_le_bytes())?;
+            0.into()
+        }
 
         // Workers.
         WorkerWait => {
@@ -128,6 +223,7 @@ fn decode(
                 usize::MAX => None,
                 ns => Some(time::ticks_at_ns(time::now_ns().saturating_add(ns as u64))),
             };
+            ring::take_before_sleep(worker);
             Decoded::Other(Outcome::Park { seen: a0 as u64, deadline })
         }
         WorkerWake => {
@@ -145,30 +241,70 @@ fn decode(
             Worker::start(process, fresh)?.index().into()
         }
         Cancel => {
-            process.cancel_call(a0 as u64)?;
+            let mut cancelled = process.cancel_call(a0 as u64);
+            if cancelled == Err(Errno::ENOENT) && context.is_some() {
+                // It may still be in a ring. (A request that comes through one finds those before it taken.)
+                ring::take_everything(worker);
+                cancelled = process.cancel_call(a0 as u64);
+            }
+            cancelled?;
             0.into()
         }
         Exit => Decoded::Other({
-            if process.live_workers() == 1 {
-                process.end(Ending::Exited(a0 as u8));
-            }
+            process.note_exit(worker.index(), a0 as u8);
             Outcome::Leave
         }),
         ExitGroup => {
             process.end(Ending::Exited(a0 as u8));
             Decoded::Other(Outcome::Leave)
         }
+        InterruptHandler if worker.is_thread() => return Err(Errno::EINVAL),
         InterruptHandler => {
             if a0 >= USER_END || !a0.is_multiple_of(2) {
                 return Err(Errno::EINVAL);
             }
-            worker.set_interrupt_handler(a0);
+            worker.line.set_handler(a0);
             0.into()
         }
         InterruptReturn => {
-            worker.return_from_interrupt(context)?;
+            worker.line.return_to_interrupted(process, context.ok_or(Errno::EOPNOTSUPP)?)?;
             Decoded::Other(Outcome::Unchanged)
         }
+        // Threads have no word in the process page to be shown anything in.
+        InterruptReceiver if worker.is_thread() => return Err(Errno::EINVAL),
+        InterruptReceiver => {
+            require_memory()?;
+            interrupts::create(worker, a0)?.into()
+        }
+        InterruptGrant => {
+            require_memory()?;
+            interrupts::grant(process, file(process, a0)?.as_interrupt_receiver()?, a1)?.into()
+        }
+        InterruptOpen => {
+            require_memory()?;
+            interrupts::open(process, a0, a1)?.into()
+        }
+        InterruptSend => {
+            file(process, a0)?.as_interrupt_right()?.send()?;
+            0.into()
+        }
+        InterruptPage => {
+            require_memory()?;
+            interrupts::page(process, file(process, a0)?.as_interrupt_right()?)?.into()
+        }
+        InterruptRevoke => {
+            let file = file(process, a0)?;
+            match file.as_interrupt_receiver() {
+                Ok(receiver) => interrupts::revoke_all(process, receiver)?,
+                Err(_) => interrupts::revoke(process, file.as_interrupt_right()?)?,
+            }
+            0.into()
+        }
+        RingSetup => {
+            require_memory()?;
+            ring::set_up(worker, a0, a1)?.into()
+        }
+        RingEnter => ring::enter(worker, a0, a1)?.into(),
 
         // Processes.
         Spawn => {
@@ -182,9 +318,9 @@ fn decode(
         Wait => {
             let which = match a0 as i32 {
                 -1 => Children::Any,
+                0 => Children::Group(process.group()),
                 id if id > 0 => Children::One(id as u32),
-                // There are no process groups.
-                _ => return Err(Errno::ECHILD),
+                group => Children::Group(group.unsigned_abs()),
             };
             if a2 as u32 & !types::WNOHANG != 0 {
                 return Err(Errno::EINVAL);
@@ -192,6 +328,15 @@ fn decode(
             Operation::WaitChild { which, status: a1, no_wait: a2 as u32 & types::WNOHANG != 0 }.into()
         }
         Kill => kill(process, a0 as i32, a1 as u32)?.into(),
+        SetProcessGroup => {
+            process::set_group(process, a0 as i32, a1 as i32)?;
+            0.into()
+        }
+        GetProcessGroup => match a0 as i32 {
+            0 => process.group() as usize,
+            id => process::find(u32::try_from(id).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?.group() as usize,
+        }
+        .into(),
         Reboot => reboot(a0 as u32, a1 as u32, a2 as u32)?.into(),
 
         // Time.
@@ -201,6 +346,8 @@ fn decode(
             let ns = match a0 as u32 {
                 types::clock::REALTIME => time::now_ns() + time::epoch_ns(),
                 types::clock::MONOTONIC | types::clock::MONOTONIC_RAW | types::clock::BOOTTIME => time::now_ns(),
+                types::clock::PROCESS_CPUTIME => time::ns_at_ticks(process.cpu_ticks()),
+                types::clock::THREAD_CPUTIME => time::ns_at_ticks(worker.cpu_ticks()),
                 _ => return Err(Errno::EINVAL),
             };
             process.copy_out(a1, &TimeSpec::from_ns(ns).to_bytes())?;
@@ -209,6 +356,8 @@ fn decode(
         GetResolution => {
             match a0 as u32 {
                 types::clock::REALTIME
+                | types::clock::PROCESS_CPUTIME
+                | types::clock::THREAD_CPUTIME
                 | types::clock::MONOTONIC
                 | types::clock::MONOTONIC_RAW
                 | types::clock::BOOTTIME => {}
@@ -276,11 +425,52 @@ fn decode(
         StatusAt => files::status_at(process, a0 as i32, a1, a2, a3 as u32)?.into(),
         Status => files::status(process, descriptor(a0)?, a1)?.into(),
         Truncate => {
+            let length = offset(a1)?;
+            let file = file(process, a0)?;
             require_memory()?;
-            file(process, a0)?.truncate(offset(a1)?)?.into()
+            file.truncate(length)?.into()
         }
         Seek => file(process, a0)?.seek(a1 as i64, a2 as u32)?.into(),
         ReadDirectory => file(process, a0)?.read_directory(process, UserBuffer::new(a1, a2)?)?.into(),
+
+        // Readiness.
+        EventCounter => {
+            require_memory()?;
+            let flags = a1 as u32;
+            if flags & !(types::EFD_SEMAPHORE | types::open::NONBLOCK | types::open::CLOEXEC) != 0 {
+                return Err(Errno::EINVAL);
+            }
+            let counter = epoll::EventCounter::new(a0 as u32 as u64, flags & types::EFD_SEMAPHORE != 0);
+            let file = Arc::new(OpenFile::of_event_counter(counter, flags & types::open::NONBLOCK != 0));
+            process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0)?.into()
+        }
+        EpollCreate => {
+            require_memory()?;
+            if a0 as u32 & !types::open::CLOEXEC != 0 {
+                return Err(Errno::EINVAL);
+            }
+            let file = Arc::new(OpenFile::of_epoll(epoll::Epoll::new()));
+            process.descriptors.lock().add(file, a0 as u32 & types::open::CLOEXEC != 0, 0)?.into()
+        }
+        EpollControl => {
+            require_memory()?;
+            epoll::control(process, descriptor(a0)?, a1 as u32, descriptor(a2)?, a3)?.into()
+        }
+        EpollWait => {
+            check_signal_mask(process, a4, a5)?;
+            require_memory()?;
+            let wait = epoll::Wait::new(file(process, a0)?, a1, a2 as i32 as usize, a3 as i32)?;
+            Operation::Epoll(Box::new(wait)).into()
+        }
+        Poll => {
+            require_memory()?;
+            check_signal_mask(process, a3, a4)?;
+            let limit = match a2 {
+                0 => TimeLimit::Never,
+                address => TimeLimit::after_ns(operation::read_time(process, address)?),
+            };
+            Operation::PollFiles(Box::new(epoll::PollFiles::read(process, a0, a1 as u32 as usize, limit)?)).into()
+        }
 
         // Sockets.
         SystemCall::Socket => {
@@ -290,7 +480,11 @@ fn decode(
         Bind => file(process, a0)?.socket()?.bind(address_in(process, a1, a2)?.ok_or(Errno::EAFNOSUPPORT)?)?.into(),
         Listen => {
             require_memory()?;
-            file(process, a0)?.socket()?.listen(a1 as u32 as i32)?.into()
+            let file = file(process, a0)?;
+            let done = file.socket()?.listen(a1 as u32 as i32)?;
+            // It is another object for the stack now.
+            file.watchers.wake();
+            done.into()
         }
         Accept => accept(process, a0, a1, a2, 0)?.into(),
         AcceptWith => accept(process, a0, a1, a2, a3 as u32)?.into(),
@@ -335,6 +529,21 @@ fn decode(
         }
         Shutdown => file(process, a0)?.socket()?.shutdown(a1 as u32)?.into(),
 
+        // Scheduling.
+        GetScheduling => scheduling::get(process, a0 as u32, UserBuffer::new(a1, a2)?)?.into(),
+        SetScheduling => {
+            scheduling::set(process, a0 as u32, a1 as u32, a2 as u64, a3 as u64)?;
+            0.into()
+        }
+        SetSystemScheduling => {
+            scheduling::set_system(process, a0 as u32, a1 as u64)?;
+            0.into()
+        }
+
+        TraceRead => trace::read(process, UserBuffer::new(a0, a1)?)?.into(),
+        TraceWrite => trace::write(worker, UserBuffer::new(a0, a1)?)?.into(),
+        Snapshot => snapshot::take(process, a0 as u32, a1 as u32, UserBuffer::new(a2, a3)?)?.into(),
+
         // The system.
         SystemName => {
             process.copy_out(a0, &crate::system_name())?;
@@ -371,6 +580,17 @@ fn descriptor(register: usize) -> Result<usize, Errno> {
 
 fn file(process: &Process, register: usize) -> Result<Arc<OpenFile>, Errno> {
     Ok(process.descriptors.lock().get(descriptor(register)?)?.clone())
+}
+
+/// There are no signals to be masked; what could not be read on Linux is an error here too.
+fn check_signal_mask(process: &Process, address: usize, size: usize) -> Result<(), Errno> {
+    if address == 0 {
+        return Ok(());
+    }
+    if size != 8 {
+        return Err(Errno::EINVAL);
+    }
+    process.copy_in(address, &mut [0; 8])
 }
 
 fn offset(register: usize) -> Result<u64, Errno> {
@@ -461,19 +681,24 @@ fn kill(caller: &Process, target: i32, signal: u32) -> Result<usize, Errno> {
     if signal >= types::signal::LIMIT {
         return Err(Errno::EINVAL);
     }
-    // There are no process groups: 0 means the caller, and negative numbers mean nobody.
-    let id = match target {
-        0 => caller.id,
-        id if id > 0 => id as u32,
-        _ => return Err(Errno::ESRCH),
+    let first = if caller.id == process::FIRST { FirstToo::Yes } else { FirstToo::No };
+    let count = match target {
+        0 => process::signal_group(caller.group(), signal, first),
+        -1 => process::signal_all(signal, FirstToo::No, |process| process.id != caller.id),
+        id if id < 0 => process::signal_group(id.unsigned_abs(), signal, first),
+        id => return kill_one(caller, id as u32, signal),
     };
+    if count > 0 { Ok(0) } else { Err(Errno::ESRCH) }
+}
+
+fn kill_one(caller: &Process, id: u32, signal: u32) -> Result<usize, Errno> {
     let Some(process) = process::find(id) else {
         return if process::exists(id) { Ok(0) } else { Err(Errno::ESRCH) };
     };
-    match signal {
-        0 | types::signal::CHLD | types::signal::CONT | types::signal::URG | types::signal::WINCH => Ok(0),
-        _ if id == process::FIRST && caller.id != process::FIRST => Err(Errno::EPERM),
-        _ => {
+    match process::ends(signal) {
+        false => Ok(0),
+        true if id == process::FIRST && caller.id != process::FIRST => Err(Errno::EPERM),
+        true => {
             process.end(Ending::Killed(signal as u8));
             Ok(0)
         }
@@ -485,7 +710,8 @@ fn reboot(magic: u32, magic2: u32, command: u32) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     match command {
-        types::reboot::POWER_OFF | types::reboot::HALT | types::reboot::RESTART => crate::power_off(Ending::Exited(0)),
+        types::reboot::POWER_OFF | types::reboot::HALT => crate::power_off(Ending::Exited(0)),
+        types::reboot::RESTART => crate::restart(),
         _ => Err(Errno::EINVAL),
     }
 }

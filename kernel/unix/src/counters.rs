@@ -9,8 +9,11 @@ use platform::Machine;
 
 const COUNTERS: usize = Counter::ALL.len();
 
-#[repr(align(64))]
+// A power of two, so that a hart finds its block by a shift: counting is on the way of every call.
+#[repr(align(256))]
 struct Block([AtomicU64; COUNTERS]);
+
+const _: () = assert!(size_of::<Block>().is_power_of_two());
 
 static BLOCKS: [Block; MAXIMUM_HARTS] = [const { Block([const { AtomicU64::new(0) }; COUNTERS]) }; MAXIMUM_HARTS];
 
@@ -25,6 +28,11 @@ pub fn count(counter: Counter) {
 pub fn add(counter: Counter, number: u64) {
     let word = &BLOCKS[Machine::hart()].0[counter as usize];
     word.store(word.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+}
+
+/// What one hart has counted. The hart may be counting at this moment.
+pub fn of_hart(hart: usize, counter: Counter) -> u64 {
+    BLOCKS[hart].0[counter as usize].load(Ordering::Relaxed)
 }
 
 /// Subtracts one.
@@ -42,7 +50,7 @@ pub fn read(counter: Counter) -> u64 {
             memory::frames::free_frames() as u64
         }
         Counter::HeapBytes => memory::heap::bytes_in_use() as u64,
-        Counter::UptimeNs => crate::time::uptime_ns(),
+        Counter::UptimeNs => crate::time::now_ns(),
         Counter::Connections => crate::network::connections(),
         _ => BLOCKS.iter().fold(0, |sum, block| sum.wrapping_add(block.0[counter as usize].load(Ordering::Relaxed))),
     }

@@ -37,6 +37,12 @@ impl Descriptors {
     /// Gives a file the lowest free descriptor that is at least `least`; `EMFILE` if there is none, `EINVAL` if `least`
     /// is beyond the limit.
     pub fn add(&mut self, file: Arc<OpenFile>, close_on_execute: bool, least: usize) -> Result<usize, Errno> {
+        Ok(self.vacancy(least)?.fill(file, close_on_execute))
+    }
+
+    /// The lowest free descriptor that is at least `least`, with memory for its entry, for callers that must know that
+    /// there is one before they take the file from somewhere. Errors are those of [`add`](Self::add).
+    pub fn vacancy(&mut self, least: usize) -> Result<Vacancy<'_>, Errno> {
         if least >= MAXIMUM_DESCRIPTORS {
             return Err(Errno::EINVAL);
         }
@@ -44,11 +50,8 @@ impl Descriptors {
         while self.entries.get(at).is_some_and(Option::is_some) {
             at += 1;
         }
-        self.place(at, Entry { file, close_on_execute }, Errno::EMFILE)?;
-        if least <= self.lowest_free {
-            self.lowest_free = at + 1;
-        }
-        Ok(at)
+        self.make_room(at, Errno::EMFILE)?;
+        Ok(Vacancy { descriptors: self, at, least })
     }
 
     /// Gives a file this descriptor; gives back the file that had it.
@@ -58,12 +61,13 @@ impl Descriptors {
         file: Arc<OpenFile>,
         close_on_execute: bool,
     ) -> Result<Option<Arc<OpenFile>>, Errno> {
-        let old = self.entries.get_mut(at).and_then(Option::take);
-        self.place(at, Entry { file, close_on_execute }, Errno::EBADF)?;
+        self.make_room(at, Errno::EBADF)?;
+        let old = self.entries[at].replace(Entry { file, close_on_execute });
         Ok(old.map(|entry| entry.file))
     }
 
-    fn place(&mut self, at: usize, entry: Entry, beyond: Errno) -> Result<(), Errno> {
+    /// Makes the table long enough for this descriptor; `beyond` if it is beyond the limit.
+    fn make_room(&mut self, at: usize, beyond: Errno) -> Result<(), Errno> {
         if at >= MAXIMUM_DESCRIPTORS {
             return Err(beyond);
         }
@@ -71,7 +75,6 @@ impl Descriptors {
             self.entries.try_reserve(at + 1 - self.entries.len()).map_err(|_| Errno::ENOMEM)?;
             self.entries.resize_with(at + 1, || None);
         }
-        self.entries[at] = Some(entry);
         Ok(())
     }
 
@@ -101,6 +104,14 @@ impl Descriptors {
         }
     }
 
+    /// Bytes of kernel memory that go with the files. A file that several descriptors or processes share is shared between
+    /// them.
+    pub fn memory(&self) -> usize {
+        let files = self.entries.iter().flatten().map(|entry| &entry.file);
+        let shares = files.map(|file| file.memory() / Arc::strong_count(file).max(1));
+        self.entries.capacity() * size_of::<Option<Entry>>() + shares.sum::<usize>()
+    }
+
     /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a list
     /// of them would need memory when nothing may fail any more.
     pub fn take_closing(&mut self, at: &mut usize) -> Option<Arc<OpenFile>> {
@@ -112,5 +123,24 @@ impl Descriptors {
             }
         }
         None
+    }
+}
+
+/// A free descriptor of a table, which stays free as long as this borrows the table.
+pub struct Vacancy<'a> {
+    descriptors: &'a mut Descriptors,
+    at: usize,
+    least: usize,
+}
+
+impl Vacancy<'_> {
+    /// Gives the descriptor to a file. Cannot fail.
+    pub fn fill(self, file: Arc<OpenFile>, close_on_execute: bool) -> usize {
+        let Vacancy { descriptors, at, least } = self;
+        descriptors.entries[at] = Some(Entry { file, close_on_execute });
+        if least <= descriptors.lowest_free {
+            descriptors.lowest_free = at + 1;
+        }
+        at
     }
 }

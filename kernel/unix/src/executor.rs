@@ -5,15 +5,15 @@
 //! come too early.
 
 use core::future::Future;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use abi_unix::Counter;
-use coroutine::{Executor, Outcome, Signals, Table};
+use coroutine::{Executor, Outcome, Signals, State, Table};
 use hal_api::Machine as _;
 use platform::Machine;
 
-pub use coroutine::{Cid, yield_now};
+pub use coroutine::{Cid, SpawnError, yield_now};
 
 use crate::counters;
 
@@ -23,7 +23,27 @@ static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMU
 struct Harts;
 static HARTS: Harts = Harts;
 
+/// Harts that are in the middle of a visit to a program: what they wake may have to wait for long.
+static VISITING: [AtomicBool; MAXIMUM_WORKERS] = [const { AtomicBool::new(false) }; MAXIMUM_WORKERS];
+
+/// Says that this hart begins a visit to a program, or that it is back and will soon look for what is ready.
+pub fn set_visiting(hart: usize, visiting: bool) {
+    // Relaxed: only the hart itself looks.
+    VISITING[hart].store(visiting, Ordering::Relaxed);
+}
+
 impl coroutine::Platform for Harts {
+    const BRINGS: bool = true;
+
+    /// What an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a packet is
+    /// received, its call completed and the program that waits for it entered without another hart, unless there is more
+    /// to do than one thing after the other.
+    #[inline]
+    fn bringing(&self) -> Option<usize> {
+        let hart = Machine::hart();
+        if VISITING[hart].load(Ordering::Relaxed) { None } else { Some(hart) }
+    }
+
     #[inline]
     fn worker(&self) -> usize {
         Machine::hart()
@@ -62,9 +82,24 @@ impl Worker {
     }
 }
 
-/// Starts a kernel coroutine, which goes on by itself.
+/// Starts a kernel coroutine that some process's call needs; it goes on by itself.
 ///
-/// The call that leads here has been admitted (see [`crate::call`]), so that there is memory for it.
+/// If there is no memory for it, or there are too many coroutines, the future comes back: what it holds may be wanted, or may
+/// not be dropped under the caller's locks.
+pub fn try_spawn<F>(priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let handle = EXECUTOR.try_spawn(future, priority, 0)?;
+    let cid = handle.cid();
+    handle.detach();
+    Ok(cid)
+}
+
+/// Starts a coroutine of the kernel itself, which goes on by itself, when the machine starts.
+///
+/// # Panics
+/// If there is no memory for it.
 pub fn spawn(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
     let handle = EXECUTOR.spawn(future, priority);
     let cid = handle.cid();
@@ -96,8 +131,25 @@ pub fn current_priority() -> Priority {
     Priority::most_important_in(running).unwrap_or(Priority::DEFAULT)
 }
 
+/// Where a coroutine is at this moment; `None` if it has ended.
+pub fn state(cid: Cid) -> Option<State> {
+    EXECUTOR.state(cid).ok()
+}
+
 fn ready_here() -> u64 {
     READY[Machine::hart()].0.load(Ordering::Relaxed)
+}
+
+/// What is ready in the shard of a hart, and the bit of what it runs.
+pub fn words(hart: usize) -> (u64, u64) {
+    let word = &READY[hart % MAXIMUM_WORKERS];
+    (word.0.load(Ordering::Relaxed), word.1.load(Ordering::Relaxed))
+}
+
+/// Whether anything at all is ready on this hart.
+#[inline]
+pub fn is_anything_ready() -> bool {
+    ready_here() != 0
 }
 
 /// Whether something more important than `priority` is ready on this hart.
@@ -112,7 +164,16 @@ pub fn is_ready_at_least(priority: Priority) -> bool {
     ready_here() & ((priority.bit() - 1) | priority.bit()) != 0
 }
 
-/// The priorities at which something is ready or runs, over all harts.
-pub fn ready() -> u64 {
-    READY.iter().fold(0, |all, word| all | word.0.load(Ordering::Relaxed) | word.1.load(Ordering::Relaxed))
+/// The priorities at which something is ready and waits for a hart, over all harts.
+pub fn waiting() -> u64 {
+    READY.iter().take(crate::harts()).fold(0, |all, word| all | word.0.load(Ordering::Relaxed))
+}
+
+/// Whether a hart other than this one has nothing to do; a look without any guarantee.
+pub fn is_another_hart_idle() -> bool {
+    let own = Machine::hart();
+    let harts = READY.iter().take(crate::harts()).enumerate();
+    harts
+        .filter(|(hart, _)| *hart != own)
+        .any(|(_, word)| word.0.load(Ordering::Relaxed) | word.1.load(Ordering::Relaxed) == 0)
 }

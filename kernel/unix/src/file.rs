@@ -10,14 +10,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
-use abi_unix::types::{self, SocketAddress, Status, TimeSpec, mode, open};
+use abi_unix::types::{self, SocketAddress, Status, TimeSpec, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber, FileKind, Metadata, SeekFrom, Writes};
 
 use crate::console;
+use crate::epoll::{Epoll, EventCounter, Watchers};
+use crate::interrupts::{Receiver, Right};
 pub use crate::network::Socket;
 use crate::operation::AddressOut;
 use crate::pipe::{Reader, Writer};
-use crate::process::Process;
+use crate::process::{Process, errno_of_fault};
 use crate::user::UserBuffer;
 
 /// `/dev/null`.
@@ -46,6 +48,10 @@ enum Kind {
     Zero,
     Random,
     Console,
+    InterruptReceiver(Arc<Receiver>),
+    InterruptRight(Arc<Right>),
+    Epoll(Arc<Epoll>),
+    Event(EventCounter),
 }
 
 /// An open file description (open(2)): descriptors that were duplicated share it, with its position and flags.
@@ -53,6 +59,8 @@ pub struct OpenFile {
     kind: Kind,
     access: Access,
     non_blocking: AtomicBool,
+    /// The epolls that watch it.
+    pub watchers: Watchers,
 }
 
 /// Error numbers of the file system's errors.
@@ -137,7 +145,7 @@ impl<'a> Transfer<'a> {
 
 impl OpenFile {
     fn new(kind: Kind, access: Access, non_blocking: bool) -> OpenFile {
-        OpenFile { kind, access, non_blocking: AtomicBool::new(non_blocking) }
+        OpenFile { kind, access, non_blocking: AtomicBool::new(non_blocking), watchers: Watchers::default() }
     }
 
     /// What `open` found in the file system; a device node becomes its device.
@@ -172,6 +180,74 @@ impl OpenFile {
     /// A socket.
     pub fn socket_file(socket: Socket, non_blocking: bool) -> OpenFile {
         OpenFile::new(Kind::Socket(socket), Access::ReadWrite, non_blocking)
+    }
+
+    /// A receiver of user interrupts.
+    pub fn interrupt_receiver(receiver: Arc<Receiver>) -> OpenFile {
+        OpenFile::new(Kind::InterruptReceiver(receiver), Access::Read, false)
+    }
+
+    /// A right to send user interrupts.
+    pub fn interrupt_right(right: Arc<Right>) -> OpenFile {
+        OpenFile::new(Kind::InterruptRight(right), Access::Write, false)
+    }
+
+    /// The receiver of user interrupts; `EINVAL` if it is something else.
+    pub fn as_interrupt_receiver(&self) -> Result<&Arc<Receiver>, Errno> {
+        match &self.kind {
+            Kind::InterruptReceiver(receiver) => Ok(receiver),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The right to send user interrupts; `EINVAL` if it is something else.
+    pub fn as_interrupt_right(&self) -> Result<&Arc<Right>, Errno> {
+        match &self.kind {
+            Kind::InterruptRight(right) => Ok(right),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// An epoll.
+    pub fn of_epoll(epoll: Arc<Epoll>) -> OpenFile {
+        OpenFile::new(Kind::Epoll(epoll), Access::ReadWrite, false)
+    }
+
+    /// An event counter.
+    pub fn of_event_counter(counter: EventCounter, non_blocking: bool) -> OpenFile {
+        OpenFile::new(Kind::Event(counter), Access::ReadWrite, non_blocking)
+    }
+
+    /// The epoll; `EINVAL` if it is something else.
+    pub fn epoll(&self) -> Result<&Epoll, Errno> {
+        match &self.kind {
+            Kind::Epoll(epoll) => Ok(epoll),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether there is something to wait for at it.
+    pub fn can_be_polled(&self) -> bool {
+        !matches!(self.kind, Kind::Stored(_) | Kind::Null | Kind::Zero)
+    }
+
+    /// Which of these events it is ready for; `waker` is registered, if there is one, for those that it is not.
+    pub fn readiness(&self, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let found = match &self.kind {
+            Kind::Reader(reader) => reader.readiness(waker)?,
+            Kind::Writer(writer) => writer.readiness(waker)?,
+            Kind::Socket(socket) => socket.readiness(wanted, waker)?,
+            Kind::Event(counter) => counter.readiness(waker)?,
+            Kind::Console => {
+                let input = if console::is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
+                input | event::OUT | event::WRNORM
+            }
+            Kind::Random | Kind::Null | Kind::Zero | Kind::Stored(_) => {
+                event::IN | event::RDNORM | event::OUT | event::WRNORM
+            }
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => 0,
+        };
+        Ok(found & wanted)
     }
 
     /// The socket; `ENOTSOCK` if it is something else.
@@ -221,6 +297,20 @@ impl OpenFile {
         }
     }
 
+    /// Bytes of kernel memory that go with it: what a pipe or a socket holds, and the pages of a file in memory that it keeps
+    /// or could go on to fill.
+    pub fn memory(&self) -> usize {
+        size_of::<OpenFile>()
+            + match &self.kind {
+                Kind::Stored(file) => file.node().metadata().allocated as usize,
+                Kind::Reader(reader) => reader.memory(),
+                Kind::Writer(writer) => writer.memory(),
+                Kind::Socket(socket) => socket.memory(),
+                Kind::Epoll(epoll) => epoll.memory(),
+                _ => 0,
+            }
+    }
+
     // ---- reading and writing ----
 
     /// Bytes that are moved before others on this hart get their turn, where nothing else sets a limit: kernel code is not
@@ -232,13 +322,27 @@ impl OpenFile {
             Kind::Stored(_) | Kind::Zero => LARGEST_STEP,
             // What they hold is the limit.
             Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_) | Kind::Null => usize::MAX,
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => usize::MAX,
         }
+    }
+
+    /// `EBADF` unless it was opened for reading.
+    pub fn require_readable(&self) -> Result<(), Errno> {
+        if reads(self.access) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    /// `EBADF` unless it was opened for writing.
+    pub fn require_writable(&self) -> Result<(), Errno> {
+        if writes(self.access) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
     /// One step of reading into buffers; done as soon as something was read.
     pub fn read(&self, process: &Process, buffers: &[UserBuffer], waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
-        if !reads(self.access) {
-            return Poll::Ready(Err(Errno::EBADF));
+        self.require_readable()?;
+        if let Kind::Socket(socket) = &self.kind
+            && socket.is_for_datagrams()
+        {
+            return socket.receive_datagram(process, buffers, 0, None, waker);
         }
         let mut done = 0;
         let limit = self.largest_step();
@@ -277,6 +381,8 @@ impl OpenFile {
             Kind::Zero => Poll::Ready(zero(process, buffer)),
             Kind::Random => Poll::Ready(crate::random::fill(process, buffer, 0)),
             Kind::Console => console::read(process, buffer, waker),
+            Kind::Event(counter) => counter.read(process, buffer, waker),
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => Poll::Ready(Err(Errno::EINVAL)),
             Kind::Writer(_) => Poll::Ready(Err(Errno::EBADF)),
         }
     }
@@ -289,8 +395,14 @@ impl OpenFile {
         written: &mut usize,
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
-        if !writes(self.access) {
-            return Poll::Ready(Err(Errno::EBADF));
+        self.require_writable()?;
+        match &self.kind {
+            // What one call writes is one datagram, or comes out of the pipe together if it is short.
+            Kind::Socket(socket) if socket.is_for_datagrams() => {
+                return socket.send_datagram(process, buffers, None, written, waker);
+            }
+            Kind::Writer(writer) => return writer.write(process, buffers, written, waker),
+            _ => {}
         }
         let mut before = 0;
         let (begin, limit) = (*written, self.largest_step());
@@ -327,7 +439,7 @@ impl OpenFile {
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
         match &self.kind {
-            Kind::Writer(writer) => writer.write(process, buffer, done, waker),
+            Kind::Writer(writer) => writer.write(process, &[buffer], done, waker),
             Kind::Socket(socket) => socket.send(process, buffer, None, done, waker),
             Kind::Stored(file) => Poll::Ready({
                 crate::call::require_memory()?;
@@ -343,6 +455,8 @@ impl OpenFile {
                 Poll::Ready(Ok(buffer.len()))
             }
             Kind::Console => Poll::Ready(console::write(process, buffer, done)),
+            Kind::Event(counter) => counter.write(process, buffer, done, waker),
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => Poll::Ready(Err(Errno::EINVAL)),
             Kind::Reader(_) => Poll::Ready(Err(Errno::EBADF)),
         }
     }
@@ -452,6 +566,8 @@ impl OpenFile {
             Kind::Zero => (mode::CHARACTER | 0o666, Some(ZERO)),
             Kind::Random => (mode::CHARACTER | 0o666, Some(RANDOM)),
             Kind::Console => (mode::CHARACTER | 0o600, Some(CONSOLE)),
+            // As Linux shows its anonymous inodes: no type.
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => (0o600, None),
         };
         Status {
             mode: kind,
@@ -462,23 +578,20 @@ impl OpenFile {
         }
     }
 
-    /// `ioctl`: what C libraries ask of a terminal.
+    /// `ioctl`: of terminals only.
     pub fn device_control(&self, process: &Process, command: u32, argument: usize) -> Result<usize, Errno> {
-        /// `TIOCGWINSZ`: rows and columns; a serial line does not know them.
-        const GET_WINDOW_SIZE: u32 = 0x5413;
-        if !matches!(self.kind, Kind::Console) || command != GET_WINDOW_SIZE {
-            return Err(Errno::ENOTTY);
+        match self.kind {
+            Kind::Console => console::control(process, command, argument),
+            _ => Err(Errno::ENOTTY),
         }
-        let mut size = [0; 8];
-        size[..2].copy_from_slice(&24u16.to_le_bytes());
-        size[2..4].copy_from_slice(&80u16.to_le_bytes());
-        process.copy_out(argument, &size)?;
-        Ok(0)
     }
 
     // ---- sockets ----
 
     /// One step of `accept`: makes a descriptor of the connection.
+    ///
+    /// The descriptor and the memory come first. A connection that was taken could not be put back, so one for which there
+    /// is no place must stay in the queue, for when there is; as on Linux, `EMFILE` is the answer even if none waits.
     pub fn accept(
         &self,
         process: &Process,
@@ -486,20 +599,34 @@ impl OpenFile {
         flags: u32,
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
-        let (socket, from) = match self.socket()?.accept(waker) {
+        let listener = self.socket()?;
+        let mut descriptors = process.descriptors.lock();
+        let vacancy = descriptors.vacancy(0)?;
+        crate::call::require_memory()?;
+        let (socket, from) = match listener.accept(waker) {
             Poll::Ready(accepted) => accepted?,
             Poll::Pending => return Poll::Pending,
         };
-        if let Some(out) = address {
-            out.write(process, from)?;
-        }
         let file = Arc::new(OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0));
-        Poll::Ready(process.descriptors.lock().add(file, flags & types::SOCK_CLOEXEC != 0, 0))
+        if let Some(out) = address
+            && let Err(error) = out.write(process, from)
+        {
+            // As on Linux the connection is lost to a caller who has no place for its address. It is closed out of the lock.
+            drop(descriptors);
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(vacancy.fill(file, flags & types::SOCK_CLOEXEC != 0)))
     }
 
     /// One step of `connect`.
     pub fn connect(&self, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
-        self.socket()?.connect(to, started, waker)
+        let was_started = *started;
+        let step = self.socket()?.connect(to, started, waker);
+        if *started && !was_started || step.is_ready() {
+            // It is another object for the stack now.
+            self.watchers.wake();
+        }
+        step
     }
 
     /// One step of `sendto`.
@@ -539,6 +666,7 @@ impl OpenFile {
             Kind::Reader(reader) => reader.forget(waker),
             Kind::Socket(socket) => socket.forget_receiver(waker),
             Kind::Console => console::forget(waker),
+            Kind::Event(counter) => counter.forget_reader(waker),
             _ => {}
         }
     }
@@ -548,8 +676,15 @@ impl OpenFile {
         match &self.kind {
             Kind::Writer(writer) => writer.forget(waker),
             Kind::Socket(socket) => socket.forget_sender(waker),
+            Kind::Event(counter) => counter.forget_writer(waker),
             _ => {}
         }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.watchers.close();
     }
 }
 
@@ -588,5 +723,5 @@ fn go_on_later(waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
 
 fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
     let zeroed = process.space.lock().zero(buffer.address() as u64, buffer.len());
-    zeroed.map(|()| buffer.len()).map_err(|_| Errno::EFAULT)
+    zeroed.map(|()| buffer.len()).map_err(errno_of_fault)
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything that can wait is a kernel coroutine, run by the same scheduler that runs in every process; there is one kernel
 //! stack for each hart. A reader starts with [`worker`], where user mode is a call that returns a reason, then [`call`],
-//! where registers become a decoded [`operation`], then the kernel objects: [`file`], [`pipe`], sockets in [`network`].
+//! where registers become a decoded [`operation`], then the kernel objects: [`mod@file`], [`pipe`], sockets in [`network`].
 //!
 //! This crate is policy: it contains no unsafe code. What it needs from the machine comes through `platform`, physical
 //! memory through `memory`, user mode through `usermode`.
@@ -15,10 +15,16 @@ pub mod byte_queue;
 pub mod call;
 pub mod console;
 pub mod counters;
+pub mod deadlines;
 pub mod descriptor;
+pub mod epoll;
 pub mod executor;
 pub mod file;
 pub mod files;
+pub mod futex;
+pub mod interrupts;
+pub mod kernel_side;
+pub mod line_discipline;
 pub mod memory_calls;
 pub mod network;
 pub mod operation;
@@ -26,8 +32,14 @@ pub mod pipe;
 pub mod process;
 pub mod program;
 pub mod random;
+pub mod ring;
+pub mod scheduling;
 pub mod shared;
+pub mod snapshot;
+pub mod thread;
 pub mod time;
+pub mod time_limit;
+pub mod trace;
 pub mod user;
 pub mod wire;
 pub mod worker;
@@ -83,9 +95,13 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
 fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str> {
     time::start(platform.timebase_frequency, platform.real_time_ns());
     random::start(platform);
+    // Before there are coroutines, so that all of them are traced.
+    trace::start(boot_option(platform.arguments, "trace"), platform.hart_ids.len());
     executor::start(parts.scheduler)?;
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
+    scheduling::start(|name| boot_option(platform.arguments, name))?;
+    interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     files::start(parts.initial_files)?;
     console::start();
     network::start(platform);
@@ -96,21 +112,26 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
 pub fn run_hart() -> ! {
     let mut worker = executor::Worker::of_this_hart();
     loop {
-        on_interrupt();
+        let _ = on_interrupt();
         usermode::release_retired();
-        shared::publish(executor::ready());
+        shared::publish(executor::waiting());
         if !worker.run_one() {
             Machine::wait_for_interrupt();
         }
     }
 }
 
-/// Deals with everything that is pending on this hart.
-pub fn on_interrupt() {
+/// Deals with everything that is pending on this hart, and says what it was.
+pub fn on_interrupt() -> platform::Pending {
     let pending = platform::poll_interrupts();
     if pending.timer {
         time::on_timer();
     }
+    if pending.guest {
+        interrupts::on_guest_files();
+    }
+    interrupts::drain_orphans();
+    pending
 }
 
 /// From `NAME=VALUE … -- ARGUMENT …` to the words before and behind the dashes.
@@ -155,6 +176,12 @@ pub fn power_off(ending: Ending) -> ! {
 pub fn shut_down(status: Status) -> ! {
     platform::console_flush();
     Machine::shutdown(status)
+}
+
+/// Starts the machine anew after everything that was printed has left it.
+pub fn restart() -> ! {
+    platform::console_flush();
+    Machine::restart()
 }
 
 /// `struct utsname`.

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
-use abi_unix::types::{self, SocketAddress, message, socket_option as option};
+use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
 use abi_unix::{Errno, errno};
 use network::{
     BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive, ListenerId,
@@ -23,7 +23,7 @@ use platform::{Platform, println};
 use spin::Mutex;
 
 use crate::file::OpenFile;
-use crate::operation::AddressOut;
+use crate::operation::{AddressOut, length_of};
 use crate::process::Process;
 use crate::user::UserBuffer;
 use crate::wire::Wire;
@@ -76,10 +76,18 @@ pub fn start(platform: &'static Platform) {
         ..network::Configuration::default()
     };
     match Stack::new(wire, &configuration, time::now_ns()) {
-        Ok(stack) => *STACK.lock() = Some(stack),
+        Ok(mut stack) => {
+            // ADMISSION: for what no call of ours asks for, and for the rings of connections within the host.
+            stack.set_admission(|| crate::call::require_memory().is_ok());
+            *STACK.lock() = Some(stack);
+        }
         Err(error) => println!("network: not available: {error}"),
     }
-    executor::spawn(Priority::HIGHEST, handle_arrivals());
+    let Ok(deadline) = time::Reservation::new() else {
+        println!("network: there is no memory to start it");
+        return;
+    };
+    executor::spawn(Priority::HIGHEST, handle_arrivals(deadline));
 }
 
 /// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
@@ -103,7 +111,7 @@ fn wake_handler() {
 }
 
 /// Handles arrivals and deadlines of the stack, for ever.
-async fn handle_arrivals() {
+async fn handle_arrivals(deadline: time::Reservation) {
     loop {
         let next = {
             let mut guard = STACK.lock();
@@ -117,7 +125,7 @@ async fn handle_arrivals() {
         poll_fn(|cx| {
             if !registered {
                 *HANDLER.lock() = Some(cx.waker().clone());
-                alarm = next.map(|ns| time::set(time::ticks_at_ns(ns), cx.waker()));
+                alarm = next.map(|ns| deadline.set(time::ticks_at_ns(ns), cx.waker()));
                 registered = true;
             } else {
                 return Poll::Ready(());
@@ -364,10 +372,6 @@ impl Socket {
         let mut bad = None;
         match inner.state {
             State::Connected(id) => {
-                // ADMISSION: a connection within the host grows with what is sent.
-                if *sent == 0 {
-                    crate::call::require_memory()?;
-                }
                 let result = with_stack_and_send(|stack, now| {
                     while *sent < buffer.len() && bad.is_none() {
                         let fill = |room: &mut [u8]| {
@@ -402,33 +406,9 @@ impl Socket {
                     _ => Poll::Ready(Ok(*sent)),
                 }
             }
-            State::Datagram(id) => {
-                // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
-                let mut datagram = Vec::new();
-                if buffer.len() > LONGEST_DATAGRAM {
-                    return Poll::Ready(Err(Errno::EMSGSIZE));
-                }
-                crate::call::require_memory()?;
-                datagram.try_reserve_exact(buffer.len()).map_err(|_| Errno::ENOBUFS)?;
-                datagram.resize(buffer.len(), 0);
-                process.copy_in(buffer.address(), &mut datagram)?;
-                let result = with_stack_and_send(|stack, _| {
-                    let fill = |room: &mut [u8]| room.copy_from_slice(&datagram[..room.len()]);
-                    let outcome = stack.udp_send_with(id, to.map(endpoint), datagram.len(), fill)?;
-                    if let (Sent::Full, Some(waker)) = (outcome, waker) {
-                        stack.udp_register(id, Interest::Send, waker)?;
-                    }
-                    Ok(outcome)
-                });
-                Poll::Ready(match result {
-                    Ok(Sent::Full) => return Poll::Pending,
-                    Ok(Sent::Bytes(_)) => {
-                        *sent = buffer.len();
-                        Ok(*sent)
-                    }
-                    Err(Errno::ENOTCONN) => Err(Errno::EDESTADDRREQ),
-                    Err(error) => Err(error),
-                })
+            State::Datagram(_) => {
+                drop(inner);
+                self.send_datagram(process, &[buffer], to, sent, waker)
             }
             _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
         }
@@ -462,43 +442,28 @@ impl Socket {
                             return Ok(Received::Bytes(done));
                         }
                     }
-                    loop {
-                        let take = |bytes: &[u8]| {
-                            if peek {
-                                return 0;
-                            }
-                            let count = bytes.len().min(buffer.len() - done);
-                            match process.copy_out(buffer.address() + done, &bytes[..count]) {
-                                Ok(()) => {
-                                    done += count;
-                                    count
-                                }
-                                Err(error) => {
-                                    bad = Some(error);
-                                    0
-                                }
-                            }
-                        };
-                        let outcome = match stack.tcp_receive_with(id, take, now) {
-                            // What was received is reported first; the failure comes with the next call.
-                            _ if bad.is_some() => return Ok(Received::Bytes(done)),
-                            Err(_) if done > 0 => return Ok(Received::Bytes(done)),
-                            other => other?,
-                        };
-                        match outcome {
-                            Received::Bytes(0) => return Ok(Received::Bytes(done)),
-                            Received::Bytes(_) if done < buffer.len() => {}
-                            Received::Bytes(_) => return Ok(Received::Bytes(done)),
-                            _ if done > 0 => return Ok(Received::Bytes(done)),
-                            Received::Nothing => {
-                                if let Some(waker) = waker {
-                                    stack.register(id, Interest::Receive, waker)?;
-                                }
-                                return Ok(Received::Nothing);
-                            }
-                            Received::End => return Ok(Received::End),
+                    // It shows both parts of the ring, so once is enough.
+                    let take = |bytes: &[u8]| {
+                        if peek {
+                            return 0;
                         }
+                        let count = bytes.len().min(buffer.len() - done);
+                        match process.copy_out(buffer.address() + done, &bytes[..count]) {
+                            Ok(()) => {
+                                done += count;
+                                count
+                            }
+                            Err(error) => {
+                                bad = Some(error);
+                                0
+                            }
+                        }
+                    };
+                    let received = stack.tcp_receive_with(id, take, now)?;
+                    if let (Received::Nothing, Some(waker)) = (&received, waker) {
+                        stack.register(id, Interest::Receive, waker)?;
                     }
+                    Ok(received)
                 });
                 match (result, bad) {
                     (_, Some(error)) if done == 0 || peek => Poll::Ready(Err(error)),
@@ -508,40 +473,153 @@ impl Socket {
                     (Err(error), _) => Poll::Ready(Err(error)),
                 }
             }
-            State::Datagram(id) => {
-                let mut sender = None;
-                let mut take = |source: SocketAddrV4, bytes: &[u8]| {
-                    let count = bytes.len().min(buffer.len());
-                    bad = process.copy_out(buffer.address(), &bytes[..count]).err();
-                    sender = Some(address(source));
-                    count
-                };
-                let result = with_stack(|stack, _| {
-                    let received = if peek {
-                        stack.udp_peek_with(id, &mut take)?
-                    } else {
-                        stack.udp_receive_with(id, &mut take)?
-                    };
-                    if let (None, Some(waker)) = (&received, waker) {
-                        stack.udp_register(id, Interest::Receive, waker)?;
-                    }
-                    Ok(received)
-                });
-                if let Some(error) = bad {
-                    return Poll::Ready(Err(error));
-                }
-                match result? {
-                    None => Poll::Pending,
-                    Some(count) => {
-                        if let (Some(out), Some(sender)) = (from, sender) {
-                            out.write(process, sender)?;
-                        }
-                        Poll::Ready(Ok(count))
-                    }
-                }
+            State::Datagram(_) => {
+                drop(inner);
+                self.receive_datagram(process, &[buffer], flags, from, waker)
             }
             _ => Poll::Ready(Err(Errno::ENOTCONN)),
         }
+    }
+
+    /// Whether one call moves one datagram, and not what there is of a stream.
+    pub fn is_for_datagrams(&self) -> bool {
+        self.kind == types::SOCK_DGRAM
+    }
+
+    /// One step of sending the buffers together as one datagram.
+    pub fn send_datagram(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let State::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
+        let length = length_of(buffers);
+        if length > LONGEST_DATAGRAM {
+            return Poll::Ready(Err(Errno::EMSGSIZE));
+        }
+        // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
+        let mut datagram = Vec::new();
+        crate::call::require_memory()?;
+        datagram.try_reserve_exact(length).map_err(|_| Errno::ENOBUFS)?;
+        datagram.resize(length, 0);
+        let mut rest = &mut datagram[..];
+        for buffer in buffers {
+            let (part, behind) = rest.split_at_mut(buffer.len());
+            process.copy_in(buffer.address(), part)?;
+            rest = behind;
+        }
+        let result = with_stack_and_send(|stack, _| {
+            let fill = |room: &mut [u8]| room.copy_from_slice(&datagram[..room.len()]);
+            let outcome = stack.udp_send_with(id, to.map(endpoint), datagram.len(), fill)?;
+            if let (Sent::Full, Some(waker)) = (outcome, waker) {
+                stack.udp_register(id, Interest::Send, waker)?;
+            }
+            Ok(outcome)
+        });
+        Poll::Ready(match result {
+            Ok(Sent::Full) => return Poll::Pending,
+            Ok(Sent::Bytes(_)) => {
+                *sent = length;
+                Ok(length)
+            }
+            Err(Errno::ENOTCONN) => Err(Errno::EDESTADDRREQ),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// One step of receiving one datagram into the buffers, in order; what does not fit is lost.
+    pub fn receive_datagram(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        flags: u32,
+        from: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let State::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
+        let mut bad = None;
+        let mut sender = None;
+        let mut take = |source: SocketAddrV4, bytes: &[u8]| {
+            let mut done = 0;
+            for buffer in buffers {
+                let count = (bytes.len() - done).min(buffer.len());
+                if let Err(error) = process.copy_out(buffer.address(), &bytes[done..done + count]) {
+                    bad = Some(error);
+                    break;
+                }
+                done += count;
+            }
+            sender = Some(address(source));
+            done
+        };
+        let result = with_stack(|stack, _| {
+            let received = if flags & message::PEEK != 0 {
+                stack.udp_peek_with(id, &mut take)?
+            } else {
+                stack.udp_receive_with(id, &mut take)?
+            };
+            if let (None, Some(waker)) = (&received, waker) {
+                stack.udp_register(id, Interest::Receive, waker)?;
+            }
+            Ok(received)
+        });
+        if let Some(error) = bad {
+            return Poll::Ready(Err(error));
+        }
+        match result? {
+            None => Poll::Pending,
+            Some(count) => {
+                if let (Some(out), Some(sender)) = (from, sender) {
+                    out.write(process, sender)?;
+                }
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    /// What would not wait, as epoll's events; `waker` is registered, if there is one, for these and for the end.
+    pub fn readiness(&self, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let inner = self.inner.lock();
+        let sends = wanted & (event::OUT | event::WRNORM) != 0;
+        let readiness = with_stack(|stack, _| match inner.state {
+            // Nobody is registered: when it becomes something else all who watch it look again.
+            State::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
+            State::Listening(id) => {
+                if let Some(waker) = waker {
+                    stack.register_accept(id, waker)?;
+                }
+                stack.listener_readiness(id)
+            }
+            State::Connected(id) => {
+                if let Some(waker) = waker {
+                    stack.register(id, Interest::Receive, waker)?;
+                    if sends {
+                        stack.register(id, Interest::Send, waker)?;
+                    }
+                }
+                stack.readiness(id)
+            }
+            State::Datagram(id) => {
+                if let Some(waker) = waker {
+                    stack.udp_register(id, Interest::Receive, waker)?;
+                    if sends {
+                        stack.udp_register(id, Interest::Send, waker)?;
+                    }
+                }
+                stack.udp_readiness(id)
+            }
+        })?;
+        let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };
+        Ok(bit(readiness.receive, event::IN | event::RDNORM)
+            | bit(readiness.send, event::OUT | event::WRNORM)
+            | bit(readiness.receive_end, event::RDHUP)
+            | bit(readiness.hang_up, event::HUP)
+            | bit(readiness.failed, event::ERR))
     }
 
     /// Takes back what a pending [`receive`](Self::receive) or [`accept`](Self::accept) registered.
@@ -565,6 +643,18 @@ impl Socket {
                 (State::Datagram(id), _) => stack.udp_forget(*id, interest, waker),
             }
         }
+    }
+
+    /// Bytes of kernel memory that go with it.
+    pub fn memory(&self) -> usize {
+        let inner = self.inner.lock();
+        with_stack(|stack, _| match inner.state {
+            State::Fresh(_) => Ok(0),
+            State::Listening(id) => stack.listener_memory(id),
+            State::Connected(id) => stack.connection_memory(id),
+            State::Datagram(id) => stack.datagram_memory(id),
+        })
+        .unwrap_or(0)
     }
 
     /// The `shutdown` call.

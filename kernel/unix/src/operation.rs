@@ -4,6 +4,7 @@
 //! are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own coroutine
 //! for a synchronous call or by a fresh kernel coroutine for an asynchronous one: the same value, the same code.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::Pin;
@@ -16,14 +17,21 @@ use hal_api::Machine as _;
 use platform::Machine;
 use smallvec::SmallVec;
 
+use crate::executor::SpawnError;
 use crate::file::OpenFile;
+use crate::kernel_side::Side;
 use crate::process::{self, Children, Process};
 use crate::time::{self, Alarm};
 use crate::user::UserBuffer;
-use crate::{counters, executor};
+use crate::{counters, epoll, executor, futex};
 
 /// Buffers of one vector call; a single one, the common case, needs no allocation.
 pub type Buffers = SmallVec<[UserBuffer; 1]>;
+
+/// Bytes of all buffers of a call.
+pub fn length_of(buffers: &[UserBuffer]) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
+}
 
 /// A call that may have to wait, decoded and checked.
 #[allow(missing_docs)]
@@ -44,7 +52,16 @@ pub enum Operation {
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Sleep, and say how much time was left if interrupted. (Nothing interrupts a sleep but the process's end.)
     WaitChild { which: Children, status: usize, no_wait: bool },
+    /// Wait at a futex.
+    Futex(Box<futex::Wait>),
+    /// Wait for the descriptors of an epoll.
+    Epoll(Box<epoll::Wait>),
+    /// Wait for one of a list of descriptors.
+    PollFiles(Box<epoll::PollFiles>),
 }
+
+// Every call moves one a few times, and up to here that is done by registers. What is rare and larger is boxed.
+const _: () = assert!(size_of::<Operation>() <= 64);
 
 /// Where a socket address goes: the structure, and the word with its size (which says how much room there is).
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +114,7 @@ impl Operation {
                     return Poll::Ready(Ok(0));
                 }
                 if let (Some(waker), None) = (waker, &alarm) {
-                    *alarm = Some(time::set(*deadline, waker));
+                    *alarm = Some(time::set(*deadline, waker)?);
                 }
                 Poll::Pending
             }
@@ -112,7 +129,23 @@ impl Operation {
                 Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
                 Poll::Pending => Poll::Pending,
             },
+            Operation::Futex(wait) => wait.poll(process, waker),
+            Operation::Epoll(wait) => wait.poll(process, waker),
+            Operation::PollFiles(wait) => wait.poll(process, waker),
         }
+    }
+
+    /// Whether it moves something through a file, so that trying again is all that there is to waiting.
+    pub fn is_transfer(&self) -> bool {
+        matches!(
+            self,
+            Operation::Read { .. }
+                | Operation::Write { .. }
+                | Operation::Accept { .. }
+                | Operation::Connect { .. }
+                | Operation::Send { .. }
+                | Operation::Receive { .. }
+        )
     }
 
     fn must_not_wait(&self) -> bool {
@@ -125,6 +158,8 @@ impl Operation {
                 file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
             }
             Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
+            // A time limit of 0 has passed.
+            Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
         }
     }
 
@@ -133,13 +168,22 @@ impl Operation {
         match self {
             Operation::Write { written: done, .. } | Operation::Send { sent: done, .. } if *done > 0 => Ok(*done),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
+            // Whoever woke it counts on it.
+            Operation::Futex(wait) if wait.was_woken() => Ok(0),
             _ => Err(reason),
         }
     }
 
     /// Whether a waker may still be registered when the operation is done: deadlines and lists that are shared by many.
     fn registers_in_two_places(&self) -> bool {
-        matches!(self, Operation::Sleep { .. } | Operation::WaitChild { .. })
+        matches!(
+            self,
+            Operation::Sleep { .. }
+                | Operation::WaitChild { .. }
+                | Operation::Futex(_)
+                | Operation::Epoll(_)
+                | Operation::PollFiles(_)
+        )
     }
 
     /// Takes back what [`poll`](Self::poll) registered.
@@ -157,6 +201,9 @@ impl Operation {
                 }
             }
             Operation::WaitChild { .. } => process::forget_child_waiter(waker),
+            Operation::Futex(wait) => wait.forget(),
+            Operation::Epoll(wait) => wait.forget(waker),
+            Operation::PollFiles(wait) => wait.forget(waker),
         }
     }
 
@@ -229,6 +276,9 @@ struct AsynchronousCall {
     priority: Priority,
 }
 
+/// Bytes of kernel memory for a call in flight: its coroutine, and its entries in tables and lists.
+pub const MEMORY_OF_A_CALL: usize = size_of::<AsynchronousCall>() + 128;
+
 impl Future for AsynchronousCall {
     type Output = ();
 
@@ -239,7 +289,13 @@ impl Future for AsynchronousCall {
         } else {
             match this.waiting.poll(&this.process, cx.waker()) {
                 Poll::Ready(result) => result,
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    // It may have run because it had been ready for long, and does so for this time only.
+                    if executor::current_priority() != this.priority {
+                        executor::set_priority(executor::current(), this.priority);
+                    }
+                    return Poll::Pending;
+                }
             }
         };
         let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
@@ -250,19 +306,31 @@ impl Future for AsynchronousCall {
 
 /// Goes on with an asynchronous call in a coroutine of its own.
 ///
-/// `ENOMEM`, `EAGAIN` or `EEXIST` if there is no room for it or the token is in use; nothing has happened then.
+/// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation comes back: it may
+/// have moved something already, which the caller must not keep to itself.
 pub fn go_on_asynchronously(
     process: &Arc<Process>,
     operation: Operation,
     token: u64,
     cid: u64,
     priority: Priority,
-) -> Result<(), Errno> {
-    let priority = priority.limited_to(process.ceiling);
-    process.begin_call(token, |key| {
-        let process = process.clone();
+) -> Result<(), (Errno, Operation)> {
+    let priority = priority.limited_to(process.standing.ceiling());
+    let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
+    if is_polled {
+        process.begin_call(token, priority, operation, |key, operation| {
+            process.kernel_side.submit(operation, key, token, cid, priority)
+        })?;
+        counters::count(Counter::AsynchronousCalls);
+        return Ok(());
+    }
+    process.begin_call(token, priority, operation, |key, operation| {
         let waiting = Waiting { operation, registered: None };
-        executor::spawn(priority, AsynchronousCall { waiting, process, key, token, cid, priority })
+        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
+        executor::try_spawn(priority, call).map_err(|SpawnError(mut call)| {
+            let nothing = Operation::Sleep { deadline: 0, alarm: None };
+            core::mem::replace(&mut call.waiting.operation, nothing)
+        })
     })?;
     counters::count(Counter::AsynchronousCalls);
     Ok(())

@@ -9,11 +9,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
+use abi_unix::types::epoll as event;
 use spin::Mutex;
 use waiters::Waiters;
 
 use crate::byte_queue::ByteQueue;
 use crate::call::require_memory;
+use crate::operation::length_of;
 use crate::process::Process;
 use crate::user::UserBuffer;
 
@@ -89,61 +91,110 @@ impl Reader {
         Poll::Ready(Ok(done))
     }
 
-    /// Takes back a registration of [`read`](Self::read).
+    /// What would not wait, as epoll's events; `waker` is registered if there is one.
+    pub fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let mut state = self.0.state.lock();
+        if let Some(waker) = waker {
+            state.readers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        let input = if state.queue.is_empty() { 0 } else { event::IN | event::RDNORM };
+        let end = if self.0.writers.load(Ordering::Acquire) == 0 { event::HUP } else { 0 };
+        Ok(input | end)
+    }
+
+    /// Takes back a registration of [`read`](Self::read) or [`readiness`](Self::readiness).
     pub fn forget(&self, waker: &Waker) {
         self.0.state.lock().readers_waiting.forget(waker);
     }
 }
 
 impl Writer {
-    /// Writes from the memory of `process`, starting at `*done` bytes into the buffer and advancing it.
+    /// Writes buffers from the memory of `process`, starting at `*done` bytes into them and advancing it. If all of them
+    /// have at most [`ATOMIC`] bytes, these come out of the pipe without others in between.
     ///
     /// Ready when everything was written, or with an error. Pending means that the pipe is full; `waker` is then
     /// registered if there is one. Without a waker and with something written the caller decides what to report.
     pub fn write(
         &self,
         process: &Process,
-        buffer: UserBuffer,
+        buffers: &[UserBuffer],
         done: &mut usize,
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
+        let total = length_of(buffers);
         let mut state = self.0.state.lock();
-        loop {
-            let rest = buffer.len() - *done;
-            if rest == 0 {
-                return Poll::Ready(Ok(*done));
+        let mut begin = 0;
+        for buffer in buffers {
+            let end = begin + buffer.len();
+            while *done < end {
+                let rest = total - *done;
+                if self.0.readers.load(Ordering::Acquire) == 0 {
+                    return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
+                }
+                let room = CAPACITY - state.queue.len();
+                // A short one waits until there is room for all of it; after that it does not stop before its end.
+                let wanted = if total > ATOMIC { rest.min(room) } else { rest };
+                if room < wanted || wanted == 0 {
+                    let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
+                    return match registered {
+                        Ok(()) => Poll::Pending,
+                        Err(_) => Poll::Ready(if *done == 0 { Err(Errno::ENOMEM) } else { Ok(*done) }),
+                    };
+                }
+                // ADMISSION: what waits in pipes must not use up what the kernel needs for itself.
+                let admitted = if state.queue.would_grow(wanted, CAPACITY) { require_memory() } else { Ok(()) };
+                if let Err(error) = admitted.and_then(|()| state.queue.reserve(wanted, CAPACITY)) {
+                    return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+                }
+                let piece = state.queue.back();
+                let count = wanted.min(end - *done).min(piece.len());
+                if let Err(error) = process.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
+                    return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+                }
+                state.queue.produce(count);
+                *done += count;
+                state.readers_waiting.wake_all();
             }
-            if self.0.readers.load(Ordering::Acquire) == 0 {
-                return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
-            }
-            let room = CAPACITY - state.queue.len();
-            let count = if buffer.len() <= ATOMIC && room < rest { 0 } else { rest.min(room) };
-            if count == 0 {
-                let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
-                return match registered {
-                    Ok(()) => Poll::Pending,
-                    Err(_) => Poll::Ready(if *done == 0 { Err(Errno::ENOMEM) } else { Ok(*done) }),
-                };
-            }
-            // ADMISSION: what waits in pipes must not use up what the kernel needs for itself.
-            let admitted = if state.queue.would_grow(count, CAPACITY) { require_memory() } else { Ok(()) };
-            if let Err(error) = admitted.and_then(|()| state.queue.reserve(count, CAPACITY)) {
-                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
-            }
-            let piece = state.queue.back();
-            let count = count.min(piece.len());
-            if let Err(error) = process.copy_in(buffer.address() + *done, &mut piece[..count]) {
-                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
-            }
-            state.queue.produce(count);
-            *done += count;
-            state.readers_waiting.wake_all();
+            begin = end;
         }
+        Poll::Ready(Ok(*done))
     }
 
-    /// Takes back a registration of [`write`](Self::write).
+    /// What would not wait, as epoll's events; `waker` is registered if there is one.
+    pub fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let mut state = self.0.state.lock();
+        if let Some(waker) = waker {
+            state.writers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        let room = if CAPACITY - state.queue.len() >= ATOMIC { event::OUT | event::WRNORM } else { 0 };
+        let end = if self.0.readers.load(Ordering::Acquire) == 0 { event::ERR } else { 0 };
+        Ok(room | end)
+    }
+
+    /// Takes back a registration of [`write`](Self::write) or [`readiness`](Self::readiness).
     pub fn forget(&self, waker: &Waker) {
         self.0.state.lock().writers_waiting.forget(waker);
+    }
+}
+
+impl Pipe {
+    /// Each end answers for half of the memory, so that a pipe whose two ends one process has counts once.
+    fn memory_of_one_end(&self) -> usize {
+        (size_of::<Pipe>() + self.state.lock().queue.memory()) / 2
+    }
+}
+
+impl Reader {
+    /// Bytes of kernel memory that this end answers for.
+    pub fn memory(&self) -> usize {
+        self.0.memory_of_one_end()
+    }
+}
+
+impl Writer {
+    /// Bytes of kernel memory that this end answers for.
+    pub fn memory(&self) -> usize {
+        self.0.memory_of_one_end()
     }
 }
 

@@ -5,45 +5,59 @@
 //! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault, a
 //! `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
 //! woken, sees that the process has ended, and gives up what it holds. The last worker to go takes the process apart
-//! ([`Process::take_apart`]): descriptors are closed, memory is freed, children go to the first process. What remains is
+//! (`Process::take_apart`): descriptors are closed, memory is freed, children go to the first process. What remains is
 //! an entry in the table with the status, until the parent has waited for it.
 //!
 //! # Locks
 //!
-//! In general one at a time. The exceptions, outer lock first: a kernel object, then the address space, to copy data; the
-//! table of processes, then an address space, to ask how large it is; the table of calls, then the completions, and the
-//! executor's own, to start a call.
+//! In general one at a time. The exceptions, outer lock first: a kernel object (the futexes are one), then the address
+//! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to ask how much
+//! memory it has; the table of calls, then the completions, and the executor's own, to start a call.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_queue::completion::Producer;
+use ::ring::Producer;
+use abi_queue::completion;
+use abi_queue::pages::{COMPLETION_RING_ADDRESS, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
 use abi_unix::types::signal;
 use abi_unix::{Counter, Errno};
 use filesystem::Node;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use memory::SharedFrame;
 use memory::space::StringError;
 use platform::println;
 use spin::Mutex;
 use usermode::{Fault, Space};
 use waiters::Waiters;
 
+use coroutine::State;
+use hal_api::Machine as _;
+use platform::Machine;
+
 use crate::counters;
 use crate::descriptor::Descriptors;
 use crate::executor::Cid;
-use crate::shared::Shared;
+use crate::futex::Futexes;
+use crate::interrupts::{self, Receivers, SendPages};
+use crate::kernel_side::Choice;
+use crate::ring::{self, CompletionView, Rings};
+use crate::scheduling::Standing;
+use crate::shared::{Shared, zeroed};
+use crate::thread::Threads;
 use crate::worker::Worker;
 
 /// Workers that one process can have.
 pub const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
 /// Processes that can exist.
 pub const MAXIMUM_PROCESSES: usize = 4096;
-/// Asynchronous calls that one process can have in flight; more are answered with `EAGAIN`.
+/// Asynchronous calls that one process can have in flight; more are answered with `EBUSY`, which no call that can wait
+/// answers for another reason, so that a runtime knows to wait for completions and to try again.
 pub const MAXIMUM_CALLS: usize = 65536;
 /// The first process, which inherits orphans and whose end ends the machine.
 pub const FIRST: u32 = 1;
@@ -73,13 +87,63 @@ struct Call {
     coroutine: Cid,
     /// Whether the process asked for it to end early.
     cancelled: bool,
+    /// Whether it was ready when the keeper looked last.
+    was_ready: bool,
+    /// How important its coroutine is.
+    priority: u8,
 }
 
 /// Completions on their way to the process.
 struct Completions {
     producer: Producer,
+    /// The frames of the ring.
+    frames: Vec<SharedFrame>,
+    /// Places in the ring that are promised to requests which are being performed.
+    promised: usize,
     /// Those that found the ring full. Room is reserved when a call is submitted, so this never fails.
     waiting: VecDeque<Completion>,
+}
+
+impl Completions {
+    /// With the frames of a ring that is empty, as a process begins with it.
+    fn new(shared: &Shared) -> Completions {
+        let producer = Producer::new(completion::INITIAL_CAPACITY);
+        let completions =
+            Completions { producer, frames: shared.ring().to_vec(), promised: 0, waiting: VecDeque::new() };
+        completions.tell_capacity();
+        completions
+    }
+
+    /// Writes the number of entries where the process can read it.
+    fn tell_capacity(&self) {
+        let capacity = self.frames[0].bytes().atomic_u64(completion::CAPACITY_OFFSET);
+        let capacity = capacity.expect("offsets of the ring's layout are aligned and inside");
+        capacity.store(self.producer.capacity() as u64, Ordering::Relaxed);
+    }
+
+    /// Puts a completion into the ring, not visible yet, or to those that wait.
+    #[inline(always)]
+    fn push(&mut self, completion: Completion) {
+        let words = CompletionView(&self.frames);
+        if !self.waiting.is_empty() || self.producer.push(&words, completion.to_words()).is_err() {
+            self.waiting.push_back(completion);
+        }
+    }
+
+    /// Makes what was pushed visible. If there is nothing, the process's words stay as they are.
+    fn publish(&mut self) {
+        if self.producer.unpublished() > 0 {
+            self.producer.publish(&CompletionView(&self.frames));
+        }
+    }
+}
+
+/// What a call answers whose copy met this fault.
+pub fn errno_of_fault(fault: Fault) -> Errno {
+    match fault {
+        Fault::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::EFAULT,
+    }
 }
 
 /// A process.
@@ -96,23 +160,41 @@ pub struct Process {
     pub directory: Mutex<Node>,
     /// What a worker's priority is while it publishes nothing.
     pub default_priority: Priority,
-    /// No claim counts for more than this.
-    pub ceiling: Priority,
+    /// What its claims are worth, and what it has used.
+    pub standing: Standing,
+    /// The first bytes of its program's name.
+    name: [AtomicU64; 2],
+    /// Who waits for which words of its memory.
+    pub futexes: Arc<Futexes>,
+    /// What carries its calls in the kernel.
+    pub kernel_side: Choice,
     parent: AtomicU32,
+    /// Its process group: what keys of the terminal and `kill` reach together. That of its parent until somebody says other.
+    group: AtomicU32,
     /// Its parent ended before it: nobody will ask how it ended.
     orphan: AtomicBool,
     ended: AtomicBool,
     ending: Mutex<Option<Ending>>,
+    /// What the first worker gave to `exit`: the status if no worker ends the process, but all end themselves.
+    first_worker_status: AtomicU8,
     workers: Mutex<Vec<Arc<Worker>>>,
+    threads: Mutex<Threads>,
+    /// Workers and threads that have not ended.
     live_workers: AtomicUsize,
     calls: Mutex<HashMap<u64, Call>>,
     next_anonymous_call: AtomicU64,
     has_cancelled: AtomicBool,
     completions: Mutex<Completions>,
+    /// Its request rings.
+    pub rings: Rings,
     posted: AtomicU64,
     has_waiting_completions: AtomicBool,
     /// Who waits for others to go: a worker in `execve`.
     departures: Mutex<Waiters>,
+    /// Its receivers of user interrupts.
+    pub receivers: Mutex<Receivers>,
+    /// The rights whose pages it has asked for.
+    pub send_pages: Mutex<SendPages>,
 }
 
 impl Process {
@@ -126,29 +208,40 @@ impl Process {
         descriptors: Descriptors,
         directory: Node,
         default_priority: Priority,
-        ceiling: Priority,
+        standing: Standing,
     ) -> Process {
+        shared.tell_mode(standing.mode());
+        shared.tell_ceiling(standing.ceiling());
         Process {
             id,
             space,
-            shared,
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
             default_priority,
-            ceiling,
+            standing,
+            name: [const { AtomicU64::new(0) }; 2],
+            futexes: Arc::default(),
+            kernel_side: Choice::default(),
             parent: AtomicU32::new(parent),
+            group: AtomicU32::new(find(parent).map_or(id, |parent| parent.group())),
             orphan: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             ending: Mutex::new(None),
+            first_worker_status: AtomicU8::new(0),
             workers: Mutex::new(Vec::new()),
+            threads: Mutex::new(Threads::new()),
             live_workers: AtomicUsize::new(0),
             calls: Mutex::new(HashMap::new()),
             next_anonymous_call: AtomicU64::new(u64::MAX),
             has_cancelled: AtomicBool::new(false),
-            completions: Mutex::new(Completions { producer: Producer::new(), waiting: VecDeque::new() }),
+            completions: Mutex::new(Completions::new(&shared)),
+            rings: Rings::default(),
             posted: AtomicU64::new(0),
             has_waiting_completions: AtomicBool::new(false),
             departures: Mutex::new(Waiters::new()),
+            receivers: Mutex::new(interrupts::NO_RECEIVERS),
+            send_pages: Mutex::new([const { None }; SEND_PAGES]),
+            shared,
         }
     }
 
@@ -157,29 +250,102 @@ impl Process {
         self.parent.load(Ordering::Relaxed)
     }
 
-    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it.
-    pub fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.space.lock().copy_in(address as u64, bytes).map_err(|_| Errno::EFAULT)
+    /// The process group that it is in.
+    pub fn group(&self) -> u32 {
+        self.group.load(Ordering::Relaxed)
     }
 
-    /// Copies to the process's memory. `EFAULT` if any byte is not writable for it.
+    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a page that it was promised
+    /// cannot be made.
+    pub fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.space.lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
+    }
+
+    /// Copies to the process's memory. `EFAULT` if any byte is not writable for it; `ENOMEM` as above.
     pub fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
-        self.space.lock().copy_out(address as u64, bytes).map_err(|_| Errno::EFAULT)
+        self.space.lock().copy_out(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies a string that ends with NUL, without it. `too_long` if there is no NUL within `limit` bytes.
     pub fn copy_in_string(&self, address: usize, limit: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
         self.space.lock().copy_in_string(address as u64, limit).map_err(|error| match error {
             StringError::TooLong => too_long,
-            StringError::Fault(Fault::OutOfMemory) => Errno::ENOMEM,
-            StringError::Fault(_) => Errno::EFAULT,
+            StringError::Fault(fault) => errno_of_fault(fault),
         })
     }
 
-    /// The priority that the process claims now through its published bitmaps, within its ceiling.
+    /// What the claim that the process makes now through its published bitmaps is worth.
+    ///
+    /// All its workers together make one claim. So a worker that was interrupted while it held a lock of the process is as
+    /// important as the one that waits for the lock, and gets to let it go.
     pub fn claimed_priority(&self) -> Priority {
         let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
-        claim.limited_to(self.ceiling)
+        self.standing.worth(claim)
+    }
+
+    /// Processor time of all its workers, in ticks, up to now.
+    pub fn cpu_ticks(&self) -> u64 {
+        let now = Machine::now();
+        let running = |workers: &[Arc<Worker>]| workers.iter().fold(0, |sum, worker| sum + worker.uncharged(now));
+        let running = running(&self.workers.lock())
+            + self.threads.lock().iter().fold(0, |sum, thread| sum + thread.uncharged(now));
+        self.standing.charged() + running
+    }
+
+    /// How many calls are in flight, and how many of them at priorities 0 to 7 (7: and less important), 16 bits each.
+    pub fn waiting_calls(&self) -> (u64, [u64; 2]) {
+        let calls = self.calls.lock();
+        let mut counts = [0u16; 8];
+        for call in calls.values() {
+            let count = &mut counts[usize::from(call.priority).min(7)];
+            *count = count.saturating_add(1);
+        }
+        let word = |at: usize| (0..4).fold(0, |word, index| word | u64::from(counts[at + index]) << (index * 16));
+        (calls.len() as u64, [word(0), word(4)])
+    }
+
+    /// The first bytes of the name of the program that it runs.
+    pub fn name(&self) -> [u64; 2] {
+        [self.name[0].load(Ordering::Relaxed), self.name[1].load(Ordering::Relaxed)]
+    }
+
+    /// Notes which program it runs from now on.
+    pub fn set_name(&self, name: [u64; 2]) {
+        self.name[0].store(name[0], Ordering::Relaxed);
+        self.name[1].store(name[1], Ordering::Relaxed);
+        crate::trace::program(self.id, name);
+    }
+
+    /// Gives its workers the priority that its claim is worth now, after that has changed for another reason than the
+    /// claim itself.
+    pub fn order_workers_anew(&self) {
+        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
+            worker.order_anew();
+        }
+    }
+
+    /// Makes its executor look around, if it handles user interrupts.
+    pub fn interrupt_all_workers(&self) {
+        for worker in self.workers.lock().iter() {
+            worker.interrupt_for_completions();
+        }
+    }
+
+    /// Lets those run who have been ready since the last look without a turn: workers, and calls in flight.
+    pub fn look_for_the_starving(&self) {
+        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
+            if worker.is_starving() {
+                self.standing.boosted();
+            }
+        }
+        for call in self.calls.lock().values_mut() {
+            let is_ready = crate::executor::state(call.coroutine) == Some(State::Ready);
+            if is_ready && call.was_ready {
+                crate::executor::set_priority(call.coroutine, Priority::HIGHEST);
+                counters::count(Counter::StarvationBoosts);
+            }
+            call.was_ready = is_ready;
+        }
     }
 
     // ---- ending ----
@@ -200,16 +366,26 @@ impl Process {
             *slot = Some(ending);
             self.ended.store(true, Ordering::Release);
         }
-        for worker in self.workers.lock().iter() {
+        self.rings.close();
+        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
             worker.interrupt();
         }
         self.wake_calls();
     }
 
+    /// Bytes of memory that would be free without the process.
+    fn memory(&self) -> usize {
+        let pages = self.space.lock().owned_frames() * abi_queue::pages::PAGE_SIZE;
+        let files = self.descriptors.lock().memory();
+        let calls = self.calls.lock().len() * crate::operation::MEMORY_OF_A_CALL;
+        let threads = self.live_workers() * crate::worker::MEMORY;
+        pages + files + calls + threads
+    }
+
     /// Lets a process that has ended go before everything else: somebody waits for its memory, perhaps somebody more
     /// important, who asks again and again and would never let it run.
     fn hasten(&self) {
-        for worker in self.workers.lock().iter() {
+        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
             worker.hasten();
         }
     }
@@ -221,10 +397,35 @@ impl Process {
             return Err(Errno::EAGAIN);
         }
         workers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let worker = make(workers.len())?;
-        workers.push(worker.clone());
+        // Counted before it runs: another hart may poll it, and be done with it, at once.
         self.live_workers.fetch_add(1, Ordering::Relaxed);
-        Ok(worker)
+        self.shared.add_worker(workers.len());
+        let made = make(workers.len());
+        match &made {
+            Ok(worker) => workers.push(worker.clone()),
+            Err(_) => {
+                self.live_workers.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        made
+    }
+
+    /// Adds a thread. `EAGAIN` if the process has its most already, or has ended.
+    pub fn add_thread(&self, make: impl FnOnce(usize) -> Arc<Worker>) -> Result<Arc<Worker>, Errno> {
+        let mut threads = self.threads.lock();
+        if self.has_ended() {
+            return Err(Errno::EAGAIN);
+        }
+        let slot = threads.free_slot().ok_or(Errno::EAGAIN)?;
+        let thread = make(slot);
+        threads.insert(slot, thread.clone());
+        self.live_workers.fetch_add(1, Ordering::Relaxed);
+        Ok(thread)
+    }
+
+    /// The worker or thread with this slot.
+    pub fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
+        if slot < MAXIMUM_WORKERS { self.worker(slot) } else { self.threads.lock().get(slot).cloned() }
     }
 
     /// The worker with this index.
@@ -232,16 +433,30 @@ impl Process {
         self.workers.lock().get(index).cloned()
     }
 
-    /// How many workers have not ended.
+    /// How many workers and threads have not ended.
     pub fn live_workers(&self) -> usize {
         self.live_workers.load(Ordering::Acquire)
     }
 
-    /// A worker's coroutine is done. The last one takes the process apart.
-    pub fn worker_is_gone(self: &Arc<Process>) {
+    /// A worker ends itself with `exit`. As on Linux the status of the first one is the process's, in whatever order they go;
+    /// so workers that end at the same moment need not agree which of them is the last.
+    pub fn note_exit(&self, worker: usize, status: u8) {
+        if worker == 0 {
+            // Relaxed: read after the count of workers has come to 0, which orders it.
+            self.first_worker_status.store(status, Ordering::Relaxed);
+        }
+    }
+
+    /// The coroutine of a worker or thread is done. The last one takes the process apart.
+    pub fn worker_is_gone(self: &Arc<Process>, worker: &Worker) {
+        if worker.is_thread() {
+            // Out of the lock first: the entry may be its last owner but for the caller.
+            let entry = self.threads.lock().remove(worker.index());
+            drop(entry);
+        }
         // AcqRel: what other workers did to the process happens before the last one takes it apart.
         if self.live_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end(Ending::Exited(0));
+            self.end(Ending::Exited(self.first_worker_status.load(Ordering::Relaxed)));
             self.take_apart();
         } else {
             self.departures.lock().wake_all();
@@ -253,8 +468,11 @@ impl Process {
         let descriptors = core::mem::take(&mut *self.descriptors.lock());
         drop(descriptors);
         self.wake_calls();
+        crate::scheduling::forget(self);
+        self.rings.clear();
         self.space.retire();
         self.workers.lock().clear();
+        self.threads.lock().clear();
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
         TABLE.lock().has_ended(self, ending);
         if self.id == FIRST {
@@ -264,38 +482,51 @@ impl Process {
 
     // ---- asynchronous calls ----
 
-    /// Starts an asynchronous call: `spawn` makes its coroutine, given the key under which the call is known.
+    /// Starts an asynchronous call: `spawn` makes a coroutine of `work`, given the key under which the call is known. It
+    /// runs under the lock of the calls.
     ///
-    /// `EAGAIN` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM`. A token of 0 means that the call will
-    /// never be cancelled.
-    pub fn begin_call(&self, token: u64, spawn: impl FnOnce(u64) -> Cid) -> Result<(), Errno> {
+    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `spawn` gives the work back);
+    /// with the work. A token of 0 means that the call will never be cancelled.
+    pub fn begin_call<T>(
+        &self,
+        token: u64,
+        priority: Priority,
+        work: T,
+        spawn: impl FnOnce(u64, T) -> Result<Cid, T>,
+    ) -> Result<(), (Errno, T)> {
         // The table stays locked until the coroutine is in it. If another hart polls the coroutine at once, its end waits
         // for the lock, so that no entry is made after the call is over.
         let mut calls = self.calls.lock();
-        if self.has_ended() {
-            return Err(Errno::EINTR);
-        }
-        calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        {
-            // A place for its completion in case the ring is full then: beside those that wait already, every call in
-            // flight may come to wait. What waits counts towards the limit, or a process that never looks at its ring could
-            // fill the kernel's memory.
-            let mut completions = self.completions.lock();
-            if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
-                return Err(Errno::EAGAIN);
-            }
-            completions.waiting.try_reserve(calls.len() + 1).map_err(|_| Errno::ENOMEM)?;
+        if let Err(error) = self.make_room_for_a_call(&mut calls) {
+            return Err((error, work));
         }
         // Without a token the key counts down from the top, where no address and no index of a program's table lies.
         let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
         match calls.entry(key) {
-            Entry::Occupied(_) => Err(Errno::EEXIST),
+            Entry::Occupied(_) => Err((Errno::EEXIST, work)),
             Entry::Vacant(place) => {
+                let coroutine = spawn(key, work).map_err(|work| (Errno::ENOMEM, work))?;
                 counters::count(Counter::CallsInFlight);
-                place.insert(Call { coroutine: spawn(key), cancelled: false });
+                place.insert(Call { coroutine, cancelled: false, was_ready: false, priority: priority.number() });
                 Ok(())
             }
         }
+    }
+
+    fn make_room_for_a_call(&self, calls: &mut HashMap<u64, Call>) -> Result<(), Errno> {
+        if self.has_ended() {
+            return Err(Errno::EINTR);
+        }
+        calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        // A place for its completion in case the ring is full then: beside those that wait already, every call in flight
+        // may come to wait. What waits counts towards the limit, or a process that never looks at its ring could fill the
+        // kernel's memory.
+        let mut completions = self.completions.lock();
+        if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
+            return Err(Errno::EBUSY);
+        }
+        let places = calls.len() + completions.promised + 1;
+        completions.waiting.try_reserve(places).map_err(|_| Errno::ENOMEM)
     }
 
     /// Whether the process asked for this call to end early.
@@ -320,6 +551,7 @@ impl Process {
     /// Makes all calls in flight look around after the process has ended. Their entries go at once, since nobody can
     /// cancel them any more.
     fn wake_calls(&self) {
+        self.kernel_side.wake_poller();
         let calls = core::mem::take(&mut *self.calls.lock());
         for call in calls.values() {
             crate::executor::wake(call.coroutine);
@@ -341,16 +573,100 @@ impl Process {
             }
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
-            let full = !completions.waiting.is_empty()
-                || completions.producer.post(completion, |offset| self.shared.ring_word(offset)).is_err();
-            if full {
-                completions.waiting.push_back(completion);
-                self.has_waiting_completions.store(true, Ordering::Release);
-            }
-            self.posted.store(completions.producer.posted(), Ordering::Release);
+            // Looked at anew each time: nonsense in the process's index has to mean "full" at once.
+            completions.producer.free(&CompletionView(&completions.frames));
+            completions.push(completion);
+            self.show_completions(completions);
         }
         counters::count(Counter::Completions);
         self.wake_a_worker(priority);
+    }
+
+    /// Makes what was pushed visible, to the process and to workers that are about to sleep.
+    fn show_completions(&self, completions: &mut Completions) {
+        completions.publish();
+        self.posted.store(completions.producer.published(), Ordering::Release);
+        self.has_waiting_completions.store(!completions.waiting.is_empty(), Ordering::Release);
+    }
+
+    /// Promises places for the completions of so many requests; says for how many. No more than the ring has room for,
+    /// unless `beyond` says that they may have to wait.
+    pub fn promise_completions(&self, wanted: usize, beyond: bool) -> usize {
+        let calls = self.calls.lock();
+        let mut completions = self.completions.lock();
+        let completions = &mut *completions;
+        let in_kernel = calls.len() + completions.promised + completions.waiting.len();
+        let room = if beyond {
+            MAXIMUM_CALLS.saturating_sub(in_kernel)
+        } else if completions.waiting.is_empty() {
+            completions.producer.free(&CompletionView(&completions.frames)).saturating_sub(completions.promised)
+        } else {
+            0
+        };
+        let promised = wanted.min(room);
+        // In case the process changes the indexes meanwhile.
+        if promised == 0 || completions.waiting.try_reserve(calls.len() + completions.promised + promised).is_err() {
+            return 0;
+        }
+        completions.promised += promised;
+        promised
+    }
+
+    /// Posts the completions of requests for which so many places were promised. The others of them are calls in flight
+    /// now, which have places of their own.
+    pub fn post_completions(&self, batch: &[Completion], promised: usize) {
+        let mut completions = self.completions.lock();
+        completions.promised -= promised;
+        if batch.is_empty() || self.has_ended() {
+            return;
+        }
+        batch.iter().for_each(|&completion| completions.push(completion));
+        self.show_completions(&mut completions);
+        drop(completions);
+        counters::add(Counter::Completions, batch.len() as u64);
+    }
+
+    /// Gives the completion ring at least so many entries, a power of two that a ring can have, or 0.
+    ///
+    /// `EBUSY` if it would have to grow and is not empty, `ENOMEM`, `EEXIST` if the process has mapped something there.
+    pub fn enlarge_completion_ring(&self, capacity: usize) -> Result<(), Errno> {
+        let mut completions = self.completions.lock();
+        let completions = &mut *completions;
+        if capacity <= completions.producer.capacity() {
+            return Ok(());
+        }
+        let more = completion::pages(capacity) - completions.frames.len();
+        if !memory::frames::available_to_programs(more) {
+            return Err(Errno::ENOMEM);
+        }
+        let is_idle = completions.promised == 0 && completions.waiting.is_empty();
+        let free = completions.producer.free(&CompletionView(&completions.frames));
+        if !is_idle || free != completions.producer.capacity() {
+            return Err(Errno::EBUSY);
+        }
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+        completions.frames.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+        for _ in 0..more {
+            frames.push(zeroed()?);
+        }
+        let view = CompletionView(&completions.frames);
+        completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
+        let address = COMPLETION_RING_ADDRESS + completions.frames.len() * PAGE_SIZE;
+        if let Err(error) = ring::map(self, address, &frames) {
+            // Nothing has come meanwhile, since the ring is locked.
+            let old = completions_capacity(completions.frames.len());
+            let _ = completions.producer.resize(&CompletionView(&completions.frames), old);
+            return Err(error);
+        }
+        completions.frames.extend(frames);
+        completions.tell_capacity();
+        Ok(())
+    }
+
+    /// A ring that was closed is at rest.
+    pub fn ring_has_closed(&self) {
+        self.departures.lock().wake_all();
     }
 
     /// Posts completions that found the ring full. Called when a worker enters the kernel.
@@ -365,14 +681,14 @@ impl Process {
     fn post_those_that_wait(&self) {
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
+        let words = CompletionView(&completions.frames);
         while let Some(&completion) = completions.waiting.front() {
-            if completions.producer.post(completion, |offset| self.shared.ring_word(offset)).is_err() {
+            if completions.producer.push(&words, completion.to_words()).is_err() {
                 break;
             }
             completions.waiting.pop_front();
         }
-        self.posted.store(completions.producer.posted(), Ordering::Release);
-        self.has_waiting_completions.store(!completions.waiting.is_empty(), Ordering::Relaxed);
+        self.show_completions(completions);
     }
 
     /// How many completions are in the ring or were taken from it.
@@ -382,14 +698,14 @@ impl Process {
 
     /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important, by
     /// a user interrupt. If all run something at least as important they look in time, before their next coroutine.
-    fn wake_a_worker(&self, priority: Priority) {
+    pub fn wake_a_worker(&self, priority: Priority) {
         let workers = self.workers.lock();
-        if workers.iter().any(|worker| worker.wake_if_parked(priority.limited_to(self.ceiling))) {
+        if workers.iter().any(|worker| worker.wake_if_parked(self.standing.worth(priority))) {
             return;
         }
         for worker in workers.iter() {
             let runs = Priority::most_important_in(self.shared.running(worker.index()));
-            if runs.is_some_and(|runs| priority.is_more_important_than(runs)) && worker.send_interrupt() {
+            if runs.is_some_and(|runs| priority.is_more_important_than(runs)) && worker.interrupt_for_completions() {
                 return;
             }
         }
@@ -404,10 +720,13 @@ impl Process {
             if kept.is_to_stop() {
                 return false;
             }
-            for worker in workers.iter().filter(|worker| !Arc::ptr_eq(worker, kept)) {
-                worker.stop();
+            for worker in workers.iter().chain(self.threads.lock().iter()) {
+                if !Arc::ptr_eq(worker, kept) {
+                    worker.stop();
+                }
             }
         }
+        self.rings.close();
         // Waking under the lock is fine: a woken coroutine that another hart polls at once waits for the lock.
         for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
             call.cancelled = true;
@@ -424,7 +743,7 @@ impl Process {
         if self.departures.lock().register(waker).is_err() {
             waker.wake_by_ref();
         }
-        let is_alone = self.live_workers() == 1 && self.calls.lock().is_empty();
+        let is_alone = self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty();
         if is_alone {
             self.departures.lock().forget(waker);
         }
@@ -434,24 +753,35 @@ impl Process {
     /// Drops everything on its way to the old program, when another one takes its place.
     pub fn forget_completions(&self) {
         let mut completions = self.completions.lock();
-        completions.producer = Producer::new();
-        completions.waiting.clear();
         self.posted.store(0, Ordering::Release);
         self.has_waiting_completions.store(false, Ordering::Relaxed);
         self.shared.clear();
+        self.shared.tell_mode(self.standing.mode());
+        self.shared.tell_ceiling(self.standing.ceiling());
+        *completions = Completions::new(&self.shared);
+        drop(completions);
+        self.rings.clear();
     }
 
-    /// Forgets workers that have ended, after [`keep_only`](Self::keep_only).
+    /// Forgets workers and threads that have ended, after [`keep_only`](Self::keep_only); who is left is the first worker.
     pub fn forget_others(&self, kept: &Arc<Worker>) {
-        self.workers.lock().retain(|worker| Arc::ptr_eq(worker, kept));
+        let mut workers = self.workers.lock();
+        self.threads.lock().clear();
+        workers.clear();
+        workers.push(kept.clone());
     }
+}
+
+/// Entries of a completion ring with so many frames.
+fn completions_capacity(frames: usize) -> usize {
+    (frames - 1) * (PAGE_SIZE / completion::ENTRY_SIZE)
 }
 
 // ---- the table ----
 
 enum Citizen {
     Living(Arc<Process>),
-    Ended { parent: u32, ending: Ending },
+    Ended { parent: u32, group: u32, ending: Ending },
 }
 
 struct Table {
@@ -469,6 +799,8 @@ pub enum Children {
     Any,
     /// The one with this number.
     One(u32),
+    /// Any of this process group.
+    Group(u32),
 }
 
 impl Table {
@@ -489,7 +821,7 @@ impl Table {
         let parent = process.parent();
         let parent_lives = matches!(self.entries.get(&parent), Some(Citizen::Living(_)));
         if parent_lives && !process.orphan.load(Ordering::Relaxed) {
-            self.entries.insert(process.id, Citizen::Ended { parent, ending });
+            self.entries.insert(process.id, Citizen::Ended { parent, group: process.group(), ending });
         } else {
             self.entries.remove(&process.id);
         }
@@ -537,20 +869,34 @@ pub fn find(id: u32) -> Option<Arc<Process>> {
     }
 }
 
+/// The living process with the lowest number above this one.
+pub fn next_after(id: u32) -> Option<Arc<Process>> {
+    TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
+        Citizen::Living(process) => Some(process.clone()),
+        Citizen::Ended { .. } => None,
+    })
+}
+
 /// Ends the process with the most memory, because there is none left. Its memory is free once its workers have noticed.
+///
+/// What counts is what would be free without it: the pages of the process and their tables, and what the kernel keeps for
+/// it in pipes, sockets, files and calls in flight. Files in memory that nobody has open belong to nobody; their share of
+/// the machine has a limit of its own.
 pub fn end_largest() {
+    if let Some(process) = next_living(0, Process::has_ended) {
+        // One is on its way out already: enough for now.
+        process.hasten();
+        return;
+    }
     let mut largest: Option<(usize, Arc<Process>)> = None;
-    for entry in TABLE.lock().entries.values() {
-        if let Citizen::Living(process) = entry {
-            if process.has_ended() {
-                // One is on its way out already: enough for now.
-                process.hasten();
-                return;
-            }
-            let frames = process.space.lock().resident_frames();
-            if process.id != FIRST && largest.as_ref().is_none_or(|(most, _)| frames > *most) {
-                largest = Some((frames, process.clone()));
-            }
+    let mut last = FIRST;
+    // One after the other, with the table unlocked in between: descriptor tables and kernel objects come before it in the
+    // order of locks.
+    while let Some(process) = next_living(last, |_| true) {
+        last = process.id;
+        let bytes = process.memory();
+        if largest.as_ref().is_none_or(|(most, _)| bytes > *most) {
+            largest = Some((bytes, process));
         }
     }
     let victim = largest.map(|(_, process)| process).or_else(|| find(FIRST));
@@ -559,6 +905,73 @@ pub fn end_largest() {
         victim.end(Ending::Killed(signal::KILL as u8));
         victim.hasten();
     }
+}
+
+/// The living process with the lowest number above this one of which `is_meant` holds.
+fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
+    let table = TABLE.lock();
+    table.entries.range(above + 1..).find_map(|(_, entry)| match entry {
+        Citizen::Living(process) if is_meant(process) => Some(process.clone()),
+        _ => None,
+    })
+}
+
+/// Whether the first process is meant too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstToo {
+    /// It ends with the others, and with it the machine.
+    Yes,
+    /// Nobody but itself, and whoever sits at the terminal, may end it.
+    No,
+}
+
+/// Whether a signal's default action is to end the process. There are no handlers, and what would stop a process ends it.
+pub fn ends(number: u32) -> bool {
+    !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
+}
+
+/// Sends a signal to all processes of which `is_meant` holds; says how many there are.
+pub fn signal_all(number: u32, first: FirstToo, is_meant: impl Fn(&Process) -> bool) -> usize {
+    let (mut count, mut last) = (0, 0);
+    while let Some(process) = next_living(last, &is_meant) {
+        last = process.id;
+        if process.id == FIRST && first == FirstToo::No {
+            continue;
+        }
+        count += 1;
+        if ends(number) {
+            process.end(Ending::Killed(number as u8));
+        }
+    }
+    count
+}
+
+/// Sends a signal to a process group; says how many processes are in it.
+pub fn signal_group(group: u32, number: u32, first: FirstToo) -> usize {
+    signal_all(number, first, |process| process.group() == group)
+}
+
+/// Whether a process lives in this group.
+pub fn group_exists(group: u32) -> bool {
+    next_living(0, |process| process.group() == group).is_some()
+}
+
+/// `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into one of its
+/// own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
+pub fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
+    let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
+    let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
+    let id = if id == 0 { caller.id } else { id };
+    let process = find(id).ok_or(Errno::ESRCH)?;
+    if id != caller.id && process.parent() != caller.id {
+        return Err(Errno::ESRCH);
+    }
+    let group = if group == 0 { id } else { group };
+    if group != id && !group_exists(group) {
+        return Err(Errno::EPERM);
+    }
+    process.group.store(group, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Whether a process with this number exists, ended ones included.
@@ -572,13 +985,16 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
     let mut any = false;
     let mut found = None;
     let candidates = match which {
-        Children::Any => table.entries.range(..),
+        Children::Any | Children::Group(_) => table.entries.range(..),
         Children::One(id) => table.entries.range(id..=id),
     };
+    let is_meant = |group: u32| !matches!(which, Children::Group(wanted) if wanted != group);
     for (&id, entry) in candidates {
         match entry {
-            Citizen::Living(child) => any |= child.parent() == parent && !child.orphan.load(Ordering::Relaxed),
-            Citizen::Ended { parent: of, ending } if *of == parent => {
+            Citizen::Living(child) => {
+                any |= child.parent() == parent && !child.orphan.load(Ordering::Relaxed) && is_meant(child.group());
+            }
+            Citizen::Ended { parent: of, group, ending } if *of == parent && is_meant(*group) => {
                 found = Some((id, *ending));
                 break;
             }
@@ -602,4 +1018,16 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
 /// Takes back a registration of [`poll_child`].
 pub fn forget_child_waiter(waker: &Waker) {
     TABLE.lock().waiters.forget(waker);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_lacks_memory_is_no_bad_address() {
+        assert_eq!(errno_of_fault(Fault::OutOfMemory), Errno::ENOMEM);
+        assert_eq!(errno_of_fault(Fault::NotMapped), Errno::EFAULT);
+        assert_eq!(errno_of_fault(Fault::Protection), Errno::EFAULT);
+    }
 }

@@ -19,11 +19,13 @@ use hal_api::UserContext;
 use memory::OutOfMemory;
 use memory::space::{Limits, MapError, Placement, Sharing};
 use memory::sv39::Protection;
-use usermode::Space;
+use usermode::{Kind, Space};
 
 use crate::descriptor::Descriptors;
 use crate::files::{self, Content};
+use crate::interrupts;
 use crate::process::{self, Process};
+use crate::scheduling::Standing;
 use crate::shared::{self, Shared};
 use crate::user::USER_END;
 use crate::worker::Worker;
@@ -198,6 +200,7 @@ impl Plan {
             (auxiliary::COPS_GLOBAL_PAGE, number(GLOBAL_PAGE_ADDRESS)),
             (auxiliary::COPS_COMPLETION_RING, number(COMPLETION_RING_ADDRESS)),
             (auxiliary::COPS_HARTS, number(crate::harts())),
+            (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
         let stack = contents.build(STACK_TOP as u64, 2 * LARGEST_STRINGS).map_err(|error| match error {
@@ -221,6 +224,7 @@ impl Plan {
         }
         process.space.clear();
         process.forget_completions();
+        process.set_name(crate::trace::short_name(&self.path));
         self.load(&process.space, &process.shared)
     }
 
@@ -231,17 +235,20 @@ impl Plan {
         directory: Node,
         descriptors: Descriptors,
         default_priority: Priority,
-        ceiling: Priority,
+        standing: Standing,
     ) -> Result<u32, Errno> {
         let mut context = None;
+        let name = crate::trace::short_name(&self.path);
         let process = process::create(|id| {
-            let space = Space::new(Limits::DEFAULT).map_err(|OutOfMemory| Errno::ENOMEM)?;
+            let space =
+                Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
             let space = Arc::new(space);
             let shared = Shared::new()?;
             context = Some(self.load(&space, &shared)?);
-            Ok(Process::new(id, parent, space, shared, descriptors, directory, default_priority, ceiling))
+            Ok(Process::new(id, parent, space, shared, descriptors, directory, default_priority, standing))
         })?;
         let id = process.id;
+        process.set_name(name);
         let started = context.ok_or(Errno::ENOMEM).and_then(|context| Worker::start(&process, Box::new(context)));
         if let Err(error) = started {
             process::discard(&process);
@@ -290,8 +297,8 @@ pub fn spawn(
         number => Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?,
     };
     let directory = process.directory.lock().clone();
-    let default_priority = default_priority.limited_to(process.ceiling);
-    plan.start(process.id, directory, inherited, default_priority, process.ceiling).map(|id| id as usize)
+    let default_priority = default_priority.limited_to(process.standing.ceiling());
+    plan.start(process.id, directory, inherited, default_priority, process.standing.inherited()).map(|id| id as usize)
 }
 
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
@@ -303,6 +310,6 @@ pub fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     for number in 0..3 {
         descriptors.replace(number, console.clone(), false)?;
     }
-    plan.start(0, files::root_directory(), descriptors, Priority::DEFAULT, Priority::HIGHEST)?;
+    plan.start(0, files::root_directory(), descriptors, Priority::DEFAULT, Standing::of_the_first())?;
     Ok(())
 }

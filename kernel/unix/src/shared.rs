@@ -1,11 +1,12 @@
 //! The pages that a process shares with the kernel, and the two that all processes share.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-use abi_queue::completion::RING_SIZE;
+use abi_queue::completion::{INITIAL_CAPACITY, pages};
 use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS};
-use abi_queue::{GlobalPage, MAXIMUM_WORKERS, ReadyWord};
+use abi_queue::{GlobalPage, InterruptWord, MAXIMUM_WORKERS, Mode, Priority, ProcessPage, ReadyWord, SystemMode};
 use abi_unix::Errno;
 use memory::{Frame, SharedFrame};
 use spin::Once;
@@ -14,22 +15,25 @@ use spin::Once;
 pub struct Shared {
     page: SharedFrame,
     ring: Vec<SharedFrame>,
+    /// One more than the highest index that a worker ever had: only so many words are looked at.
+    workers: AtomicUsize,
 }
 
-fn zeroed() -> Result<SharedFrame, Errno> {
+/// A fresh frame of zeros that can be mapped.
+pub fn zeroed() -> Result<SharedFrame, Errno> {
     Ok(Frame::allocate_zeroed().map_err(|_| Errno::ENOMEM)?.share())
 }
 
 impl Shared {
     /// Fresh pages, all zero.
     pub fn new() -> Result<Shared, Errno> {
-        let count = RING_SIZE / PAGE_SIZE;
+        let count = pages(INITIAL_CAPACITY);
         let mut ring = Vec::new();
         ring.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
         for _ in 0..count {
             ring.push(zeroed()?);
         }
-        Ok(Shared { page: zeroed()?, ring })
+        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1) })
     }
 
     /// Makes them all zero again, for another program.
@@ -40,13 +44,32 @@ impl Shared {
         }
     }
 
+    /// Says that there is a worker with this index.
+    pub fn add_worker(&self, index: usize) {
+        // Relaxed: whoever misses it misses what the worker has not said yet.
+        self.workers.fetch_max(index + 1, Ordering::Relaxed);
+    }
+
     /// What the process says is ready or running in it, over all its workers. A claim.
     pub fn ready(&self) -> u64 {
+        self.ready_only() | self.running_only()
+    }
+
+    /// What it says is ready, without what runs. A claim.
+    pub fn ready_only(&self) -> u64 {
+        self.all_words(0)
+    }
+
+    /// What it says runs. A claim.
+    pub fn running_only(&self) -> u64 {
+        self.all_words(8)
+    }
+
+    fn all_words(&self, offset: usize) -> u64 {
         let bytes = self.page.bytes();
-        let word = |offset| bytes.atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed));
-        (0..MAXIMUM_WORKERS)
-            .map(|index| index * size_of::<ReadyWord>())
-            .fold(0, |all, at| all | word(at) | word(at + 8))
+        let word = |at| bytes.atomic_u64(at).map_or(0, |word| word.load(Ordering::Relaxed));
+        let workers = self.workers.load(Ordering::Relaxed).min(MAXIMUM_WORKERS);
+        (0..workers).map(|index| index * size_of::<ReadyWord>()).fold(0, |all, at| all | word(at + offset))
     }
 
     /// What the process says one of its workers runs: the bit of the coroutine's priority, or 0. A claim.
@@ -55,10 +78,44 @@ impl Shared {
         self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// A word of the completion ring.
-    pub fn ring_word(&self, offset: usize) -> &AtomicU64 {
-        let frame = &self.ring[offset / PAGE_SIZE];
-        frame.bytes().atomic_u64(offset % PAGE_SIZE).expect("offsets of the ring's layout are aligned and inside")
+    /// Shows a worker user interrupts, for its handler.
+    pub fn add_interrupts(&self, worker: usize, bits: u64) {
+        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
+        if let Some(word) = self.page.bytes().atomic_u64(offset) {
+            // Release: the handler sees what was done before the interrupt was sent.
+            word.fetch_or(bits, Ordering::Release);
+        }
+    }
+
+    /// Tells the process's executor which mode to follow.
+    pub fn tell_mode(&self, mode: Mode) {
+        self.tell(core::mem::offset_of!(ProcessPage, mode), mode as u64);
+    }
+
+    /// Tells the process's executor what its claims are limited to.
+    pub fn tell_ceiling(&self, ceiling: Priority) {
+        self.tell(core::mem::offset_of!(ProcessPage, ceiling), ceiling.number().into());
+    }
+
+    fn tell(&self, offset: usize, value: u64) {
+        self.page.bytes().atomic_u64(offset).expect("fields of the process page").store(value, Ordering::Relaxed);
+    }
+
+    /// Whether there are user interrupts that a worker's handler has not taken. A claim.
+    pub fn has_interrupts(&self, worker: usize) -> bool {
+        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
+        self.page.bytes().atomic_u64(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// How many interrupts a worker's handler says that it has taken without the kernel. A claim.
+    pub fn hardware_interrupts(&self, worker: usize) -> u64 {
+        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>() + 8;
+        self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// The frames of the completion ring as a process begins with it.
+    pub fn ring(&self) -> &[SharedFrame] {
+        &self.ring
     }
 
     /// Where its pages go in the process's address space: address, frames.
@@ -92,6 +149,14 @@ pub fn start(image: &[u8], ticks_per_second: u64, epoch_ns: u64, harts: u64) -> 
     }
     COMMON.call_once(|| Common { global, image: frames });
     Ok(())
+}
+
+/// Publishes which mode all executors follow.
+pub fn publish_mode(mode: SystemMode) {
+    if let Some(common) = COMMON.get() {
+        let word = common.global.bytes().atomic_u64(core::mem::offset_of!(GlobalPage, mode));
+        word.expect("fields of the global page").store(mode as u64, Ordering::Relaxed);
+    }
 }
 
 /// Publishes the global bitmap.

@@ -3,14 +3,16 @@
 //! Each hart keeps the deadlines that were set on it and programs its own timer for the earliest, so that no deadline
 //! needs a message to another hart. The timer also ends time slices; it is programmed for whichever comes first.
 
-use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 
 use abi_queue::pages::ticks_to_ns;
+use abi_unix::Errno;
 use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::{Machine, println};
 use spin::Mutex;
+
+use crate::deadlines::{Deadlines, Key};
 
 /// How long a worker runs before others of the same priority get their turn.
 pub const SLICE_NS: u64 = 10_000_000;
@@ -23,22 +25,46 @@ static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(10_000_000);
 static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
 static SLICE_TICKS: AtomicU64 = AtomicU64::new(0);
 static EPOCH_NS: AtomicU64 = AtomicU64::new(0);
-static BOOT_TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// Deadlines of one hart, in ticks. The number makes keys unique.
-struct Deadlines {
-    wakers: BTreeMap<(u64, u64), Waker>,
-    next_number: u64,
-}
-
-static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] =
-    [const { Mutex::new(Deadlines { wakers: BTreeMap::new(), next_number: 0 }) }; MAXIMUM_HARTS];
+static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] = [const { Mutex::new(Deadlines::new()) }; MAXIMUM_HARTS];
 
 /// A deadline that was set; names it for [`clear`].
 #[derive(Clone, Copy, Debug)]
 pub struct Alarm {
     hart: usize,
-    key: (u64, u64),
+    key: Key,
+}
+
+/// The right to have one deadline set at any time, on whichever hart, whatever memory there is.
+#[derive(Debug)]
+pub struct Reservation(());
+
+impl Reservation {
+    /// `ENOMEM` if it cannot be promised.
+    pub fn new() -> Result<Reservation, Errno> {
+        for (done, deadlines) in DEADLINES.iter().enumerate() {
+            if let Err(error) = deadlines.lock().reserve() {
+                DEADLINES[..done].iter().for_each(|deadlines| deadlines.lock().release());
+                return Err(error);
+            }
+        }
+        Ok(Reservation(()))
+    }
+
+    /// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. The holder has no other deadline set.
+    pub fn set(&self, deadline_ticks: u64, waker: &Waker) -> Alarm {
+        let hart = Machine::hart();
+        let mut deadlines = DEADLINES[hart].lock();
+        let key = deadlines.set_reserved(deadline_ticks, waker);
+        program_for(&deadlines);
+        Alarm { hart, key }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        DEADLINES.iter().for_each(|deadlines| deadlines.lock().release());
+    }
 }
 
 /// Learns the time base, and what time it is in nanoseconds since 1970. Called once, before other harts start.
@@ -53,7 +79,6 @@ pub fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
         Some(real_time_ns) => EPOCH_NS.store(real_time_ns.saturating_sub(now_ns()), Ordering::Relaxed),
         None => println!("time: there is no real-time clock; the machine starts in 1970"),
     }
-    BOOT_TICKS.store(Machine::now(), Ordering::Relaxed);
 }
 
 /// Ticks of the machine's clock in a second.
@@ -71,16 +96,12 @@ pub fn now_ns() -> u64 {
     ns_at_ticks(Machine::now())
 }
 
-fn ns_at_ticks(ticks: u64) -> u64 {
+/// A number of ticks in nanoseconds.
+pub fn ns_at_ticks(ticks: u64) -> u64 {
     match NS_PER_TICK.load(Ordering::Relaxed) {
         0 => ticks_to_ns(ticks, ticks_per_second()),
         factor => ticks.wrapping_mul(factor),
     }
-}
-
-/// Nanoseconds since the kernel started.
-pub fn uptime_ns() -> u64 {
-    ns_at_ticks(Machine::now() - BOOT_TICKS.load(Ordering::Relaxed))
 }
 
 /// The tick at which the monotonic clock shows `ns` or more.
@@ -93,22 +114,25 @@ pub fn ticks_at_ns(ns: u64) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-/// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before.
-pub fn set(deadline_ticks: u64, waker: &Waker) -> Alarm {
+/// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. `ENOMEM` if there is no memory for that.
+pub fn set(deadline_ticks: u64, waker: &Waker) -> Result<Alarm, Errno> {
     let hart = Machine::hart();
     let mut deadlines = DEADLINES[hart].lock();
-    deadlines.next_number += 1;
-    let key = (deadline_ticks, deadlines.next_number);
-    deadlines.wakers.insert(key, waker.clone());
-    if deadlines.wakers.first_key_value().is_some_and(|(&first, _)| first == key) {
-        program(deadline_ticks);
+    let key = deadlines.set(deadline_ticks, waker)?;
+    program_for(&deadlines);
+    Ok(Alarm { hart, key })
+}
+
+/// Programs this hart's timer for the earliest of its deadlines.
+fn program_for(deadlines: &Deadlines) {
+    if let Some(next) = deadlines.next() {
+        program(next);
     }
-    Alarm { hart, key }
 }
 
 /// Forgets a deadline; nothing happens if it has passed.
 pub fn clear(alarm: Alarm) {
-    DEADLINES[alarm.hart].lock().wakers.remove(&alarm.key);
+    DEADLINES[alarm.hart].lock().remove(alarm.key);
 }
 
 /// The end of the running worker's slice on each hart, in ticks; all ones while none runs.
@@ -125,11 +149,18 @@ fn program(ticks: u64) {
     }
 }
 
-/// Starts a slice on this hart.
-pub fn start_slice() {
-    let end = Machine::now() + SLICE_TICKS.load(Ordering::Relaxed);
+/// Starts a slice on this hart; gives the time.
+pub fn start_slice() -> u64 {
+    let now = Machine::now();
+    let end = now + SLICE_TICKS.load(Ordering::Relaxed);
     SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
     program(end);
+    now
+}
+
+/// How many ticks a slice has.
+pub fn slice_ticks() -> u64 {
+    SLICE_TICKS.load(Ordering::Relaxed)
 }
 
 /// Gives the worker that runs on this hart a moment more.
@@ -154,13 +185,10 @@ pub fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();
     let mut deadlines = DEADLINES[hart].lock();
-    while let Some(entry) = deadlines.wakers.first_entry() {
-        if entry.key().0 > now {
-            break;
-        }
-        entry.remove().wake();
+    while let Some(waker) = deadlines.expired(now) {
+        waker.wake();
     }
-    let next = deadlines.wakers.first_key_value().map_or(u64::MAX, |(key, _)| key.0);
+    let next = deadlines.next().unwrap_or(u64::MAX);
     drop(deadlines);
     let slice = SLICE_END[hart].load(Ordering::Relaxed);
     // A slice that has ended already is noticed by the caller; programming it again would interrupt for ever.

@@ -12,9 +12,12 @@
 //!
 //! # When the hart is given up
 //!
-//! * After a call: only to something more important that became ready on this hart.
+//! * After a call: only to something that became ready on this hart and is more important than what the process claims then.
 //! * After an interrupt: also to something equally important that became ready on this hart. So completions are posted
 //!   before the process goes on, and equals alternate at the tick.
+//! * When the process asks for it: a strict executor does as soon as it is outranked.
+//!
+//! What a claim is worth, who is charged for the time, and who runs in spite of it all is [`scheduling`]'s affair.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,20 +26,29 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
+use abi_unix::trace::{Cause, Kind, Reason};
 use abi_unix::{Counter, Errno, errno};
+use coroutine::State;
 use hal_api::{Access, Machine as _, Trap, UserContext};
+use kernel_thread::{Current, Stack, Thread};
 use platform::{Machine, println};
 use spin::Mutex;
+use usermode::Kind as SpaceKind;
 
 use crate::call::{self, Outcome};
-use crate::executor::Cid;
+use crate::executor::{Cid, SpawnError};
+use crate::interrupts::{self, Line};
+use crate::kernel_side::Side;
 use crate::process::{self, Ending, Process};
-use crate::{counters, executor, shared, time};
+use crate::{counters, executor, scheduling, shared, snapshot, thread, time, trace};
 
 const NOWHERE: usize = usize::MAX;
 
 /// How often a worker may finish what it does in the scheduler's image before it gives way.
 const MAXIMUM_GRACES: u32 = 4;
+
+/// Bytes of kernel memory that go with a worker or thread and its coroutine, roughly; stacks of kernel threads not counted.
+pub const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024;
 
 /// A worker of a process.
 pub struct Worker {
@@ -47,28 +59,32 @@ pub struct Worker {
     /// The hart on which it is in user mode.
     hart: AtomicUsize,
     stopped: AtomicBool,
+    /// For its sleeps with a time limit.
+    deadline: time::Reservation,
     parking: Mutex<Parking>,
-    interrupts: Interrupts,
+    /// Its user interrupts.
+    pub line: Line,
+    /// The word that becomes 0 when it ends, as an allegation; 0 for none.
+    end_word: AtomicUsize,
+    /// Where its list of robust locks begins, as an allegation; 0 for none.
+    robust_list: AtomicUsize,
+    time: Time,
 }
 
-/// User interrupts of a worker, in the back end that every machine has: the kernel redirects the return to user mode.
-///
-/// The handler is entered as if it had been called from the interrupted instruction, on the same stack, with a
-/// [`Frame`] below the stack pointer; it preserves all registers but `a7` and `sp` and ends with the `interrupt_return` call.
-/// It is not entered while it runs, nor while the program counter lies in the scheduler's image, whose locks the handler
-/// may need.
+/// What the worker has used, and how long it has waited.
 #[derive(Default)]
-struct Interrupts {
-    /// Where the handler is; 0 for none.
-    handler: AtomicUsize,
-    /// One is to be delivered.
-    pending: AtomicBool,
-    /// The handler runs.
-    active: AtomicBool,
+struct Time {
+    /// Ticks that were charged.
+    cpu: AtomicU64,
+    /// The tick since which it runs uncharged; 0 while it does not run.
+    since: AtomicU64,
+    /// How often it has begun to run.
+    turns: AtomicU64,
+    /// What `turns` was when the keeper last found it ready, and 1 more, so that 0 means never.
+    seen_at: AtomicU64,
+    /// Ticks that it may still run as the most important of all, because it had been ready for long.
+    credit: AtomicU64,
 }
-
-/// What an interrupted program finds at its stack pointer: program counter, `a7`, stack pointer, and a word of padding.
-type Frame = [u64; 4];
 
 #[derive(Default)]
 struct Parking {
@@ -78,25 +94,119 @@ struct Parking {
 }
 
 impl Worker {
-    /// Creates a worker and starts it with these registers.
+    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another, `ENOMEM`; nothing
+    /// has happened then.
     pub fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
+        let deadline = time::Reservation::new()?;
+        let mut refused = None;
         let worker = process.add_worker(|index| {
-            Ok(Arc::new(Worker {
-                process: process.clone(),
-                index: AtomicUsize::new(index),
-                cid: AtomicU64::new(0),
-                hart: AtomicUsize::new(NOWHERE),
-                stopped: AtomicBool::new(false),
-                parking: Mutex::new(Parking::default()),
-                interrupts: Interrupts::default(),
-            }))
-        })?;
-        let coroutine = run(worker.clone(), context);
-        executor::spawn(process.default_priority.limited_to(process.ceiling), coroutine);
-        Ok(worker)
+            let worker = Arc::new(Worker::new(process, index, deadline));
+            match executor::try_spawn(worker.own_priority(), run(worker.clone(), context)) {
+                Ok(cid) => {
+                    // Known before its first turn too, which may be long in coming.
+                    worker.cid.store(cid.raw(), Ordering::Release);
+                    Ok(worker)
+                }
+                Err(SpawnError(coroutine)) => {
+                    refused = Some(coroutine);
+                    Err(Errno::ENOMEM)
+                }
+            }
+        });
+        // Out of the lock of the process's workers.
+        drop(refused);
+        worker
     }
 
-    /// Its index in the process.
+    /// Creates a thread, lets `prepare` see it, and starts it with these registers. `EAGAIN` if the process may not have
+    /// another, `ENOMEM`.
+    pub fn start_thread(
+        process: &Arc<Process>,
+        context: Box<UserContext>,
+        prepare: impl FnOnce(&Worker),
+    ) -> Result<Arc<Worker>, Errno> {
+        let deadline = time::Reservation::new()?;
+        let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, deadline)))?;
+        prepare(&thread);
+        let started = match process.kernel_side.side() {
+            Side::Coroutines => {
+                let spawned = executor::try_spawn(thread.own_priority(), run(thread.clone(), context));
+                spawned.map_err(|SpawnError(coroutine)| drop(coroutine))
+            }
+            side => match Stack::new() {
+                Ok(stack) => {
+                    let own = thread.clone();
+                    let body = move |current: &Current<'_>| run_on_thread(&own, context, current, side);
+                    let spawned = executor::try_spawn(thread.own_priority(), Thread::new(stack, body));
+                    spawned.map_err(|SpawnError(future)| drop(future))
+                }
+                Err(_) => Err(()),
+            },
+        };
+        match started {
+            Ok(cid) => {
+                thread.cid.store(cid.raw(), Ordering::Release);
+                Ok(thread)
+            }
+            Err(()) => {
+                process.worker_is_gone(&thread);
+                Err(Errno::ENOMEM)
+            }
+        }
+    }
+
+    fn new(process: &Arc<Process>, index: usize, deadline: time::Reservation) -> Worker {
+        Worker {
+            process: process.clone(),
+            index: AtomicUsize::new(index),
+            cid: AtomicU64::new(0),
+            hart: AtomicUsize::new(NOWHERE),
+            stopped: AtomicBool::new(false),
+            deadline,
+            parking: Mutex::new(Parking::default()),
+            line: Line::default(),
+            end_word: AtomicUsize::new(0),
+            robust_list: AtomicUsize::new(0),
+            time: Time::default(),
+        }
+    }
+
+    /// Whether it is a thread: it runs its own code, and has no word in the process page.
+    pub fn is_thread(&self) -> bool {
+        self.index() >= process::MAXIMUM_WORKERS
+    }
+
+    /// How important it is while it says nothing.
+    fn own_priority(&self) -> Priority {
+        self.process.standing.worth(self.process.default_priority)
+    }
+
+    /// How important it is now: a worker as what its process has published, a thread as its process was at first.
+    fn claimed_priority(&self) -> Priority {
+        if self.is_thread() { self.own_priority() } else { self.process.claimed_priority() }
+    }
+
+    /// The word that becomes 0 when it ends.
+    pub fn end_word(&self) -> usize {
+        self.end_word.load(Ordering::Relaxed)
+    }
+
+    /// Sets the word that becomes 0 when it ends; 0 for none.
+    pub fn set_end_word(&self, address: usize) {
+        self.end_word.store(address, Ordering::Relaxed);
+    }
+
+    /// Where its list of robust locks begins.
+    pub fn robust_list(&self) -> usize {
+        self.robust_list.load(Ordering::Relaxed)
+    }
+
+    /// Says where its list of robust locks begins; 0 for none.
+    pub fn set_robust_list(&self, head: usize) {
+        self.robust_list.store(head, Ordering::Relaxed);
+    }
+
+    /// Its slot in the process: below [`process::MAXIMUM_WORKERS`] for workers, from there on for threads.
     pub fn index(&self) -> usize {
         self.index.load(Ordering::Relaxed)
     }
@@ -121,19 +231,74 @@ impl Worker {
     /// Makes the worker look around: wakes its coroutine, and calls it back from user mode on another hart.
     pub fn interrupt(&self) {
         executor::wake(Cid::from_raw(self.cid.load(Ordering::Acquire)));
-        // What the worker is to see was stored before; it stores its hart before it looks. With a fence on both sides
-        // at least one of the two sees the other's store.
-        fence(Ordering::SeqCst);
-        let hart = self.hart.load(Ordering::Relaxed);
-        if hart != NOWHERE && hart != Machine::hart() {
-            counters::count(Counter::HartInterrupts);
-            Machine::send_ipi(hart);
-        }
+        self.call_back();
     }
 
     /// Makes its coroutine the most important there is, to end.
     pub fn hasten(&self) {
         executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), Priority::HIGHEST);
+    }
+
+    /// How important its coroutine is now.
+    fn priority(&self) -> Priority {
+        match self.time.credit.load(Ordering::Relaxed) {
+            0 => self.claimed_priority(),
+            _ => Priority::HIGHEST,
+        }
+    }
+
+    /// Gives its coroutine the priority that it has now.
+    pub fn order_anew(&self) {
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), self.priority());
+    }
+
+    /// It has its turn now.
+    fn count_turn(&self) {
+        let turns = &self.time.turns;
+        turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// For the keeper: if the worker has been ready since the last look without a turn, makes it the most important of all
+    /// until it has run for a slice.
+    pub fn is_starving(&self) -> bool {
+        let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
+        if executor::state(cid) != Some(State::Ready) {
+            self.time.seen_at.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let turns = self.time.turns.load(Ordering::Relaxed) + 1;
+        if self.time.seen_at.swap(turns, Ordering::Relaxed) != turns {
+            return false;
+        }
+        self.time.credit.store(time::slice_ticks(), Ordering::Relaxed);
+        executor::set_priority(cid, Priority::HIGHEST);
+        true
+    }
+
+    /// Charges what it has used up to now.
+    fn charge(&self, now: u64, since: u64) {
+        let used = now.saturating_sub(self.time.since.swap(since, Ordering::Relaxed));
+        let cpu = &self.time.cpu;
+        // Only the hart on which the worker runs comes here.
+        cpu.store(cpu.load(Ordering::Relaxed) + used, Ordering::Relaxed);
+        let credit = self.time.credit.load(Ordering::Relaxed);
+        if credit != 0 {
+            self.time.credit.store(credit.saturating_sub(used), Ordering::Relaxed);
+        }
+        scheduling::charge(&self.process, used, now);
+    }
+
+    /// Ticks that it has used and was not charged yet.
+    pub fn uncharged(&self, now: u64) -> u64 {
+        match self.time.since.load(Ordering::Relaxed) {
+            0 => 0,
+            since => now.saturating_sub(since),
+        }
+    }
+
+    /// Ticks that it has used up to now.
+    pub fn cpu_ticks(&self) -> u64 {
+        self.time.cpu.load(Ordering::Relaxed) + self.uncharged(Machine::now())
     }
 
     /// Wakes the worker now, or ends its next sleep at once.
@@ -149,74 +314,68 @@ impl Worker {
         }
     }
 
-    /// Sets the handler of user interrupts; 0 takes it away.
-    pub fn set_interrupt_handler(&self, entry: usize) {
-        self.interrupts.handler.store(entry, Ordering::Relaxed);
-    }
-
     /// Becomes the first worker of another program, without handler and interrupts.
     fn start_afresh(&self) {
         self.index.store(0, Ordering::Relaxed);
-        self.set_interrupt_handler(0);
-        self.interrupts.pending.store(false, Ordering::Relaxed);
-        self.interrupts.active.store(false, Ordering::Relaxed);
+        self.set_end_word(0);
+        self.set_robust_list(0);
+        self.line.reset();
     }
 
-    /// Sends the worker a user interrupt if it has a handler; `false` if it has none.
-    pub fn send_interrupt(&self) -> bool {
-        if self.interrupts.handler.load(Ordering::Relaxed) == 0 {
+    /// Sends the worker a user interrupt that says that completions have come; `false` if it has no handler.
+    pub fn interrupt_for_completions(&self) -> bool {
+        if !self.line.has_handler() {
             return false;
         }
-        self.interrupts.pending.store(true, Ordering::Release);
+        self.process.shared.add_interrupts(self.index(), interrupts::COMPLETIONS);
+        if !self.interrupt_in_hardware() {
+            self.line.set_pending();
+            self.call_back();
+        }
+        true
+    }
+
+    /// Sends the worker the user interrupts of these bits: shows them to its handler, and wakes or interrupts it. Without a
+    /// handler they wait for one.
+    pub fn raise(&self, bits: u64) {
+        self.process.shared.add_interrupts(self.index(), bits);
+        if self.interrupt_in_hardware() {
+            return;
+        }
+        self.line.set_pending();
+        // Pending was set before the look at the parking place, and who parks looks in the other order under the same lock.
+        if !self.wake_if_parked(self.process.standing.worth(self.process.default_priority)) {
+            self.call_back();
+        }
+    }
+
+    /// Interrupts a worker that runs on another hart without calling it back; `false` if it does not, or has no guest
+    /// interrupt file. If it leaves the hart at this moment, the interrupt stays in the file, and the file is watched.
+    fn interrupt_in_hardware(&self) -> bool {
+        let hart = self.hart.load(Ordering::Relaxed);
+        self.process.space.kind() == SpaceKind::Virtualised
+            && hart != NOWHERE
+            && hart != Machine::hart()
+            && interrupts::notify_through_file(self)
+    }
+
+    /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or when it
+    /// is about to.
+    pub fn wake_for_interrupt(&self) {
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), self.own_priority());
+        self.wake();
+    }
+
+    /// Calls the worker back from user mode on another hart.
+    fn call_back(&self) {
+        // What the worker is to see was stored before; it stores its hart before it looks. With a fence on both sides
+        // at least one of the two sees the other's store.
         fence(Ordering::SeqCst);
         let hart = self.hart.load(Ordering::Relaxed);
         if hart != NOWHERE && hart != Machine::hart() {
             counters::count(Counter::HartInterrupts);
             Machine::send_ipi(hart);
         }
-        true
-    }
-
-    /// Makes the program go on in its handler if an interrupt is pending and may be delivered now.
-    fn deliver_interrupt(&self, context: &mut UserContext) {
-        let interrupts = &self.interrupts;
-        let handler = interrupts.handler.load(Ordering::Relaxed);
-        if handler == 0 || interrupts.active.load(Ordering::Relaxed) || shared::is_in_image(context.pc as usize) {
-            return;
-        }
-        interrupts.pending.store(false, Ordering::Relaxed);
-        let stack = context.stack();
-        let frame: Frame = [context.pc, context.register(17), stack, 0];
-        let place = stack.wrapping_sub(size_of::<Frame>() as u64) & !15;
-        let mut bytes = [0; size_of::<Frame>()];
-        for (slot, word) in bytes.chunks_exact_mut(8).zip(frame) {
-            slot.copy_from_slice(&word.to_le_bytes());
-        }
-        if self.process.copy_out(place as usize, &bytes).is_err() {
-            println!("[{}] killed: no stack for a user interrupt at sp {stack:#x}", self.process.id);
-            self.process.end(Ending::Killed(abi_unix::types::signal::SEGV as u8));
-            return;
-        }
-        interrupts.active.store(true, Ordering::Relaxed);
-        context.set_register(2, place);
-        context.pc = handler as u64;
-        counters::count(Counter::UserInterrupts);
-    }
-
-    /// The `interrupt_return` call: the program goes on where it was interrupted.
-    pub fn return_from_interrupt(&self, context: &mut UserContext) -> Result<(), Errno> {
-        if !self.interrupts.active.load(Ordering::Relaxed) {
-            return Err(Errno::EINVAL);
-        }
-        let mut bytes = [0; size_of::<Frame>()];
-        self.process.copy_in(context.stack() as usize, &mut bytes)?;
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at * 8 + i]));
-        // Whatever stands there is the program's own affair: a wrong address faults in user mode.
-        context.pc = word(0) & !1;
-        context.set_register(17, word(1));
-        context.set_register(2, word(2));
-        self.interrupts.active.store(false, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Wakes the worker if it sleeps, giving its coroutine this priority; `false` if it does not sleep.
@@ -241,7 +400,11 @@ impl Worker {
             // The program has made room in the ring; what waited for that is news too.
             self.process.post_waiting_completions();
             let mut parking = self.parking.lock();
-            if core::mem::take(&mut parking.permit) || self.process.posted() != seen {
+            // A handler that came in the middle of the scheduler's image has left its word for a little later.
+            let left_for_later =
+                self.process.space.kind() == SpaceKind::Virtualised && self.process.shared.has_interrupts(self.index());
+            let interrupted = self.line.has_handler() && (self.line.is_pending() || left_for_later);
+            if core::mem::take(&mut parking.permit) || interrupted || self.process.posted() != seen {
                 parking.sleeper = None;
                 return Poll::Ready(Ok(0));
             }
@@ -255,7 +418,7 @@ impl Worker {
             }
             parking.sleeper = Some(cx.waker().clone());
             if alarm.is_none() {
-                alarm = Some(deadline.map(|deadline| time::set(deadline, cx.waker())));
+                alarm = Some(deadline.map(|deadline| self.deadline.set(deadline, cx.waker())));
             }
             Poll::Pending
         })
@@ -277,6 +440,8 @@ enum Pause {
     Park { seen: u64, deadline: Option<u64> },
     /// The process asks for another program.
     Execute(Box<crate::program::Plan>),
+    /// The worker is to have a kernel thread.
+    MoveToThread,
     /// The worker leaves.
     Leave,
 }
@@ -287,8 +452,13 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     worker.cid.store(executor::current().raw(), Ordering::Release);
     loop {
         let pause = visit(&worker, &mut context);
+        crate::ring::leave_to_handler(&worker);
         // From now on, and until the process publishes something else, it is as important as it says.
-        executor::set_priority(executor::current(), worker.process.claimed_priority());
+        if !matches!(pause, Pause::GiveWay) {
+            // Who waits for something does not starve any more.
+            worker.time.credit.store(0, Ordering::Relaxed);
+        }
+        executor::set_priority(executor::current(), worker.priority());
         match pause {
             Pause::Leave => break,
             Pause::GiveWay => executor::yield_now().await,
@@ -300,61 +470,170 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
                 let result = worker.park(seen, deadline).await;
                 context.set_result(errno::encode(result) as u64);
             }
-            Pause::Execute(plan) => {
-                // Asked again each time: a worker that was about to leave may have added another, or have submitted a call.
-                let is_alone = poll_fn(|cx| match worker.process.keep_only(&worker) {
-                    false => Poll::Ready(false),
-                    true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
-                    true => Poll::Pending,
-                })
-                .await;
-                if !is_alone {
-                    // The next look says so too, and this worker leaves.
-                    continue;
-                }
-                worker.process.forget_others(&worker);
-                worker.start_afresh();
-                match plan.carry_out(&worker.process) {
-                    Ok(fresh) => *context = fresh,
-                    Err(error) => {
-                        // The old program is gone; there is nobody to tell.
-                        println!("[{}] execve failed after the point of no return: {}", worker.process.id, error);
-                        worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+            Pause::Execute(plan) => execute(&worker, &mut context, &plan).await,
+            Pause::MoveToThread => {
+                context = match move_to_thread(&worker, context) {
+                    Ok(()) => return,
+                    Err(mut context) => {
+                        context.set_result(errno::encode(Err(Errno::ENOMEM)) as u64);
+                        context
                     }
-                }
+                };
             }
         }
     }
+    leave(&worker, context);
+}
+
+/// Replaces the program, when all others have left.
+async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, plan: &crate::program::Plan) {
+    // Asked again each time: a worker that was about to leave may have added another, or have submitted a call.
+    let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
+        false => Poll::Ready(false),
+        true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
+        true => Poll::Pending,
+    })
+    .await;
+    if !is_alone {
+        // The next look says so too, and this worker leaves.
+        return;
+    }
+    worker.process.forget_others(worker);
+    interrupts::give_up(worker);
+    worker.process.kernel_side.reset();
+    worker.start_afresh();
+    match plan.carry_out(&worker.process) {
+        Ok(fresh) => **context = fresh,
+        Err(error) => {
+            // The old program is gone; there is nobody to tell.
+            println!("[{}] execve failed after the point of no return: {}", worker.process.id, error);
+            worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+        }
+    }
+}
+
+/// A worker's last steps.
+fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     drop(context);
-    worker.process.worker_is_gone();
+    if !worker.process.has_ended() {
+        thread::depart(worker);
+    }
+    interrupts::give_up(worker);
+    worker.process.worker_is_gone(worker);
+}
+
+/// Lets a worker go on on a kernel thread, in the place of its coroutine; gives the registers back if there is no memory.
+fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
+    let Ok(stack) = Stack::new() else { return Err(context) };
+    // Where the registers are while nobody can say who will have them.
+    let between = Arc::new(Mutex::new(Some(context)));
+    let (own, theirs) = (worker.clone(), between.clone());
+    let thread = Thread::new(stack, move |current| {
+        let context = theirs.lock().take();
+        if let Some(context) = context {
+            let side = own.process.kernel_side.side();
+            run_on_thread(&own, context, current, side);
+        }
+    });
+    match executor::try_spawn(worker.priority(), thread) {
+        Ok(cid) => {
+            worker.cid.store(cid.raw(), Ordering::Release);
+            Ok(())
+        }
+        Err(SpawnError(_)) => match between.lock().take() {
+            Some(context) => Err(context),
+            // Nobody else has taken it: the thread never ran.
+            None => Ok(()),
+        },
+    }
+}
+
+/// The same as [`run`], on the stack of a kernel thread: what must wait waits where it stands.
+fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &Current<'_>, side: Side) {
+    worker.cid.store(executor::current().raw(), Ordering::Release);
+    loop {
+        let pause = visit(worker, &mut context);
+        if !matches!(pause, Pause::GiveWay) {
+            worker.time.credit.store(0, Ordering::Relaxed);
+        }
+        executor::set_priority(executor::current(), worker.priority());
+        match pause {
+            Pause::Leave => break,
+            Pause::GiveWay => current.block_on(executor::yield_now()),
+            Pause::Wait(mut operation) if side == Side::RetryingThreads && operation.is_transfer() => {
+                let result = loop {
+                    if worker.is_to_stop() {
+                        break operation.give_up(Errno::EINTR);
+                    }
+                    current.block_on(executor::yield_now());
+                    // Each try is a turn: who only waits must not be taken for somebody who starves.
+                    worker.count_turn();
+                    if worker.time.credit.swap(0, Ordering::Relaxed) != 0 {
+                        executor::set_priority(executor::current(), worker.priority());
+                    }
+                    if let Poll::Ready(result) = operation.attempt(&worker.process) {
+                        break result;
+                    }
+                };
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Wait(operation) => {
+                let result = current.block_on(operation.wait(&worker.process, || worker.is_to_stop()));
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Park { seen, deadline } => {
+                let result = current.block_on(worker.park(seen, deadline));
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Execute(plan) => current.block_on(execute(worker, &mut context, &plan)),
+            // It has one.
+            Pause::MoveToThread => {}
+        }
+    }
+    leave(worker, context);
 }
 
 /// Runs user mode, and everything that can be done at once, until the coroutine has to pause.
 fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let process = &worker.process;
     let hart = Machine::hart();
-    time::start_slice();
+    let start = time::start_slice();
+    snapshot::runs_here(process.id);
+    trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
+    worker.time.since.store(start, Ordering::Relaxed);
+    worker.count_turn();
     counters::count(Counter::Switches);
+    executor::set_visiting(hart, true);
     worker.hart.store(hart, Ordering::Relaxed);
     // Pairs with the fence in `interrupt`: either that sees the hart and sends, or the look below sees what it is about.
     fence(Ordering::SeqCst);
-    let own_priority = executor::current_priority();
+    let is_virtualised = process.space.kind() == SpaceKind::Virtualised;
+    if is_virtualised {
+        interrupts::arrive(worker, context, hart);
+    }
     let mut graces = 0;
     let pause = loop {
-        if worker.interrupts.pending.load(Ordering::Relaxed) {
-            worker.deliver_interrupt(context);
+        if worker.line.is_pending() {
+            worker.line.deliver(process, context);
         }
         if worker.is_to_stop() {
             break Pause::Leave;
         }
         process.post_waiting_completions();
+        if scheduling::strictness_matters() {
+            shared::publish(executor::waiting());
+        }
         let trap = process.space.enter(context);
         counters::count(Counter::Traps);
+        if trace::is_on() {
+            trace_trap(worker, trap, context);
+        }
         match trap {
             Trap::SystemCall => match call::dispatch(worker, context) {
                 Outcome::Done(value) => {
                     context.set_result(value as u64);
-                    if executor::is_ready_above(own_priority) {
+                    // What the process claims may have changed since it was entered; asked only if it makes a difference.
+                    if executor::is_anything_ready() && executor::is_ready_above(worker.priority()) {
                         break Pause::GiveWay;
                     }
                 }
@@ -366,20 +645,34 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     context.set_result(0);
                     break Pause::GiveWay;
                 }
+                Outcome::MoveToThread => {
+                    context.set_result(0);
+                    break Pause::MoveToThread;
+                }
                 Outcome::Leave => {
                     worker.stopped.store(true, Ordering::Release);
                     break Pause::Leave;
                 }
             },
             Trap::Interrupt => {
-                crate::on_interrupt();
-                if time::slice_has_ended() || executor::is_ready_at_least(own_priority) {
+                let pending = crate::on_interrupt();
+                if pending.timer && !pending.ipi && !pending.guest {
+                    counters::count(Counter::TimerTraps);
+                }
+                let now = Machine::now();
+                worker.charge(now, now);
+                if time::slice_has_ended()
+                    || executor::is_anything_ready() && executor::is_ready_at_least(worker.priority())
+                {
                     // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
                     // a moment to come out, so that the others need not wait for it; a bounded number of times, since
                     // anybody can jump there.
                     if graces < MAXIMUM_GRACES && shared::is_in_image(context.pc as usize) {
                         graces += 1;
                         time::extend_slice();
+                    } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
+                        // Nobody wants the hart, and on another one its interrupt file would have to change.
+                        time::start_slice();
                     } else {
                         break Pause::GiveWay;
                     }
@@ -395,6 +688,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                             break Pause::GiveWay;
                         }
                     }
+                    Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
                     Err(_) => fault(process, context, "segmentation fault", abi_unix::types::signal::SEGV, trap),
                 }
             }
@@ -408,8 +702,35 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         }
     };
     worker.hart.store(NOWHERE, Ordering::Relaxed);
+    executor::set_visiting(hart, false);
+    if is_virtualised {
+        interrupts::depart(worker, context, hart);
+    }
     time::stop_slice();
+    worker.charge(Machine::now(), 0);
+    snapshot::runs_here(0);
+    if trace::is_on() {
+        let reason = match pause {
+            Pause::GiveWay => Reason::GaveWay,
+            Pause::Wait(_) => Reason::Waits,
+            Pause::Park { .. } => Reason::Sleeps,
+            Pause::Execute(_) => Reason::Executes,
+            Pause::MoveToThread => Reason::GaveWay,
+            Pause::Leave => Reason::Ends,
+        };
+        trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
+    }
     pause
+}
+
+#[cold]
+fn trace_trap(worker: &Worker, trap: Trap, context: &UserContext) {
+    let (cause, number) = match trap {
+        Trap::SystemCall => (Cause::Call, context.call_number() & abi_unix::call::NUMBER_MASK as u64),
+        Trap::Interrupt => (Cause::Interrupt, 0),
+        _ => (Cause::Fault, 0),
+    };
+    trace::of_worker(Kind::Trap, worker, cause as u64, number);
 }
 
 /// Ends a process for what it did, and says so in the log.

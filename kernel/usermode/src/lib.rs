@@ -30,9 +30,19 @@ use spin::{Mutex, MutexGuard, Once};
 
 pub use memory::space::Fault;
 
+/// How programs run in a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In user mode.
+    User,
+    /// Virtualised: with supervisor registers of their own ([`hal_api::Machine::activate_virtualised`]).
+    Virtualised,
+}
+
 /// An address space that harts can run in.
 pub struct Space {
     memory: Mutex<AddressSpace>,
+    kind: Kind,
     retired: AtomicBool,
 }
 
@@ -58,9 +68,19 @@ fn kernel_half() -> &'static KernelHalf {
 
 impl Space {
     /// A space with nothing in it.
-    pub fn new(limits: Limits) -> Result<Space, OutOfMemory> {
-        let memory = AddressSpace::new(kernel_half(), RootSize::Page, limits)?;
-        Ok(Space { memory: Mutex::new(memory), retired: AtomicBool::new(false) })
+    pub fn new(limits: Limits, kind: Kind) -> Result<Space, OutOfMemory> {
+        let root = match kind {
+            Kind::User => RootSize::Page,
+            Kind::Virtualised => RootSize::Shared,
+        };
+        let memory = AddressSpace::new(kernel_half(), root, limits)?;
+        Ok(Space { memory: Mutex::new(memory), kind, retired: AtomicBool::new(false) })
+    }
+
+    /// How programs run here.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// Access to the memory, for copying and for changes. What a change returns goes to [`flush`].
@@ -82,7 +102,7 @@ impl Space {
     #[cold]
     fn switch(self: &Arc<Self>, hart: usize) {
         let entry = self.memory.lock().enter(identifiers(), hart);
-        activate(&entry);
+        activate(&entry, self.kind);
         CURRENT_ADDRESS[hart].store(Arc::as_ptr(self) as usize, Ordering::Relaxed);
         let old = CURRENT[hart].lock().replace(self.clone());
         leave(old, hart);
@@ -100,7 +120,10 @@ impl Space {
             memory.fault(address as u64, access)?;
             (memory.identifier(), memory.harts_to_synchronise())
         };
-        Machine::flush_tlb(MachineFlush::Local(MachineScope::Page { address, asid }));
+        Machine::flush_tlb(MachineFlush::Local(match self.kind {
+            Kind::User => MachineScope::Page { address, asid },
+            Kind::Virtualised => MachineScope::Virtualised { start: address, length: 1 },
+        }));
         synchronise_instructions(fetching_harts);
         Ok(())
     }
@@ -148,8 +171,13 @@ fn machine_flush(request: &FlushRequest<'_>) -> Option<MachineFlush> {
         _ if request.harts == 0 => return None,
         Scope::Nothing => return None,
         Scope::Pages(range) => {
-            MachineScope::Range { start: range.start as usize, length: (range.end - range.start) as usize, asid }
+            let (start, length) = (range.start as usize, (range.end - range.start) as usize);
+            match request.root {
+                RootSize::Page => MachineScope::Range { start, length, asid },
+                RootSize::Shared => MachineScope::Virtualised { start, length },
+            }
         }
+        Scope::All if request.root == RootSize::Shared => MachineScope::Virtualised { start: 0, length: usize::MAX },
         Scope::All => MachineScope::AddressSpace { asid },
     };
     let harts = HartSet::from_mask(request.harts);
@@ -160,11 +188,16 @@ fn machine_flush(request: &FlushRequest<'_>) -> Option<MachineFlush> {
     })
 }
 
-fn activate(entry: &Entry) {
-    // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the caller
-    // makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory` hands to
-    // programs.
-    unsafe { Machine::activate(entry.root / memory::PAGE_SIZE, entry.identifier) };
+fn activate(entry: &Entry, kind: Kind) {
+    let root_ppn = entry.root / memory::PAGE_SIZE;
+    match kind {
+        // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the caller
+        // makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory` hands to
+        // programs.
+        Kind::User => unsafe { Machine::activate(root_ppn, entry.identifier) },
+        // SAFETY: as above, and `Space::new` gave it a root of four frames, aligned to them.
+        Kind::Virtualised => unsafe { Machine::activate_virtualised(root_ppn) },
+    }
     match entry.flush {
         LocalFlush::Nothing => {}
         LocalFlush::Identifier(asid) => {

@@ -57,6 +57,16 @@ pub trait Platform: Sync + 'static {
     /// A lock has been busy for long, so whoever holds it probably has no processor.
     fn relax(&self) {}
 
+    /// Whether [`bringing`](Self::bringing) is asked at each use of a waker.
+    const BRINGS: bool = false;
+
+    /// The worker that calls, if what it wakes is to come to it: if it will soon look for what is ready. `None` leaves what
+    /// is woken to the worker on which it ran last.
+    #[inline]
+    fn bringing(&self) -> Option<usize> {
+        None
+    }
+
     /// When to notify an idle worker of work that a busy one could do; asked once, by `initialise`.
     fn sharing(&self) -> Sharing {
         Sharing::Eager
@@ -143,6 +153,7 @@ unsafe impl Sync for Executor {}
 struct PlatformFunctions {
     platform: *const (),
     worker: unsafe fn(*const ()) -> usize,
+    bringing: Option<unsafe fn(*const ()) -> Option<usize>>,
 }
 
 impl Executor {
@@ -175,6 +186,10 @@ impl Executor {
             // SAFETY: this is the platform given to `initialise`.
             unsafe { (*platform.cast::<P>()).worker() }
         }
+        unsafe fn bringing<P: Platform>(platform: *const ()) -> Option<usize> {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).bringing() }
+        }
         unsafe extern "C" fn notify<P: Platform>(platform: *mut c_void, worker: u32) {
             // SAFETY: as above.
             unsafe { (*platform.cast::<P>()).notify(worker as usize) }
@@ -203,8 +218,11 @@ impl Executor {
         // words, which the scheduler only writes through atomics.
         unsafe {
             (*self.table.get()).write(table);
-            (*self.platform.get())
-                .write(PlatformFunctions { platform: core::ptr::from_ref(platform).cast(), worker: worker::<P> });
+            (*self.platform.get()).write(PlatformFunctions {
+                platform: core::ptr::from_ref(platform).cast(),
+                worker: worker::<P>,
+                bringing: if P::BRINGS { Some(bringing::<P>) } else { None },
+            });
             *self.ready.get() = Some(ready);
             (table.executor_init)((*self.core.get()).as_mut_ptr(), ready, &hooks);
         }
@@ -419,7 +437,17 @@ impl Executor {
     #[inline(always)]
     pub(crate) unsafe fn wake_from_waker(&'static self, cid: u64) {
         // SAFETY: initialised. A stale cid is no error here: its coroutine has ended, so nobody waits.
-        unsafe { ((*self.table.get()).assume_init_ref().wake)(self.core(), cid) };
+        unsafe {
+            let table = (*self.table.get()).assume_init_ref();
+            let platform = (*self.platform.get()).assume_init_ref();
+            if let Some(bringing) = platform.bringing
+                && let Some(worker) = bringing(platform.platform)
+            {
+                (table.wake_here)(self.core(), cid, worker as u32);
+            } else {
+                (table.wake)(self.core(), cid);
+            }
+        }
     }
 
     /// The functions, if they are there.
@@ -475,6 +503,18 @@ impl Worker {
         outcome(unsafe { (self.executor.table().run_one)(self.executor.core(), self.number as u32, self.frame()) })
     }
 
+    /// As [`run`](Self::run), but gives way ([`Outcome::Outranked`]) when the bitmap `elsewhere` has something more
+    /// important than all that is ready here, of which nothing counts for more than `ceiling`. The first poll is made in
+    /// any case, so that a worker that has given way and was chosen again makes progress.
+    pub fn run_strictly(&mut self, elsewhere: &'static AtomicU64, ceiling: Priority) -> Outcome {
+        let run = self.executor.table().run_strictly;
+        let elsewhere: *const AtomicU64 = elsewhere;
+        // SAFETY: as in `run`, and the bitmap is static.
+        outcome(unsafe {
+            run(self.executor.core(), self.number as u32, self.frame(), elsewhere.cast(), ceiling.number().into())
+        })
+    }
+
     fn frame(&self) -> *mut c_void {
         core::ptr::from_ref(self.frame).cast_mut().cast()
     }
@@ -484,6 +524,7 @@ fn outcome(outcome: u32) -> Outcome {
     match outcome {
         0 => Outcome::Idle,
         1 => Outcome::Attention,
+        3 => Outcome::Outranked,
         _ => Outcome::Ran,
     }
 }

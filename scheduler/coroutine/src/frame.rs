@@ -28,6 +28,7 @@ use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use scheduler::{PENDING, YIELDED};
 
 use crate::executor::Executor;
+use crate::trace::tracer;
 
 /// How many executors a program can have. A kernel or process needs one; tests on the host have many.
 pub(crate) const MAXIMUM_EXECUTORS: usize = 32;
@@ -61,10 +62,34 @@ const fn vtable<const NUMBER: usize>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
 }
 
+/// The vtables of executors whose workers were made while there was a trace.
+static TRACED_VTABLES: [RawWakerVTable; MAXIMUM_EXECUTORS] = {
+    macro_rules! vtables {
+        ($($number:literal)*) => { [$(traced_vtable::<$number>(),)*] };
+    }
+    vtables!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31)
+};
+
+const fn traced_vtable<const NUMBER: usize>() -> RawWakerVTable {
+    fn clone<const NUMBER: usize>(data: *const ()) -> RawWaker {
+        RawWaker::new(data, &TRACED_VTABLES[NUMBER])
+    }
+    fn wake<const NUMBER: usize>(data: *const ()) {
+        if let Some(tracer) = tracer() {
+            (tracer.woken)(data.addr() as u64);
+        }
+        let executor = EXECUTORS[NUMBER].load(Ordering::Relaxed);
+        // SAFETY: as for the untraced vtable.
+        unsafe { (*executor).wake_from_waker(data.addr() as u64) };
+    }
+    fn drop(_: *const ()) {}
+    RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
+}
+
 /// Whether this is the vtable of the executor with this number.
 #[inline]
 pub(crate) fn is_vtable_of(executor: usize, vtable: &'static RawWakerVTable) -> bool {
-    core::ptr::eq(vtable, &VTABLES[executor])
+    core::ptr::eq(vtable, &VTABLES[executor]) || core::ptr::eq(vtable, &TRACED_VTABLES[executor])
 }
 
 /// Registers an executor and gives its number.
@@ -108,8 +133,9 @@ impl Frame {
             let place = FRAMES.get(frame)?;
             // Acquire: pairs with the release by the frame's last owner.
             if CLAIMED.fetch_or(1 << frame, Ordering::Acquire) & 1 << frame == 0 {
+                let vtables = if tracer().is_some() { &TRACED_VTABLES } else { &VTABLES };
                 // SAFETY: the bit says that the frame is ours alone.
-                unsafe { *place.vtable.get() = &VTABLES[executor] };
+                unsafe { *place.vtable.get() = &vtables[executor] };
                 return Some(place);
             }
         }
@@ -177,8 +203,15 @@ impl Future for YieldNow {
             // lent the waker to us, on this thread or to one that it waits for.
             unsafe { frame.answer.get().write(YIELDED) };
         } else {
-            waker.wake_by_ref();
+            wake_elsewhere(waker);
         }
         Poll::Pending
     }
+}
+
+/// For a yield under a combinator's waker, or another executor's.
+#[cold]
+#[inline(never)]
+fn wake_elsewhere(waker: &Waker) {
+    waker.wake_by_ref();
 }

@@ -62,6 +62,8 @@ mod table;
 mod task;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(not(loom))]
+mod trace;
 
 #[cfg(not(loom))]
 pub use {
@@ -73,4 +75,5 @@ pub use {
     frame::{YieldNow, yield_now},
     scheduler::Counters,
     table::{ImageError, Table},
+    trace::{Tracer, trace_with},
 };

@@ -1,6 +1,7 @@
 //! The scheduler's functions, wherever they come from.
 
 use core::ffi::c_void;
+use core::sync::atomic::AtomicU64;
 
 use abi_queue::{MAXIMUM_WORKERS, ReadyWord};
 use scheduler::{Counters, Executor, Header, Hooks, Signals, entry};
@@ -67,6 +68,7 @@ table! {
     remove_worker: "cops_remove_worker" => unsafe extern "C" fn(*const Executor, u32),
     spawn: "cops_spawn" => unsafe extern "C" fn(*const Executor, *mut Header, u32) -> u64,
     wake: "cops_wake" => unsafe extern "C" fn(*const Executor, u64) -> isize,
+    wake_here: "cops_wake_here" => unsafe extern "C" fn(*const Executor, u64, u32) -> isize,
     cancel: "cops_cancel" => unsafe extern "C" fn(*const Executor, u64) -> isize,
     set_priority: "cops_set_priority" => unsafe extern "C" fn(*const Executor, u64, u32) -> isize,
     priority: "cops_priority" => unsafe extern "C" fn(*const Executor, u64) -> isize,
@@ -77,6 +79,8 @@ table! {
     resume: "cops_resume" => unsafe extern "C" fn(*const Executor, u64) -> isize,
     run: "cops_run" => unsafe extern "C" fn(*const Executor, u32, *mut c_void) -> u32,
     run_one: "cops_run_one" => unsafe extern "C" fn(*const Executor, u32, *mut c_void) -> u32,
+    run_strictly: "cops_run_strictly"
+        => unsafe extern "C" fn(*const Executor, u32, *mut c_void, *const AtomicU64, u32) -> u32,
     counters: "cops_counters" => unsafe extern "C" fn(*const Executor, u32, *mut Counters),
 }
 

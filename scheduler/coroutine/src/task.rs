@@ -13,6 +13,7 @@ use scheduler::{COMPLETED, DONE, Header};
 
 use crate::frame::Frame;
 use crate::join::{After, End, Join};
+use crate::trace::tracer;
 
 /// The part of a block that does not depend on the future's type.
 #[repr(C)]
@@ -42,6 +43,7 @@ impl Block {
     #[inline]
     pub fn allocate<F: Future>(future: F, kind: u16, priority: u8) -> Result<NonNull<Block>, F> {
         let layout = Layout::new::<Task<F>>();
+        let poll = if tracer().is_some() { traced_poll::<F> } else { poll::<F> };
         // SAFETY: a task is not of size 0.
         let Some(task) = NonNull::new(unsafe { alloc(layout) }.cast::<Task<F>>()) else {
             return Err(future);
@@ -50,7 +52,7 @@ impl Block {
         unsafe {
             task.write(Task {
                 block: Block {
-                    header: Header::new(poll::<F>, finish::<F>, kind, priority),
+                    header: Header::new(poll, finish::<F>, kind, priority),
                     join: Join::new(),
                     output: core::mem::offset_of!(Task<F>, stage),
                     free: free::<F>,
@@ -137,6 +139,26 @@ unsafe extern "C" fn poll<F: Future>(header: *mut Header, frame: *mut c_void) ->
                 DONE
             }
         }
+    }
+}
+
+/// The scheduler's poll, for a coroutine that was spawned while there was a trace.
+///
+/// # Safety
+/// As for [`poll`].
+#[cold]
+unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_void) -> u32 {
+    // SAFETY: no spawn of this header is going on, and the other promises are the same.
+    unsafe {
+        let cid = (*header).cid();
+        if let Some(tracer) = tracer() {
+            (tracer.poll_begins)(cid);
+        }
+        let answer = poll::<F>(header, frame);
+        if let Some(tracer) = tracer() {
+            (tracer.poll_ends)(cid, answer);
+        }
+        answer
     }
 }
 

@@ -42,6 +42,7 @@
 #![cfg_attr(target_os = "none", no_std)]
 
 use core::ffi::c_void;
+use core::sync::atomic::AtomicU64;
 
 use scheduler::{Counters, Executor, Header, Hooks, ReadyWord, SHARDS, Signals, entry};
 
@@ -127,6 +128,16 @@ pub unsafe extern "C" fn cops_spawn(executor: *const Executor, header: *mut Head
 pub unsafe extern "C" fn cops_wake(executor: *const Executor, cid: u64) -> isize {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::wake(executor, cid) }
+}
+
+/// See [`entry::wake_here`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cops_wake_here(executor: *const Executor, cid: u64, worker: u32) -> isize {
+    // SAFETY: the caller's promise is the same.
+    unsafe { entry::wake_here(executor, cid, worker) }
 }
 
 /// See [`entry::cancel`].
@@ -227,6 +238,22 @@ pub unsafe extern "C" fn cops_run(executor: *const Executor, worker: u32, frame:
 pub unsafe extern "C" fn cops_run_one(executor: *const Executor, worker: u32, frame: *mut c_void) -> u32 {
     // SAFETY: the caller's promise is the same.
     unsafe { entry::run_one(executor, worker, frame) }
+}
+
+/// See [`entry::run_strictly`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cops_run_strictly(
+    executor: *const Executor,
+    worker: u32,
+    frame: *mut c_void,
+    elsewhere: *const AtomicU64,
+    ceiling: u32,
+) -> u32 {
+    // SAFETY: the caller's promise is the same.
+    unsafe { entry::run_strictly(executor, worker, frame, elsewhere, ceiling) }
 }
 
 /// See [`entry::counters`].

@@ -56,6 +56,7 @@ fn every_number_is_the_scheduler_s() {
         ("IDLE", Outcome::Idle as i64),
         ("ATTENTION", Outcome::Attention as i64),
         ("RAN", Outcome::Ran as i64),
+        ("OUTRANKED", Outcome::Outranked as i64),
         ("READY", State::Ready as i64),
         ("RUNNING", State::Running as i64),
         ("BLOCKED", State::Blocked as i64),
@@ -114,11 +115,13 @@ fn every_layout_is_checked_by_the_compiler() {
 fn the_completion_ring_is_the_kernel_s() {
     let header = include_str!("../../../user/c/cops_unix.h");
     for (name, value) in [
-        ("CAPACITY", completion::CAPACITY),
+        ("CAPACITY", completion::INITIAL_CAPACITY),
         ("HEAD_OFFSET", completion::HEAD_OFFSET),
         ("ENTRIES_OFFSET", completion::ENTRIES_OFFSET),
     ] {
-        assert!(header.contains(&format!("#define COPS_RING_{name} {value}\n")), "{name}");
+        let line = format!("#define COPS_RING_{name} {value}");
+        let is_it = |other: &str| other.split(" /*").next() == Some(&line);
+        assert!(header.lines().any(is_it), "{name}");
     }
     assert_eq!(completion::TAIL_OFFSET, 0);
     assert_eq!(size_of::<completion::Entry>(), 4 * 8);
@@ -142,6 +145,7 @@ fn c_type(rust: &str) -> String {
         "usize" => "size_t ".into(),
         "isize" => "intptr_t ".into(),
         "*mut c_void" => "void *".into(),
+        "*const AtomicU64" => "const uint64_t *".into(),
         "*const [ReadyWord; SHARDS]" => "const struct cops_ready_word *".into(),
         _ => match rust.split_once(' ') {
             Some(("*const", name)) => format!("const struct cops_{} *", name.to_lowercase()),
@@ -254,6 +258,7 @@ fn a_control_block_of_this_layout_is_one_for_the_scheduler() {
         assert_eq!(ready[0].0.load(Ordering::Relaxed), 1 << 23);
         assert_eq!(vdso::cops_run(executor, 0, (&raw mut frame).cast()), Outcome::Idle as u32);
         assert_eq!(vdso::cops_wake(executor, cid), entry::STALE);
+        assert_eq!(vdso::cops_wake_here(executor, cid, 0), entry::STALE);
         std::alloc::dealloc(page, slots);
         std::alloc::dealloc(memory, layout);
     }

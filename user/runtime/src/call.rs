@@ -1,4 +1,4 @@
-//! Asynchronous system calls, the direct way: a trap that returns at once, and a completion if the call has to wait.
+//! Asynchronous system calls: a trap that returns at once, or a request in a ring, and a completion if the call has to wait.
 //!
 //! # The way of a call
 //!
@@ -9,6 +9,9 @@
 //!
 //! The kernel needs the token with the call, before it is known whether a record is needed. So each worker keeps one
 //! *spare* record ready whose token it offers with every call, and replaces it only when the kernel kept it.
+//!
+//! That is the direct way. If others could make calls too, the call goes through the worker's request ring instead, with
+//! the same token, and always occupies the record ([`set_way`]; the module `submission` says when and why).
 //!
 //! # Dropping
 //!
@@ -43,6 +46,7 @@
 //! | `result` | who drains, before `done` (release); the future after it (acquire) |
 //! | `cid` | the future before `own` (release); who drains after it (acquire) |
 //! | `waker` | future and drainer; an `AtomicWaker` sorts them out |
+//! | `has_waker` | the future |
 //! | `abandoned` | the future before `abandoned` (release); who drains after it (acquire) |
 //! | `token` | who frees the record, before it is offered again |
 //! | `next` | the owner of the free list that the record is in |
@@ -58,16 +62,23 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 
-use abi_queue::CompletionRing;
+use abi_queue::Priority;
+use abi_queue::{CompletionHeader, completion};
 use abi_unix::errno::decode;
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use atomic_waker::AtomicWaker;
+use ring::Completions;
 
 use crate::executor;
 use crate::local;
 use crate::lock::Lock;
+use crate::room::ROOM;
+use crate::submission;
 use unix::Result;
+
+pub use crate::submission::{Way, set_way, way};
 
 /// Records are made this many at a time.
 const CHUNK: usize = 128;
@@ -99,11 +110,13 @@ struct Record {
     state: AtomicU32,
     cid: AtomicU64,
     waker: AtomicWaker,
+    /// Whether `waker` has been used since the record was free.
+    has_waker: Cell<bool>,
     abandoned: UnsafeCell<MaybeUninit<Abandoned>>,
     next: Cell<*const Record>,
 }
 
-// SAFETY: the module's table says who may touch the two cells when; `state` orders them.
+// SAFETY: the module's table says who may touch the cells when; `state` orders them.
 unsafe impl Sync for Record {}
 
 impl Record {
@@ -114,6 +127,7 @@ impl Record {
             state: AtomicU32::new(WAITING),
             cid: AtomicU64::new(0),
             waker: AtomicWaker::new(),
+            has_waker: Cell::new(false),
             abandoned: UnsafeCell::new(MaybeUninit::uninit()),
             next: Cell::new(ptr::null()),
         }
@@ -289,21 +303,63 @@ fn give_back(calls: &LocalCalls) {
 }
 
 /// Where the completion ring of this process lies; null before the start-up code has found it.
-static RING: AtomicPtr<CompletionRing> = AtomicPtr::new(ptr::null_mut());
+static RING: AtomicPtr<CompletionHeader> = AtomicPtr::new(ptr::null_mut());
+/// Its entries. Changes while `DRAINING` is set, and is used for taking by whoever has set that.
+static CAPACITY: AtomicUsize = AtomicUsize::new(completion::INITIAL_CAPACITY);
 
 /// Tells where the completion ring is.
 ///
 /// # Safety
 ///
 /// It must be the process's completion ring, and stay.
-pub(crate) unsafe fn set_ring(ring: *mut CompletionRing) {
+pub(crate) unsafe fn set_ring(ring: *mut CompletionHeader) {
     RING.store(ring, Ordering::Relaxed);
 }
 
-/// The completion ring, once it is known.
-pub(crate) fn ring() -> Option<&'static CompletionRing> {
+/// The first page of the completion ring, once it is known.
+#[inline(always)]
+pub(crate) fn ring_header() -> Option<&'static CompletionHeader> {
     // SAFETY: `set_ring`'s caller promised that it is there to stay; every word of it is atomic.
     unsafe { RING.load(Ordering::Relaxed).as_ref() }
+}
+
+/// The completion ring, once it is known.
+#[inline(always)]
+fn ring() -> Option<Completions<'static>> {
+    let header = ring_header()?;
+    // Relaxed: `DRAINING` orders it.
+    let capacity = CAPACITY.load(Ordering::Relaxed);
+    // SAFETY: as above; the kernel has mapped that many entries behind the header.
+    let entries = unsafe {
+        let first = ptr::from_ref(header).cast::<u8>().add(completion::ENTRIES_OFFSET);
+        core::slice::from_raw_parts(first.cast::<completion::Entry>(), capacity)
+    };
+    Some(Completions::new(header, entries))
+}
+
+/// Makes a call that can enlarge the completion ring to this capacity, while nobody takes from it and it is empty. If it
+/// does not become so, the call is asked not to enlarge it (0).
+pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacity: usize) -> Result<T> {
+    for _ in 0..4 {
+        drain();
+        if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        let result = call(capacity);
+        if result.is_ok() {
+            let now = ring_header().map_or(0, |header| header.capacity.load(Ordering::Relaxed)) as usize;
+            // The kernel's word; a program that has overwritten it gets what it had.
+            if now.is_power_of_two() && now <= completion::LARGEST_CAPACITY {
+                CAPACITY.store(now, Ordering::Relaxed);
+            }
+        }
+        DRAINING.store(false, Ordering::Release);
+        match result {
+            Err(Errno::EBUSY) => {}
+            other => return other,
+        }
+    }
+    call(0)
 }
 
 /// Set while a worker takes completions: the ring has one taker at a time.
@@ -312,41 +368,51 @@ static DRAINING: AtomicBool = AtomicBool::new(false);
 /// Takes what the kernel has posted and wakes those who wait for it. Cheap if there is nothing.
 #[inline]
 pub fn drain() {
-    if let Some(ring) = ring()
-        && !ring.is_empty()
-    {
-        drain_ring(ring);
+    if has_completions() {
+        drain_ring();
     }
+}
+
+/// Whether there is something in the completion ring; a cheap look without any guarantee for the next moment.
+#[inline(always)]
+fn has_completions() -> bool {
+    ring_header().is_some_and(|header| header.tail.load(Ordering::Relaxed) != header.head.load(Ordering::Relaxed))
 }
 
 #[cold]
 #[inline(never)]
-fn drain_ring(ring: &CompletionRing) {
-    while !ring.is_empty() {
+fn drain_ring() {
+    while has_completions() {
         // Acquire: the ring's `head` as the last taker left it. If another worker is at it, it looks once more after
         // it has let go, so nothing is left behind.
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
+        let Some(ring) = ring() else { return };
+        let mut taken = 0;
         while let Some(completion) = ring.take() {
             complete(completion.token, completion.cid, completion.result as usize);
+            taken += 1;
         }
         DRAINING.store(false, Ordering::Release);
+        ROOM.made(taken);
     }
 }
 
-/// The handler of user interrupts: wakes those whose completions have come while a coroutine runs, so that the process
+/// What the handler of user interrupts does for calls: wakes those whose completions have come while a coroutine runs, so that the process
 /// publishes what is ready now, and not when that coroutine next pauses.
 ///
 /// It runs between any two instructions of a coroutine, so it takes only what can be handed over without a lock and
 /// without the heap, and leaves the rest, in order, to the executor's next look.
-pub(crate) extern "C" fn on_interrupt() {
-    let Some(ring) = ring() else { return };
-    while !ring.is_empty() {
+pub(crate) fn on_interrupt() {
+    crate::executor::look_at_mode_if_changed();
+    // Those who wait for room are woken under a lock, and by each completion: they are all left to the executor.
+    while has_completions() && !ROOM.is_short() {
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // The interrupted code, or another worker, is at it, and looks again when it is done.
             return;
         }
+        let Some(ring) = ring() else { return };
         let mut rest = Rest::Nothing;
         while let Some(completion) = ring.peek() {
             if !complete_simply(completion.token, completion.cid, completion.result as usize) {
@@ -429,9 +495,16 @@ fn complete(token: u64, cid: u64, result: usize) {
     }
 }
 
+/// The kernel's answer to a call beyond the number that a process may have in flight.
+const TOO_MANY: usize = abi_unix::errno::encode(Err(Errno::EBUSY));
+
 enum Stage {
     New,
+    /// There were too many calls in flight; the number is the place in [`ROOM`].
+    Waiting(u64),
     InFlight(&'static Record),
+    /// Done at once, and its result not looked at yet.
+    Done(usize),
     Finished,
 }
 
@@ -439,7 +512,7 @@ enum Stage {
 ///
 /// # Cancellation
 ///
-/// Dropped before the first poll it does nothing. Dropped while the call is in flight it asks the kernel to cancel; the
+/// Dropped before the first poll, or while it waits because too many calls are in flight, it does nothing. Dropped while the call is in flight it asks the kernel to cancel; the
 /// buffer is freed when the kernel has let go of it. A call that had succeeded by then has had its effect: bytes that
 /// were read are lost, bytes that were written have been written; a connection that was accepted is closed.
 #[must_use = "a call that is not awaited is not made"]
@@ -504,9 +577,33 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call.
+    /// Makes the call, and waits for its completion if there will be one.
     #[inline(always)]
     fn submit(&mut self, context: &Context<'_>) -> Poll<usize> {
+        match self.make(context, executor::current_priority(), submission::prefers_ring()) {
+            Poll::Ready(TOO_MANY) => self.submit_when_there_is_room(context),
+            polled => self.wait_if_in_flight(polled, context),
+        }
+    }
+
+    /// Makes the call directly, and waits for its completion if there will be one; [`TOO_MANY`] if it is to be tried again
+    /// when another one has ended.
+    fn try_submit(&mut self, context: &Context<'_>) -> Poll<usize> {
+        let polled = self.make(context, executor::current_priority(), false);
+        self.wait_if_in_flight(polled, context)
+    }
+
+    #[inline(always)]
+    fn wait_if_in_flight(&mut self, made: Poll<usize>, context: &Context<'_>) -> Poll<usize> {
+        match self.stage {
+            Stage::InFlight(record) if made.is_pending() => self.wait(record, context),
+            _ => made,
+        }
+    }
+
+    /// Makes the call; pending if its completion will come.
+    #[inline(always)]
+    fn make(&mut self, context: &Context<'_>, priority: Priority, through_ring: bool) -> Poll<usize> {
         let calls = &local::current().calls;
         if calls.spare_token.get() == 0
             && let Err(error) = calls.refill()
@@ -517,25 +614,85 @@ impl<B, const N: usize> Operation<B, N> {
         let current = executor::cid_of(context.waker()).unwrap_or(0);
         let mut arguments = [0; 6];
         arguments[..N].copy_from_slice(&self.arguments);
+        if through_ring && submission::submit(self.call, arguments, priority, calls.spare_token.get()) {
+            return self.keep_record(calls);
+        }
         // SAFETY: the memory is the buffer's, which stays in this future or in the record until the completion.
         let result = unsafe {
             unix::syscall_asynchronous(
                 self.call as usize,
                 arguments,
                 self.waiter.unwrap_or(current),
-                executor::current_priority().number(),
+                priority.number(),
                 calls.spare_token.get(),
             )
         };
         if result != WILL_BE_POSTED {
             return Poll::Ready(result);
         }
-        // The worker is the same as before the trap, and so is its spare record; it is in use now.
+        self.keep_record(calls)
+    }
+
+    /// The kernel has the call: its record is in use now.
+    #[inline(always)]
+    fn keep_record(&mut self, calls: &LocalCalls) -> Poll<usize> {
+        // The worker is the same as before the call, and so is its spare record.
         // SAFETY: it is not null when there is a token, and records are never freed.
         let record = unsafe { &*calls.spare.get() };
         calls.spare_token.set(0);
         self.stage = Stage::InFlight(record);
-        self.wait(record, context)
+        Poll::Pending
+    }
+
+    /// One step, whatever the call waits for.
+    #[inline(always)]
+    fn advance(&mut self, context: &Context<'_>) -> Poll<usize> {
+        let polled = match self.stage {
+            Stage::New => return self.submit(context),
+            Stage::Waiting(ticket) => return self.submit_again(ticket, context),
+            Stage::InFlight(record) => self.wait(record, context),
+            Stage::Done(result) => Poll::Ready(result),
+            Stage::Finished => panic!("a finished call was polled"),
+        };
+        match polled {
+            // What came through a ring learns it only now.
+            Poll::Ready(TOO_MANY) => self.submit_when_there_is_room(context),
+            polled => polled,
+        }
+    }
+
+    /// Waits with others for the end of some call.
+    #[cold]
+    #[inline(never)]
+    fn submit_when_there_is_room(&mut self, context: &Context<'_>) -> Poll<usize> {
+        let mut ticket = match self.stage {
+            Stage::Waiting(ticket) => Some(ticket),
+            _ => None,
+        };
+        ROOM.enter(&mut ticket, context.waker());
+        match self.try_submit(context) {
+            Poll::Ready(TOO_MANY) => {
+                self.stage = ticket.map_or(Stage::New, Stage::Waiting);
+                Poll::Pending
+            }
+            polled => {
+                ticket.into_iter().for_each(|ticket| ROOM.leave(ticket));
+                polled
+            }
+        }
+    }
+
+    /// One who waited for room was let try.
+    #[cold]
+    #[inline(never)]
+    fn submit_again(&mut self, ticket: u64, context: &Context<'_>) -> Poll<usize> {
+        match self.try_submit(context) {
+            Poll::Ready(TOO_MANY) => self.submit_when_there_is_room(context),
+            polled => {
+                ROOM.leave(ticket);
+                polled
+            }
+        }
     }
 
     /// Waits for the completion.
@@ -549,6 +706,7 @@ impl<B, const N: usize> Operation<B, N> {
                     OWN
                 }
                 None => {
+                    record.has_waker.set(true);
                     record.waker.register(waker);
                     FOREIGN
                 }
@@ -560,7 +718,7 @@ impl<B, const N: usize> Operation<B, N> {
         }
         let result = record.result.load(Ordering::Relaxed);
         self.stage = Stage::Finished;
-        record.waker.take();
+        forget_waker(record);
         release(record);
         Poll::Ready(result)
     }
@@ -571,26 +729,92 @@ impl<B, const N: usize> Future for Operation<B, N> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = match self.stage {
-            Stage::New => self.submit(context),
-            Stage::InFlight(record) => self.wait(record, context),
-            Stage::Finished => panic!("a finished call was polled"),
-        };
-        match polled {
+        match self.advance(context) {
             Poll::Ready(result) => self.finish(result),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
+/// Makes many calls at once and waits for all: results and buffers in the order of the calls.
+///
+/// They share traps as far as they can: the kernel takes them from the request ring together, and the coroutine is woken
+/// once for those that are done together. In which order they take effect is undefined.
+///
+/// # Cancellation
+///
+/// Dropping it drops every call; see [`Operation`].
+pub fn all<B, const N: usize>(operations: Vec<Operation<B, N>>) -> All<B, N> {
+    let results = Vec::with_capacity(operations.len());
+    All { operations, results, made: false }
+}
+
+/// The future of [`all`].
+#[must_use = "calls that are not awaited are not made"]
+pub struct All<B, const N: usize> {
+    operations: Vec<Operation<B, N>>,
+    results: Vec<(Result<usize>, B)>,
+    made: bool,
+}
+
+impl<B, const N: usize> Unpin for All<B, N> {}
+
+impl<B, const N: usize> Future for All<B, N> {
+    type Output = Vec<(Result<usize>, B)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if !this.made {
+            this.made = true;
+            let priority = executor::current_priority();
+            let through_ring = submission::prefers_ring_for(this.operations.len());
+            for operation in &mut this.operations {
+                if let Poll::Ready(result) = operation.make(context, priority, through_ring) {
+                    operation.stage = Stage::Done(result);
+                }
+            }
+        }
+        // From the last to the first: the last one is usually done last, and is the only one to wake the coroutine. The
+        // others are found done.
+        while let Some(operation) = this.operations.last_mut() {
+            let Poll::Ready(result) = operation.advance(context) else { return Poll::Pending };
+            let Poll::Ready(done) = operation.finish(result) else { return Poll::Pending };
+            this.results.push(done);
+            this.operations.pop();
+        }
+        let mut results = core::mem::take(&mut this.results);
+        results.reverse();
+        Poll::Ready(results)
+    }
+}
+
 impl<B, const N: usize> Drop for Operation<B, N> {
     #[inline]
     fn drop(&mut self) {
-        if let Stage::InFlight(record) = self.stage
-            && let Some(buffer) = self.buffer.take()
-        {
-            (self.abandon)(record, buffer, self.discard);
+        match self.stage {
+            Stage::InFlight(record) => {
+                if let Some(buffer) = self.buffer.take() {
+                    (self.abandon)(record, buffer, self.discard);
+                }
+            }
+            Stage::Waiting(ticket) => ROOM.leave(ticket),
+            Stage::Done(result) => {
+                // Its success will be seen by nobody.
+                if let Ok(value) = decode(result) {
+                    (self.discard)(value);
+                }
+            }
+            Stage::New | Stage::Finished => {}
         }
+    }
+}
+
+/// Drops the waker of a combinator, if the record has one. For the future that has the record.
+#[inline(always)]
+fn forget_waker(record: &Record) {
+    if record.has_waker.get() {
+        record.has_waker.set(false);
+        record.waker.take();
     }
 }
 
@@ -598,7 +822,7 @@ impl<B, const N: usize> Drop for Operation<B, N> {
 #[cold]
 fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(usize)) {
     let token = record.token.load(Ordering::Relaxed);
-    record.waker.take();
+    forget_waker(record);
     // Boxed together if it does not fit, so that the record needs no more than a few words.
     if size_of::<(B, fn(usize))>() <= size_of::<Payload>() && align_of::<B>() <= align_of::<Payload>() {
         abandon_as(record, (buffer, discard));
@@ -646,7 +870,6 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
     use std::task::{Wake, Waker};
-    use std::vec::Vec;
 
     struct Count(AtomicUsize);
 

@@ -5,15 +5,18 @@
 //! sleep. Nothing is missed in between: the worker tells the kernel how many completions have been *taken*, and if more
 //! than that were posted it does not sleep; and a wake-up that comes before the sleep is kept for it.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{RawWakerVTable, Waker};
 
-use abi_queue::{MAXIMUM_WORKERS, Priority, ProcessPage};
+use abi_queue::pages::mode_in_force;
+use abi_queue::{MAXIMUM_WORKERS, Mode, Priority, ProcessPage};
 use coroutine::{Cid, Executor, JoinHandle, Outcome, Platform, Signals, Stale, Table, Worker};
 
 use crate::call;
+use crate::interrupt;
 use crate::local;
 use crate::time;
+use crate::trace;
 use unix::{Errno, Result};
 
 /// Bytes of the stack of a worker that is not the first; below it lies a page that cannot be used.
@@ -59,25 +62,99 @@ impl Platform for Process {
 /// If it is made twice: it is the start-up code's.
 pub(crate) fn initialise(table: Table, page: &'static ProcessPage) {
     PAGE.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
+    interrupt::set_page(page);
     EXECUTOR.initialise(table, &page.ready, &PROCESS).expect("there is one start, and one executor");
 }
 
 /// Runs coroutines as the worker with this number, for ever.
 pub(crate) fn work(number: usize) -> ! {
-    let completions = call::ring().map(|ring| (&ring.tail, &ring.head));
+    let completions = call::ring_header().map(|ring| (&ring.tail, &ring.head));
     let mut worker: Worker = EXECUTOR
-        .worker(number, Signals { attention: None, completions })
+        .worker(number, Signals { attention: Some(interrupt::attention(number)), completions })
         .expect("each worker is made once, and there are no more than the kernel allows");
     // SAFETY: the handler uses atomics, and the scheduler's wake, which is never interrupted by it.
-    let handled = unsafe { unix::interrupt::set_handler(call::on_interrupt) };
+    let handled = unsafe { unix::interrupt::set_handler(interrupt::on_interrupt, || local::current().index.get()) };
     debug_assert!(handled.is_ok() || cfg!(not(target_os = "none")));
     loop {
-        if worker.run() != Outcome::Idle || time::expire() {
+        let outranked_by = outranked_by();
+        FOLLOWED[number].store(key(outranked_by), Ordering::Relaxed);
+        let outcome = match outranked_by {
+            None => worker.run(),
+            Some((bitmap, ceiling)) => worker.run_strictly(bitmap, ceiling),
+        };
+        match outcome {
+            Outcome::Idle => {}
+            Outcome::Attention => {
+                interrupt::attend(number);
+                continue;
+            }
+            Outcome::Outranked => {
+                unix::worker::yield_now();
+                continue;
+            }
+            Outcome::Ran => continue,
+        }
+        if time::expire() {
             continue;
         }
+        if trace::is_on() {
+            trace::flush();
+        }
         // What was taken from the ring, by whichever worker, has been seen; if there is more this returns at once.
-        let seen = call::ring().map_or(0, |ring| ring.head.load(Ordering::Acquire));
+        let seen = call::ring_header().map_or(0, |ring| ring.head.load(Ordering::Acquire));
         let _ = unix::worker::wait(seen, time::longest_sleep_ns());
+    }
+}
+
+/// What each worker went by when it last looked at the mode.
+static FOLLOWED: [AtomicU64; MAXIMUM_WORKERS] = [const { AtomicU64::new(0) }; MAXIMUM_WORKERS];
+
+/// A number that differs if the mode or the ceiling does.
+fn key(outranked_by: Option<(&'static AtomicU64, Priority)>) -> u64 {
+    outranked_by.map_or(0, |(_, ceiling)| u64::from(ceiling.number()) + 1)
+}
+
+/// Makes the worker look at the mode before its next poll, if that has changed. For the handler of user interrupts, which
+/// the kernel enters when somebody else has changed it.
+pub(crate) fn look_at_mode_if_changed() {
+    let worker = local::current().index.get() % MAXIMUM_WORKERS;
+    if FOLLOWED[worker].load(Ordering::Relaxed) != key(outranked_by()) {
+        interrupt::attention(worker).store(1, Ordering::Relaxed);
+    }
+}
+
+/// In strict mode, what to compare with before each poll: the global bitmap, and the ceiling.
+fn outranked_by() -> Option<(&'static AtomicU64, Priority)> {
+    let global = time::global_page()?;
+    // SAFETY: the page is there to stay, and every word of it is atomic.
+    let own = unsafe { PAGE.load(Ordering::Relaxed).as_ref() }?;
+    let mode = mode_in_force(global.mode.load(Ordering::Relaxed), own.mode.load(Ordering::Relaxed));
+    let ceiling = Priority::saturating(own.ceiling.load(Ordering::Relaxed));
+    (mode == Mode::Strict).then_some((&global.ready, ceiling))
+}
+
+/// Which mode of global priority the process's executor follows now.
+pub fn mode() -> Mode {
+    if outranked_by().is_some() { Mode::Strict } else { Mode::Relaxed }
+}
+
+/// Chooses how closely the process keeps to the global order of priorities: [`Mode::Relaxed`], from one tick or kernel
+/// entry to the next, or [`Mode::Strict`], with a look before each poll. Holds for all workers from their next poll on, for
+/// children that are started afterwards, and unless the system has one mode for all.
+///
+/// # Errors
+///
+/// None from a kernel that knows the call.
+pub fn set_mode(mode: Mode) -> Result<()> {
+    unix::scheduling::set_mode(0, mode)?;
+    look_at_mode();
+    Ok(())
+}
+
+/// Makes all workers look at the mode before their next poll.
+fn look_at_mode() {
+    for worker in 0..MAXIMUM_WORKERS {
+        interrupt::attention(worker).store(1, Ordering::Relaxed);
     }
 }
 
@@ -191,17 +268,41 @@ pub fn current() -> Cid {
 /// [`Stale`] if there is no such coroutine (any more).
 #[inline]
 pub fn wake(cid: Cid) -> core::result::Result<(), Stale> {
+    if trace::is_on() {
+        trace::woken(cid.raw());
+    }
     EXECUTOR.wake(cid)
 }
 
-/// Changes a coroutine's priority, in whatever state it is.
+/// Changes a coroutine's own priority, in whatever state it is. While it holds a [`Mutex`](crate::sync::Mutex) for which
+/// somebody more important waits, it goes on as important as that one.
 ///
 /// # Errors
 ///
 /// [`Stale`] if there is no such coroutine (any more).
 #[inline]
 pub fn set_priority(cid: Cid, priority: Priority) -> core::result::Result<(), Stale> {
+    crate::inheritance::set_own(cid, priority)
+}
+
+/// The same without regard to what it was lent.
+#[inline]
+pub(crate) fn set_own_priority(cid: Cid, priority: Priority) -> core::result::Result<(), Stale> {
     EXECUTOR.set_priority(cid, priority)
+}
+
+/// The priority that a coroutine has now, lent or its own.
+///
+/// # Errors
+///
+/// [`Stale`] if there is no such coroutine (any more).
+pub fn priority(cid: Cid) -> core::result::Result<Priority, Stale> {
+    EXECUTOR.priority(cid)
+}
+
+/// The coroutine that calls, if it is one and there is an executor.
+pub(crate) fn current_or_none() -> Option<Cid> {
+    if PAGE.load(Ordering::Relaxed).is_null() { None } else { EXECUTOR.current() }
 }
 
 /// Wakes a coroutine that a completion names; what is stale is nobody's any more.
@@ -231,8 +332,20 @@ pub fn current_priority() -> Priority {
     // SAFETY: the page is there to stay, and every word of it is atomic.
     let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return Priority::DEFAULT };
     // While a worker polls, its running word has the one bit of the coroutine's priority.
-    let running = page.ready[local::current().index.get() % MAXIMUM_WORKERS].1.load(Ordering::Relaxed);
-    Priority::most_important_in(running).unwrap_or_default()
+    // A thread that is no worker polls nothing.
+    let Some(word) = page.ready.get(local::current().index.get()) else { return Priority::DEFAULT };
+    Priority::most_important_in(word.1.load(Ordering::Relaxed)).unwrap_or_default()
+}
+
+/// Whether another coroutine that is at least as important as the one that runs is ready in this worker's shard.
+#[inline]
+pub(crate) fn has_company() -> bool {
+    // SAFETY: as above.
+    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
+    let word = &page.ready[local::current().index.get() % MAXIMUM_WORKERS];
+    // One bit, or none outside of a poll: then there is nobody to compare with.
+    let running = word.1.load(Ordering::Relaxed);
+    running != 0 && word.0.load(Ordering::Relaxed) & (running | running.wrapping_sub(1)) != 0
 }
 
 /// For the panic handler.
@@ -241,12 +354,29 @@ pub(crate) fn current_raw() -> Option<u64> {
     EXECUTOR.current().map(Cid::raw)
 }
 
-/// The papers' name for what every worker does: nothing is left to call, because it begins with the process. It stays as
-/// a place to wait: others run until all that is ready has had a turn.
+/// The priority of coroutines that nobody gave one: [`coroutine_run`]'s.
+static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() as u64);
+
+/// Makes a coroutine as the papers do: with a priority, or with the default one if that is `None`, which does not depend on
+/// who calls. (Starting the executor, their other half of it, has happened: a process begins with it.)
 ///
-/// # Cancellation
+/// # Panics
 ///
-/// Dropping it has no effect.
-pub async fn coroutine_run() {
-    coroutine::yield_now().await;
+/// If there is no memory.
+#[inline]
+pub fn coroutine_run<F>(future: F, priority: impl Into<Option<Priority>>) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    EXECUTOR.spawn(future, priority.into().unwrap_or_else(default_priority))
+}
+
+/// The priority that [`coroutine_run`] gives: [`Priority::DEFAULT`] unless it was changed.
+pub fn default_priority() -> Priority {
+    Priority::saturating(DEFAULT_PRIORITY.load(Ordering::Relaxed))
+}
+
+/// Changes the priority that [`coroutine_run`] gives to coroutines from now on.
+pub fn set_default_priority(priority: Priority) {
+    DEFAULT_PRIORITY.store(priority.number().into(), Ordering::Relaxed);
 }

@@ -49,24 +49,33 @@ pub mod channel;
 mod executor;
 pub mod file;
 mod heap;
+mod inheritance;
+pub mod interrupt;
 pub mod io;
 mod local;
 mod lock;
 #[doc(hidden)]
 pub mod macros;
+mod mutex;
 pub mod net;
 pub mod process;
 pub mod random;
+mod room;
 pub mod select;
 #[doc(hidden)]
 pub mod start;
+mod submission;
 pub mod sync;
+pub mod thread;
 pub mod time;
+mod trace;
+pub mod waker_map;
 
-pub use abi_queue::Priority;
+pub use abi_queue::{Mode, Priority};
 pub use coroutine::{Cancelled, Cid, Executor, JoinHandle, Stale, State, yield_now};
 pub use executor::{
-    alloc_cpu, coroutine_run, current, current_priority, executor, set_priority, spawn, spawn_at, wake, workers,
+    alloc_cpu, coroutine_run, current, current_priority, default_priority, executor, mode, priority,
+    set_default_priority, set_mode, set_priority, spawn, spawn_at, wake, workers,
 };
 pub use lock::Lock;
 pub use runtime_macros::main;

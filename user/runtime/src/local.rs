@@ -1,30 +1,48 @@
-//! What belongs to one worker: its index, its magazines of the heap, its call records, its random numbers.
+//! What belongs to one worker, or to one thread: its index, its magazines of the heap, its call records, its request
+//! ring, its random numbers.
 //!
 //! On COPS the thread pointer `tp` names the block of the running worker: the start-up code sets it for worker 0, the
-//! kernel for the others (`worker_create`). A coroutine may go on at another worker after each `await`, so nobody may
+//! kernel for the others (`worker_create`, `clone`). A coroutine may go on at another worker after each `await`, so nobody may
 //! keep a reference over one; within a poll the worker does not change.
 
 use core::cell::Cell;
 
 use crate::call;
 use crate::heap;
+use crate::submission;
+use crate::thread;
 
 /// The block of one worker. Only that worker uses it.
 #[repr(align(64))]
 pub struct Local {
-    /// The number of the worker, below [`abi_queue::MAXIMUM_WORKERS`].
+    /// The number of the worker, below [`abi_queue::MAXIMUM_WORKERS`]; [`NO_WORKER`] for threads.
     pub index: Cell<usize>,
     /// Call records.
     pub calls: call::LocalCalls,
+    /// The request ring.
+    pub ring: submission::LocalRing,
     /// State of the random numbers for scheduling and tests; 0 until seeded.
     pub random: Cell<u64>,
     /// Free blocks.
     pub cache: heap::Cache,
+    /// Thread-local values.
+    pub values: thread::Values,
 }
 
+/// The number of whoever is a thread and no worker.
+pub const NO_WORKER: usize = usize::MAX;
+
 impl Local {
-    const fn new() -> Local {
-        Local { index: Cell::new(0), calls: call::LocalCalls::new(), random: Cell::new(0), cache: heap::Cache::new() }
+    /// A block for a worker or a thread that has not begun.
+    pub const fn new() -> Local {
+        Local {
+            index: Cell::new(0),
+            calls: call::LocalCalls::new(),
+            ring: submission::LocalRing::new(),
+            random: Cell::new(0),
+            cache: heap::Cache::new(),
+            values: thread::Values::new(),
+        }
     }
 }
 

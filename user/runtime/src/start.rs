@@ -56,7 +56,9 @@ where
             core::task::Poll::Ready(())
         })
         .await;
-        unix::process::exit(main.await.report())
+        let status = main.await.report();
+        crate::trace::flush();
+        unix::process::exit(status)
     };
     executor::executor().spawn(main, priority).detach();
     if workers > 1
@@ -70,7 +72,7 @@ where
 /// Finds what the kernel has mapped, and makes the executor.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 fn prepare() -> Result<(), &'static str> {
-    use abi_queue::{CompletionRing, GlobalPage, ProcessPage};
+    use abi_queue::{CompletionHeader, GlobalPage, ProcessPage};
     use abi_unix::types::auxiliary;
     use coroutine::Table;
 
@@ -81,17 +83,33 @@ fn prepare() -> Result<(), &'static str> {
     let ring = address(auxiliary::COPS_COMPLETION_RING).ok_or("the kernel gave no completion ring")?;
     let global = address(auxiliary::COPS_GLOBAL_PAGE).ok_or("the kernel gave no global page")?;
     let page = address(auxiliary::COPS_PROCESS_PAGE).ok_or("the kernel gave no process page")?;
-    let image = address(auxiliary::SYSINFO_EHDR).ok_or("the kernel gave no scheduler")?;
+    let image = scheduler_image().ok_or("the kernel gave no scheduler")?;
     // SAFETY: the kernel mapped them there for the life of the process, and says so in the auxiliary vector.
     let (page, table) = unsafe {
-        crate::call::set_ring(ring as *mut CompletionRing);
+        crate::call::set_ring(ring as *mut CompletionHeader);
         crate::time::set_global_page(global as *mut GlobalPage);
-        let image = core::slice::from_raw_parts(image as *const u8, image_length(image as *const u8));
         (&*(page as *const ProcessPage), Table::from_image(image))
     };
+    crate::trace::start();
     executor::initialise(table.map_err(|_| "the kernel's scheduler is not the one this program knows")?, page);
     executor::first_worker();
     Ok(())
+}
+
+/// The scheduler's image as the kernel has mapped it: for executors beside the program's own. `None` where no kernel of
+/// this system runs.
+pub fn scheduler_image() -> Option<&'static [u8]> {
+    #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+    {
+        let image = unix::start::auxiliary_value(abi_unix::types::auxiliary::SYSINFO_EHDR)?;
+        if image == 0 {
+            return None;
+        }
+        // SAFETY: the kernel mapped it there for the life of the process, and says so in the auxiliary vector.
+        Some(unsafe { core::slice::from_raw_parts(image as *const u8, image_length(image as *const u8)) })
+    }
+    #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+    None
 }
 
 /// Without a kernel there is nothing to find.

@@ -1,11 +1,12 @@
 //! Locks and signals between coroutines: a coroutine that waits here lets others run.
 //!
-//! These are `async-lock`'s and `event-listener`'s, which work with any executor and never spin. For a few instructions
+//! [`Mutex`] is our own, because its holder inherits the priority of who waits. The others are `async-lock`'s and
+//! `event-listener`'s, which work with any executor and never spin. For a few instructions
 //! that never await, a spin lock is cheaper; for handing values over, see [`crate::channel`].
 
-pub use async_lock::{
-    Barrier, Mutex, MutexGuard, OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphoreGuard,
-};
+pub use crate::mutex::{Acquire, Mutex, MutexGuard};
+pub use crate::waker_map::WakerMap;
+pub use async_lock::{Barrier, OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphoreGuard};
 pub use event_listener::{Event, EventListener};
 
 use event_listener::listener;

@@ -1,29 +1,32 @@
-//! User interrupts: the kernel makes a worker call a function between two of its instructions.
+//! User interrupts: a worker is made to call a function between two of its instructions.
 //!
-//! The kernel enters [`set_handler`]'s function through a few instructions that save every register a function may change,
-//! and returns to the interrupted instruction afterwards (`interrupt_return`; `abi_unix::SystemCall` and the kernel's
-//! `worker` module state the contract). The handler runs on the interrupted code's stack, at a point that nobody chose: it
-//! must not take a lock, allocate or free.
+//! Two back ends, of which the kernel chooses one at boot ([`is_in_hardware`] tells):
+//!
+//! * `kernel`: the kernel enters [`set_handler`]'s function through a few instructions that save every register a function may
+//!   change, and returns to the interrupted instruction afterwards (`interrupt_return`; `abi_unix::SystemCall` and the kernel's
+//!   `interrupts` module state the contract).
+//! * `imsic`: the program runs in VS-mode and takes the interrupt itself, through supervisor registers of its own; it ends
+//!   with `sret`. The kernel learns nothing of it.
+//!
+//! In both the handler runs on the interrupted code's stack, at a point that nobody chose: it must not take a lock, allocate
+//! or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the code here, which
+//! sets its own timer and looks again a little later.
 
-use crate::Result;
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
-use crate::call;
+use crate::{Descriptor, Result, call};
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the entry below calls: a `fn()`, or 0 before [`set_handler`].
+/// What the entries below call: a `fn()`, or 0 before [`set_handler`].
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 core::arch::global_asm!(
-    // The kernel has put pc, a7 and sp at sp, which is 16-byte aligned.
     ".pushsection .text.cops_interrupt_entry, \"ax\"",
     ".option push",
     ".option arch, +d",
-    ".balign 4",
-    "cops_interrupt_entry:",
-    "addi sp, sp, -304",
+    // At sp: what a function may change but a7, which the two entries keep in different places.
+    ".macro SAVE_FOR_HANDLER",
     "sd ra, 0(sp)",
     "sd t0, 8(sp)",
     "sd t1, 16(sp)",
@@ -61,9 +64,8 @@ core::arch::global_asm!(
     "fsd fa7, 272(sp)",
     "frcsr t0",
     "sd t0, 280(sp)",
-    "la t0, {handler}",
-    "ld t0, 0(t0)",
-    "jalr t0",
+    ".endm",
+    ".macro RESTORE_AFTER_HANDLER",
     "ld t0, 280(sp)",
     "fscsr t0",
     "fld ft0, 120(sp)",
@@ -101,24 +103,137 @@ core::arch::global_asm!(
     "ld a4, 96(sp)",
     "ld a5, 104(sp)",
     "ld a6, 112(sp)",
+    ".endm",
+    // Back end `kernel`. The kernel has put pc, a7 and sp at sp, which is 16-byte aligned.
+    ".balign 4",
+    "cops_interrupt_entry:",
+    "addi sp, sp, -304",
+    "SAVE_FOR_HANDLER",
+    "la t0, {handler}",
+    "ld t0, 0(t0)",
+    "jalr t0",
+    "RESTORE_AFTER_HANDLER",
     "addi sp, sp, 304",
     "li a7, {interrupt_return}",
     "ecall",
     // It does not come back: the kernel goes on at the interrupted instruction, with its a7 and sp.
     "unimp",
+    // Back end `imsic`: a trap in VS-mode, interrupts are off. Behind the saved registers: a7, sepc, sstatus, sp.
+    ".balign 4",
+    "cops_interrupt_vector:",
+    "csrw sscratch, sp",
+    "addi sp, sp, -336",
+    "andi sp, sp, -16",
+    "SAVE_FOR_HANDLER",
+    "sd a7, 288(sp)",
+    "csrr a0, scause",
+    "csrr a1, sepc",
+    "csrr t0, sstatus",
+    "csrr t1, sscratch",
+    "sd a1, 296(sp)",
+    "sd t0, 304(sp)",
+    "sd t1, 312(sp)",
+    "call {take}",
+    "ld t0, 296(sp)",
+    "ld t1, 304(sp)",
+    "csrw sepc, t0",
+    "csrw sstatus, t1",
+    "RESTORE_AFTER_HANDLER",
+    "ld a7, 288(sp)",
+    "ld sp, 312(sp)",
+    "sret",
     ".option pop",
     ".popsection",
     handler = sym HANDLER,
+    take = sym take,
     interrupt_return = const abi_unix::SystemCall::InterruptReturn as usize,
 );
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 unsafe extern "C" {
     fn cops_interrupt_entry();
+    fn cops_interrupt_vector();
+}
+
+/// Where this worker's interrupts stand in the process page; the page is where the kernel says in the auxiliary vector.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+static PAGE: core::sync::atomic::AtomicPtr<abi_queue::ProcessPage> =
+    core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+
+/// Which worker runs: `tp` is the program's own, so it says how.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+static WORKER: AtomicUsize = AtomicUsize::new(0);
+
+/// Ticks until the handler tries again to interrupt code in the scheduler's image: its sections are shorter.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const AGAIN_TICKS: u64 = 200;
+
+/// Takes an interrupt in VS-mode: moves what has come to the word of the process page, and calls the handler if that may be.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+extern "C" fn take(cause: u64, pc: usize) {
+    const INTERRUPT: u64 = 1 << 63;
+    let mut identities = 0u64;
+    match cause {
+        // Software: the kernel, which has written the word itself.
+        // SAFETY: the program's own pending bit.
+        _ if cause == INTERRUPT | 1 => unsafe { core::arch::asm!("csrci sip, 2", options(nostack)) },
+        // Timer: whoever set it looks at the time.
+        // SAFETY: the program's own timer.
+        _ if cause == INTERRUPT | 5 => unsafe {
+            core::arch::asm!("csrw 0x14d, {}", in(reg) u64::MAX, options(nostack));
+        },
+        _ if cause == INTERRUPT | 9 => loop {
+            let claimed: u64;
+            // SAFETY: claims from the worker's own interrupt file.
+            unsafe { core::arch::asm!("csrrw {}, 0x15c, x0", out(reg) claimed, options(nostack)) };
+            match claimed >> 16 & 0x7ff {
+                0 => break,
+                identity @ 1..=62 => identities |= 1 << identity,
+                // The kernel, or nonsense.
+                _ => {}
+            }
+        },
+        // Exceptions go to the kernel.
+        _ => {}
+    }
+    // SAFETY: `set_handler` stored the address of the process page, which stays; every word of it is atomic.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        let worker = WORKER.load(Ordering::Relaxed);
+        // SAFETY: `set_handler`'s caller gave such a function.
+        let worker = unsafe { core::mem::transmute::<usize, fn() -> usize>(worker) };
+        let word = &page.interrupts[worker() % abi_queue::MAXIMUM_WORKERS];
+        if identities != 0 {
+            word.0.fetch_or(identities, Ordering::Relaxed);
+        }
+        word.1.store(word.1.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+    if pc >= abi_queue::pages::IMAGE_ADDRESS {
+        set_timer(AGAIN_TICKS);
+        return;
+    }
+    // SAFETY: `set_handler` stored such a function before it enabled interrupts.
+    let handler = unsafe { core::mem::transmute::<usize, extern "C" fn()>(HANDLER.load(Ordering::Relaxed)) };
+    handler();
+}
+
+/// Sets the worker's own timer, in VS-mode.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+fn set_timer(ticks: u64) {
+    // SAFETY: reads the time and writes the program's own timer.
+    unsafe {
+        let now: u64;
+        core::arch::asm!("rdtime {}", out(reg) now, options(nomem, nostack));
+        core::arch::asm!("csrw 0x14d, {}", in(reg) now + ticks, options(nostack));
+    }
+}
+
+/// Whether user interrupts reach this process in hardware (back end `imsic`).
+pub fn is_in_hardware() -> bool {
+    crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_USER_INTERRUPTS) == Some(1)
 }
 
 /// Makes `handler` the function that user interrupts of the calling worker call. All workers of a process that have a
-/// handler have the same.
+/// handler have the same. `worker` tells the number of the worker that calls it.
 ///
 /// # Errors
 ///
@@ -127,10 +242,32 @@ unsafe extern "C" {
 /// # Safety
 ///
 /// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must touch nothing
-/// that the interrupted code may be in the middle of changing, unless through atomics.
+/// that the interrupted code may be in the middle of changing, unless through atomics. The same holds for `worker`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
-pub unsafe fn set_handler(handler: extern "C" fn()) -> Result<()> {
+pub unsafe fn set_handler(handler: extern "C" fn(), worker: fn() -> usize) -> Result<()> {
+    let in_hardware = is_in_hardware();
+    if in_hardware {
+        let page = crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_PROCESS_PAGE).unwrap_or(0);
+        PAGE.store(page as *mut abi_queue::ProcessPage, Ordering::Relaxed);
+        WORKER.store(worker as usize, Ordering::Relaxed);
+    }
     HANDLER.store(handler as *const () as usize, Ordering::Release);
+    if in_hardware {
+        // SAFETY: the vector preserves the interrupted code's registers; the handler's behaviour is the caller's promise. The
+        // registers are this worker's own.
+        unsafe {
+            core::arch::asm!(
+                "csrw 0x14d, {never}",
+                "csrw stvec, {vector}",
+                "csrw sie, {enabled}",
+                "csrsi sstatus, 2",
+                never = in(reg) u64::MAX,
+                vector = in(reg) cops_interrupt_vector as *const () as usize,
+                enabled = in(reg) 1u64 << 1 | 1 << 5 | 1 << 9,
+                options(nostack),
+            );
+        }
+    }
     // SAFETY: the entry preserves the interrupted code's registers; the handler's behaviour is the caller's promise.
     unsafe { call!(InterruptHandler, cops_interrupt_entry as *const () as usize) }.map(drop)
 }
@@ -141,6 +278,136 @@ pub unsafe fn set_handler(handler: extern "C" fn()) -> Result<()> {
 ///
 /// Nothing is touched.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
-pub unsafe fn set_handler(_handler: extern "C" fn()) -> Result<()> {
+pub unsafe fn set_handler(_handler: extern "C" fn(), _worker: fn() -> usize) -> Result<()> {
     Err(crate::Errno::ENOSYS)
+}
+
+/// Makes the calling worker a receiver of user interrupts with this identity, 1 to 62. Dropping the descriptor ends every
+/// right to it.
+///
+/// # Errors
+///
+/// `EINVAL` for another identity, `EBUSY` if the process has a receiver of this one, `EMFILE`, `ENOMEM`.
+pub fn receiver(identity: usize) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptReceiver, identity) }.map(Descriptor::from_result)
+}
+
+/// Makes a right to send to a receiver of this process, for this process: it can be passed on like any descriptor.
+///
+/// # Errors
+///
+/// `EPERM` if the receiver is another process's, `EINVAL` if it is none, `EBADF`, `EMFILE`, `ENOMEM`.
+pub fn grant(receiver: &Descriptor) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptGrant, receiver.raw(), 0) }.map(Descriptor::from_result)
+}
+
+/// Grants another process the right to send to a receiver of this process; it gets it by [`open`].
+///
+/// # Errors
+///
+/// As [`grant`]; `ESRCH` if there is no such process, `ENOSPC` if the receiver has granted as much as it may.
+pub fn grant_to(receiver: &Descriptor, process: u32) -> Result<()> {
+    if process == 0 || process == crate::process::number() {
+        return grant(receiver).map(drop);
+    }
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptGrant, receiver.raw(), process) }.map(drop)
+}
+
+/// The right that a process has granted to this one, for its receiver with this identity.
+///
+/// # Errors
+///
+/// `EPERM` if it has granted none, `ESRCH` if there is no such process, `EMFILE`, `ENOMEM`.
+pub fn open(process: u32, identity: usize) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptOpen, process, identity) }.map(Descriptor::from_result)
+}
+
+/// Sends a user interrupt, through the kernel.
+///
+/// # Errors
+///
+/// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone, `EINVAL` and `EBADF` if it is no right.
+pub fn send(right: &Descriptor) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptSend, right.raw()) }.map(drop)
+}
+
+/// Where a store sends: [`store`] knows how.
+#[derive(Clone, Copy, Debug)]
+pub struct SendPage(usize);
+
+impl SendPage {
+    /// The place as a number that is not 0.
+    pub const fn raw(self) -> usize {
+        self.0
+    }
+
+    /// The place from its number.
+    ///
+    /// # Safety
+    ///
+    /// The number must be one that [`raw`](Self::raw) gave: a store to another address changes whatever is there.
+    pub const unsafe fn from_raw(number: usize) -> SendPage {
+        SendPage(number)
+    }
+}
+
+/// Asks for the place at which a store sends through a right, for as long as one descriptor of it is open.
+///
+/// # Errors
+///
+/// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone, `ENOSPC` if the process has as many as it may have,
+/// `EINVAL` and `EBADF` if it is no right.
+pub fn page(right: &Descriptor) -> Result<SendPage> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptPage, right.raw()) }.map(SendPage)
+}
+
+/// Sends a user interrupt by a store: without the kernel if the receiver has an interrupt file, through it otherwise.
+///
+/// # Errors
+///
+/// As [`send`]; but what reaches the receiver's file is never an error.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+pub fn store(page: SendPage) -> Result<()> {
+    let result: usize;
+    // SAFETY: the page is no memory, so nothing that Rust knows of changes. If the store enters the kernel, that goes on behind
+    // it with its answer in `a0`; if it does not, `a0` stays 0. The fence makes what was written before visible to the
+    // receiver.
+    unsafe {
+        core::arch::asm!(
+            "fence rw, o",
+            "sw {identity}, 0({address})",
+            identity = in(reg) page.0 & 0xfff,
+            address = in(reg) page.0 & !0xfff,
+            inlateout("a0") 0usize => result,
+            options(nostack),
+        );
+    }
+    abi_unix::errno::decode(result).map(drop)
+}
+
+/// There are no user interrupts on this machine.
+///
+/// # Errors
+///
+/// `ENOSYS`.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub fn store(_page: SendPage) -> Result<()> {
+    Err(crate::Errno::ENOSYS)
+}
+
+/// Ends a right, or all rights that were granted so far to a receiver.
+///
+/// # Errors
+///
+/// `EPERM` if the receiver is another process's, `EPIPE` if it is gone, `EINVAL` and `EBADF` if it is neither.
+pub fn revoke(right_or_receiver: &Descriptor) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(InterruptRevoke, right_or_receiver.raw()) }.map(drop)
 }

@@ -16,6 +16,7 @@
 pub mod descriptor;
 pub mod file;
 pub mod interrupt;
+pub mod kernel_side;
 pub mod memory;
 pub mod network;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -23,8 +24,13 @@ pub mod panic;
 pub mod print;
 pub mod process;
 pub mod raw;
+pub mod readiness;
+pub mod scheduling;
 pub mod start;
 pub mod system;
+pub mod terminal;
+pub mod thread;
+pub mod trace;
 pub mod worker;
 
 pub use abi_unix as abi;

@@ -80,6 +80,16 @@ pub fn log(line: &str) -> Result<()> {
     unsafe { call!(Log, line.as_ptr(), line.len()) }.map(drop)
 }
 
+/// Starts the machine anew.
+///
+/// # Errors
+///
+/// `EPERM` if the process may not.
+pub fn restart() -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Reboot, reboot::MAGIC1, reboot::MAGIC2, reboot::RESTART, 0) }.map(drop)
+}
+
 /// Switches the machine off.
 ///
 /// # Errors

@@ -62,6 +62,29 @@ pub fn cancel(token: u64) -> Result<()> {
     unsafe { call!(Cancel, token) }.map(drop)
 }
 
+/// Gives the calling worker a request ring with so many entries, and the completion ring at least `completions` (0: as
+/// it is). Returns the ring's address.
+///
+/// # Errors
+///
+/// `EINVAL` for numbers that are no powers of two from 64 to 4,096, `EEXIST` if the worker has a ring, `EBUSY` if the
+/// completion ring would have to grow and is not empty, `ENOMEM`.
+pub fn ring_setup(requests: usize, completions: usize) -> Result<usize> {
+    // SAFETY: the call has no pointers; what it maps is new.
+    unsafe { call!(RingSetup, requests, completions) }
+}
+
+/// Has the kernel take the requests in the ring of a worker of this process. With
+/// [`RING_WAKE`](abi_unix::call::RING_WAKE) an idle hart does it, if there is one.
+///
+/// # Errors
+///
+/// `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense.
+pub fn ring_enter(worker: usize, flags: usize) -> Result<()> {
+    // SAFETY: the call has no pointers. The memory that requests name is the affair of whoever made them.
+    unsafe { call!(RingEnter, worker, flags) }.map(drop)
+}
+
 /// Ends the calling worker; the last one ends the process.
 pub fn exit() -> ! {
     loop {

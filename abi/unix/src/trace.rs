@@ -1,0 +1,314 @@
+//! Records of a scheduling trace, and snapshots of processes and harts: what tools that watch the system read.
+//!
+//! Everything is an array of `u64` words, in memory as on the wire (little-endian).
+
+/// Words of a record.
+pub const RECORD_WORDS: usize = 4;
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = RECORD_WORDS * 8;
+/// How many records one `trace_write` takes.
+pub const MOST_RECORDS_AT_ONCE: usize = 64;
+/// What a stream of records begins with: this word, ticks of the clock in a second, number of harts, and a word of 0.
+pub const STREAM_MAGIC: u64 = u64::from_le_bytes(*b"COPStrc1");
+
+/// What each snapshot of a stream begins with: this word, nanoseconds since the start of the machine, numbers of harts and of
+/// processes, the global bitmap, calls in flight, free frames, and a word of 0. The harts follow, then the processes.
+pub const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"COPStop1");
+/// Words before the harts of a snapshot in a stream.
+pub const SNAPSHOT_HEAD_WORDS: usize = 8;
+
+macro_rules! kinds {
+    ($($(#[doc = $text:literal])* $variant:ident = $number:literal;)*) => {
+        /// What a record tells. `a` and `b` are its two arguments.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Kind { $($(#[doc = $text])* $variant = $number,)* }
+
+        impl Kind {
+            /// All kinds.
+            pub const ALL: &'static [Kind] = &[$(Kind::$variant),*];
+
+            /// The kind with this number.
+            pub const fn from_number(number: u8) -> Option<Kind> {
+                match number { $($number => Some(Kind::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A worker of a process enters user mode; `a`: its priority.
+    UserBegins = 1;
+    /// It has left it for good; `a`: why, a number of [`Reason`].
+    UserEnds = 2;
+    /// It has trapped; `a`: why, a number of [`Cause`]; `b`: the number of the system call.
+    Trap = 3;
+    /// The kernel has delivered a user interrupt to it.
+    UserInterrupt = 4;
+    /// A kernel coroutine is polled; `a`: its cid.
+    KernelPollBegins = 5;
+    /// The poll is over; `a`: its cid, `b`: the answer.
+    KernelPollEnds = 6;
+    /// A kernel coroutine is woken; `a`: its cid.
+    KernelWake = 7;
+    /// A coroutine of a process is polled; `a`: its cid. Written by the process.
+    PollBegins = 8;
+    /// The poll is over; `a`: its cid, `b`: the answer. Written by the process.
+    PollEnds = 9;
+    /// A coroutine of a process is woken; `a`: its cid. Written by the process.
+    Wake = 10;
+    /// A process runs a program from now on; `a` and `b`: up to 16 bytes of its name.
+    Program = 11;
+    /// Records of this hart were lost before this one; `a`: how many.
+    Lost = 12;
+}
+
+impl Kind {
+    /// Whether processes write such records, rather than the kernel.
+    pub const fn is_of_processes(self) -> bool {
+        matches!(self, Kind::PollBegins | Kind::PollEnds | Kind::Wake)
+    }
+}
+
+/// Why a worker left user mode.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    GaveWay = 0,
+    Waits = 1,
+    Sleeps = 2,
+    Executes = 3,
+    Ends = 4,
+}
+
+/// Why a worker trapped.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    Call = 0,
+    Interrupt = 1,
+    Fault = 2,
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, in ticks of the clock.
+    pub time: u64,
+    /// What.
+    pub kind: Kind,
+    /// On which hart; for what processes write, on which they handed it over.
+    pub hart: u8,
+    /// Which worker of the process.
+    pub worker: u16,
+    /// Which process; 0 for the kernel.
+    pub process: u32,
+    /// First argument.
+    pub a: u64,
+    /// Second argument.
+    pub b: u64,
+}
+
+impl Record {
+    /// Its words.
+    pub const fn to_words(self) -> [u64; RECORD_WORDS] {
+        let what =
+            self.kind as u64 | (self.hart as u64) << 8 | (self.worker as u64) << 16 | (self.process as u64) << 32;
+        [self.time, what, self.a, self.b]
+    }
+
+    /// From its words; `None` if the kind is unknown.
+    pub const fn from_words([time, what, a, b]: [u64; RECORD_WORDS]) -> Option<Record> {
+        match Kind::from_number(what as u8) {
+            Some(kind) => Some(Record {
+                time,
+                kind,
+                hart: (what >> 8) as u8,
+                worker: (what >> 16) as u16,
+                process: (what >> 32) as u32,
+                a,
+                b,
+            }),
+            None => None,
+        }
+    }
+}
+
+/// Words of a process in a snapshot; new ones come at the end.
+pub const PROCESS_WORDS: usize = 16;
+
+/// A process as `snapshot` writes it. The bitmaps are what the process claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ProcessSnapshot {
+    pub process: u64,
+    pub parent: u64,
+    /// Workers and threads.
+    pub workers: u64,
+    /// What counts of its claim now.
+    pub priority: u64,
+    pub ceiling: u64,
+    /// 1 if its executor was asked to be strict.
+    pub mode: u64,
+    /// Priorities at which it says that coroutines are ready.
+    pub ready: u64,
+    /// Priorities at which it says that coroutines run.
+    pub running: u64,
+    pub calls_in_flight: u64,
+    pub cpu_ns: u64,
+    /// How often its budget was used up.
+    pub exhausted: u64,
+    pub boosts: u64,
+    /// Calls in flight, and so coroutines that wait, by priority: eight numbers of 16 bits, of priorities 0 to 3 and then 4
+    /// to 7 (with all that are less important in the last).
+    pub waiting: [u64; 2],
+    /// Up to 16 bytes of the program's name.
+    pub name: [u64; 2],
+}
+
+impl ProcessSnapshot {
+    /// Its words in their order.
+    pub const fn to_words(&self) -> [u64; PROCESS_WORDS] {
+        [
+            self.process,
+            self.parent,
+            self.workers,
+            self.priority,
+            self.ceiling,
+            self.mode,
+            self.ready,
+            self.running,
+            self.calls_in_flight,
+            self.cpu_ns,
+            self.exhausted,
+            self.boosts,
+            self.waiting[0],
+            self.waiting[1],
+            self.name[0],
+            self.name[1],
+        ]
+    }
+
+    /// From words in that order.
+    pub const fn from_words(words: [u64; PROCESS_WORDS]) -> ProcessSnapshot {
+        ProcessSnapshot {
+            process: words[0],
+            parent: words[1],
+            workers: words[2],
+            priority: words[3],
+            ceiling: words[4],
+            mode: words[5],
+            ready: words[6],
+            running: words[7],
+            calls_in_flight: words[8],
+            cpu_ns: words[9],
+            exhausted: words[10],
+            boosts: words[11],
+            waiting: [words[12], words[13]],
+            name: [words[14], words[15]],
+        }
+    }
+
+    /// How many calls wait at a priority from 0 to 7; 7 stands for all that are less important too.
+    pub const fn waiting_at(&self, priority: usize) -> u16 {
+        (self.waiting[priority / 4 % 2] >> (priority % 4 * 16)) as u16
+    }
+}
+
+/// Words of a hart in a snapshot.
+pub const HART_WORDS: usize = 8;
+
+/// A hart as `snapshot` writes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct HartSnapshot {
+    pub hart: u64,
+    /// Priorities at which kernel coroutines or processes wait for it.
+    pub ready: u64,
+    /// The bit of the priority of what it runs; 0 if it is idle.
+    pub running: u64,
+    /// The process whose worker is in user mode on it; 0 for none.
+    pub process: u64,
+    pub traps: u64,
+    pub switches: u64,
+    pub user_interrupts: u64,
+    pub system_calls: u64,
+}
+
+impl HartSnapshot {
+    /// Its words in their order.
+    pub const fn to_words(&self) -> [u64; HART_WORDS] {
+        [
+            self.hart,
+            self.ready,
+            self.running,
+            self.process,
+            self.traps,
+            self.switches,
+            self.user_interrupts,
+            self.system_calls,
+        ]
+    }
+
+    /// From words in that order.
+    pub const fn from_words(words: [u64; HART_WORDS]) -> HartSnapshot {
+        HartSnapshot {
+            hart: words[0],
+            ready: words[1],
+            running: words[2],
+            process: words[3],
+            traps: words[4],
+            switches: words[5],
+            user_interrupts: words[6],
+            system_calls: words[7],
+        }
+    }
+}
+
+/// What `snapshot` is asked for.
+pub mod subject {
+    /// The harts, as [`super::HartSnapshot`].
+    pub const HARTS: u32 = 1;
+    /// The processes whose number is above the third argument, in ascending order, as [`super::ProcessSnapshot`].
+    pub const PROCESSES: u32 = 2;
+}
+
+/// The first 16 bytes of a name, as two words.
+pub fn name_words(name: &[u8]) -> [u64; 2] {
+    let mut bytes = [0; 16];
+    let length = name.len().min(16);
+    bytes[..length].copy_from_slice(&name[..length]);
+    let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+    [word(0), word(8)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_memory() {
+        for &kind in Kind::ALL {
+            assert_eq!(Kind::from_number(kind as u8), Some(kind));
+            let record =
+                Record { time: 1 << 60, kind, hart: 7, worker: 0xfffe, process: u32::MAX - 1, a: 3, b: u64::MAX };
+            assert_eq!(Record::from_words(record.to_words()), Some(record));
+        }
+        assert_eq!(Record::from_words([0; 4]), None);
+        assert_eq!(Record::from_words([0, 0xff, 0, 0]), None);
+    }
+
+    #[test]
+    fn snapshots_survive_memory() {
+        let words = core::array::from_fn(|index| index as u64 + 1);
+        assert_eq!(ProcessSnapshot::from_words(words).to_words(), words);
+        let words = core::array::from_fn(|index| index as u64 + 1);
+        assert_eq!(HartSnapshot::from_words(words).to_words(), words);
+        let snapshot =
+            ProcessSnapshot { waiting: [0x0004_0003_0002_0001, 0x0008_0007_0006_0005], ..Default::default() };
+        assert!((0..8).all(|priority| snapshot.waiting_at(priority) == priority as u16 + 1));
+        assert_eq!(name_words(b"ab"), [0x6261, 0]);
+    }
+}

@@ -1,0 +1,326 @@
+//! Kernel threads: kernel code with a stack of its own, which waits where it stands.
+//!
+//! COPS's kernel needs none: whatever waits in it is a coroutine. To compare the two, a process can ask that its calls are
+//! carried by kernel threads (`kernel_side` in the Unix kernel). A [`Thread`] is a future, so that the kernel's executor
+//! orders threads and coroutines by the same measure and nothing else is different between them: to poll it is to switch to
+//! its stack, and it is pending when it switches back. Inside, [`Current`] waits for futures ([`Current::block_on`]) and
+//! lets others run.
+//!
+//! # Memory
+//!
+//! A stack is 32 KiB, mapped in a window of the machine's with as much nothing below it. Stacks are mapped and unmapped
+//! several at a time, because each time all harts must flush; those of threads that have ended are used again, and up to
+//! [`KEPT`] of them are kept. Frames for them are taken only while programs could have them too.
+//!
+//! # Who may touch what
+//!
+//! A thread's `Control` is used by two sides that never run at once: whoever polls the thread, and the thread. A thread that
+//! was started must be polled to its end; if it is dropped before, its stack and what lies on it are leaked, because nobody
+//! can know what there is.
+//!
+//! A thread must not wait while it holds a spin lock, nor keep what it has read of its hart over a wait.
+#![cfg_attr(target_os = "none", no_std)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+use core::cell::{Cell, UnsafeCell};
+use core::future::Future;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+
+pub use stack::{KEPT, OutOfStacks, Stack};
+
+type Body = Box<dyn FnOnce(&Current<'_>) + Send>;
+
+/// What a thread and whoever polls it share.
+struct Control {
+    /// Where the thread goes on.
+    own: Cell<usize>,
+    /// Where whoever polls it goes on.
+    poller: Cell<usize>,
+    body: Cell<Option<Body>>,
+    finished: Cell<bool>,
+    /// What wakes the thread's coroutine.
+    waker: UnsafeCell<Waker>,
+}
+
+/// A kernel thread, as a future that is ready when its function has returned.
+pub struct Thread {
+    control: Box<Control>,
+    stack: Option<Stack>,
+    started: bool,
+}
+
+// SAFETY: the function may be sent, and what lies on its stack goes from hart to hart with it, as with any thread; the two
+// sides never run at once, and whoever moves the future to another hart orders them.
+unsafe impl Send for Thread {}
+
+impl Thread {
+    /// A thread that will call `body` on this stack when it is polled for the first time.
+    pub fn new(stack: Stack, body: impl FnOnce(&Current<'_>) + Send + 'static) -> Thread {
+        let control = Control {
+            own: Cell::new(0),
+            poller: Cell::new(0),
+            body: Cell::new(Some(Box::new(body))),
+            finished: Cell::new(false),
+            waker: UnsafeCell::new(Waker::noop().clone()),
+        };
+        Thread { control: Box::new(control), stack: Some(stack), started: false }
+    }
+}
+
+impl Future for Thread {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let control = &*this.control;
+        {
+            // SAFETY: the thread does not run, and keeps no reference to it.
+            let waker = unsafe { &mut *control.waker.get() };
+            waker.clone_from(context.waker());
+        }
+        let Some(stack) = &this.stack else { return Poll::Ready(()) };
+        if !this.started {
+            this.started = true;
+            control.own.set(stack.prepare(enter, core::ptr::from_ref(control).addr()));
+        }
+        // SAFETY: the thread's own place is what `prepare` or its last switch has left there; it is used once, because each
+        // switch back leaves a new one.
+        unsafe { stack::switch(control.poller.as_ptr(), control.own.get()) };
+        if control.finished.get() {
+            // The thread is not on it any more, and will not be again.
+            this.stack = None;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if self.started
+            && let Some(stack) = self.stack.take()
+        {
+            let _ = core::mem::ManuallyDrop::new(stack);
+        }
+    }
+}
+
+/// A thread's first function.
+extern "C" fn enter(control: usize) -> ! {
+    // SAFETY: `poll` passed the address of the thread's control block, which lives until the thread has finished.
+    let control = unsafe { &*(control as *const Control) };
+    if let Some(body) = control.body.take() {
+        body(&Current { control });
+    }
+    control.finished.set(true);
+    loop {
+        Current { control }.suspend();
+    }
+}
+
+/// The running thread, for its function.
+pub struct Current<'a> {
+    control: &'a Control,
+}
+
+impl Current<'_> {
+    /// Goes back to whoever polls the thread; returns when it is polled again.
+    pub fn suspend(&self) {
+        // SAFETY: whoever polls the thread has left its place there just now, before it came here.
+        unsafe { stack::switch(self.control.own.as_ptr(), self.control.poller.get()) };
+    }
+
+    /// What makes the thread go on.
+    pub fn waker(&self) -> Waker {
+        // SAFETY: it changes only while the thread does not run.
+        unsafe { (*self.control.waker.get()).clone() }
+    }
+
+    /// Waits for a future where it stands.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        loop {
+            let waker = self.waker();
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return output;
+            }
+            self.suspend();
+        }
+    }
+
+    /// Lets others of the same priority run.
+    pub fn yield_now(&self) {
+        self.waker().wake();
+        self.suspend();
+    }
+}
+
+#[cfg(target_os = "none")]
+mod stack {
+    use alloc::vec::Vec;
+
+    use hal_api::{Flush, HartSet, MAXIMUM_HARTS, Machine as _, Scope};
+    use memory::Block;
+    use platform::Machine;
+    use platform::machine::{
+        THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
+    };
+    use spin::Mutex;
+
+    const PAGE: usize = memory::PAGE_SIZE as usize;
+    const FRAMES: usize = THREAD_STACK_SIZE / PAGE;
+    /// Stacks that are mapped or unmapped at once.
+    const BATCH: usize = 16;
+    /// Stacks that are kept for threads to come.
+    pub const KEPT: usize = 2 * BATCH;
+
+    /// There is no memory for another stack, or there are too many.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OutOfStacks;
+
+    /// A mapped stack, by its slot. Given back when it is dropped.
+    #[derive(Debug)]
+    pub struct Stack(usize);
+
+    /// Slots are below `fresh` if they were ever used; those are mapped and in use, or mapped and `free`, or `empty`.
+    struct Pool {
+        /// What each slot is mapped to.
+        memory: Vec<Option<Block>>,
+        free: Vec<usize>,
+        empty: Vec<usize>,
+    }
+
+    static POOL: Mutex<Pool> = Mutex::new(Pool { memory: Vec::new(), free: Vec::new(), empty: Vec::new() });
+
+    fn flush_all_harts() {
+        Machine::flush_tlb(Flush::Remote(HartSet::first(MAXIMUM_HARTS), Scope::All));
+    }
+
+    impl Stack {
+        /// A stack; several are made if there is none.
+        ///
+        /// # Errors
+        /// [`OutOfStacks`].
+        pub fn new() -> Result<Stack, OutOfStacks> {
+            let mut pool = POOL.lock();
+            if pool.free.is_empty() {
+                pool.grow();
+            }
+            pool.free.pop().map(Stack).ok_or(OutOfStacks)
+        }
+
+        /// Prepares it for a thread; gives the place where that begins.
+        pub(crate) fn prepare(&self, entry: extern "C" fn(usize) -> !, argument: usize) -> usize {
+            // SAFETY: the slot is mapped to memory of its own, all harts have flushed since (`grow`), and nobody runs on
+            // it: whoever has the `Stack` prepares it once, before the thread begins.
+            unsafe { prepare_stack(thread_stack_top(self.0), entry, argument) }
+        }
+    }
+
+    impl Drop for Stack {
+        fn drop(&mut self) {
+            let mut pool = POOL.lock();
+            // There is room: each slot is in one of the lists, and `grow` has reserved for all.
+            pool.free.push(self.0);
+            if pool.free.len() >= KEPT + BATCH {
+                pool.shrink();
+            }
+        }
+    }
+
+    impl Pool {
+        /// Maps some more, as far as there is memory that programs could have too.
+        fn grow(&mut self) {
+            let mut done = 0;
+            while done < BATCH && memory::frames::available_to_programs(2 * FRAMES) {
+                if self.empty.is_empty() {
+                    let slots = self.memory.len();
+                    let room = slots + 1;
+                    if slots >= THREAD_STACKS
+                        || self.memory.try_reserve(1).is_err()
+                        || self.free.try_reserve(room.saturating_sub(self.free.len())).is_err()
+                        || self.empty.try_reserve(room.saturating_sub(self.empty.len())).is_err()
+                    {
+                        break;
+                    }
+                    self.memory.push(None);
+                    self.empty.push(slots);
+                }
+                let (Some(&slot), Ok(block)) = (self.empty.last(), Block::allocate_bytes(THREAD_STACK_SIZE)) else {
+                    break;
+                };
+                let frames = core::array::from_fn(|index| block.physical_address() + (index * PAGE) as u64);
+                // SAFETY: the block is the pool's alone, which reaches it through this mapping only; the slot was empty,
+                // and it is used after the flush below.
+                unsafe { set_thread_stack(slot, Some(frames)) };
+                self.memory[slot] = Some(block);
+                self.empty.pop();
+                self.free.push(slot);
+                done += 1;
+            }
+            if done > 0 {
+                flush_all_harts();
+            }
+        }
+
+        /// Gives back the memory of some that nobody uses.
+        fn shrink(&mut self) {
+            let first = self.free.len() - BATCH;
+            for &slot in &self.free[first..] {
+                // SAFETY: nobody uses the stack, nor will before it is mapped anew; its memory is freed after the flush.
+                unsafe { set_thread_stack(slot, None) };
+            }
+            flush_all_harts();
+            for slot in self.free.drain(first..) {
+                self.memory[slot] = None;
+                self.empty.push(slot);
+            }
+        }
+    }
+
+    /// Leaves this stack for another one.
+    ///
+    /// # Safety
+    /// As for the machine's `switch_stack`.
+    pub(crate) unsafe fn switch(left: *mut usize, entered: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { switch_stack(left, entered) };
+    }
+}
+
+/// On the developer's computer there are no stacks to be had.
+#[cfg(not(target_os = "none"))]
+mod stack {
+    /// Stacks that are kept for threads to come.
+    pub const KEPT: usize = 0;
+
+    /// There is no memory for another stack, or there are too many.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OutOfStacks;
+
+    /// Nobody can have one.
+    #[derive(Debug)]
+    pub enum Stack {}
+
+    impl Stack {
+        /// # Errors
+        /// Always.
+        pub fn new() -> Result<Stack, OutOfStacks> {
+            Err(OutOfStacks)
+        }
+
+        pub(crate) fn prepare(&self, _entry: extern "C" fn(usize) -> !, _argument: usize) -> usize {
+            match *self {}
+        }
+    }
+
+    /// Nobody comes here: there is no stack to leave or to enter.
+    ///
+    /// # Safety
+    /// It does nothing.
+    pub(crate) unsafe fn switch(_left: *mut usize, _entered: usize) {}
+}

@@ -1,0 +1,317 @@
+//! Who wants to be woken when, on one hart: a binary heap that knows where each entry stands.
+//!
+//! Entering a deadline must be able to fail, and must not fail for those who have no way to go on without it: a worker that
+//! sleeps with a time limit, and the network. These *reserve* a place once, when they can still be refused, and enter their
+//! one deadline with [`set_reserved`](Deadlines::set_reserved) as often as they like; the heap keeps room for all
+//! reserved places beside what is in it, so that this allocates nothing. All others use [`set`](Deadlines::set), which
+//! answers that there is no memory before it changes anything.
+//!
+//! Rejected: a tree map, whose insertions cannot report that there is no memory; and lists through the waiters' own
+//! memory, which would need unsafe code for what happens a few times in a millisecond.
+
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use abi_unix::Errno;
+
+const NONE: u32 = u32::MAX;
+
+/// Room for more entries than this is given back when the last one has gone.
+const KEPT: usize = 64;
+
+/// A deadline that was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    slot: u32,
+    number: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    ticks: u64,
+    /// Counts up: equal deadlines come in the order in which they were set.
+    number: u64,
+    slot: u32,
+}
+
+/// What an entry belongs to, in a place that does not move.
+struct Slot {
+    /// Of the entry in the heap; the next free slot if there is no waker.
+    position: u32,
+    number: u64,
+    waker: Option<Waker>,
+}
+
+/// Deadlines in ticks, each with a waker.
+pub struct Deadlines {
+    heap: Vec<Entry>,
+    slots: Vec<Slot>,
+    free: u32,
+    last_number: u64,
+    reserved: usize,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        Deadlines::new()
+    }
+}
+
+impl Deadlines {
+    /// None.
+    pub const fn new() -> Deadlines {
+        Deadlines { heap: Vec::new(), slots: Vec::new(), free: NONE, last_number: 0, reserved: 0 }
+    }
+
+    /// The earliest.
+    pub fn next(&self) -> Option<u64> {
+        self.heap.first().map(|entry| entry.ticks)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    /// Makes sure that one more reserved deadline can be entered at any time; `ENOMEM` if not.
+    pub fn reserve(&mut self) -> Result<(), Errno> {
+        self.make_room(1)?;
+        self.reserved += 1;
+        Ok(())
+    }
+
+    /// Takes a [`reserve`](Self::reserve) back.
+    pub fn release(&mut self) {
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// Room for `more` entries beside those that are there and those that are reserved.
+    fn make_room(&mut self, more: usize) -> Result<(), Errno> {
+        let wanted = self.heap.len() + self.reserved + more;
+        let missing = |length: usize| wanted.saturating_sub(length);
+        self.heap.try_reserve(missing(self.heap.len())).map_err(|_| Errno::ENOMEM)?;
+        self.slots.try_reserve(missing(self.slots.len())).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Enters a deadline; `ENOMEM` if there is no memory for it.
+    pub fn set(&mut self, ticks: u64, waker: &Waker) -> Result<Key, Errno> {
+        self.make_room(1)?;
+        Ok(self.insert(ticks, waker))
+    }
+
+    /// Enters the deadline of somebody who has reserved a place for it, and has no other one entered.
+    pub fn set_reserved(&mut self, ticks: u64, waker: &Waker) -> Key {
+        self.insert(ticks, waker)
+    }
+
+    fn insert(&mut self, ticks: u64, waker: &Waker) -> Key {
+        self.last_number += 1;
+        let number = self.last_number;
+        let position = self.heap.len() as u32;
+        let fresh = Slot { position, number, waker: Some(waker.clone()) };
+        let slot = match self.slots.get_mut(self.free as usize) {
+            Some(place) => {
+                let slot = self.free;
+                self.free = place.position;
+                *place = fresh;
+                slot
+            }
+            None => {
+                self.slots.push(fresh);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.heap.push(Entry { ticks, number, slot });
+        self.sift_up(position as usize);
+        Key { slot, number }
+    }
+
+    /// Takes a deadline out; nothing happens if it is not there any more.
+    pub fn remove(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get(key.slot as usize)
+            && slot.waker.is_some()
+            && slot.number == key.number
+        {
+            self.remove_at(slot.position as usize);
+        }
+    }
+
+    /// Takes the earliest deadline out if it has come.
+    pub fn expired(&mut self, now: u64) -> Option<Waker> {
+        if self.next()? > now { None } else { self.remove_at(0) }
+    }
+
+    fn remove_at(&mut self, position: usize) -> Option<Waker> {
+        let entry = self.heap.swap_remove(position);
+        if position < self.heap.len() {
+            self.note_position(position);
+            // One of the two does nothing.
+            self.sift_up(position);
+            self.sift_down(position);
+        }
+        let slot = &mut self.slots[entry.slot as usize];
+        slot.position = core::mem::replace(&mut self.free, entry.slot);
+        let waker = slot.waker.take();
+        if self.heap.is_empty() && self.slots.len() > KEPT.max(4 * self.reserved) {
+            self.shrink();
+        }
+        waker
+    }
+
+    /// Gives memory back while nothing is entered. What is reserved keeps its room.
+    fn shrink(&mut self) {
+        let (mut heap, mut slots) = (Vec::new(), Vec::new());
+        if heap.try_reserve_exact(self.reserved).is_ok() && slots.try_reserve_exact(self.reserved).is_ok() {
+            (self.heap, self.slots, self.free) = (heap, slots, NONE);
+        }
+    }
+
+    fn note_position(&mut self, position: usize) {
+        let slot = self.heap[position].slot;
+        self.slots[slot as usize].position = position as u32;
+    }
+
+    fn is_before(&self, first: usize, second: usize) -> bool {
+        let key = |position: usize| (self.heap[position].ticks, self.heap[position].number);
+        key(first) < key(second)
+    }
+
+    fn exchange(&mut self, first: usize, second: usize) {
+        self.heap.swap(first, second);
+        self.note_position(first);
+        self.note_position(second);
+    }
+
+    fn sift_up(&mut self, mut position: usize) {
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            if !self.is_before(position, parent) {
+                return;
+            }
+            self.exchange(position, parent);
+            position = parent;
+        }
+    }
+
+    fn sift_down(&mut self, mut position: usize) {
+        loop {
+            let left = 2 * position + 1;
+            if left >= self.heap.len() {
+                return;
+            }
+            let right = left + 1;
+            let child = if right < self.heap.len() && self.is_before(right, left) { right } else { left };
+            if !self.is_before(child, position) {
+                return;
+            }
+            self.exchange(position, child);
+            position = child;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Notes that it was woken.
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u64),
+        Remove(usize),
+        Pass(u64),
+        Reserve,
+        Release,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0u64..1000).prop_map(Step::Set),
+            2 => any::<usize>().prop_map(Step::Remove),
+            2 => (0u64..50).prop_map(Step::Pass),
+            1 => Just(Step::Reserve),
+            1 => Just(Step::Release),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_sorted_map(steps in prop::collection::vec(step(), 0..400)) {
+            let mut deadlines = Deadlines::new();
+            let mut model = BTreeMap::new();
+            let mut keys = Vec::new();
+            let (mut now, mut number) = (0, 0u64);
+            for step in steps {
+                match step {
+                    Step::Set(after) => {
+                        let bell = Arc::new(Bell::default());
+                        let key = deadlines.set(now + after, &Waker::from(bell.clone())).unwrap();
+                        number += 1;
+                        model.insert((now + after, number), bell);
+                        keys.push((key, (now + after, number)));
+                    }
+                    Step::Remove(which) if !keys.is_empty() => {
+                        // Also such as were removed before, or have come.
+                        let (key, place) = keys[which % keys.len()];
+                        deadlines.remove(key);
+                        model.remove(&place);
+                    }
+                    Step::Pass(time) => {
+                        now += time;
+                        while let Some(waker) = deadlines.expired(now) {
+                            let (_, bell) = model.pop_first().unwrap();
+                            let before = bell.0.load(Ordering::Relaxed);
+                            waker.wake();
+                            prop_assert_eq!(bell.0.load(Ordering::Relaxed), before + 1);
+                        }
+                        prop_assert!(model.first_key_value().is_none_or(|(key, _)| key.0 > now));
+                    }
+                    Step::Reserve => deadlines.reserve().unwrap(),
+                    Step::Release => deadlines.release(),
+                    Step::Remove(_) => {}
+                }
+                prop_assert_eq!(deadlines.len(), model.len());
+                prop_assert_eq!(deadlines.next(), model.first_key_value().map(|(key, _)| key.0));
+                // What is reserved never allocates.
+                let room = |capacity: usize| capacity >= deadlines.heap.len() + deadlines.reserved;
+                prop_assert!(room(deadlines.heap.capacity()) && room(deadlines.slots.capacity()));
+            }
+        }
+    }
+
+    #[test]
+    fn reserved_places_hold_with_others_beside_them() {
+        let mut deadlines = Deadlines::new();
+        for _ in 0..10 {
+            deadlines.reserve().unwrap();
+        }
+        let keys: Vec<_> = (0..100).map(|ticks| deadlines.set(ticks, Waker::noop()).unwrap()).collect();
+        let (heap, slots) = (deadlines.heap.capacity(), deadlines.slots.capacity());
+        let reserved: Vec<_> = (0..10).map(|ticks| deadlines.set_reserved(ticks, Waker::noop())).collect();
+        assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
+        keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
+        assert!(deadlines.is_empty());
+        assert!(deadlines.slots.capacity() >= 10 && deadlines.slots.capacity() < 64);
+    }
+}

@@ -1,0 +1,552 @@
+//! Readiness: `epoll` and `ppoll`, and the counters that programs wake each other's loops with (epoll(7), eventfd(2)).
+//!
+//! An epoll has an *item* for each descriptor that it watches. The item is itself what waits: its waker stands in the
+//! file's lists of waiters, as that of a blocked reader would, and when the file wakes it the item enters the epoll's
+//! *ready list* and wakes who waits for the epoll. So whatever can make a call go on can make a descriptor ready, nothing
+//! in pipes and sockets is made for epoll, and a wait costs what is in the ready list, however many items there are.
+//!
+//! Being in the list is a suspicion. Whoever waits takes items out and asks each file; one that is ready is reported, and
+//! goes back to the end of the list if it is level-triggered, because it may still be ready the next time; one that is
+//! not gets its waker registered again, in the same look. An edge-triggered item is registered before it is reported, so that
+//! it comes back with the next event and not before.
+//!
+//! # Who holds whom
+//!
+//! The epoll owns its items; lists of waiters share them; an item knows its file weakly, and the ready list, not the
+//! epoll. So an item may be woken under the lock of the object that its file is, and a file may be closed while it is
+//! watched: it takes its items out of their epolls, as on Linux when the last descriptor goes. An epoll that goes takes
+//! its items out of the files' lists.
+//!
+//! # Locks
+//!
+//! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions, under
+//! any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither meets itself.
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+use abi_unix::types::epoll::{self as event, Event};
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use spin::Mutex;
+use waiters::Waiters;
+
+use crate::descriptor::MAXIMUM_DESCRIPTORS;
+use crate::file::OpenFile;
+use crate::process::Process;
+use crate::time_limit::TimeLimit;
+use crate::user::UserBuffer;
+
+/// Most events that one wait reports; a program that asks for more gets the others the next time.
+const MOST_EVENTS: usize = 1024;
+
+/// What an item is known by: a descriptor, and the open file that it led to.
+type Key = (usize, usize);
+
+fn key_of(descriptor: usize, file: &Arc<OpenFile>) -> Key {
+    (descriptor, Arc::as_ptr(file).addr())
+}
+
+/// A descriptor that an epoll watches.
+pub struct Item {
+    key: Key,
+    file: Weak<OpenFile>,
+    epoll: Weak<Epoll>,
+    ready: Arc<Ready>,
+    /// What is watched for, and the word that is reported with it.
+    wanted: Mutex<Event>,
+    /// It is in the ready list.
+    queued: AtomicBool,
+    /// It is not the epoll's any more.
+    removed: AtomicBool,
+}
+
+impl Wake for Item {
+    fn wake(self: Arc<Item>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Item>) {
+        self.ready.push(self);
+    }
+}
+
+/// The items that may be ready, and who waits for them.
+struct Ready(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    items: VecDeque<Arc<Item>>,
+    waiters: Waiters,
+    closed: bool,
+}
+
+impl Ready {
+    /// Enters an item, unless it is there. Allocates nothing: whoever adds an item makes room for it.
+    fn push(&self, item: &Arc<Item>) {
+        // AcqRel: whoever takes it out sees what it was entered for.
+        if item.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut list = self.0.lock();
+        if !list.closed {
+            list.items.push_back(item.clone());
+            list.waiters.wake_all();
+        }
+    }
+
+    fn pop(&self) -> Option<Arc<Item>> {
+        let item = self.0.lock().items.pop_front()?;
+        // Before the file is asked: an event after that enters the item again.
+        item.queued.store(false, Ordering::Release);
+        Some(item)
+    }
+}
+
+/// What `epoll_create1` makes.
+pub struct Epoll {
+    items: Mutex<HashMap<Key, Arc<Item>>>,
+    ready: Arc<Ready>,
+    own: Weak<Epoll>,
+}
+
+impl Epoll {
+    /// Without items.
+    pub fn new() -> Arc<Epoll> {
+        Arc::new_cyclic(|own| Epoll {
+            items: Mutex::default(),
+            ready: Arc::new(Ready(Mutex::default())),
+            own: own.clone(),
+        })
+    }
+
+    /// Bytes of kernel memory that go with it.
+    pub fn memory(&self) -> usize {
+        self.items.lock().len() * (size_of::<Item>() + 4 * size_of::<usize>())
+    }
+
+    /// `EPOLL_CTL_ADD`.
+    fn add(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+        let item = {
+            let mut items = self.items.lock();
+            items.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            // Each item is in the list once at most, so there is room for all, beside those that were removed and are in it.
+            let room = items.len() + 1;
+            self.ready.0.lock().items.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
+            let Entry::Vacant(place) = items.entry(key_of(descriptor, file)) else { return Err(Errno::EEXIST) };
+            let item = Arc::new(Item {
+                key: *place.key(),
+                file: Arc::downgrade(file),
+                epoll: self.own.clone(),
+                ready: self.ready.clone(),
+                wanted: Mutex::new(wanted),
+                queued: AtomicBool::new(false),
+                removed: AtomicBool::new(false),
+            });
+            file.watchers.add(&item)?;
+            place.insert(item).clone()
+        };
+        let looked = self.look(&item, file, wanted.events);
+        if looked.is_err() {
+            self.remove(item.key);
+        }
+        looked
+    }
+
+    /// `EPOLL_CTL_MOD`.
+    fn change(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+        let item = self.items.lock().get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
+        *item.wanted.lock() = wanted;
+        self.look(&item, file, wanted.events)
+    }
+
+    /// Enters an item into the list if its file is ready, and makes the file enter it later in any case.
+    fn look(&self, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
+        if file.readiness(events, Some(&Waker::from(item.clone())))? != 0 {
+            self.ready.push(item);
+        }
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_DEL`, or the end of the file.
+    fn remove(&self, key: Key) -> Option<Arc<Item>> {
+        let item = self.items.lock().remove(&key)?;
+        item.removed.store(true, Ordering::Release);
+        if let Some(file) = item.file.upgrade() {
+            item.let_go_of(&file);
+        }
+        Some(item)
+    }
+
+    /// Takes items out of the list and asks their files; writes the events of those that are ready. At most as many items
+    /// are asked as were in the list.
+    fn collect(&self, process: &Process, address: usize, most: usize) -> Result<usize, Errno> {
+        let suspects = self.ready.0.lock().items.len();
+        let mut count = 0;
+        for _ in 0..suspects {
+            if count == most {
+                break;
+            }
+            let Some(item) = self.ready.pop() else { break };
+            let Some(file) = item.file.upgrade() else { continue };
+            if item.removed.load(Ordering::Acquire) {
+                continue;
+            }
+            let wanted = *item.wanted.lock();
+            let is_edge = wanted.events & event::ET != 0;
+            // What is level-triggered and ready comes back without the file's help.
+            let mut found = if is_edge { 0 } else { file.readiness(wanted.events, None)? };
+            if found == 0 {
+                found = match file.readiness(wanted.events, Some(&Waker::from(item.clone()))) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        // Nobody else would enter it again.
+                        self.ready.push(&item);
+                        return if count > 0 { Ok(count) } else { Err(error) };
+                    }
+                };
+            }
+            if found == 0 {
+                continue;
+            }
+            let bytes = Event { events: found, data: wanted.data }.to_bytes();
+            if let Err(error) = process.copy_out(address + count * Event::SIZE, &bytes) {
+                self.ready.push(&item);
+                return if count > 0 { Ok(count) } else { Err(error) };
+            }
+            count += 1;
+            if wanted.events & event::ONESHOT != 0 {
+                // Silent until it is changed, unless that has happened already.
+                let mut now = item.wanted.lock();
+                if *now == wanted {
+                    now.events &= event::MODES;
+                }
+            } else if !is_edge {
+                self.ready.push(&item);
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl Item {
+    /// Takes its registrations out of its file.
+    fn let_go_of(self: &Arc<Item>, file: &OpenFile) {
+        let waker = Waker::from(self.clone());
+        file.forget_reader(&waker);
+        file.forget_writer(&waker);
+        file.watchers.remove(self);
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        let list = {
+            let mut list = self.ready.0.lock();
+            list.closed = true;
+            core::mem::take(&mut list.items)
+        };
+        drop(list);
+        for item in core::mem::take(self.items.get_mut()).into_values() {
+            item.removed.store(true, Ordering::Release);
+            if let Some(file) = item.file.upgrade() {
+                item.let_go_of(&file);
+            }
+        }
+    }
+}
+
+/// The items that watch an open file.
+#[derive(Default)]
+pub struct Watchers(Mutex<Vec<Weak<Item>>>);
+
+impl Watchers {
+    fn add(&self, item: &Arc<Item>) -> Result<(), Errno> {
+        let mut items = self.0.lock();
+        items.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        items.push(Arc::downgrade(item));
+        Ok(())
+    }
+
+    fn remove(&self, item: &Arc<Item>) {
+        self.0.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(item)));
+    }
+
+    /// The file has become something else, at which nobody is registered: all who watch it look again.
+    pub fn wake(&self) {
+        for item in self.0.lock().iter().filter_map(Weak::upgrade) {
+            item.wake_by_ref();
+        }
+    }
+
+    /// The file goes.
+    pub fn close(&mut self) {
+        for item in core::mem::take(self.0.get_mut()).iter().filter_map(Weak::upgrade) {
+            if let Some(epoll) = item.epoll.upgrade() {
+                epoll.remove(item.key);
+            }
+        }
+    }
+}
+
+/// The `epoll_ctl` call.
+pub fn control(
+    process: &Process,
+    epoll: usize,
+    operation: u32,
+    descriptor: usize,
+    address: usize,
+) -> Result<usize, Errno> {
+    let mut wanted = Event { events: 0, data: 0 };
+    if operation != event::CTL_DEL {
+        let mut bytes = [0; Event::SIZE];
+        process.copy_in(address, &mut bytes)?;
+        wanted = Event::from_bytes(bytes);
+        // These two are always told.
+        wanted.events |= event::ERR | event::HUP;
+    }
+    let (holder, file) = {
+        let descriptors = process.descriptors.lock();
+        (descriptors.get(epoll)?.clone(), descriptors.get(descriptor)?.clone())
+    };
+    if !file.can_be_polled() {
+        return Err(Errno::EPERM);
+    }
+    if Arc::ptr_eq(&holder, &file) {
+        return Err(Errno::EINVAL);
+    }
+    let epoll = holder.epoll()?;
+    if file.epoll().is_ok() {
+        return Err(Errno::ELOOP);
+    }
+    match operation {
+        event::CTL_ADD => epoll.add(descriptor, &file, wanted)?,
+        event::CTL_MOD if wanted.events & event::EXCLUSIVE != 0 => return Err(Errno::EINVAL),
+        event::CTL_MOD => epoll.change(descriptor, &file, wanted)?,
+        event::CTL_DEL => drop(epoll.remove(key_of(descriptor, &file)).ok_or(Errno::ENOENT)?),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// An `epoll_pwait`, decoded.
+pub struct Wait {
+    file: Arc<OpenFile>,
+    address: usize,
+    most: usize,
+    limit: TimeLimit,
+}
+
+impl Wait {
+    /// Of the epoll behind this file.
+    pub fn new(file: Arc<OpenFile>, address: usize, most: usize, timeout_ms: i32) -> Result<Wait, Errno> {
+        if !(1..=i32::MAX as usize / Event::SIZE).contains(&most) {
+            return Err(Errno::EINVAL);
+        }
+        UserBuffer::new(address, most * Event::SIZE)?;
+        file.epoll()?;
+        Ok(Wait { file, address, most: most.min(MOST_EVENTS), limit: limit_of_ms(timeout_ms) })
+    }
+
+    /// One step.
+    pub fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let epoll = self.file.epoll()?;
+        let count = epoll.collect(process, self.address, self.most)?;
+        if count > 0 || self.limit.has_passed() {
+            return Poll::Ready(Ok(count));
+        }
+        let Some(waker) = waker else { return Poll::Pending };
+        self.limit.arm(waker)?;
+        let mut list = epoll.ready.0.lock();
+        list.waiters.register(waker).map_err(|_| Errno::ENOMEM)?;
+        if !list.items.is_empty() {
+            // Something came after the look.
+            waker.wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered.
+    pub fn forget(&mut self, waker: &Waker) {
+        if let Ok(epoll) = self.file.epoll() {
+            epoll.ready.0.lock().waiters.forget(waker);
+        }
+        self.limit.clear();
+    }
+}
+
+/// A time limit in milliseconds, of which negative ones are none.
+fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
+    match u64::try_from(timeout_ms) {
+        Ok(0) => TimeLimit::At(0),
+        Ok(ms) => TimeLimit::after_ns(ms * 1_000_000),
+        Err(_) => TimeLimit::Never,
+    }
+}
+
+/// A `ppoll`, decoded.
+pub struct PollFiles {
+    address: usize,
+    /// Events, and the file; `None` for a descriptor that is negative (no events) or closed.
+    entries: Vec<(u32, Option<Arc<OpenFile>>)>,
+    limit: TimeLimit,
+}
+
+/// `struct pollfd`: descriptor, events, and what was found.
+const POLL_ENTRY: usize = 8;
+
+impl PollFiles {
+    /// Reads the list of a process.
+    pub fn read(process: &Process, address: usize, count: usize, limit: TimeLimit) -> Result<PollFiles, Errno> {
+        if count > MAXIMUM_DESCRIPTORS {
+            return Err(Errno::EINVAL);
+        }
+        UserBuffer::new(address, count * POLL_ENTRY)?;
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        for index in 0..count {
+            let mut bytes = [0; POLL_ENTRY];
+            process.copy_in(address + index * POLL_ENTRY, &mut bytes)?;
+            let descriptor = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let events = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+            entries.push(match usize::try_from(descriptor) {
+                Err(_) => (0, None),
+                Ok(descriptor) => {
+                    let file = process.descriptors.lock().get(descriptor).ok().cloned();
+                    (events | event::ERR | event::HUP, file)
+                }
+            });
+        }
+        Ok(PollFiles { address, entries, limit })
+    }
+
+    /// One step.
+    pub fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let mut ready = 0;
+        for (index, (events, file)) in self.entries.iter().enumerate() {
+            let found = match file {
+                Some(file) if file.can_be_polled() => file.readiness(*events, if ready == 0 { waker } else { None })?,
+                // Linux: what cannot be polled is always ready.
+                Some(_) => events & (event::IN | event::OUT | event::RDNORM | event::WRNORM),
+                None if *events == 0 => 0,
+                None => event::NVAL,
+            };
+            ready += usize::from(found != 0);
+            process.copy_out(self.address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
+        }
+        if ready > 0 || self.limit.has_passed() {
+            return Poll::Ready(Ok(ready));
+        }
+        if let Some(waker) = waker {
+            self.limit.arm(waker)?;
+        }
+        Poll::Pending
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered.
+    pub fn forget(&mut self, waker: &Waker) {
+        for file in self.entries.iter().filter_map(|(_, file)| file.as_ref()) {
+            file.forget_reader(waker);
+            file.forget_writer(waker);
+        }
+        self.limit.clear();
+    }
+}
+
+/// What `eventfd2` makes: a number that writers add to and readers take.
+pub struct EventCounter {
+    takes_one: bool,
+    value: AtomicU64,
+    waiting: Mutex<(Waiters, Waiters)>,
+}
+
+impl EventCounter {
+    /// The largest value; a writer that would exceed it waits.
+    const LARGEST: u64 = u64::MAX - 1;
+
+    /// With a value; each read takes one (`EFD_SEMAPHORE`), or all.
+    pub fn new(value: u64, takes_one: bool) -> EventCounter {
+        EventCounter { takes_one, value: AtomicU64::new(value), waiting: Mutex::default() }
+    }
+
+    /// One step of reading eight bytes: the value, or one of it.
+    pub fn read(&self, process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        if buffer.len() < 8 {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let mut waiting = self.waiting.lock();
+        // Relaxed: the value changes under the lock only.
+        let value = self.value.load(Ordering::Relaxed);
+        if value == 0 {
+            if let Some(waker) = waker {
+                waiting.0.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        }
+        let taken = if self.takes_one { 1 } else { value };
+        process.copy_out(buffer.address(), &taken.to_le_bytes())?;
+        self.value.store(value - taken, Ordering::Relaxed);
+        waiting.1.wake_all();
+        Poll::Ready(Ok(8))
+    }
+
+    /// One step of writing eight bytes: a number to add.
+    pub fn write(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if buffer.len() < 8 {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let mut bytes = [0; 8];
+        process.copy_in(buffer.address(), &mut bytes)?;
+        let number = u64::from_le_bytes(bytes);
+        if number > Self::LARGEST {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let mut waiting = self.waiting.lock();
+        let value = self.value.load(Ordering::Relaxed);
+        if number > Self::LARGEST - value {
+            if let Some(waker) = waker {
+                waiting.1.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        }
+        self.value.store(value + number, Ordering::Relaxed);
+        waiting.0.wake_all();
+        *done = 8;
+        Poll::Ready(Ok(8))
+    }
+
+    /// What would not wait; `waker` is registered if there is one.
+    pub fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let mut waiting = self.waiting.lock();
+        if let Some(waker) = waker {
+            waiting.0.register(waker).map_err(|_| Errno::ENOMEM)?;
+            waiting.1.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(match self.value.load(Ordering::Relaxed) {
+            0 => event::OUT,
+            Self::LARGEST => event::IN,
+            _ => event::IN | event::OUT,
+        })
+    }
+
+    /// Takes back a reader's registration.
+    pub fn forget_reader(&self, waker: &Waker) {
+        self.waiting.lock().0.forget(waker);
+    }
+
+    /// Takes back a writer's registration.
+    pub fn forget_writer(&self, waker: &Waker) {
+        self.waiting.lock().1.forget(waker);
+    }
+}

@@ -1,0 +1,556 @@
+//! Request rings: how a process makes calls without a trap, and who takes them.
+//!
+//! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm). Requests
+//! are taken in their order and *performed* like calls of the direct way: decoded with the process's authority at that
+//! moment, attempted in place, and given to a kernel coroutine of their own if they have to wait. What was done in place is
+//! posted in batches: one look at the completion ring's room, one index to store, one worker to wake.
+//!
+//! # Who takes them
+//!
+//! * The **handler** of the ring, a kernel coroutine that lives as long as the ring. It is woken when the worker gives its hart
+//!   up while there are requests (a call that waits, the tick), or by `ring_enter` with `RING_WAKE`, and then runs
+//!   on an idle hart if there is one.
+//! * The **worker itself**, when it has nothing more to run (`worker_wait`) or asks for it (`ring_enter`): no switch to
+//!   another coroutine, no message to another hart. On one hart this is the quickest way.
+//!
+//! Only one takes at a time, under the ring's lock. The handler only tries the lock: who has it serves everything. The
+//! worker waits for it, and the handler, which looks at `attention` before each request, lets go at once. Whoever has let
+//! go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request falls between one
+//! who finds the lock taken and one who has just found the ring empty.
+//!
+//! # How important it is
+//!
+//! A request is performed at its own priority, as far as that is worth something ([`scheduling`]): before each one, whoever
+//! takes it asks whether something more important is ready on this hart. If so the handler takes the request's priority and
+//! lets go of the hart. A worker in its turn could make each call directly, so it leaves requests to the handler only for
+//! what is more important than itself, too. Requests are taken in order, so an important one may stand behind unimportant
+//! ones; the `urgency` word says so, and lends its priority to those before it. It is a claim, limited like every other.
+//! The handler's time is charged to the process, as its workers' is.
+//!
+//! # Back-pressure
+//!
+//! No more requests are taken than there is room for their results in the completion ring. If a process does not look at
+//! that, requests stay where they are, its request ring fills up, and the one who submits has to wait. The room is
+//! *promised* before requests are taken, so that direct calls that complete in between cannot take it away; if a hostile
+//! process moves the indexes meanwhile, its completions wait in kernel memory that was reserved with the promise.
+//!
+//! # The end
+//!
+//! A process that ends, or that executes another program, *closes* its rings first: no request is performed after that,
+//! and whoever is about to perform one is waited for. The frames belong to the ring, not to the mapping: a process that
+//! unmaps its ring, or maps something else there, only loses sight of it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::task::{Context, Poll};
+
+use ::ring::{Broken, Consumer, Words};
+use abi_queue::pages::{PAGE_SIZE, REQUEST_RINGS_ADDRESS};
+use abi_queue::request::{self, ENTRY_WORDS, priority_of};
+use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, completion};
+use abi_unix::call::RING_WAKE;
+use abi_unix::{Counter, Errno};
+use hal_api::Machine as _;
+use heapless::Vec as FixedVec;
+use memory::SharedFrame;
+use memory::space::{Placement, Sharing};
+use memory::sv39::Protection;
+use platform::Machine;
+use spin::{Mutex, MutexGuard};
+
+use crate::executor::Cid;
+use crate::process::Process;
+use crate::program::map_error;
+use crate::shared::zeroed;
+use crate::worker::Worker;
+use crate::{call, counters, executor, scheduling, time};
+
+/// Requests that are taken before their results are posted.
+const BATCH: usize = 64;
+
+/// Bit of a ring's `attention`: no request is to be taken any more.
+const CLOSED: u32 = 1 << 31;
+/// Added to `attention` by each worker that waits for the lock.
+const WAITING: u32 = 1;
+
+/// A worker's request ring.
+pub struct Ring {
+    frames: Vec<SharedFrame>,
+    taker: Mutex<Consumer>,
+    /// Not 0: whoever takes requests is to stop, because somebody waits for the lock, or for good.
+    attention: AtomicU32,
+    broken: AtomicBool,
+    /// How many requests were performed; written under the lock. What the process can write says nothing here.
+    performed: AtomicU64,
+    /// The handler, once there is one.
+    handler: AtomicU64,
+}
+
+/// A ring's frames as the words of a request ring.
+struct View<'a>(&'a [SharedFrame]);
+
+impl View<'_> {
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.0[0].bytes().atomic_u64(offset).expect("offsets of the ring's layout are aligned and inside")
+    }
+
+    fn state(&self) -> &AtomicU64 {
+        self.word(request::STATE_OFFSET)
+    }
+
+    fn urgency(&self) -> &AtomicU64 {
+        self.word(request::URGENCY_OFFSET)
+    }
+}
+
+impl Words<ENTRY_WORDS> for View<'_> {
+    fn tail(&self) -> &AtomicU64 {
+        self.word(request::TAIL_OFFSET)
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        self.word(request::HEAD_OFFSET)
+    }
+
+    #[inline]
+    fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
+        read(self.0, request::entry_offset(place))
+    }
+
+    #[inline]
+    fn write(&self, place: usize, entry: [u64; ENTRY_WORDS]) {
+        write(self.0, request::entry_offset(place), entry);
+    }
+}
+
+/// The frames of a process's completion ring as its words.
+pub struct CompletionView<'a>(pub &'a [SharedFrame]);
+
+impl Words<{ completion::ENTRY_WORDS }> for CompletionView<'_> {
+    fn tail(&self) -> &AtomicU64 {
+        header_word(self.0, completion::TAIL_OFFSET)
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        header_word(self.0, completion::HEAD_OFFSET)
+    }
+
+    #[inline]
+    fn read(&self, place: usize) -> [u64; completion::ENTRY_WORDS] {
+        read(self.0, completion::entry_offset(place))
+    }
+
+    #[inline]
+    fn write(&self, place: usize, entry: [u64; completion::ENTRY_WORDS]) {
+        write(self.0, completion::entry_offset(place), entry);
+    }
+}
+
+fn header_word(frames: &[SharedFrame], offset: usize) -> &AtomicU64 {
+    frames[0].bytes().atomic_u64(offset).expect("offsets of the ring's layout are aligned and inside")
+}
+
+/// Reads an entry: each word once. Entries do not lie across pages.
+#[inline(always)]
+fn read<const N: usize>(frames: &[SharedFrame], offset: usize) -> [u64; N] {
+    let words = frames[offset / PAGE_SIZE].bytes().atomic_words::<N>(offset % PAGE_SIZE);
+    let words = words.expect("entries are aligned and inside of one page");
+    core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+}
+
+#[inline(always)]
+fn write<const N: usize>(frames: &[SharedFrame], offset: usize, entry: [u64; N]) {
+    let words = frames[offset / PAGE_SIZE].bytes().atomic_words::<N>(offset % PAGE_SIZE);
+    let words = words.expect("entries are aligned and inside of one page");
+    for (word, value) in words.iter().zip(entry) {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+/// How taking requests ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// There are no more, and `state` says that the process has to call.
+    Asleep,
+    /// There is no room for completions. They stay until the process has made some and calls.
+    Stalled,
+    /// A batch is done, and there are more.
+    More,
+    /// The next request is less important than something that is ready on this hart.
+    Outranked(Priority),
+    /// Somebody else takes them now, or wants to.
+    Elsewhere,
+    /// The ring is closed, or broken.
+    Over,
+}
+
+/// Who takes requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The ring's handler: lets go for whatever is more important.
+    Handler,
+    /// A worker in a call: as the handler, but goes on until nothing is left.
+    Worker,
+    /// A worker that has to know that everything was taken, whether there is room for the results or not.
+    Thoroughly,
+}
+
+impl Ring {
+    fn new(capacity: usize) -> Result<Ring, Errno> {
+        let count = request::pages(capacity);
+        if !memory::frames::available_to_programs(count) {
+            return Err(Errno::ENOMEM);
+        }
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        for _ in 0..count {
+            frames.push(zeroed()?);
+        }
+        let view = View(&frames);
+        view.word(request::CAPACITY_OFFSET).store(capacity as u64, Ordering::Relaxed);
+        view.state().store(request::SLEEPING, Ordering::Relaxed);
+        Ok(Ring {
+            taker: Mutex::new(Consumer::new(capacity)),
+            frames,
+            attention: AtomicU32::new(0),
+            broken: AtomicBool::new(false),
+            performed: AtomicU64::new(0),
+            handler: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether there is something to perform; a look without any guarantee for the next moment.
+    fn has_requests(&self) -> bool {
+        let tail = View(&self.frames).tail().load(Ordering::Relaxed);
+        tail != self.performed.load(Ordering::Relaxed) && !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) || self.attention.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// The priority that the ring as a whole claims.
+    fn claim(&self, process: &Process) -> Priority {
+        process.standing.worth(priority_of(View(&self.frames).urgency().load(Ordering::Relaxed)))
+    }
+
+    /// Makes the handler run, at this priority.
+    fn wake_handler(&self, priority: Priority) {
+        let handler = Cid::from_raw(self.handler.load(Ordering::Acquire));
+        executor::set_priority(handler, priority);
+        executor::wake(handler);
+    }
+
+    fn close(&self) {
+        self.attention.fetch_or(CLOSED, Ordering::AcqRel);
+        executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
+    }
+
+    fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
+        // Whoever comes because of a request has seen it, and with this fence, or with the one after the lock was let go,
+        // one of the two sees the other.
+        fence(Ordering::SeqCst);
+        match by {
+            By::Handler => self.taker.try_lock(),
+            By::Worker | By::Thoroughly => {
+                // Quick: the holder stops after the request that it performs.
+                self.attention.fetch_add(WAITING, Ordering::AcqRel);
+                let taker = self.taker.lock();
+                self.attention.fetch_sub(WAITING, Ordering::AcqRel);
+                Some(taker)
+            }
+        }
+    }
+
+    /// Takes and performs requests.
+    fn serve(&self, worker: &Arc<Worker>, by: By) -> End {
+        // As many batches as the ring can hold, and one for the part of one: what comes later may wait, or a process
+        // that goes on submitting on another hart could keep this one for ever.
+        let mut batches = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE / BATCH + 1;
+        loop {
+            let Some(mut taker) = self.lock(by) else { return End::Elsewhere };
+            let end = self.serve_locked(&mut taker, worker, by);
+            drop(taker);
+            if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
+                worker.process.ring_has_closed();
+                if by != By::Handler {
+                    // It may have found the lock taken.
+                    executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
+                }
+                return End::Over;
+            }
+            // Pairs with the fence in `lock`.
+            fence(Ordering::SeqCst);
+            let end = if end == End::Asleep && self.has_requests() { End::More } else { end };
+            batches -= 1;
+            let goes_on = match by {
+                By::Handler => false,
+                By::Worker => !time::slice_has_ended(),
+                By::Thoroughly => true,
+            };
+            if end != End::More || !goes_on || batches == 0 {
+                return end;
+            }
+        }
+    }
+
+    fn serve_locked(&self, taker: &mut Consumer, worker: &Arc<Worker>, by: By) -> End {
+        if self.is_over() {
+            return End::Over;
+        }
+        let view = View(&self.frames);
+        match self.take_batch(taker, &view, worker, by) {
+            Ok(end) => end,
+            Err(Broken) => {
+                self.broken.store(true, Ordering::Relaxed);
+                view.state().store(request::BROKEN, Ordering::Relaxed);
+                platform::println!("[{}] its request ring is broken: indexes that cannot be", worker.process.id);
+                End::Over
+            }
+        }
+    }
+
+    fn take_batch(&self, taker: &mut Consumer, view: &View<'_>, worker: &Arc<Worker>, by: By) -> Result<End, Broken> {
+        let process = &worker.process;
+        let available = taker.look(view)?;
+        if available == 0 {
+            // Before the last look: whoever comes after it raises the word again.
+            view.urgency().store(0, Ordering::Relaxed);
+            return Ok(if taker.fall_asleep(view, view.state())? { End::Asleep } else { End::More });
+        }
+        view.state().store(request::AWAKE, Ordering::Relaxed);
+        let promised = process.promise_completions(available.min(BATCH), by == By::Thoroughly);
+        if promised == 0 {
+            view.state().store(request::SLEEPING, Ordering::Relaxed);
+            return Ok(End::Stalled);
+        }
+        let before = taker.taken();
+        let mut results = FixedVec::<Completion, BATCH>::new();
+        let mut most_important = Priority::LOWEST;
+        let mut end = End::More;
+        for _ in 0..promised {
+            if self.attention.load(Ordering::Relaxed) != 0 && by != By::Thoroughly {
+                end = End::Elsewhere;
+                break;
+            }
+            let Some(request) = taker.take(view).map(Request::from_words) else { break };
+            let claim = Priority::saturating(request.call >> request::PRIORITY_SHIFT & 63);
+            let priority = process.standing.worth(claim);
+            if executor::is_ready_above(priority)
+                && by != By::Thoroughly
+                && let Some(priority) = self.outranked(priority, process, by)
+            {
+                taker.leave_last();
+                end = End::Outranked(priority);
+                break;
+            }
+            let (token, cid) = if request.call & request::WAKES == 0 { (request.token, 0) } else { (0, request.token) };
+            if let Some(result) = perform(worker, &request, token, cid, priority) {
+                // There is room: no more are taken than fit.
+                let _ = results.push(Completion { token, cid, result: result as u64 });
+                if priority.is_more_important_than(most_important) {
+                    most_important = priority;
+                }
+            }
+        }
+        self.performed.store(taker.taken(), Ordering::Relaxed);
+        taker.hand_back(view);
+        counters::add(Counter::Requests, taker.taken().wrapping_sub(before));
+        process.post_completions(&results, promised);
+        if by == By::Handler && !results.is_empty() {
+            process.wake_a_worker(most_important);
+        }
+        Ok(end)
+    }
+
+    /// The priority of the next request, which has `priority` itself, if something more important is ready here.
+    #[cold]
+    fn outranked(&self, priority: Priority, process: &Process, by: By) -> Option<Priority> {
+        // What stands behind it may be more important.
+        let lent = self.claim(process);
+        let priority = if lent.is_more_important_than(priority) { lent } else { priority };
+        // A worker has its turn, in which it could make the call directly.
+        let own = executor::current_priority();
+        let limit = if by == By::Worker && own.is_more_important_than(priority) { own } else { priority };
+        executor::is_ready_above(limit).then_some(priority)
+    }
+}
+
+/// Makes the call; `None` if its result will be posted.
+#[inline(always)]
+fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priority: Priority) -> Option<usize> {
+    if request.call & !request::KNOWN_BITS != 0 {
+        return Some(abi_unix::errno::encode(Err(Errno::EINVAL)));
+    }
+    let number = (request.call & request::NUMBER_MASK) as usize;
+    call::perform(worker, number, request.arguments.map(|argument| argument as usize), token, cid, priority)
+}
+
+/// The handler: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.
+struct Handler {
+    ring: Arc<Ring>,
+    worker: Arc<Worker>,
+}
+
+impl Future for Handler {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let start = Machine::now();
+        let end = self.ring.serve(&self.worker, By::Handler);
+        let now = Machine::now();
+        scheduling::charge(&self.worker.process, now.saturating_sub(start), now);
+        match end {
+            End::Over if self.ring.attention.load(Ordering::Acquire) & CLOSED != 0 => return Poll::Ready(()),
+            End::More => cx.waker().wake_by_ref(),
+            End::Outranked(priority) => {
+                executor::set_priority(executor::current(), priority);
+                cx.waker().wake_by_ref();
+            }
+            // It is woken when there is something for it to do.
+            End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
+        }
+        Poll::Pending
+    }
+}
+
+/// The rings of a process, by worker.
+#[derive(Default)]
+pub struct Rings {
+    rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
+    /// Whether there are any: most processes have none, and look no further.
+    any: AtomicBool,
+}
+
+impl Rings {
+    fn get(&self, worker: usize) -> Option<Arc<Ring>> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.rings.lock().get(worker)?.clone()
+    }
+
+    /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has said so.
+    pub fn close(&self) {
+        if self.any.load(Ordering::Acquire) {
+            self.rings.lock().iter().flatten().for_each(|ring| ring.close());
+        }
+    }
+
+    /// Whether nobody takes requests of rings that have been closed. If somebody does,
+    /// [`Process::ring_has_closed`] is called when that is over.
+    pub fn are_at_rest(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+            || self.rings.lock().iter().flatten().all(|ring| ring.taker.try_lock().is_some())
+    }
+
+    /// Forgets the rings, which have been closed.
+    pub fn clear(&self) {
+        if self.any.swap(false, Ordering::AcqRel) {
+            *self.rings.lock() = Default::default();
+        }
+    }
+}
+
+/// The `ring_setup` call.
+pub fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
+    let process = &worker.process;
+    let index = worker.index();
+    if worker.is_thread() || !request::is_capacity(requests) || completions != 0 && !request::is_capacity(completions) {
+        return Err(Errno::EINVAL);
+    }
+    if process.rings.get(index).is_some() {
+        return Err(Errno::EEXIST);
+    }
+    process.enlarge_completion_ring(completions)?;
+    let ring = Arc::new(Ring::new(requests)?);
+    let address = REQUEST_RINGS_ADDRESS + index * request::STRIDE;
+    map(process, address, &ring.frames)?;
+    let handler = Handler { ring: ring.clone(), worker: worker.clone() };
+    let Ok(handler) = executor::try_spawn(process.standing.worth(process.default_priority), handler) else {
+        let removed = process.space.lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
+        usermode::flush(removed.map_err(map_error)?);
+        return Err(Errno::ENOMEM);
+    };
+    ring.handler.store(handler.raw(), Ordering::Release);
+    // Only this worker makes the ring with this number, so the place is still empty.
+    process.rings.rings.lock()[index] = Some(ring.clone());
+    process.rings.any.store(true, Ordering::Release);
+    if process.has_ended() {
+        // Whoever ended it may have looked for rings before.
+        ring.close();
+    }
+    Ok(address)
+}
+
+/// Maps frames into a process at an address of its own.
+pub fn map(process: &Process, address: usize, frames: &[SharedFrame]) -> Result<(), Errno> {
+    let place = Placement::FixedIfFree(address as u64);
+    let mut shares = Vec::new();
+    shares.try_reserve_exact(frames.len()).map_err(|_| Errno::ENOMEM)?;
+    shares.extend(frames.iter().cloned());
+    let mapped = process.space.lock().map_shared(place, shares, Sharing::ReadWrite, Protection::ReadWrite, "[kernel]");
+    usermode::flush(mapped.map_err(map_error)?.1);
+    Ok(())
+}
+
+/// The `ring_enter` call.
+pub fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<usize, Errno> {
+    let process = &worker.process;
+    if flags & !RING_WAKE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ring = process.rings.get(index).ok_or(Errno::ENXIO)?;
+    if ring.broken.load(Ordering::Relaxed) {
+        return Err(Errno::EPROTO);
+    }
+    if flags & RING_WAKE != 0 && executor::is_another_hart_idle() {
+        ring.wake_handler(ring.claim(process));
+        return Ok(0);
+    }
+    serve_for(&ring, worker);
+    if ring.broken.load(Ordering::Relaxed) { Err(Errno::EPROTO) } else { Ok(0) }
+}
+
+/// Takes requests in a call of a worker; what is left is the handler's.
+fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
+    match ring.serve(worker, By::Worker) {
+        End::More => ring.wake_handler(ring.claim(&worker.process)),
+        End::Outranked(priority) => ring.wake_handler(priority),
+        // `Elsewhere`: another worker waits for the lock and takes the rest.
+        End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
+    }
+}
+
+/// For a worker that has nothing to run: takes what is in its ring.
+pub fn take_before_sleep(worker: &Arc<Worker>) {
+    if let Some(ring) = worker.process.rings.get(worker.index())
+        && ring.has_requests()
+    {
+        serve_for(&ring, worker);
+    }
+}
+
+/// For a worker that gives its hart up, or loses it: has the handler take what is in its ring.
+pub fn leave_to_handler(worker: &Worker) {
+    if let Some(ring) = worker.process.rings.get(worker.index())
+        && ring.has_requests()
+    {
+        ring.wake_handler(ring.claim(&worker.process));
+    }
+}
+
+/// Takes everything that is in any ring of the process now, so that all calls that were made are known.
+pub fn take_everything(worker: &Arc<Worker>) {
+    for index in 0..MAXIMUM_WORKERS {
+        if let Some(ring) = worker.process.rings.get(index) {
+            let end = ring.serve(worker, By::Thoroughly);
+            if end == End::More {
+                ring.wake_handler(ring.claim(&worker.process));
+            }
+        }
+    }
+}

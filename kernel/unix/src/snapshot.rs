@@ -1,0 +1,91 @@
+//! What the system does at this moment, for tools that show it: the `snapshot` call.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi_unix::trace::{HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot, subject};
+use abi_unix::{Counter, Errno};
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::Machine;
+
+use crate::process::{self, Process};
+use crate::user::UserBuffer;
+use crate::{counters, executor, scheduling};
+
+/// The process whose worker is in user mode on each hart; 0 for none. Written by the hart.
+static IN_USER_MODE: [AtomicU32; MAXIMUM_HARTS] = [const { AtomicU32::new(0) }; MAXIMUM_HARTS];
+
+/// Notes that a worker of this process (0: none) is in user mode on this hart.
+pub fn runs_here(process: u32) {
+    IN_USER_MODE[Machine::hart()].store(process, Ordering::Relaxed);
+}
+
+fn hart(number: usize) -> HartSnapshot {
+    let (ready, running) = executor::words(number);
+    let count = |counter| counters::of_hart(number, counter);
+    HartSnapshot {
+        hart: number as u64,
+        ready,
+        running,
+        process: IN_USER_MODE[number].load(Ordering::Relaxed).into(),
+        traps: count(Counter::Traps),
+        switches: count(Counter::Switches),
+        user_interrupts: count(Counter::UserInterrupts),
+        system_calls: count(Counter::SystemCalls),
+    }
+}
+
+fn process(process: &Process) -> ProcessSnapshot {
+    let scheduled = scheduling::describe(process);
+    let (calls_in_flight, waiting) = process.waiting_calls();
+    ProcessSnapshot {
+        process: process.id.into(),
+        parent: process.parent().into(),
+        workers: process.live_workers() as u64,
+        priority: scheduled.priority,
+        ceiling: scheduled.ceiling,
+        mode: scheduled.mode,
+        ready: process.shared.ready_only(),
+        running: process.shared.running_only(),
+        calls_in_flight,
+        cpu_ns: scheduled.cpu_ns,
+        exhausted: scheduled.exhausted,
+        boosts: scheduled.boosts,
+        waiting,
+        name: process.name(),
+    }
+}
+
+/// The `snapshot` call: as many as fit, the number of them as result. Needs the privilege, since it tells of everybody.
+pub fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBuffer) -> Result<usize, Errno> {
+    scheduling::require_privilege(caller)?;
+    let mut done = 0;
+    let mut write = |words: &[u64]| {
+        for word in words {
+            caller.copy_out(buffer.address() + done, &word.to_le_bytes())?;
+            done += 8;
+        }
+        Ok::<(), Errno>(())
+    };
+    let mut count = 0;
+    match which {
+        subject::HARTS => {
+            for number in 0..crate::harts().min(buffer.len() / (HART_WORDS * 8)) {
+                write(&hart(number).to_words())?;
+                count += 1;
+            }
+        }
+        subject::PROCESSES => {
+            let mut id = above;
+            // A few at a time: the call does not wait, and looks at the calls of each.
+            for _ in 0..(buffer.len() / (PROCESS_WORDS * 8)).min(32) {
+                let Some(next) = process::next_after(id) else { break };
+                id = next.id;
+                write(&process(&next).to_words())?;
+                count += 1;
+            }
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(count)
+}

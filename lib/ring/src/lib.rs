@@ -1,0 +1,320 @@
+//! Rings in shared memory: one producer, one consumer, and either may be hostile.
+//!
+//! Asynchronous calls travel through two rings, requests to a kernel and completions back. Their layouts stand in
+//! [`abi_queue`]; this is the algorithm, the same for requests and completions, for kernels, for processes and for the
+//! model checker. What differs between these is where the words lie ([`Words`]): in a mapping of the process, in
+//! frames that a kernel sees page by page, or in loom's pretend memory.
+//!
+//! # The algorithm
+//!
+//! Two indexes that only grow, `tail` of the producer and `head` of the consumer. The entry with index `i` lies at place
+//! `i % capacity`.
+//!
+//! ```text
+//!   producer                                        consumer
+//!   --------                                        --------
+//!   is tail - head < capacity?  (head: acquire) <-------------------------+
+//!   write the entry's words     (relaxed)                                 |
+//!   advance tail                (release) --------> look at tail  (acquire)
+//!                                                   read the entry (relaxed, each word once)
+//!                                                   advance head   (release)
+//! ```
+//!
+//! * `tail`, release and acquire: whoever sees the index sees the words of all entries before it.
+//! * `head`, release and acquire: a place is written again only after its last entry has been read.
+//! * Each side reads its *own* index from its own memory, not from the shared word, so that the other side cannot change it.
+//! * Words are relaxed atomics: the other side may write them at any moment, against the rules, and then the reader gets
+//!   some value, once; it checks the copy and uses the copy.
+//!
+//! Several entries can be made, or taken, before the index that shows it is stored: a batch costs one store.
+//!
+//! # What a hostile other side can do
+//!
+//! To a producer: write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst is that entries
+//! are overwritten that the other side has not read, or that it never gets any.
+//!
+//! To a consumer: write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead cannot come from
+//! the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the consumer checks what it
+//! takes as if it came from a stranger, because it does.
+//!
+//! # Who wakes whom
+//!
+//! A consumer that has nothing to do sleeps, and the producer must then call it; while it is awake the call would be a
+//! waste. The `state` word says which it is:
+//!
+//! ```text
+//!   producer                                        consumer
+//!   --------                                        --------
+//!   advance tail                                    state = SLEEPING
+//!   fence (SeqCst)                                  fence (SeqCst)
+//!   is state SLEEPING? then call                    is tail advanced? then state = AWAKE, and go on
+//! ```
+//!
+//! Each side writes its word and then reads the other's. Release and acquire alone allow both to read the old values: the
+//! entry would stay, with nobody called. With a sequentially consistent fence between write and read on both sides, at
+//! least one of them sees what the other wrote. The tempting wrong way is to store `state` with release, "because it
+//! publishes something".
+#![cfg_attr(not(any(test, loom)), no_std)]
+#![forbid(unsafe_code)]
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(not(loom))]
+mod process;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+use abi_queue::request::{AWAKE, SLEEPING};
+
+#[cfg(not(loom))]
+pub use process::{Completions, Requests};
+
+/// A ring as one side sees it: where its words are. `N` is the number of words of an entry.
+pub trait Words<const N: usize> {
+    /// The producer's index.
+    fn tail(&self) -> &AtomicU64;
+    /// The consumer's index.
+    fn head(&self) -> &AtomicU64;
+    /// Reads the entry at a place, each word once. `place` is less than the capacity.
+    fn read(&self, place: usize) -> [u64; N];
+    /// Writes the entry at a place, which is less than the capacity.
+    fn write(&self, place: usize, entry: [u64; N]);
+}
+
+/// The ring has no free place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The producer's index is further ahead than the ring is long: the ring cannot be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// The producer's side.
+#[derive(Debug)]
+pub struct Producer {
+    /// Index of the next entry.
+    tail: u64,
+    /// Up to here entries were published.
+    published: u64,
+    /// The consumer's index when it was last looked at.
+    head: u64,
+    capacity: u64,
+}
+
+impl Producer {
+    /// For a ring whose memory is all zero. The capacity is a power of two.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub const fn new(capacity: usize) -> Producer {
+        assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
+        Producer { tail: 0, published: 0, head: 0, capacity: capacity as u64 }
+    }
+
+    /// How many entries it can hold.
+    pub const fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// How many entries were published in all.
+    #[inline(always)]
+    pub const fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// How many entries have been made and not been published.
+    #[inline(always)]
+    pub const fn unpublished(&self) -> u64 {
+        self.tail.wrapping_sub(self.published)
+    }
+
+    /// Makes the ring larger or smaller, while nothing is in it: its next entry lies where the new capacity says.
+    ///
+    /// # Errors
+    /// [`Full`] if something is in it, or if the other side says so.
+    ///
+    /// # Panics
+    /// If the capacity is no power of two.
+    pub fn resize<const N: usize>(&mut self, words: &impl Words<N>, capacity: usize) -> Result<(), Full> {
+        assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
+        // Acquire: as in `free`.
+        self.head = words.head().load(Ordering::Acquire);
+        if self.head != self.tail {
+            return Err(Full);
+        }
+        self.capacity = capacity as u64;
+        Ok(())
+    }
+
+    /// How many places are free.
+    pub fn free<const N: usize>(&mut self, words: &impl Words<N>) -> usize {
+        // Acquire: pairs with the consumer's release, so that the entries in these places have been read.
+        self.head = words.head().load(Ordering::Acquire);
+        self.capacity.saturating_sub(self.tail.wrapping_sub(self.head)) as usize
+    }
+
+    /// Writes an entry, which nobody sees yet.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was written.
+    #[inline(always)]
+    pub fn push<const N: usize>(&mut self, words: &impl Words<N>, entry: [u64; N]) -> Result<(), Full> {
+        // What is known of `head` can only be too old, which is too careful. (A consumer whose index goes back is another
+        // matter: it overwrites what it has not read, until the next look.)
+        if self.tail.wrapping_sub(self.head) >= self.capacity && self.free(words) == 0 {
+            return Err(Full);
+        }
+        words.write((self.tail & (self.capacity - 1)) as usize, entry);
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows all entries that were pushed to the consumer.
+    #[inline(always)]
+    pub fn publish<const N: usize>(&mut self, words: &impl Words<N>) {
+        self.published = self.tail;
+        // Release: the entries' words before the index that shows them.
+        words.tail().store(self.tail, Ordering::Release);
+    }
+
+    /// Pushes and publishes.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was written.
+    #[inline(always)]
+    pub fn post<const N: usize>(&mut self, words: &impl Words<N>, entry: [u64; N]) -> Result<(), Full> {
+        self.push(words, entry)?;
+        self.publish(words);
+        Ok(())
+    }
+}
+
+/// The consumer's side, of one who does not trust the producer.
+#[derive(Debug)]
+pub struct Consumer {
+    /// Index of the next entry to take.
+    head: u64,
+    /// Up to here there are entries, as far as is known. Never more than the capacity ahead of `head`.
+    tail: u64,
+    capacity: u64,
+}
+
+impl Consumer {
+    /// For a ring whose memory is all zero. The capacity is a power of two.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub const fn new(capacity: usize) -> Consumer {
+        assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
+        Consumer { head: 0, tail: 0, capacity: capacity as u64 }
+    }
+
+    /// How many entries were taken in all.
+    pub const fn taken(&self) -> u64 {
+        self.head
+    }
+
+    /// Looks how many entries there are to take.
+    ///
+    /// # Errors
+    /// [`Broken`] if the producer's index makes no sense.
+    #[inline]
+    pub fn look<const N: usize>(&mut self, words: &impl Words<N>) -> Result<usize, Broken> {
+        // Acquire: pairs with the producer's release, so that the entries' words are there.
+        let tail = words.tail().load(Ordering::Acquire);
+        let count = tail.wrapping_sub(self.head);
+        // One that goes back to what was seen before is nonsense too, and as harmless as a small step forward.
+        if count > self.capacity {
+            return Err(Broken);
+        }
+        self.tail = tail;
+        Ok(count as usize)
+    }
+
+    /// Takes one of the entries that [`look`](Self::look) has found; `None` when there are no more of them. The place is
+    /// not handed back yet.
+    #[inline(always)]
+    pub fn take<const N: usize>(&mut self, words: &impl Words<N>) -> Option<[u64; N]> {
+        if self.head == self.tail {
+            return None;
+        }
+        let entry = words.read((self.head & (self.capacity - 1)) as usize);
+        self.head = self.head.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Leaves the entry that was taken last in the ring after all, before its place was handed back. Whoever takes it again
+    /// reads it again, and may read something else.
+    #[inline]
+    pub fn leave_last(&mut self) {
+        self.head = self.head.wrapping_sub(1);
+    }
+
+    /// Hands the places of all entries that were taken back to the producer.
+    #[inline(always)]
+    pub fn hand_back<const N: usize>(&self, words: &impl Words<N>) {
+        // Release: the entries were read before they may be overwritten.
+        words.head().store(self.head, Ordering::Release);
+    }
+
+    /// Goes to sleep unless there is something to take; says whether it sleeps.
+    ///
+    /// # Errors
+    /// [`Broken`] if the producer's index makes no sense.
+    pub fn fall_asleep<const N: usize>(&mut self, words: &impl Words<N>, state: &AtomicU64) -> Result<bool, Broken> {
+        // Relaxed: the fence orders it, and it publishes nothing.
+        state.store(SLEEPING, Ordering::Relaxed);
+        // Pairs with the fence in `must_be_called`.
+        fence(Ordering::SeqCst);
+        if self.look(words)? == 0 {
+            return Ok(true);
+        }
+        state.store(AWAKE, Ordering::Relaxed);
+        Ok(false)
+    }
+}
+
+/// Whether the consumer sleeps, and has to be called because of what was published before.
+#[inline]
+pub fn must_be_called(state: &AtomicU64) -> bool {
+    // Pairs with the fence in `fall_asleep`: if this reads the old state, the consumer's look sees the new tail.
+    fence(Ordering::SeqCst);
+    state.load(Ordering::Relaxed) == SLEEPING
+}
+
+/// The consumer's side of a process that takes completions of the kernel: it trusts the producer, and its index lies in
+/// the shared word, because its workers take turns. One worker at a time may call these; the caller ensures that.
+pub mod trusting {
+    use super::{Ordering, Words};
+
+    /// Whether nothing is there to take; a cheap look without any guarantee for the next moment.
+    #[inline(always)]
+    pub fn is_empty<const N: usize>(words: &impl Words<N>) -> bool {
+        words.tail().load(Ordering::Relaxed) == words.head().load(Ordering::Relaxed)
+    }
+
+    /// The oldest entry, which stays.
+    #[inline(always)]
+    pub fn peek<const N: usize>(words: &impl Words<N>, capacity: usize) -> Option<[u64; N]> {
+        // Relaxed: whoever took the last one handed the turn over with more than that.
+        let head = words.head().load(Ordering::Relaxed);
+        // Acquire: pairs with the producer's release, so that the entry's words are there.
+        if words.tail().load(Ordering::Acquire) == head {
+            return None;
+        }
+        Some(words.read((head & (capacity as u64 - 1)) as usize))
+    }
+
+    /// Takes away so many of the oldest entries, which were read.
+    #[inline(always)]
+    pub fn advance<const N: usize>(words: &impl Words<N>, count: usize) {
+        let head = words.head().load(Ordering::Relaxed);
+        // Release: the producer may overwrite the entries only after they were read.
+        words.head().store(head.wrapping_add(count as u64), Ordering::Release);
+    }
+}

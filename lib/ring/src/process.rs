@@ -1,0 +1,152 @@
+//! The rings as a process sees them: the kernel has mapped them, page after page.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi_queue::{Completion, CompletionHeader, Request, RequestHeader, completion, request};
+
+use crate::{Full, Producer, Words, trusting};
+
+/// The completion ring of a process.
+#[derive(Clone, Copy)]
+pub struct Completions<'a> {
+    header: &'a CompletionHeader,
+    entries: &'a [completion::Entry],
+}
+
+impl<'a> Completions<'a> {
+    /// From its header and its entries, of which there are a power of two.
+    ///
+    /// # Panics
+    /// If there are not.
+    #[inline(always)]
+    pub fn new(header: &'a CompletionHeader, entries: &'a [completion::Entry]) -> Completions<'a> {
+        assert!(entries.len().is_power_of_two(), "the capacity of a ring is a power of two");
+        Completions { header, entries }
+    }
+
+    /// The page with the indexes.
+    pub fn header(&self) -> &'a CompletionHeader {
+        self.header
+    }
+
+    /// Whether nothing is there to take; a cheap look without any guarantee for the next moment.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        trusting::is_empty(self)
+    }
+
+    /// The oldest completion, which stays. Only one taker at a time may call this; the caller ensures that.
+    #[inline(always)]
+    pub fn peek(&self) -> Option<Completion> {
+        trusting::peek(self, self.entries.len()).map(Completion::from_words)
+    }
+
+    /// Takes away the completion that [`peek`](Self::peek) has shown. For the taker only.
+    #[inline(always)]
+    pub fn advance(&self) {
+        trusting::advance(self, 1);
+    }
+
+    /// Takes the oldest completion. For the taker only.
+    #[inline(always)]
+    pub fn take(&self) -> Option<Completion> {
+        let completion = self.peek()?;
+        self.advance();
+        Some(completion)
+    }
+}
+
+impl Words<{ completion::ENTRY_WORDS }> for Completions<'_> {
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU64 {
+        &self.header.tail
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        &self.header.head
+    }
+
+    #[inline(always)]
+    fn read(&self, place: usize) -> [u64; completion::ENTRY_WORDS] {
+        read(&self.entries[place])
+    }
+
+    #[inline(always)]
+    fn write(&self, place: usize, entry: [u64; completion::ENTRY_WORDS]) {
+        write(&self.entries[place], entry);
+    }
+}
+
+/// The request ring of a worker.
+#[derive(Clone, Copy)]
+pub struct Requests<'a> {
+    header: &'a RequestHeader,
+    entries: &'a [request::Entry],
+}
+
+impl<'a> Requests<'a> {
+    /// From its header and its entries, of which there are a power of two.
+    ///
+    /// # Panics
+    /// If there are not.
+    pub fn new(header: &'a RequestHeader, entries: &'a [request::Entry]) -> Requests<'a> {
+        assert!(entries.len().is_power_of_two(), "the capacity of a ring is a power of two");
+        Requests { header, entries }
+    }
+
+    /// The page with the indexes.
+    pub fn header(&self) -> &'a RequestHeader {
+        self.header
+    }
+
+    /// Makes a request and shows it to the kernel.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has happened.
+    #[inline(always)]
+    pub fn submit(&self, producer: &mut Producer, request: Request, urgency: u64) -> Result<(), Full> {
+        producer.push(self, request.to_words())?;
+        // Before the tail, so that whoever sees the request sees how urgent it is; at worst the kernel takes back a
+        // claim that has just been made, and then it looks at the request itself.
+        if self.header.urgency.load(Ordering::Relaxed) < urgency {
+            self.header.urgency.store(urgency, Ordering::Relaxed);
+        }
+        producer.publish(self);
+        Ok(())
+    }
+}
+
+impl Words<{ request::ENTRY_WORDS }> for Requests<'_> {
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU64 {
+        &self.header.tail
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        &self.header.head
+    }
+
+    #[inline(always)]
+    fn read(&self, place: usize) -> [u64; request::ENTRY_WORDS] {
+        read(&self.entries[place])
+    }
+
+    #[inline(always)]
+    fn write(&self, place: usize, entry: [u64; request::ENTRY_WORDS]) {
+        write(&self.entries[place], entry);
+    }
+}
+
+#[inline(always)]
+fn read<const N: usize>(words: &[AtomicU64; N]) -> [u64; N] {
+    core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+}
+
+#[inline(always)]
+fn write<const N: usize>(words: &[AtomicU64; N], entry: [u64; N]) {
+    for (word, value) in words.iter().zip(entry) {
+        word.store(value, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,131 @@
+//! Priorities that coroutines have been lent, because more important ones wait for what they hold.
+//!
+//! A *debtor* has its own priority and one loan for each of its locks for which somebody more important waits; it runs
+//! with the best of them. Own and lent are kept apart, so that locks can be given up in any order, and so that
+//! [`set_priority`](crate::set_priority) means the coroutine's own and does not end a loan. Only debtors are in the table: a
+//! lock that nobody more important waits for does not come here.
+
+use alloc::collections::BTreeMap;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use abi_queue::Priority;
+use coroutine::{Cid, Stale};
+
+use crate::executor;
+use crate::lock::Lock;
+
+struct Debtor {
+    own: Priority,
+    /// By the number of the lock.
+    loans: BTreeMap<usize, Priority>,
+}
+
+impl Debtor {
+    /// What it runs with.
+    fn priority(&self) -> Priority {
+        self.loans.values().fold(self.own, |best, &loan| if loan.is_more_important_than(best) { loan } else { best })
+    }
+}
+
+/// By cid.
+static DEBTORS: Lock<BTreeMap<u64, Debtor>> = Lock::new(BTreeMap::new());
+/// How many there are, to be looked at without the lock.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+/// What has become of a loan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loan {
+    /// There is none: the holder is as important already, or no coroutine. Whether that has changed its priority.
+    None { changed: bool },
+    /// There is one. Whether that has changed the holder's priority.
+    Made { changed: bool },
+}
+
+/// The coroutine that calls; 0 if it is none.
+pub(crate) fn caller() -> u64 {
+    executor::current_or_none().map_or(0, Cid::raw)
+}
+
+/// The priority that a coroutine has now; the default if it is none.
+pub(crate) fn priority_of(cid: u64) -> Priority {
+    if cid == 0 { Priority::DEFAULT } else { executor::priority(Cid::from_raw(cid)).unwrap_or_default() }
+}
+
+/// Lends a priority to the holder of a lock, in the place of what was lent to it for that lock before (`again`).
+pub(crate) fn lend(holder: u64, lock: usize, priority: Priority, again: bool) -> Loan {
+    if holder == 0 {
+        return Loan::None { changed: false };
+    }
+    let mut debtors = DEBTORS.lock();
+    let Ok(before) = executor::priority(Cid::from_raw(holder)) else { return Loan::None { changed: false } };
+    if !again && !priority.is_more_important_than(before) {
+        return Loan::None { changed: false };
+    }
+    let debtor = debtors.entry(holder).or_insert_with(|| Debtor { own: before, loans: BTreeMap::new() });
+    debtor.loans.insert(lock, priority);
+    let after = debtor.priority();
+    NUMBER.store(debtors.len(), Ordering::Relaxed);
+    let _ = executor::set_own_priority(Cid::from_raw(holder), after);
+    Loan::Made { changed: after != before }
+}
+
+/// Ends what was lent to the holder of a lock.
+pub(crate) fn repay(holder: u64, lock: usize) -> Loan {
+    let mut debtors = DEBTORS.lock();
+    let mut changed = false;
+    if let Some(debtor) = debtors.get_mut(&holder) {
+        let before = debtor.priority();
+        debtor.loans.remove(&lock);
+        let priority = debtor.priority();
+        changed = priority != before;
+        if debtor.loans.is_empty() {
+            debtors.remove(&holder);
+        }
+        NUMBER.store(debtors.len(), Ordering::Relaxed);
+        // One that has ended has given its guard away, and needs no priority.
+        let _ = executor::set_own_priority(Cid::from_raw(holder), priority);
+    }
+    Loan::None { changed }
+}
+
+/// Changes a coroutine's own priority; one that has been lent a better one keeps that for now.
+pub(crate) fn set_own(cid: Cid, priority: Priority) -> Result<(), Stale> {
+    if NUMBER.load(Ordering::Relaxed) == 0 {
+        return executor::set_own_priority(cid, priority);
+    }
+    let mut debtors = DEBTORS.lock();
+    let priority = match debtors.get_mut(&cid.raw()) {
+        Some(debtor) => {
+            debtor.own = priority;
+            debtor.priority()
+        }
+        None => priority,
+    };
+    executor::set_own_priority(cid, priority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_debtor_has_the_best_of_its_own_and_its_loans(
+            own in 0u8..64,
+            steps in prop::collection::vec((0usize..4, prop::option::of(0u8..64)), 0..40),
+        ) {
+            let mut debtor = Debtor { own: Priority::saturating(own.into()), loans: BTreeMap::new() };
+            let mut model = [None; 4];
+            for (lock, loan) in steps {
+                model[lock] = loan;
+                match loan {
+                    Some(priority) => debtor.loans.insert(lock, Priority::saturating(priority.into())),
+                    None => debtor.loans.remove(&lock),
+                };
+                let expected = model.iter().flatten().copied().fold(own, u8::min);
+                prop_assert_eq!(debtor.priority().number(), expected);
+            }
+        }
+    }
+}

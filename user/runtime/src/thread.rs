@@ -1,0 +1,565 @@
+//! Threads: code with a stack of its own that may wait in the kernel (clone(2)), and what they wait for each other with.
+//!
+//! Coroutines are what this system is made for. Threads are for code that cannot be one, because it waits in the middle of
+//! a call or was written for threads; and to compare the two. A thread is no worker: it runs its function and nothing
+//! else. It may spawn coroutines, wake them and send to their channels; it cannot await. What blocks it, a synchronous call
+//! or a [`Mutex`] here, blocks no worker.
+//!
+//! # What a thread costs
+//!
+//! A block with its number, its caches of the heap and its thread-local values, and a stack below which a page is never
+//! mapped. Blocks of threads that have ended are used again, and some of them keep their stack: starting a thread is
+//! then one call. A block may be used again when the kernel has set the thread's number to 0, which it does last.
+//!
+//! # Locks
+//!
+//! [`Mutex`] and [`Condvar`] cost no call unless somebody waits. A coroutine that takes one blocks its whole worker while
+//! it waits: between coroutines use [`crate::sync`].
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, UnsafeCell};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
+
+use unix::thread::{futex_wait, futex_wake};
+use unix::{Errno, Result};
+
+use crate::local::{self, Local};
+use crate::lock::Lock;
+
+/// Bytes of a thread's stack unless it is said otherwise; pages come at their first use.
+pub const STACK: usize = 256 * 1024;
+/// Bytes below a stack that cannot be used.
+const GUARD: usize = 4096;
+/// Stacks that are kept for threads to come.
+const KEPT_STACKS: usize = 64;
+
+/// What a thread runs; it gives back what is told when everything of the thread but its stack is gone.
+type Body = Box<dyn FnOnce() -> Arc<dyn Finish> + Send>;
+
+/// A thread's own memory beside its stack. Blocks live for ever, and are used again.
+struct Block {
+    local: Local,
+    /// The thread's number while the kernel has it or will have it; 0 when the stack is free.
+    number: AtomicU32,
+    /// The mapping of the stack with its guard, and its size; null if there is none.
+    stack: Cell<*mut u8>,
+    size: Cell<usize>,
+    body: Cell<Option<Body>>,
+}
+
+// SAFETY: the cells are used by whoever has taken the block out of the pool, then by its thread alone until that has put
+// it back; the pool's lock, and the number that the kernel sets to 0, order the two.
+unsafe impl Sync for Block {}
+
+/// Blocks without a running thread.
+struct Pool {
+    /// With a stack; those whose thread ended first come first.
+    with_stack: VecDeque<&'static Block>,
+    /// Without.
+    bare: Vec<&'static Block>,
+}
+
+static POOL: Lock<Pool> = Lock::new(Pool { with_stack: VecDeque::new(), bare: Vec::new() });
+
+impl Block {
+    /// A block with a stack of this size for a new thread.
+    fn take(size: usize) -> Result<&'static Block> {
+        let block = {
+            let mut pool = POOL.lock();
+            // The one that ended first; if the kernel is not done with that, it is with none.
+            // Acquire: pairs with the kernel's release when it was done.
+            match pool.with_stack.front() {
+                Some(block) if block.number.load(Ordering::Acquire) == 0 => pool.with_stack.pop_front(),
+                _ => pool.bare.pop(),
+            }
+        };
+        let block = block.unwrap_or_else(|| {
+            Box::leak(Box::new(Block {
+                local: Local::new(),
+                number: AtomicU32::new(0),
+                stack: Cell::new(core::ptr::null_mut()),
+                size: Cell::new(0),
+                body: Cell::new(None),
+            }))
+        });
+        if block.size.get() != size {
+            block.unmap_stack();
+            if let Err(error) = block.map_stack(size) {
+                POOL.lock().bare.push(block);
+                return Err(error);
+            }
+        }
+        Ok(block)
+    }
+
+    fn map_stack(&self, size: usize) -> Result<()> {
+        let mapping = unix::memory::map(GUARD + size)?;
+        // SAFETY: the mapping is new; nothing uses its first page.
+        if let Err(error) = unsafe { unix::memory::protect(mapping, GUARD, 0) } {
+            // SAFETY: as above.
+            let _ = unsafe { unix::memory::unmap(mapping, GUARD + size) };
+            return Err(error);
+        }
+        self.stack.set(mapping);
+        self.size.set(size);
+        Ok(())
+    }
+
+    fn unmap_stack(&self) {
+        let (stack, size) = (self.stack.replace(core::ptr::null_mut()), self.size.replace(0));
+        if !stack.is_null() {
+            // SAFETY: the kernel is done with the thread that used it, and no other has got it.
+            let _ = unsafe { unix::memory::unmap(stack, GUARD + size) };
+        }
+    }
+
+    /// Puts the block of a thread that did not start, or that is about to end, into the pool.
+    fn put_back(&'static self) {
+        let surplus = {
+            let mut pool = POOL.lock();
+            pool.with_stack.push_back(self);
+            let is_surplus = pool.with_stack.len() > KEPT_STACKS
+                && pool.with_stack.front().is_some_and(|block| block.number.load(Ordering::Acquire) == 0);
+            if is_surplus { pool.with_stack.pop_front() } else { None }
+        };
+        if let Some(block) = surplus {
+            block.unmap_stack();
+            POOL.lock().bare.push(block);
+        }
+    }
+}
+
+/// How a thread is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Builder {
+    stack: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder { stack: STACK }
+    }
+}
+
+impl Builder {
+    /// With a stack of [`STACK`] bytes.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// With a stack of this many bytes, rounded up to whole pages.
+    pub fn stack_size(mut self, bytes: usize) -> Builder {
+        self.stack = bytes.max(2 * GUARD).next_multiple_of(GUARD);
+        self
+    }
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the process has as many as it may have, `ENOMEM`.
+    pub fn spawn<F, T>(self, body: F) -> Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let packet = Arc::new(Packet { done: AtomicU32::new(0), value: UnsafeCell::new(None) });
+        let theirs = packet.clone();
+        let body: Body = Box::new(move || {
+            let value = body();
+            // SAFETY: the thread is alone with it until `done` is set.
+            unsafe { *theirs.value.get() = Some(value) };
+            theirs
+        });
+        let block = Block::take(self.stack)?;
+        block.body.set(Some(body));
+        block.local.index.set(local::NO_WORKER);
+        // SAFETY: the stack ends there, and is the thread's until its number is 0, which `take` and `put_back` look at; the
+        // block stays for ever.
+        let started = unsafe {
+            let top = block.stack.get().add(GUARD + self.stack);
+            unix::thread::start(
+                enter,
+                block as *const Block as usize,
+                top,
+                &raw const block.local as usize,
+                &block.number,
+            )
+        };
+        match started {
+            Ok(_) => Ok(JoinHandle { packet }),
+            Err(error) => {
+                drop(block.body.take());
+                block.put_back();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Starts a thread with a stack of [`STACK`] bytes. It goes on if the handle is dropped.
+///
+/// # Errors
+///
+/// `EAGAIN` if the process has as many as it may have, `ENOMEM`.
+pub fn spawn<F, T>(body: F) -> Result<JoinHandle<T>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    Builder::new().spawn(body)
+}
+
+/// A thread's first function.
+extern "C" fn enter(block: usize) -> ! {
+    // SAFETY: `spawn` passed a block, which lives for ever.
+    let block: &'static Block = unsafe { &*(block as *const Block) };
+    let finished = block.body.take().map(|body| body());
+    drop_values(&block.local.values);
+    if let Some(finished) = finished {
+        finished.finish();
+    }
+    // From here on only the stack is used, until the kernel says that it is not.
+    block.put_back();
+    unix::worker::exit()
+}
+
+/// Lets other threads, workers and processes of the same priority run.
+pub fn yield_now() {
+    unix::worker::yield_now();
+}
+
+/// Blocks the calling thread (a coroutine's whole worker) for a time.
+pub fn sleep(duration: Duration) {
+    let word = AtomicU32::new(0);
+    let _ = futex_wait(&word, 0, Some(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)));
+}
+
+/// Where a thread leaves its result.
+struct Packet<T> {
+    done: AtomicU32,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: the value is the thread's until `done` is set, and then the handle's.
+unsafe impl<T: Send> Sync for Packet<T> {}
+
+trait Finish: Send + Sync {
+    fn finish(&self);
+}
+
+impl<T: Send> Finish for Packet<T> {
+    fn finish(&self) {
+        // Release: the value comes with it.
+        self.done.store(1, Ordering::Release);
+        futex_wake(&self.done, u32::MAX);
+    }
+}
+
+/// A thread's end, and its result.
+pub struct JoinHandle<T> {
+    packet: Arc<Packet<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Whether the thread's function has returned.
+    pub fn is_finished(&self) -> bool {
+        self.packet.done.load(Ordering::Acquire) != 0
+    }
+
+    /// Blocks until the thread's function has returned, and gives its result. (A panic in a thread ends the process.)
+    ///
+    /// # Panics
+    ///
+    /// Never: the result is there when the thread has ended.
+    pub fn join(self) -> T {
+        // Acquire: pairs with the release in `finish`.
+        while self.packet.done.load(Ordering::Acquire) == 0 {
+            let _ = futex_wait(&self.packet.done, 0, None);
+        }
+        // SAFETY: the thread is done with it, and there is one handle.
+        unsafe { (*self.packet.value.get()).take() }.expect("a thread leaves its result before it says that it is done")
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("JoinHandle").field("is_finished", &self.is_finished()).finish()
+    }
+}
+
+// ---- locks ----
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may wait in the kernel.
+const CONTENDED: u32 = 2;
+
+/// How often a held lock is looked at before the kernel is asked: holders on other harts are often done by then.
+const SPINS: u32 = 40;
+
+/// A mutual exclusion between threads: who waits sleeps in the kernel. (U. Drepper, "Futexes are tricky", mutex 3.)
+#[derive(Default)]
+pub struct Mutex<T: ?Sized> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread at a time reaches the value.
+unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+
+/// A locked [`Mutex`].
+#[must_use]
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    /// Not `Send`: a coroutine would take it to another worker. Harmless, but nothing would be said of it.
+    here: PhantomData<*const ()>,
+}
+
+impl<T> Mutex<T> {
+    /// A free one.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Locks it, when it is free.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        // Acquire: what the last holder did is seen.
+        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_contended();
+        }
+        MutexGuard { mutex: self, here: PhantomData }
+    }
+
+    /// Locks it if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let exchanged = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        exchanged.ok().map(|_| MutexGuard { mutex: self, here: PhantomData })
+    }
+
+    #[cold]
+    fn lock_contended(&self) {
+        for _ in 0..SPINS {
+            match self.state.load(Ordering::Relaxed) {
+                FREE if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() => return,
+                // Others wait already: it is their turn.
+                CONTENDED => break,
+                _ => core::hint::spin_loop(),
+            }
+        }
+        // Whoever takes it here cannot know whether others still wait, so it is contended for whoever unlocks.
+        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let _ = futex_wait(&self.state, CONTENDED, None);
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        // Release: pairs with the acquire of the next holder.
+        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+            futex_wake(&self.state, 1);
+        }
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: it is locked.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: it is locked.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.mutex.unlock();
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Mutex<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Mutex").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// A condition of what a [`Mutex`] protects, to wait for. Notifying costs no call while nobody waits.
+#[derive(Debug, Default)]
+pub struct Condvar {
+    /// Changes with each notification that somebody may wait for.
+    turn: AtomicU32,
+    /// How many wait. Changed and read under the mutex, or after it was released by whoever changed the condition.
+    waiters: AtomicU32,
+}
+
+impl Condvar {
+    /// With nobody waiting.
+    pub const fn new() -> Condvar {
+        Condvar { turn: AtomicU32::new(0), waiters: AtomicU32::new(0) }
+    }
+
+    /// Releases the lock, waits for a notification, and locks again. It may also come back without one.
+    pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.wait_at_most(guard, None).0
+    }
+
+    /// The same for a limited time; whether the time has passed.
+    pub fn wait_timeout<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> (MutexGuard<'a, T>, bool) {
+        self.wait_at_most(guard, Some(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    fn wait_at_most<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>, ns: Option<u64>) -> (MutexGuard<'a, T>, bool) {
+        let mutex = guard.mutex;
+        // Relaxed, both: the mutex orders them with whoever changes the condition, and notifies after that.
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let turn = self.turn.load(Ordering::Relaxed);
+        drop(guard);
+        // A notification from here on has changed the word, so that this does not wait.
+        let result = futex_wait(&self.turn, turn, ns);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        (mutex.lock(), result == Err(Errno::ETIMEDOUT))
+    }
+
+    /// Wakes one who waits. The condition must have been changed under the mutex, which may be released by now.
+    #[inline]
+    pub fn notify_one(&self) {
+        self.notify(1);
+    }
+
+    /// Wakes all who wait. The condition must have been changed under the mutex, which may be released by now.
+    #[inline]
+    pub fn notify_all(&self) {
+        self.notify(u32::MAX);
+    }
+
+    #[inline]
+    fn notify(&self, count: u32) {
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            // Relaxed: the kernel compares the word under a lock, and the condition is the mutex's.
+            self.turn.fetch_add(1, Ordering::Relaxed);
+            futex_wake(&self.turn, count);
+        }
+    }
+}
+
+// ---- thread-local storage ----
+
+/// A thread-local value and what drops it.
+struct Value {
+    address: *mut u8,
+    drop: unsafe fn(*mut u8),
+}
+
+/// The values of one thread or worker, by the number of their key.
+#[derive(Default)]
+pub(crate) struct Values(UnsafeCell<Vec<Option<Value>>>);
+
+impl Values {
+    pub(crate) const fn new() -> Values {
+        Values(UnsafeCell::new(Vec::new()))
+    }
+}
+
+/// Drops a thread's values, and those that their destructors make, up to a point.
+fn drop_values(values: &Values) {
+    for _ in 0..4 {
+        // SAFETY: the values are the calling thread's, and no reference to the list is kept.
+        let list = core::mem::take(unsafe { &mut *values.0.get() });
+        if list.is_empty() {
+            return;
+        }
+        for value in list.into_iter().flatten() {
+            // SAFETY: it is dropped once, as what it is.
+            unsafe { (value.drop)(value.address) };
+        }
+    }
+}
+
+/// A variable of which every thread has its own. Of coroutines, those of one worker share one, so that it must not be
+/// relied on from one `await` to the next.
+///
+/// ```ignore
+/// static COUNT: cops::thread::LocalKey<Cell<u32>> = LocalKey::new(|| Cell::new(0));
+/// COUNT.with(|count| count.set(count.get() + 1));
+/// ```
+#[derive(Debug)]
+pub struct LocalKey<T: 'static> {
+    initial: fn() -> T,
+    /// Its number plus one; 0 before its first use.
+    number: AtomicUsize,
+}
+
+impl<T: 'static> LocalKey<T> {
+    /// A variable that `initial` gives its first value in each thread.
+    pub const fn new(initial: fn() -> T) -> LocalKey<T> {
+        LocalKey { initial, number: AtomicUsize::new(0) }
+    }
+
+    fn number(&self) -> usize {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        // Relaxed: a number names nothing but a place in each thread's own list.
+        match self.number.load(Ordering::Relaxed) {
+            0 => {
+                let fresh = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+                match self.number.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => fresh - 1,
+                    Err(other) => other - 1,
+                }
+            }
+            number => number - 1,
+        }
+    }
+
+    /// Uses the calling thread's own.
+    pub fn with<R>(&'static self, act: impl FnOnce(&T) -> R) -> R {
+        let number = self.number();
+        let values = &local::current().values;
+        let find = || {
+            // SAFETY: the list is the calling thread's, and the reference ends here.
+            let list = unsafe { &*values.0.get() };
+            list.get(number).and_then(Option::as_ref).map(|value| value.address)
+        };
+        let address = find().unwrap_or_else(|| {
+            let fresh = Box::into_raw(Box::new((self.initial)())).cast::<u8>();
+            // Making it may have made it already, if it uses itself.
+            if let Some(address) = find() {
+                // SAFETY: it was just made, and nobody knows it.
+                drop(unsafe { Box::from_raw(fresh.cast::<T>()) });
+                return address;
+            }
+            // SAFETY: as above.
+            let list = unsafe { &mut *values.0.get() };
+            if list.len() <= number {
+                list.resize_with(number + 1, || None);
+            }
+            list[number] = Some(Value {
+                address: fresh,
+                // SAFETY: `drop_values` passes what `Box::into_raw` gave, once.
+                drop: |address| drop(unsafe { Box::from_raw(address.cast::<T>()) }),
+            });
+            fresh
+        });
+        // SAFETY: the value stays in its box until the thread ends, which is not within this call.
+        act(unsafe { &*address.cast::<T>() })
+    }
+}

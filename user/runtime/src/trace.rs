@@ -1,0 +1,83 @@
+//! The process's part of a scheduling trace: polls and wakes of its coroutines.
+//!
+//! With `COPS_TRACE=1` in the environment the runtime records them from the beginning, each worker into a buffer of its own,
+//! and hands full buffers to the kernel, which puts them beside its own records. Without it nothing of this exists: see
+//! `coroutine::trace_with`. Wakes that the handler of user interrupts makes are not recorded: it may have interrupted
+//! somebody who is recording.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use abi_queue::MAXIMUM_WORKERS;
+use abi_unix::trace::{Kind, MOST_RECORDS_AT_ONCE, RECORD_WORDS, Record};
+use coroutine::Tracer;
+
+use crate::local;
+/// There is no `time` register on this machine.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+use crate::time::now_ns as ticks;
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+use crate::time::ticks;
+
+/// One worker's records. Only the worker uses it; the words are atomic so that this need not be believed.
+struct Buffer {
+    length: AtomicUsize,
+    records: [[AtomicU64; RECORD_WORDS]; MOST_RECORDS_AT_ONCE],
+}
+
+static BUFFERS: [Buffer; MAXIMUM_WORKERS] = [const {
+    Buffer {
+        length: AtomicUsize::new(0),
+        records: [const { [const { AtomicU64::new(0) }; RECORD_WORDS] }; MOST_RECORDS_AT_ONCE],
+    }
+}; MAXIMUM_WORKERS];
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+static TRACER: Tracer = Tracer {
+    poll_begins: |cid| record(Kind::PollBegins, cid, 0),
+    poll_ends: |cid, answer| record(Kind::PollEnds, cid, answer.into()),
+    woken: |cid| record(Kind::Wake, cid, 0),
+};
+
+/// Begins to record if the environment says so. Before the executor has workers or coroutines.
+pub(crate) fn start() {
+    if unix::start::environment().any(|variable| variable == c"COPS_TRACE=1") {
+        ON.store(true, Ordering::Relaxed);
+        coroutine::trace_with(&TRACER);
+    }
+}
+
+/// Whether there is a trace.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Records a wake by cid.
+pub(crate) fn woken(cid: u64) {
+    record(Kind::Wake, cid, 0);
+}
+
+fn record(kind: Kind, a: u64, b: u64) {
+    let buffer = &BUFFERS[local::current().index.get() % MAXIMUM_WORKERS];
+    let mut length = buffer.length.load(Ordering::Relaxed);
+    if length >= MOST_RECORDS_AT_ONCE {
+        flush();
+        length = 0;
+    }
+    let record = Record { time: ticks(), kind, hart: 0, worker: 0, process: 0, a, b };
+    for (place, word) in buffer.records[length].iter().zip(record.to_words()) {
+        place.store(word, Ordering::Relaxed);
+    }
+    buffer.length.store(length + 1, Ordering::Relaxed);
+}
+
+/// Hands what this worker has recorded to the kernel.
+pub(crate) fn flush() {
+    let buffer = &BUFFERS[local::current().index.get() % MAXIMUM_WORKERS];
+    let length = buffer.length.swap(0, Ordering::Relaxed);
+    if length > 0 {
+        // A trace that has ended takes no more, which is no reason to fail.
+        let _ = unix::trace::write(&buffer.records[..length.min(MOST_RECORDS_AT_ONCE)]);
+    }
+}

@@ -1,0 +1,323 @@
+//! The rendezvous of the papers (WakerMap): an integer key brings the one who waits and the one who wakes together.
+//!
+//! Both agree on a key beforehand, for which [`WakerMap::key`] counts. Neither needs to know the other: who waits leaves
+//! its waker under the key, which for a coroutine of this executor is its cid; who wakes finds it there. An event that comes
+//! first is kept under the key, so that the one who comes to wait goes on at once. In contrast to a channel nothing is passed
+//! but the fact, and no end has to exist before the other.
+//!
+//! One lock guards the map, for the length of a tree operation; wakers are called outside of it. A lock-free table would
+//! have to keep wakers, which are cloned and dropped, in words that others read at that moment.
+
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use crate::lock::Lock;
+
+/// What stands under a key.
+#[derive(Debug)]
+enum Place {
+    /// The event has come.
+    Arrived,
+    /// Somebody waits: its ticket, and how to wake it.
+    Waiting(u64, Waker),
+}
+
+#[derive(Debug)]
+struct Places {
+    by_key: BTreeMap<u64, Place>,
+    last_ticket: u64,
+}
+
+/// Who waits for which event, by an integer key, and which events have come before somebody waited.
+#[derive(Debug)]
+pub struct WakerMap {
+    places: Lock<Places>,
+    last_key: AtomicU64,
+}
+
+/// What an event has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// Somebody who waited, and goes on.
+    Waiter,
+    /// Nobody; it is kept for who comes.
+    Nobody,
+    /// An event that is being kept already, with which it is one.
+    Event,
+}
+
+impl Default for WakerMap {
+    fn default() -> WakerMap {
+        WakerMap::new()
+    }
+}
+
+impl WakerMap {
+    /// An empty one; it may be a static.
+    pub const fn new() -> WakerMap {
+        let places = Places { by_key: BTreeMap::new(), last_ticket: 0 };
+        WakerMap { places: Lock::new(places), last_key: AtomicU64::new(0) }
+    }
+
+    /// A key that this map has not given before. Any other numbers can be keys too.
+    pub fn key(&self) -> u64 {
+        self.last_key.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Says that the event of this key has come: wakes who waits for it, or keeps it for who will.
+    pub fn wake(&self, key: u64) -> Met {
+        let met = self.places.lock().by_key.insert(key, Place::Arrived);
+        match met {
+            Some(Place::Waiting(_, waker)) => {
+                waker.wake();
+                Met::Waiter
+            }
+            Some(Place::Arrived) => Met::Event,
+            None => Met::Nobody,
+        }
+    }
+
+    /// Waits for the event of this key, and takes it. One coroutine at a time: of several the last to ask is woken.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is lost: an event that has come is kept for the next one who waits.
+    pub fn wait(&self, key: u64) -> Wait<'_> {
+        Wait { map: self, key, ticket: 0 }
+    }
+
+    /// Takes an event that has come, or says that none has.
+    pub fn take(&self, key: u64) -> bool {
+        match self.places.lock().by_key.entry(key) {
+            Entry::Occupied(place) if matches!(place.get(), Place::Arrived) => {
+                place.remove();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// How many keys have an event that was not taken or somebody who waits.
+    pub fn len(&self) -> usize {
+        self.places.lock().by_key.len()
+    }
+
+    /// Whether there are none of them.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Future of [`WakerMap::wait`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless awaited"]
+pub struct Wait<'a> {
+    map: &'a WakerMap,
+    key: u64,
+    /// 0 before it has registered.
+    ticket: u64,
+}
+
+impl Future for Wait<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut places = self.map.places.lock();
+        if self.ticket == 0 {
+            places.last_ticket += 1;
+            self.ticket = places.last_ticket;
+        }
+        match places.by_key.entry(self.key) {
+            Entry::Occupied(place) if matches!(place.get(), Place::Arrived) => {
+                place.remove();
+                self.ticket = 0;
+                Poll::Ready(())
+            }
+            entry => {
+                let waiting = Place::Waiting(self.ticket, context.waker().clone());
+                let replaced = match entry {
+                    Entry::Occupied(mut place) => Some(place.insert(waiting)),
+                    Entry::Vacant(place) => {
+                        place.insert(waiting);
+                        None
+                    }
+                };
+                // A foreign waker may do anything when it is dropped.
+                drop(places);
+                drop(replaced);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.ticket == 0 {
+            return;
+        }
+        let mut places = self.map.places.lock();
+        let removed = match places.by_key.get(&self.key) {
+            Some(Place::Waiting(ticket, _)) if *ticket == self.ticket => places.by_key.remove(&self.key),
+            _ => None,
+        };
+        drop(places);
+        drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::sync::Arc;
+    use alloc::task::Wake;
+    use alloc::vec::Vec;
+    use core::sync::atomic::AtomicUsize;
+    use proptest::prelude::*;
+    use std::thread;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Wake(u64),
+        Take(u64),
+        Begin(u64),
+        Poll(usize),
+        Drop(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0u64..4).prop_map(Step::Wake),
+            (0u64..4).prop_map(Step::Take),
+            (0u64..4).prop_map(Step::Begin),
+            (0usize..8).prop_map(Step::Poll),
+            (0usize..8).prop_map(Step::Drop),
+        ]
+    }
+
+    /// A wait that goes on: its key, itself, and how often it was woken.
+    type Begun<'a> = (u64, Pin<std::boxed::Box<Wait<'a>>>, Arc<Count>);
+
+    /// Who waits, as the model has it: by position in the list of futures.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Model {
+        Empty,
+        Arrived,
+        Waiting(usize),
+    }
+
+    proptest! {
+        #[test]
+        fn histories_agree_with_the_model(steps in prop::collection::vec(step(), 0..60)) {
+            let map = WakerMap::new();
+            let mut model = [Model::Empty; 4];
+            let mut futures: Vec<Option<Begun<'_>>> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Wake(key) => {
+                        let place = &mut model[key as usize];
+                        let before = *place;
+                        let count = |index: usize, futures: &[Option<Begun<'_>>]| {
+                            futures[index].as_ref().map_or(0, |(_, _, count)| count.0.load(Ordering::Relaxed))
+                        };
+                        let woken = match before { Model::Waiting(index) => count(index, &futures), _ => 0 };
+                        let met = map.wake(key);
+                        prop_assert_eq!(met, match before {
+                            Model::Empty => Met::Nobody,
+                            Model::Arrived => Met::Event,
+                            Model::Waiting(_) => Met::Waiter,
+                        });
+                        if let Model::Waiting(index) = before {
+                            prop_assert_eq!(count(index, &futures), woken + 1);
+                        }
+                        *place = Model::Arrived;
+                    }
+                    Step::Take(key) => {
+                        let arrived = model[key as usize] == Model::Arrived;
+                        prop_assert_eq!(map.take(key), arrived);
+                        if arrived { model[key as usize] = Model::Empty; }
+                    }
+                    Step::Begin(key) => futures.push(Some((key, std::boxed::Box::pin(map.wait(key)), Arc::default()))),
+                    Step::Poll(index) if index < futures.len() => {
+                        let Some((key, future, count)) = &mut futures[index] else { continue };
+                        let place = &mut model[*key as usize];
+                        let waker = Waker::from(count.clone());
+                        let ready = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+                        prop_assert_eq!(ready, *place == Model::Arrived);
+                        if ready {
+                            *place = Model::Empty;
+                            futures[index] = None;
+                        } else {
+                            *place = Model::Waiting(index);
+                        }
+                    }
+                    Step::Drop(index) if index < futures.len() => {
+                        if let Some((key, future, _)) = futures[index].take() {
+                            drop(future);
+                            if model[key as usize] == Model::Waiting(index) {
+                                model[key as usize] = Model::Empty;
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+                let used = model.iter().filter(|place| **place != Model::Empty).count();
+                prop_assert_eq!(map.len(), used);
+            }
+            drop(futures);
+        }
+    }
+
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    #[test]
+    fn no_event_is_lost_between_threads() {
+        static MAP: WakerMap = WakerMap::new();
+        let waiting: Vec<_> = (0..4u64)
+            .map(|half| {
+                thread::spawn(move || {
+                    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+                    for round in 0..2000 {
+                        let mut wait = core::pin::pin!(MAP.wait(round * 4 + half));
+                        while wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+                            thread::park();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for key in 0..4 * 2000 {
+            MAP.wake(key);
+        }
+        for thread in waiting {
+            thread.join().unwrap();
+        }
+        assert!(MAP.is_empty());
+    }
+
+    #[test]
+    fn keys_differ() {
+        let map = WakerMap::default();
+        assert!(map.key() != map.key());
+        assert!(!map.take(1));
+    }
+}

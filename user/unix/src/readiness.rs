@@ -1,0 +1,82 @@
+//! Waiting for any of many descriptors: epolls, and the counters that wake who waits for one.
+
+pub use abi_unix::types::epoll as event;
+pub use abi_unix::types::epoll::Event;
+
+use abi_unix::types::open;
+
+use crate::{Descriptor, Result, call};
+
+/// An epoll, closed when it is dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Epoll(Descriptor);
+
+impl Epoll {
+    /// Without descriptors.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENOMEM`.
+    pub fn new() -> Result<Epoll> {
+        // SAFETY: the call has no pointers.
+        unsafe { call!(EpollCreate, open::CLOEXEC) }.map(|number| Epoll(Descriptor::from_result(number)))
+    }
+
+    /// Its descriptor.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.0
+    }
+
+    fn control(&self, operation: u32, descriptor: i32, event: Event) -> Result<()> {
+        // SAFETY: the event lives through the call.
+        unsafe { call!(EpollControl, self.0.raw(), operation, descriptor, &raw const event) }.map(drop)
+    }
+
+    /// Watches a descriptor for events ([`event`]); `data` comes with them.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if it is watched, `EPERM` if it cannot be, `ELOOP` for another epoll, `ENOMEM`.
+    pub fn add(&self, descriptor: i32, events: u32, data: u64) -> Result<()> {
+        self.control(event::CTL_ADD, descriptor, Event { events, data })
+    }
+
+    /// Watches it for other events from now on.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if it is not watched.
+    pub fn change(&self, descriptor: i32, events: u32, data: u64) -> Result<()> {
+        self.control(event::CTL_MOD, descriptor, Event { events, data })
+    }
+
+    /// Does not watch it any more.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if it was not watched.
+    pub fn remove(&self, descriptor: i32) -> Result<()> {
+        self.control(event::CTL_DEL, descriptor, Event::default())
+    }
+
+    /// Waits for events, for at most `timeout_ms` milliseconds if that is not negative, and gives how many came. The
+    /// calling worker or thread waits.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no room for an event.
+    pub fn wait(&self, events: &mut [Event], timeout_ms: i32) -> Result<usize> {
+        // SAFETY: the kernel writes at most that many events to memory that is ours.
+        unsafe { call!(EpollWait, self.0.raw(), events.as_mut_ptr(), events.len(), timeout_ms, 0, 8) }
+    }
+}
+
+/// Creates an event counter (eventfd(2)); flags are `EFD_SEMAPHORE` and those of `open` that it may have.
+///
+/// # Errors
+///
+/// `EINVAL` for other flags, `EMFILE`, `ENOMEM`.
+pub fn event_counter(value: u32, flags: u32) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(EventCounter, value, flags) }.map(Descriptor::from_result)
+}

@@ -1,0 +1,85 @@
+//! How processes are scheduled: ceiling, budget, mode, and what the system makes of them.
+//!
+//! A process is named by its number; 0 is the caller.
+
+use abi_queue::{Mode, Priority, SystemMode};
+use abi_unix::types::{Scheduling, scheduling, system_scheduling};
+
+use crate::{Result, call};
+
+/// How a process is scheduled.
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process.
+pub fn get(process: u32) -> Result<Scheduling> {
+    let mut words = [0u64; size_of::<Scheduling>() / 8];
+    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    unsafe { call!(GetScheduling, process, words.as_mut_ptr(), size_of_val(&words)) }?;
+    Ok(Scheduling::from_words(words))
+}
+
+fn set(process: u32, attribute: u32, value: u64, period_ns: u64) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(SetScheduling, process, attribute, value, period_ns) }.map(drop)
+}
+
+/// Limits what the process's claims count for, and its children's from now on.
+///
+/// # Errors
+///
+/// `EPERM` for anything more important than the caller's own ceiling, or for a process that is not the caller or its child,
+/// without the privilege; `ESRCH`.
+pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
+    set(process, scheduling::CEILING, ceiling.number().into(), 0)
+}
+
+/// Gives the process, together with children it starts from now on, so many nanoseconds of processor time in each period,
+/// over all harts; when they are used up it falls behind all others. `None` takes the limit away.
+///
+/// # Errors
+///
+/// `EINVAL` for no time or a period that is not between 1 ms and 10 s; `EPERM` for more than it has, or for a process that
+/// is not the caller or its child, without the privilege; `EAGAIN` if too many budgets lie within each other; `ESRCH`.
+pub fn set_budget(process: u32, budget_ns: Option<u64>, period_ns: u64) -> Result<()> {
+    set(process, scheduling::BUDGET, budget_ns.unwrap_or(scheduling::NO_LIMIT), period_ns)
+}
+
+/// Chooses the mode of a process, and of children it starts from now on.
+///
+/// # Errors
+///
+/// `EPERM` for a process that is not the caller or its child, without the privilege; `ESRCH`.
+pub fn set_mode(process: u32, mode: Mode) -> Result<()> {
+    set(process, scheduling::MODE, mode as u64, 0)
+}
+
+/// Gives or takes the privilege to make anything more important and to change the system's scheduling.
+///
+/// # Errors
+///
+/// `EPERM` for giving without having, or for a process that is not the caller or its child; `ESRCH`.
+pub fn set_privilege(process: u32, privileged: bool) -> Result<()> {
+    set(process, scheduling::PRIVILEGE, privileged.into(), 0)
+}
+
+/// Chooses the mode of all executors.
+///
+/// # Errors
+///
+/// `EPERM` without the privilege.
+pub fn set_system_mode(mode: SystemMode) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(SetSystemScheduling, system_scheduling::MODE, mode as u64) }.map(drop)
+}
+
+/// Sets after how many nanoseconds whoever is ready runs; `None`: never.
+///
+/// # Errors
+///
+/// `EINVAL` for less than 1 ms; `EPERM` without the privilege.
+pub fn set_starvation_bound(bound_ns: Option<u64>) -> Result<()> {
+    let bound = bound_ns.unwrap_or(0);
+    // SAFETY: the call has no pointers.
+    unsafe { call!(SetSystemScheduling, system_scheduling::STARVATION_BOUND, bound) }.map(drop)
+}

@@ -1,0 +1,120 @@
+//! Terminals: their settings, and the process groups that get the signals of their keys.
+
+use abi_unix::types::{Termios, terminal};
+
+use crate::{Result, call};
+
+/// When new settings come into force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    Now,
+    /// When everything written has been sent.
+    Drained,
+    /// The same, and what was typed and not read is forgotten.
+    Flushed,
+}
+
+/// The settings of a terminal; also how to find out whether something is one.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+pub fn settings(descriptor: i32) -> Result<Termios> {
+    let mut bytes = [0; Termios::SIZE];
+    // SAFETY: the kernel writes that many bytes to memory that is ours.
+    unsafe { call!(DeviceControl, descriptor, terminal::GET, bytes.as_mut_ptr()) }?;
+    Ok(Termios::from_bytes(bytes))
+}
+
+/// Changes the settings of a terminal.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+pub fn set(descriptor: i32, settings: &Termios, when: When) -> Result<()> {
+    let request = match when {
+        When::Now => terminal::SET,
+        When::Drained => terminal::SET_AND_WAIT,
+        When::Flushed => terminal::SET_AND_FLUSH,
+    };
+    let bytes = settings.to_bytes();
+    // SAFETY: the bytes live through the call, which reads them.
+    unsafe { call!(DeviceControl, descriptor, request, bytes.as_ptr()) }.map(drop)
+}
+
+/// The process group in a terminal's foreground.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+pub fn foreground(descriptor: i32) -> Result<u32> {
+    let mut group = 0u32;
+    // SAFETY: the kernel writes one word to memory that is ours.
+    unsafe { call!(DeviceControl, descriptor, terminal::GET_FOREGROUND, &raw mut group) }?;
+    Ok(group)
+}
+
+/// Puts a process group into a terminal's foreground: its processes get the signals of keys.
+///
+/// # Errors
+///
+/// `ESRCH` if nobody is in that group, `ENOTTY` if it is no terminal.
+pub fn set_foreground(descriptor: i32, group: u32) -> Result<()> {
+    // SAFETY: the word lives through the call, which reads it.
+    unsafe { call!(DeviceControl, descriptor, terminal::SET_FOREGROUND, &raw const group) }.map(drop)
+}
+
+/// Acts as if this key had been pressed.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+pub fn insert(descriptor: i32, key: u8) -> Result<()> {
+    // SAFETY: the byte lives through the call, which reads it.
+    unsafe { call!(DeviceControl, descriptor, terminal::INSERT, &raw const key) }.map(drop)
+}
+
+/// Bytes that a read would find.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+pub fn readable(descriptor: i32) -> Result<usize> {
+    let mut count = 0u32;
+    // SAFETY: the kernel writes one word to memory that is ours.
+    unsafe { call!(DeviceControl, descriptor, terminal::READABLE, &raw mut count) }?;
+    Ok(count as usize)
+}
+
+/// Rows and columns, as somebody said last; a serial line does not know them.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+pub fn window_size(descriptor: i32) -> Result<(u16, u16)> {
+    let mut size = [0u16; 4];
+    // SAFETY: the kernel writes that many words to memory that is ours.
+    unsafe { call!(DeviceControl, descriptor, terminal::GET_WINDOW_SIZE, size.as_mut_ptr()) }?;
+    Ok((size[0], size[1]))
+}
+
+/// Puts a process (0: the caller) into a group; 0 is a group of its own.
+///
+/// # Errors
+///
+/// `ESRCH` if it is neither the caller nor a child that lives, `EPERM` if there is no such group.
+pub fn set_group(process: u32, group: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(SetProcessGroup, process, group) }.map(drop)
+}
+
+/// The group of a process (0: the caller).
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process.
+pub fn group(process: u32) -> Result<u32> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(GetProcessGroup, process) }.map(|group| group as u32)
+}

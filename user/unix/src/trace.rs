@@ -1,0 +1,47 @@
+//! The scheduling trace, and what harts and processes do at the moment: for tools that watch the system.
+
+use core::sync::atomic::AtomicU64;
+
+use abi_unix::trace::{HART_WORDS, PROCESS_WORDS, RECORD_WORDS, subject};
+
+use crate::{Result, call};
+
+/// Takes records of the trace; gives their bytes.
+///
+/// # Errors
+///
+/// `ENODEV` if there is no trace; `EPERM` without the privilege.
+pub fn read(buffer: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    unsafe { call!(TraceRead, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Adds records about coroutines of this process to the trace.
+///
+/// # Errors
+///
+/// `ENODEV` if there is no trace; `EINVAL` for records of another kind.
+pub fn write(records: &[[AtomicU64; RECORD_WORDS]]) -> Result<usize> {
+    // SAFETY: the kernel reads as many bytes as the records have.
+    unsafe { call!(TraceWrite, records.as_ptr(), size_of_val(records)) }
+}
+
+/// What the harts do, as many as fit; gives how many.
+///
+/// # Errors
+///
+/// `EPERM` without the privilege.
+pub fn harts(words: &mut [[u64; HART_WORDS]]) -> Result<usize> {
+    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    unsafe { call!(Snapshot, subject::HARTS, 0, words.as_mut_ptr(), size_of_val(words)) }
+}
+
+/// What the processes above this number do, in ascending order, as many as fit or a few at a time; gives how many.
+///
+/// # Errors
+///
+/// `EPERM` without the privilege.
+pub fn processes(above: u32, words: &mut [[u64; PROCESS_WORDS]]) -> Result<usize> {
+    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    unsafe { call!(Snapshot, subject::PROCESSES, above, words.as_mut_ptr(), size_of_val(words)) }
+}
