@@ -45,6 +45,7 @@
 #define COPS_IDLE 0      /* nothing is ready; the worker will be notified */
 #define COPS_ATTENTION 1 /* the attention word is not 0 */
 #define COPS_RAN 2       /* one coroutine had its turn (cops_run_one only) */
+#define COPS_OUTRANKED 3 /* something elsewhere is more important (cops_run_strictly only) */
 
 /* Where a coroutine is. */
 #define COPS_READY 1     /* it waits for a worker */
@@ -245,6 +246,9 @@ struct cops_table {
     /* Makes a blocked coroutine ready; one that is ready, running or suspended is polled once more. That poll sees what
      * the caller wrote before. COPS_OK or COPS_STALE. */
     intptr_t (*wake)(const struct cops_executor *executor, uint64_t cid);
+    /* The same, by a worker that will soon look for what is ready: a blocked coroutine comes to that worker in the place
+     * of the one on which it ran last, and others are notified only if there is more than one waiting for it. */
+    intptr_t (*wake_here)(const struct cops_executor *executor, uint64_t cid, uint32_t worker);
     /* Asks for the end of a coroutine: it is not polled again after a poll that is going on, and a worker calls its
      * `finish`. COPS_OK or COPS_STALE. */
     intptr_t (*cancel)(const struct cops_executor *executor, uint64_t cid);
@@ -269,6 +273,10 @@ struct cops_table {
     uint32_t (*run)(const struct cops_executor *executor, uint32_t worker, void *frame);
     /* The same, but returns after one coroutine was polled, resumed or finished (COPS_RAN). */
     uint32_t (*run_one)(const struct cops_executor *executor, uint32_t worker, void *frame);
+    /* As run, but returns with COPS_OUTRANKED when the bitmap `elsewhere` has a more important bit than all that is ready
+     * here, of which nothing counts for more than `ceiling`. The first poll is made without a look. */
+    uint32_t (*run_strictly)(const struct cops_executor *executor, uint32_t worker, void *frame,
+                             const uint64_t *elsewhere, uint32_t ceiling);
     /* Writes what a shard has counted. */
     void (*counters)(const struct cops_executor *executor, uint32_t shard, struct cops_counters *counters);
 };
@@ -283,6 +291,7 @@ struct cops_table {
     X(remove_worker, "cops_remove_worker")         \
     X(spawn, "cops_spawn")                         \
     X(wake, "cops_wake")                           \
+    X(wake_here, "cops_wake_here")                 \
     X(cancel, "cops_cancel")                       \
     X(set_priority, "cops_set_priority")           \
     X(priority, "cops_priority")                   \
@@ -293,6 +302,7 @@ struct cops_table {
     X(resume, "cops_resume")                       \
     X(run, "cops_run")                             \
     X(run_one, "cops_run_one")                     \
+    X(run_strictly, "cops_run_strictly")           \
     X(counters, "cops_counters")
 
 #define COPS_COUNT_NAME(field, symbol) +1

@@ -14,6 +14,10 @@
 #include <stdint.h>
 
 #define COPS_SYS_getcwd 17
+#define COPS_SYS_eventfd2 19
+#define COPS_SYS_epoll_create1 20
+#define COPS_SYS_epoll_ctl 21
+#define COPS_SYS_epoll_pwait 22
 #define COPS_SYS_dup 23
 #define COPS_SYS_dup3 24
 #define COPS_SYS_fcntl 25
@@ -36,12 +40,16 @@
 #define COPS_SYS_writev 66
 #define COPS_SYS_pread64 67
 #define COPS_SYS_pwrite64 68
+#define COPS_SYS_ppoll 73
 #define COPS_SYS_readlinkat 78
 #define COPS_SYS_newfstatat 79
 #define COPS_SYS_fstat 80
 #define COPS_SYS_exit 93
 #define COPS_SYS_exit_group 94
 #define COPS_SYS_set_tid_address 96
+#define COPS_SYS_futex 98
+#define COPS_SYS_set_robust_list 99
+#define COPS_SYS_get_robust_list 100
 #define COPS_SYS_nanosleep 101
 #define COPS_SYS_clock_gettime 113
 #define COPS_SYS_clock_getres 114
@@ -49,6 +57,8 @@
 #define COPS_SYS_sched_yield 124
 #define COPS_SYS_kill 129
 #define COPS_SYS_reboot 142
+#define COPS_SYS_setpgid 154
+#define COPS_SYS_getpgid 155
 #define COPS_SYS_uname 160
 #define COPS_SYS_getpid 172
 #define COPS_SYS_getppid 173
@@ -71,6 +81,7 @@
 #define COPS_SYS_shutdown 210
 #define COPS_SYS_brk 214
 #define COPS_SYS_munmap 215
+#define COPS_SYS_clone 220
 #define COPS_SYS_execve 221
 #define COPS_SYS_mmap 222
 #define COPS_SYS_mprotect 226
@@ -87,6 +98,21 @@
 #define COPS_SYS_interrupt_handler 0x1006
 #define COPS_SYS_interrupt_return 0x1007
 #define COPS_SYS_log 0x1008
+#define COPS_SYS_ring_setup 0x1010
+#define COPS_SYS_ring_enter 0x1011
+#define COPS_SYS_interrupt_receiver 0x1020
+#define COPS_SYS_interrupt_grant 0x1021
+#define COPS_SYS_interrupt_open 0x1022
+#define COPS_SYS_interrupt_send 0x1023
+#define COPS_SYS_interrupt_revoke 0x1024
+#define COPS_SYS_interrupt_page 0x1025
+#define COPS_SYS_get_scheduling 0x1030
+#define COPS_SYS_set_scheduling 0x1031
+#define COPS_SYS_set_system_scheduling 0x1032
+#define COPS_SYS_trace_read 0x1033
+#define COPS_SYS_trace_write 0x1034
+#define COPS_SYS_snapshot 0x1035
+#define COPS_SYS_kernel_side 0x1040
 
 #define COPS_EPERM 1 /* operation not permitted */
 #define COPS_ENOENT 2 /* no such file or directory */
@@ -124,6 +150,7 @@
 #define COPS_ENOSYS 38 /* function not implemented */
 #define COPS_ENOTEMPTY 39 /* directory not empty */
 #define COPS_ELOOP 40 /* too many levels of symbolic links */
+#define COPS_EPROTO 71 /* protocol error */
 #define COPS_EOVERFLOW 75 /* value too large for its type */
 #define COPS_ENOTSOCK 88 /* not a socket */
 #define COPS_EDESTADDRREQ 89 /* destination address required */
@@ -173,7 +200,7 @@ struct cops_completion {
     uint64_t reserved;
 };
 
-#define COPS_RING_CAPACITY 512
+#define COPS_RING_CAPACITY 512 /* unless ring_setup is asked for more */
 #define COPS_RING_HEAD_OFFSET 64
 #define COPS_RING_ENTRIES_OFFSET 4096
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Then the machine ends. The goals stand here, once: a figure with a goal that the machine does not report is an
-//! error, and some figures follow from others ([`derive`]).
+//! error, and some figures follow from others (`derive`).
 //!
 //! The comparison of the scheduler with other executors runs on the host instead and prints the same lines.
 
@@ -26,9 +26,11 @@ use crate::build::run_cargo;
 use crate::children::{self, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
+use crate::experiments;
 use crate::figures::{figure, table};
 use crate::guest::{Echo, FailureKind, Guest};
 use crate::report;
+use crate::results;
 use crate::toolchain::{self, Item};
 use crate::workspace;
 
@@ -45,8 +47,28 @@ pub enum BenchName {
     Memory,
     /// From power-on to the first answered request.
     Boot,
+    /// Asynchronous calls beside synchronous ones, with 1 to 1,024 in flight: instructions, kernel entries, time.
+    AsyncCalls,
     /// The scheduler on the host beside other executors: instructions counted by valgrind, and time.
     Scheduler,
+    /// Linux beside COPS: basic costs, and its best servers.
+    Peers,
+    /// Experiment A: tasks that count in turn; coroutines beside threads.
+    RingCounter,
+    /// Experiment B: a message through a ring of pipes; coroutines beside threads.
+    RingPipes,
+    /// One job on 1 to 8 workers over 4 harts.
+    Workers,
+    /// Short connections: connect, one request, close.
+    Creation,
+    /// The matrix server in all models and Linux's servers: throughput and latency by connections.
+    MatrixModels,
+    /// 64 and 128 connections in 8 levels on 1 to 4 harts.
+    MatrixPriorities,
+    /// The distribution of latencies of 4 levels on 2 and 4 harts.
+    PriorityLatency,
+    /// Every experiment of the papers, one after the other.
+    Paper,
 }
 
 /// The program in the machine that has the scenarios.
@@ -58,7 +80,7 @@ const COMPARISON_PARTS: [(&str, &str); 2] =
     [("count", "Counting instructions under valgrind"), ("time", "Taking time with 1 to 8 workers")];
 
 /// What every line of results begins with.
-const MARK: &str = "bench: ";
+pub const MARK: &str = "bench: ";
 
 /// How long a scenario may take: counting instructions is slow.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -70,11 +92,11 @@ const CONSTANT_PERCENT: f64 = 10.0;
 type Goal = (&'static str, f64);
 
 impl BenchName {
-    fn name(self) -> String {
+    pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
     }
 
-    fn description(self) -> String {
+    pub fn description(self) -> String {
         self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }
 
@@ -94,47 +116,102 @@ impl BenchName {
             BenchName::Memory => &[("connection", 4096.0)],
             BenchName::Boot => &[("first-answer", 2.0)],
             BenchName::Scheduler => &[("yield-ratio", 0.5), ("wake-ratio", 0.5), ("spawn-ratio", 0.5)],
+            BenchName::AsyncCalls => &[("entries_per_call_1024", 0.005)],
+            // Experiments give their figures their goals themselves.
+            _ => &[],
+        }
+    }
+
+    /// The goals that are the least that is good.
+    fn least_goals(self) -> &'static [Goal] {
+        match self {
+            BenchName::AsyncCalls => &[
+                ("speed_vs_sync_1", 1.0),
+                ("speed_vs_sync_64", 2.5),
+                ("speed_vs_sync_64_one_hart", 2.1),
+                ("instructions_saved_64", 1.2),
+            ],
+            BenchName::Memory => &[("connections_kcuc", CONNECTIONS)],
+            _ => &[],
         }
     }
 }
 
+/// The most connections of the papers' system in its memory were 385; ours should be this many at least.
+const CONNECTIONS: f64 = 2000.0;
+
 /// One figure as a scenario reports it.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged, deny_unknown_fields)]
-enum Line {
-    Figure { id: String, value: f64, unit: String },
+pub enum Line {
+    /// One value.
+    Figure {
+        /// Its name.
+        id: String,
+        /// What it is.
+        value: f64,
+        /// In what.
+        unit: String,
+    },
+    /// Many.
     Series(Series),
 }
 
 /// Values along an axis.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-struct Series {
+pub struct Series {
+    /// Its name.
     #[serde(rename = "series")]
-    id: String,
-    unit: String,
-    x_unit: String,
-    points: Vec<(f64, f64)>,
+    pub id: String,
+    /// What the values are in.
+    pub unit: String,
+    /// What the axis is in.
+    pub x_unit: String,
+    /// Place on the axis, and value.
+    pub points: Vec<(f64, f64)>,
+    /// The plot it belongs to, where an experiment has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plot: Option<String>,
+    /// Where it comes from, if not from this run: the papers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cited: bool,
 }
 
 /// One figure with its goal.
-#[derive(Clone, Debug, Serialize, PartialEq)]
-struct Figure {
-    id: String,
-    value: f64,
-    unit: String,
-    goal: Option<f64>,
-    met: Option<bool>,
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+pub struct Figure {
+    /// Its name.
+    pub id: String,
+    /// What it is.
+    pub value: f64,
+    /// In what.
+    pub unit: String,
+    /// What it should be at most, or at least.
+    pub goal: Option<f64>,
+    /// Whether it is.
+    pub met: Option<bool>,
+    /// Whether the goal is the least that is good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
 }
 
-/// The results of one benchmark, in the one shape.
-#[derive(Clone, Debug, Serialize)]
-struct Results {
-    bench: String,
-    commit: String,
-    machine: String,
-    figures: Vec<Figure>,
-    series: Vec<Series>,
+/// The results of one benchmark, in the one shape. Fields with a default may be missing in older files.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Results {
+    /// The benchmark.
+    pub bench: String,
+    /// The commit of the source.
+    pub commit: String,
+    /// On what it was measured.
+    pub machine: String,
+    /// Single values.
+    pub figures: Vec<Figure>,
+    /// Values along an axis.
+    pub series: Vec<Series>,
+    /// What a reader has to know: what is missing and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Runs a benchmark, or lists them.
@@ -147,16 +224,23 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
         Some(name) if !arguments.list => name,
         _ => {
             for name in BenchName::value_variants() {
-                println!("{:<10} {}", name.name(), name.description());
+                println!("{:<17} {}", name.name(), name.description());
             }
             return Ok(());
         }
     };
+    if let Some(experiment) = experiments::find(name) {
+        return experiments::run(context, experiment, arguments);
+    }
+    if name == BenchName::Paper {
+        return experiments::paper(context, arguments);
+    }
     let (lines, machine) = match name {
         BenchName::Scheduler => on_the_host(context)?,
-        _ => in_the_machine(context, name)?,
+        _ => in_the_machine(context, name, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
+    results::keep(context, &results, arguments.record)?;
     print!("{}", summary(&results));
     if let Some(file) = &arguments.json {
         let json = serde_json::to_string_pretty(&results)? + "\n";
@@ -165,43 +249,65 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     Ok(())
 }
 
-/// Boots the scenario and collects its lines.
-fn in_the_machine(context: &Context, name: BenchName) -> Result<(Vec<String>, String)> {
+/// One boot of a scenario: what it is asked for, on how many harts, and what its clock counts.
+type Boot = (&'static [&'static str], u8, Clock);
+
+/// The boots of a benchmark, whose lines come one after the other.
+fn boots(name: BenchName) -> &'static [Boot] {
+    match name {
+        BenchName::AsyncCalls => {
+            &[(&["count"], 1, Clock::Instructions), (&["time"], 1, Clock::Host), (&["time"], 4, Clock::Host)]
+        }
+        _ => &[(&[], 1, Clock::Instructions)],
+    }
+}
+
+/// Boots the scenario, once or several times, and collects its lines.
+pub fn in_the_machine(
+    context: &Context,
+    name: BenchName,
+    user_interrupts: Option<cli::UserInterrupts>,
+) -> Result<(Vec<String>, String)> {
     let (toolchain, products) = context.build(Need::Boot)?;
     if !products.programs.iter().any(|program| program == PROGRAM) {
         bail!("the workspace has no program `{PROGRAM}`");
     }
-    let machine = cli::Machine { harts: Some(1), memory: None, machine: None };
-    let mut configuration = context.configuration(&products, &machine, command_line(PROGRAM, &[name.name()])?);
-    configuration.clock = Clock::Instructions;
-    let log = context.log(&format!("bench-{}", name.name()));
-    let activity = context.progress.start(format!("Measuring {}", name.name()));
-    let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
     let mut lines = Vec::new();
-    let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
-        activity.detail(line);
-        lines.extend(line.strip_prefix(MARK).map(str::to_string));
-        None::<()>
-    });
-    match end {
-        Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) => {
+    let mut machines = Vec::new();
+    for &(parts, harts, clock) in boots(name) {
+        let machine = cli::Machine { harts: Some(harts), memory: None, machine: None, user_interrupts };
+        let mut words = vec![name.name()];
+        words.extend(parts.iter().map(ToString::to_string));
+        let mut configuration = context.configuration(&products, &machine, command_line(PROGRAM, &words)?);
+        configuration.clock = clock;
+        let log = context.log(&format!("bench-{}-{harts}", words.join("-")));
+        let activity = context.progress.start(format!("Measuring {}", words.join(" ")));
+        let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
+        let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
+            activity.detail(line);
+            lines.extend(line.strip_prefix(MARK).map(str::to_string));
+            None::<()>
+        });
+        match end {
+            Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) =>
+                {}
+            Err(failure) => return Err(failure.into()),
+            Ok(()) => unreachable!("no line is wanted"),
         }
-        Err(failure) => return Err(failure.into()),
-        Ok(()) => unreachable!("no line is wanted"),
+        activity.clear();
+        let counted = match clock {
+            Clock::Instructions => ", -icount shift=0",
+            Clock::Host => "",
+        };
+        let plural = if harts == 1 { "" } else { "s" };
+        let part = format!("{} {}, {harts} hart{plural}", context.board.name, configuration.machine);
+        machines.push(format!("{part}, {}{counted}", toolchain.qemu_version()));
     }
-    activity.clear();
-    let machine = format!(
-        "{} {}, {} hart, {}, -icount shift=0",
-        context.board.name,
-        configuration.machine,
-        configuration.harts,
-        toolchain.qemu_version()
-    );
-    Ok((lines, machine))
+    Ok((lines, machines.join("; ")))
 }
 
 /// Runs the comparison of executors and collects its lines.
-fn on_the_host(context: &Context) -> Result<(Vec<String>, String)> {
+pub fn on_the_host(context: &Context) -> Result<(Vec<String>, String)> {
     toolchain::ensure_on_host(&[Item::Valgrind], &context.progress)?;
     let mut build = workspace::cargo();
     build.current_dir(&context.workspace.root).args(["build", "--release", "--package", COMPARISON]);
@@ -233,7 +339,7 @@ fn marked(text: &str) -> Vec<String> {
 }
 
 /// From lines to results.
-fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
+pub fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
     let mut figures = Vec::new();
     let mut series = Vec::new();
     for line in lines {
@@ -244,15 +350,18 @@ fn results(name: BenchName, lines: &[String], machine: String, commit: String) -
     }
     let goals: BTreeMap<&str, f64> = name.goals().iter().copied().collect();
     derive(&mut figures, &series, &goals);
-    let missing: Vec<_> = goals.keys().filter(|id| !figures.iter().any(|figure| figure.0 == **id)).copied().collect();
+    let wanted = goals.keys().copied().chain(name.least_goals().iter().map(|(id, _)| *id));
+    let missing: Vec<_> = wanted.filter(|id| !figures.iter().any(|figure| figure.0 == *id)).collect();
     if !missing.is_empty() {
         bail!("the benchmark did not report: {}", missing.join(", "));
     }
     let figures = figures.into_iter().map(|(id, value, unit)| {
         let goal = goals.get(id.as_str()).copied();
-        Figure { met: goal.map(|goal| value <= goal), id, value, unit, goal }
+        let least = name.least_goals().iter().find(|(other, _)| *other == id).map(|(_, goal)| *goal);
+        let met = goal.map(|goal| value <= goal).or(least.map(|least| value >= least));
+        Figure { met, id, value, unit, goal: goal.or(least), at_least: least.is_some() }
     });
-    Ok(Results { bench: name.name(), commit, machine, figures: figures.collect(), series })
+    Ok(Results { bench: name.name(), commit, machine, figures: figures.collect(), series, notes: Vec::new() })
 }
 
 /// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series that is to be
@@ -275,12 +384,14 @@ fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series], goals: &B
     figures.extend(more);
 }
 
-fn summary(results: &Results) -> String {
+/// The results for a terminal.
+pub fn summary(results: &Results) -> String {
     let rows: Vec<_> = results
         .figures
         .iter()
         .map(|one| {
-            let goal = one.goal.map(|goal| format!("<= {}", figure(goal))).unwrap_or_default();
+            let sign = if one.at_least { ">=" } else { "<=" };
+            let goal = one.goal.map(|goal| format!("{sign} {}", figure(goal))).unwrap_or_default();
             let met = match one.met {
                 Some(true) => "met",
                 Some(false) => "missed",
@@ -291,6 +402,9 @@ fn summary(results: &Results) -> String {
         .collect();
     let mut text = format!("{} on {}\n\n", results.bench, results.machine);
     text += &table(&["figure", "value", "unit", "goal", ""], &rows);
+    for note in &results.notes {
+        text += &format!("note: {note}\n");
+    }
     for one in &results.series {
         text += &format!("\n{} in {}\n", one.id, one.unit);
         let rows: Vec<_> = one.points.iter().map(|point| vec![figure(point.0), figure(point.1)]).collect();

@@ -21,7 +21,7 @@ use crate::children::{self, Child, Ending};
 use crate::progress::{Activity, Progress};
 use crate::toolchain::{Item, Toolchain, install_command};
 use crate::vdso;
-use crate::workspace::{Package, TARGET, Workspace, write_if_changed};
+use crate::workspace::{Kernel, Package, TARGET, Workspace, write_if_changed};
 
 /// The package whose image is the vDSO.
 const VDSO: &str = "vdso";
@@ -50,6 +50,16 @@ const VDSO_LINK_FLAGS: [&str; 14] = [
 /// The package of the kernel, and its program.
 pub const KERNEL: &str = "kernel-unix";
 
+/// The package of the microkernel, and its program.
+pub const MICROKERNEL: &str = "kernel-micro";
+
+/// The microkernel's features for several harts and for several scheduling domains, which programs compiled for seL4 see.
+const SEVERAL_HARTS: &str = "smp";
+const SEVERAL_DOMAINS: &str = "domains";
+
+/// The package of the microkernel's first program.
+const ROOT_TASK: &str = "root-task";
+
 /// How the kernel's build learns where the vDSO image is.
 const VDSO_VARIABLE: &str = "COPS_VDSO_IMAGE";
 
@@ -75,13 +85,65 @@ pub struct Products {
 pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let vdso = builder.vdso()?;
-    let mut programs = builder.programs()?;
+    let mut programs = builder.programs(Kernel::Unix)?;
     programs.extend(builder.c_programs()?);
     programs.sort_by(|one, other| one.name.cmp(&other.name));
     let initramfs = workspace.products().join("initramfs.cpio");
     write_if_changed(&initramfs, &archive(&programs)?)?;
     let kernel = builder.kernel(&vdso)?;
     Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
+}
+
+/// Builds the microkernel, for one hart or for several, and the root tasks of this workspace. The one that is booted unless another is named
+/// is its suite.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn microkernel(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    progress: &Progress,
+    variation: Variation,
+) -> Result<Products> {
+    let builder = Builder { workspace, toolchain, progress };
+    let programs = builder.programs(Kernel::Micro)?;
+    for program in &programs {
+        write_if_changed(&workspace.products().join(&program.name), &program.content)?;
+    }
+    let names: Vec<_> = programs.into_iter().map(|program| program.name).collect();
+    if !names.iter().any(|name| name == ROOT_TASK) {
+        bail!("the workspace has no program `{ROOT_TASK}`");
+    }
+    let initramfs = workspace.products().join(ROOT_TASK);
+    Ok(Products { kernel: builder.microkernel(variation)?, initramfs, programs: names })
+}
+
+/// How a microkernel is configured. Programs see the differences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variation {
+    /// For how many harts.
+    pub harts: Harts,
+    /// How many scheduling domains it has.
+    pub domains: Domains,
+}
+
+/// How many scheduling domains a microkernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domains {
+    /// One, as seL4 is configured by default.
+    One,
+    /// Four.
+    Four,
+}
+
+/// Whether a microkernel is for one hart or for several: programs see the difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harts {
+    /// One hart, whatever the machine has.
+    One,
+    /// All harts of the machine.
+    Several,
 }
 
 /// Builds the kernels that are suites of tests themselves: programs of rank `kernel` that are not the kernel.
@@ -93,6 +155,7 @@ pub fn suites(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress)
     let builder = Builder { workspace, toolchain, progress };
     let is_suite = |package: &&Package| {
         package.name != KERNEL
+            && package.name != MICROKERNEL
             && package.cops().is_some_and(|cops| cops.rank == "kernel")
             && package.programs().count() > 0
     };
@@ -171,8 +234,9 @@ impl Builder<'_> {
         self.workspace.products().join("vdso.so")
     }
 
-    fn programs(&self) -> Result<Vec<Program>> {
-        let packages: Vec<_> = self.workspace.packages.iter().filter(|package| package.is_program()).collect();
+    fn programs(&self, kernel: Kernel) -> Result<Vec<Program>> {
+        let packages: Vec<_> =
+            self.workspace.packages.iter().filter(|package| package.is_program_for(kernel)).collect();
         if packages.is_empty() {
             bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
         }
@@ -234,11 +298,33 @@ impl Builder<'_> {
         let mut command = self.cargo("build", Part::Kernel);
         command.env(VDSO_VARIABLE, vdso).args(["--package", KERNEL, "--bin", KERNEL]);
         run_cargo(command, "Building the kernel", self.progress)?;
-        let kernel = self.workspace.products().join(KERNEL);
-        let built = self.output(Part::Kernel).join(KERNEL);
+        self.product(KERNEL, KERNEL)
+    }
+
+    fn microkernel(&self, variation: Variation) -> Result<PathBuf> {
+        self.package(MICROKERNEL)?;
+        let mut command = self.cargo("build", Part::Kernel);
+        command.args(["--package", MICROKERNEL, "--bin", MICROKERNEL]);
+        let mut name = MICROKERNEL.to_string();
+        for (wanted, feature) in
+            [(variation.harts == Harts::Several, SEVERAL_HARTS), (variation.domains == Domains::Four, SEVERAL_DOMAINS)]
+        {
+            if wanted {
+                command.args(["--features", feature]);
+                name += &format!("-{feature}");
+            }
+        }
+        run_cargo(command, "Building the microkernel", self.progress)?;
+        self.product(MICROKERNEL, &name)
+    }
+
+    /// Copies what cargo has linked to where users find it.
+    fn product(&self, program: &str, name: &str) -> Result<PathBuf> {
+        let product = self.workspace.products().join(name);
+        let built = self.output(Part::Kernel).join(program);
         let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
-        write_if_changed(&kernel, &content)?;
-        Ok(kernel)
+        write_if_changed(&product, &content)?;
+        Ok(product)
     }
 }
 

@@ -68,7 +68,14 @@ const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
 
 /// Distinct colours that the style sheet defines.
-pub const COLOURS: usize = 6;
+pub const COLOURS: usize = 12;
+
+/// Their values where there is no style sheet, and the rest of the style.
+const PALETTE: [&str; COLOURS] = [
+    "#1f6feb", "#b25e09", "#8250df", "#c3314b", "#11777c", "#57606a", "#1a7f37", "#9a6700", "#bf3989", "#0550ae",
+    "#6e4a1f", "#3d4a8a",
+];
+const STYLE: &str = ".grid{stroke:#e1e5eb}.tick{fill:#5d6675;font-size:12px}.label{fill:#5d6675;font-size:13px}.line{fill:none;stroke-width:2}.reference{stroke-dasharray:5 4;stroke-width:1.5}";
 
 /// An axis with its range fixed.
 struct Placed<'a> {
@@ -192,7 +199,8 @@ impl Chart {
             placed.iter().map(|point| format!("{:.1},{:.1}", x.position(point.0), y.position(point.1))).collect();
         let dashed = if series.style == Style::Reference { " reference" } else { "" };
         let _ = writeln!(svg, "<polyline class=\"line s{colour}{dashed}\" points=\"{}\"/>", path.join(" "));
-        if series.style == Style::Measured {
+        // A line needs two points; a single one is seen only as a dot.
+        if series.style == Style::Measured || placed.len() == 1 {
             for point in placed {
                 let _ = writeln!(
                     svg,
@@ -205,6 +213,38 @@ impl Chart {
                 );
             }
         }
+    }
+
+    /// The chart as a file of its own: with its styles and its legend.
+    pub fn standalone(&self) -> String {
+        let (row, text) = (20.0, 12.0);
+        let height = HEIGHT + row * (self.series.len() + 1) as f64;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">\n<style>{STYLE}"
+        );
+        for (number, colour) in PALETTE.iter().enumerate() {
+            let _ = write!(svg, ".line.s{number}{{stroke:{colour}}}.dot.s{number}{{fill:{colour}}}");
+        }
+        let _ = write!(svg, "</style>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n");
+        let _ = writeln!(
+            svg,
+            "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\">{}</svg>",
+            self.svg()
+        );
+        for (number, series) in self.series.iter().enumerate() {
+            let y = HEIGHT + row * (number as f64 + 0.5);
+            let dashed = if series.style == Style::Reference { " reference" } else { "" };
+            let _ = writeln!(
+                svg,
+                "<line class=\"line s{}{dashed}\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\"/><text class=\"tick\" x=\"{}\" y=\"{}\">{}</text>",
+                number % COLOURS,
+                LEFT + 24.0,
+                LEFT + 32.0,
+                y + text / 3.0,
+                escape(&series.name)
+            );
+        }
+        svg + "</svg>\n"
     }
 
     /// The names of the series with their colours, as HTML.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::build::{self, run_cargo};
+use crate::build::{self, Domains, Harts, Variation, run_cargo};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need};
@@ -35,6 +35,8 @@ pub enum Step {
     Loom,
     /// The whole system in QEMU.
     Qemu,
+    /// The microkernel in QEMU.
+    Micro,
 }
 
 /// Runs steps.
@@ -70,17 +72,31 @@ fn run(context: &Context, step: Step) -> Result<()> {
     match step {
         Step::Format => show(workspace_cargo(context, &["fmt", "--all", "--check"]), "run `cargo fmt --all`"),
         Step::Tidy => tidy::tidy(&context.workspace),
-        Step::Build => context.build(Need::Everything).map(|_| ()),
+        Step::Build => build_everything(context),
         Step::Clippy => clippy(context),
         Step::Docs => docs(context),
         Step::Host => suite(context, Suite::Host),
         Step::Loom => suite(context, Suite::Loom),
         Step::Qemu => suite(context, Suite::Qemu),
+        Step::Micro => suite(context, Suite::Micro),
     }
 }
 
+/// Both kernels, the microkernel in its variations, with all programs.
+fn build_everything(context: &Context) -> Result<()> {
+    context.build(Need::Everything)?;
+    for harts in [Harts::One, Harts::Several] {
+        context.build_microkernel(Variation { harts, domains: Domains::One })?;
+    }
+    context.build_microkernel(Variation { harts: Harts::One, domains: Domains::Four })?;
+    Ok(())
+}
+
 fn suite(context: &Context, suite: Suite) -> Result<()> {
-    suites::test(context, &cli::Test { suites: vec![suite], harts: None, machine: None, filter: None })
+    suites::test(
+        context,
+        &cli::Test { suites: vec![suite], harts: None, machine: None, user_interrupts: None, filter: None },
+    )
 }
 
 fn workspace_cargo(context: &Context, arguments: &[&str]) -> Command {

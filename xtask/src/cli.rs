@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchName;
 use crate::board::Variant;
 use crate::check::Step;
 use crate::suites::Suite;
+use crate::workspace::Kernel;
 
 const AFTER_HELP: &str = "\
 THE TWO COMMANDS TO START WITH
@@ -20,7 +21,7 @@ WHAT IT NEEDS
 
 FILES
   Everything made is under the target directory: cops/kernel-unix (ELF file with symbols), cops/initramfs.cpio,
-  cops/vdso.so, cops/logs/*.log (serial output of each boot), cops/demo.html.
+  cops/vdso.so, cops/kernel-micro and cops/root-task, cops/logs/*.log (serial output of each boot), cops/demo.html.
 
 ENVIRONMENT
   CARGO_TARGET_DIR      where to build, as for cargo
@@ -47,20 +48,28 @@ pub struct Arguments {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Build the vDSO, the programs, the initramfs and the kernel.
-    Build,
+    /// Build a kernel with all that it needs to boot: vDSO, programs and initramfs, or root task.
+    Build(Build),
     /// Boot COPS with its serial console on this terminal.
     Run(Run),
+    /// Run a program and show live what harts and processes do.
+    Top(Watch),
+    /// Run a program and write a scheduling trace for Perfetto's viewer.
+    Trace(Trace),
     /// Boot COPS, drive its matrix server over TCP and show what it does.
     Demo(Demo),
-    /// Run the tests: host, loom, and QEMU on 1 and 4 harts of both machine types.
+    /// Run the tests: host, loom, and both kernels in QEMU on 1 and 4 harts of both machine types.
     Test(Test),
+    /// Keep the whole system busy for long, and see that it answers rightly and loses nothing.
+    Soak(Soak),
     /// Do what continuous integration does: format, lints, tidy, tests, documentation, builds.
     Check(Check),
     /// Check the rules of the source tree that no compiler knows.
     Tidy,
     /// Run a benchmark and compare its figures with their goals.
     Bench(Bench),
+    /// Make one page of all results, for readers of the papers.
+    Report(Report),
     /// Say what this host has and lacks.
     Doctor,
     /// Copy standard input to standard output with function, file and line added to each line of a kernel backtrace.
@@ -68,6 +77,28 @@ pub enum Command {
     /// Become another program that ends when this process's parent does. For internal use.
     #[command(name = crate::children::GUARD, hide = true)]
     Guard(Guard),
+}
+
+/// Arguments of `build`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  cargo xtask build
+  cargo xtask build --kernel micro --several-harts
+  cargo xtask build --kernel micro --sel4-layout    # prints the file that can take kernel.elf's place")]
+pub struct Build {
+    /// Which kernel.
+    #[arg(long, value_enum, default_value_t = Kernel::Unix)]
+    pub kernel: Kernel,
+    /// Build the microkernel for several harts, whose numbering of invocations is another.
+    #[arg(long)]
+    pub several_harts: bool,
+    /// Build the microkernel with four scheduling domains instead of one.
+    #[arg(long)]
+    pub domains: bool,
+    /// Write the file that can take the place of kernel.elf in an image of seL4's build system, and check that its loader can load it.
+    #[arg(long)]
+    pub sel4_layout: bool,
 }
 
 /// The machine to boot.
@@ -82,6 +113,32 @@ pub struct Machine {
     /// Which interrupt controller: `aia` has APLIC and IMSIC, `plic` the older PLIC.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
+    /// How user interrupts reach programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there is some.
+    #[arg(long, value_name = "BACK END")]
+    pub user_interrupts: Option<UserInterrupts>,
+}
+
+/// How user interrupts reach programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UserInterrupts {
+    /// Through the kernel.
+    Kernel,
+    /// Through guest files of the IMSIC: programs run in VS-mode.
+    Imsic,
+    /// In hardware if there is some.
+    Auto,
+}
+
+impl UserInterrupts {
+    /// The word for the kernel's command line, with a space behind it.
+    pub fn word(choice: Option<UserInterrupts>) -> &'static str {
+        match choice {
+            None => "",
+            Some(UserInterrupts::Kernel) => "user-interrupts=kernel ",
+            Some(UserInterrupts::Imsic) => "user-interrupts=imsic ",
+            Some(UserInterrupts::Auto) => "user-interrupts=auto ",
+        }
+    }
 }
 
 /// Arguments of `run`.
@@ -97,11 +154,17 @@ KEYS
 EXAMPLES
   cargo xtask run hello
   cargo xtask run --harts 1 --machine plic hello -- some arguments
-  cargo xtask run --forward 7000:7000 matrix-server")]
+  cargo xtask run --forward 7000:7000 matrix-server
+  cargo xtask run --kernel micro
+  cargo xtask run --kernel micro ledger
+  cargo xtask run --kernel micro --harts 1 a-root-task-built-for-sel4.elf")]
 pub struct Run {
-    /// The program to start, from the initramfs's /bin.
-    #[arg(default_value = "hello")]
-    pub program: String,
+    /// The program to start, from the initramfs's /bin; the default is `hello`. For the microkernel a root task of the
+    /// workspace or the file of one; the default is `root-task`, the suite of its interface.
+    pub program: Option<String>,
+    /// Which kernel.
+    #[arg(long, value_enum, default_value_t = Kernel::Unix)]
+    pub kernel: Kernel,
     /// The program's arguments.
     #[arg(last = true, value_name = "ARGS")]
     pub arguments: Vec<String>,
@@ -117,6 +180,83 @@ pub struct Run {
     /// End QEMU after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,
+    /// How the kernel schedules.
+    #[command(flatten)]
+    pub scheduling: Scheduling,
+}
+
+/// A program to be watched while it runs.
+#[derive(Args, Debug)]
+pub struct Watch {
+    /// The program to start, from the initramfs's /bin.
+    pub program: String,
+    /// The program's arguments.
+    #[arg(last = true, value_name = "ARGS")]
+    pub arguments: Vec<String>,
+    /// The machine to boot.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// Forward a TCP port of this host to one of the machine; may be repeated.
+    #[arg(long, value_name = "HOST:GUEST", value_parser = crate::guest::forward)]
+    pub forward: Vec<crate::guest::Forward>,
+    /// Stop watching after this many seconds; the default is to wait for the program's end.
+    #[arg(long, value_name = "SECONDS")]
+    pub limit: Option<u64>,
+    /// How the kernel schedules.
+    #[command(flatten)]
+    pub scheduling: Scheduling,
+}
+
+/// Arguments of `trace`.
+#[derive(Args, Debug)]
+pub struct Trace {
+    /// What to watch.
+    #[command(flatten)]
+    pub watch: Watch,
+    /// Where to write the trace; the default is cops/trace.json in the target directory.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// How many records the kernel keeps for each hart until they are fetched.
+    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
+    pub records: u32,
+}
+
+/// How the kernel schedules.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Scheduling {
+    /// The mode of global priority, for all processes; `chosen` leaves it to each.
+    #[arg(long, value_name = "MODE")]
+    pub scheduling: Option<Mode>,
+    /// After how many milliseconds whoever is ready runs; 0: never.
+    #[arg(long, value_name = "MS")]
+    pub starvation_bound: Option<u64>,
+    /// How much of the time of all harts a process has before it falls behind others.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub budget: Option<u8>,
+}
+
+impl Scheduling {
+    /// The words for the kernel's command line, each with a space behind it.
+    pub fn words(&self) -> String {
+        let mode = self.scheduling.and_then(|mode| Some(mode.to_possible_value()?.get_name().to_string()));
+        let words = [
+            mode.map(|mode| format!("scheduling={mode} ")),
+            self.starvation_bound.map(|bound| format!("starvation-bound={bound} ")),
+            self.budget.map(|budget| format!("budget={budget} ")),
+        ];
+        words.into_iter().flatten().collect()
+    }
+}
+
+/// Modes of global priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Each process has its own.
+    Chosen,
+    /// From one tick or kernel entry to the next.
+    Relaxed,
+    /// With a look before each poll.
+    Strict,
 }
 
 /// Arguments of `demo`.
@@ -125,6 +265,12 @@ pub struct Demo {
     /// Only 1, 16 and 64 connections for one second each.
     #[arg(long)]
     pub quick: bool,
+    /// These numbers of connections instead.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub connections: Vec<u16>,
+    /// What the server works with, in the kernel and in the program; the default is kcuc.
+    #[arg(long)]
+    pub model: Option<Model>,
     /// Write the figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -134,6 +280,48 @@ pub struct Demo {
     /// The port of this host to reach the server through; the default is any free one.
     #[arg(long)]
     pub port: Option<u16>,
+    /// The machine to boot.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// What the matrix server works with: coroutines (c) or threads (t), in the kernel (k) and in the program (u).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Model {
+    /// Coroutines in both.
+    Kcuc,
+    /// Kernel coroutines, user threads.
+    Kcut,
+    /// Threads in both; what must wait is tried again.
+    Ktut,
+    /// Threads in both; what must wait sleeps.
+    KtutWait,
+    /// One polling kernel thread, user coroutines.
+    Ktuc,
+    /// A kernel thread for the worker, user coroutines around epoll.
+    KtucEpoll,
+}
+
+impl Model {
+    /// The name that the server knows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Model::Kcuc => "kcuc",
+            Model::Kcut => "kcut",
+            Model::Ktut => "ktut",
+            Model::KtutWait => "ktut-wait",
+            Model::Ktuc => "ktuc",
+            Model::KtucEpoll => "ktuc-epoll",
+        }
+    }
+}
+
+/// Arguments of `soak`.
+#[derive(Args, Debug)]
+pub struct Soak {
+    /// For how many seconds, at least 16.
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(16..=604_800))]
+    pub seconds: u64,
     /// The machine to boot.
     #[command(flatten)]
     pub machine: Machine,
@@ -151,7 +339,10 @@ pub struct Test {
     /// In QEMU, only on this machine type.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
-    /// In QEMU, only the tests whose names contain this.
+    /// How user interrupts reach programs.
+    #[arg(long, value_name = "BACK END")]
+    pub user_interrupts: Option<UserInterrupts>,
+    /// In QEMU, only the tests whose names contain this. The microkernel's suite has no parts.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
 }
@@ -170,12 +361,32 @@ pub struct Bench {
     /// Which benchmark; see --list.
     #[arg(value_enum, required_unless_present = "list")]
     pub name: Option<BenchName>,
+    /// How user interrupts reach programs.
+    #[arg(long, value_name = "BACK END")]
+    pub user_interrupts: Option<UserInterrupts>,
     /// Write the figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Name the benchmarks and what each measures.
     #[arg(long)]
     pub list: bool,
+    /// Fewer and shorter measurements: all experiments together take at most ten minutes.
+    #[arg(long)]
+    pub quick: bool,
+    /// Of an experiment, only this part.
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub way: Option<crate::experiments::Way>,
+    /// Also keep the results in bench/results, with the source.
+    #[arg(long)]
+    pub record: bool,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub struct Report {
+    /// Where to write the page; the default is cops/report.html in the target directory.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Arguments of `symbolise`.
@@ -210,22 +421,36 @@ mod tests {
     fn a_program_and_its_arguments_are_told_apart() {
         let arguments = Arguments::parse_from(["cargo xtask", "run", "hello", "--harts", "2", "--", "--harts", "x"]);
         let Command::Run(run) = arguments.command else { panic!("not run") };
-        assert_eq!(run.program, "hello");
+        assert_eq!(run.program.as_deref(), Some("hello"));
+        assert_eq!(run.kernel, Kernel::Unix);
         assert_eq!(run.machine.harts, Some(2));
         assert_eq!(run.arguments, ["--harts", "x"]);
+        assert_eq!(run.scheduling.words(), "");
+    }
+
+    #[test]
+    fn scheduling_becomes_words_for_the_kernel() {
+        let line =
+            ["cargo xtask", "run", "--scheduling", "strict", "--starvation-bound", "0", "--budget", "50", "hello"];
+        let Command::Run(run) = Arguments::parse_from(line).command else { panic!("not run") };
+        assert_eq!(run.scheduling.words(), "scheduling=strict starvation-bound=0 budget=50 ");
     }
 
     #[test]
     fn nonsense_is_refused() {
         for wrong in [
             &["run", "--harts", "0"][..],
+            &["soak", "--seconds", "3"],
             &["run", "--harts", "9"],
             &["run", "--machine", "x86"],
             &["run", "--memory", "lots"],
             &["run", "--forward", "70000:1"],
+            &["run", "--scheduling", "sometimes"],
+            &["run", "--budget", "0"],
             &["bench"],
             &["bench", "nothing"],
             &["test", "something"],
+            &["run", "--kernel", "macro"],
         ] {
             assert!(Arguments::try_parse_from([&["cargo xtask"], wrong].concat()).is_err(), "{wrong:?}");
         }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::board::{Board, Clock, Configuration};
-use crate::build::{self, Products};
-use crate::cli::Machine;
+use crate::build::{self, Domains, Harts, Products, Variation};
+use crate::cli::{Machine, UserInterrupts};
 use crate::progress::Progress;
 use crate::toolchain::{CExample, Toolchain};
 use crate::workspace::Workspace;
@@ -69,6 +69,26 @@ impl Context {
         Ok((toolchain, products))
     }
 
+    /// Finds the tools and builds the microkernel and its root task.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::toolchain`] and [`build::microkernel`].
+    pub fn build_microkernel(&self, variation: Variation) -> Result<(Toolchain, Products)> {
+        let toolchain = self.toolchain(Need::Boot)?;
+        let products = build::microkernel(&self.workspace, &toolchain, &self.progress, variation)?;
+        Ok((toolchain, products))
+    }
+
+    /// Which microkernel a machine needs.
+    pub fn variation(&self, machine: &Machine) -> Variation {
+        let harts = match machine.harts.unwrap_or(self.board.defaults.harts) {
+            1 => Harts::One,
+            _ => Harts::Several,
+        };
+        Variation { harts, domains: Domains::One }
+    }
+
     /// A boot's choices, with the board's defaults for what the user did not choose.
     pub fn configuration(&self, products: &Products, machine: &Machine, command_line: String) -> Configuration {
         let defaults = &self.board.defaults;
@@ -78,7 +98,7 @@ impl Context {
             memory: machine.memory.clone().unwrap_or_else(|| defaults.memory.clone()),
             kernel: products.kernel.clone(),
             initramfs: products.initramfs.clone(),
-            command_line,
+            command_line: format!("{}{command_line}", UserInterrupts::word(machine.user_interrupts)),
             forwards: Vec::new(),
             clock: Clock::Host,
             gdb_port: None,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use load::{Continue, Measurement, Order, Pace, Plan, ProbeError, Stage};
+use load::{Measurement, Order, Pace, Plan, ProbeError, Stage};
 
 use crate::cli;
 use crate::context::{Context as Tools, Need};
@@ -47,15 +47,17 @@ struct Programme {
 }
 
 impl Programme {
-    fn new(quick: bool) -> Programme {
+    /// The short or the long programme, or one of `connections` if there are any.
+    fn new(quick: bool, connections: &[u16]) -> Programme {
         let every = |connections| (connections, Pace::Every(INTERVAL));
+        let usual: Vec<usize> = if quick { vec![1, 16, 64] } else { (0..=8).map(|power| 1 << power).collect() };
+        let chosen: Vec<usize> = connections.iter().map(|connections| usize::from(*connections)).collect();
+        let mut rows: Vec<_> = if chosen.is_empty() { usual } else { chosen }.into_iter().map(every).collect();
         if quick {
-            Programme { rows: [1, 16, 64].map(every).into(), duration: Duration::from_secs(1) }
-        } else {
-            let doubling = (0..=8).map(|power| every(1 << power));
-            let rows = doubling.chain([(PEAK_CONNECTIONS, Pace::ClosedLoop)]).collect();
-            Programme { rows, duration: Duration::from_secs(5) }
+            return Programme { rows, duration: Duration::from_secs(1) };
         }
+        rows.push((PEAK_CONNECTIONS, Pace::ClosedLoop));
+        Programme { rows, duration: Duration::from_secs(5) }
     }
 
     /// What the programme takes if nothing is slow, in milliseconds.
@@ -75,7 +77,10 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         bail!("the workspace has no program `{SERVER}`");
     }
     let log = tools.workspace.logs().join("demo.log");
-    let command_line = format!("init=/bin/{SERVER}");
+    let command_line = match &arguments.model {
+        Some(model) => format!("init=/bin/{SERVER} -- --model {}", model.name()),
+        None => format!("init=/bin/{SERVER}"),
+    };
 
     let mut attempts = PORT_ATTEMPTS;
     let (mut guest, port, configuration, boot) = loop {
@@ -96,7 +101,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         }
     };
 
-    let programme = Programme::new(arguments.quick);
+    let programme = Programme::new(arguments.quick, &arguments.connections);
     let mut report = Report {
         rows: Vec::new(),
         peak: None,
@@ -123,6 +128,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
             pace,
             duration: programme.duration,
             patience: PATIENCE,
+            levels: 1,
         };
         let before = index as u64 * programme.duration.as_millis() as u64;
         let measurement = measure(&plan, &mut guest, &activity, before)?;
@@ -130,8 +136,8 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         let silent = row.answered == 0;
         first_failure = first_failure.or(measurement.first_failure);
         match pace {
-            Pace::Every(_) => report.rows.push(row),
             Pace::ClosedLoop => report.peak = Some(row),
+            Pace::Every(_) | Pace::Pause(_) => report.rows.push(row),
         }
         if silent {
             break;
@@ -159,7 +165,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
 fn boot(tools: &Tools, guest: &mut Guest, port: u16, harts: u8) -> Result<()> {
     let plural = if harts == 1 { "" } else { "s" };
     let activity = tools.progress.start(format!("Booting COPS on {harts} hart{plural}"));
-    guest.wait_for("the matrix server listened", BOOT_LIMIT, |line| {
+    guest.wait_for("the first words of the matrix server", BOOT_LIMIT, |line| {
         activity.detail(line);
         line.contains(LISTENING).then_some(())
     })?;
@@ -191,32 +197,18 @@ fn is_port_in_use(error: &anyhow::Error) -> bool {
 }
 
 fn measure(plan: &Plan, guest: &mut Guest, activity: &Activity, before: u64) -> Result<Measurement> {
-    let mut failure = None;
-    let result = load::run(plan, &mut |stage| {
-        let what = match plan.pace {
-            Pace::Every(_) => format!("{} connections", plan.connections),
-            Pace::ClosedLoop => format!("{} connections, closed loop", plan.connections),
-        };
-        match stage {
-            Stage::Connecting(established) => activity.detail(&format!("{what}: {established} connected")),
-            Stage::Sending(time) => {
-                activity.advance_to(before + time.as_millis() as u64);
-                activity.detail(&what);
-            }
-            Stage::Waiting(requests) => activity.detail(&format!("{what}: waiting for {requests} answers")),
+    let what = match plan.pace {
+        Pace::Every(_) => format!("{} connections", plan.connections),
+        Pace::ClosedLoop | Pace::Pause(_) => format!("{} connections, closed loop", plan.connections),
+    };
+    guest.ask(plan, &mut |stage| match stage {
+        Stage::Connecting(established) => activity.detail(&format!("{what}: {established} connected")),
+        Stage::Sending(time) => {
+            activity.advance_to(before + time.as_millis() as u64);
+            activity.detail(&what);
         }
-        match guest.check() {
-            Ok(()) => Continue::Yes,
-            Err(error) => {
-                failure = Some(error);
-                Continue::No
-            }
-        }
-    });
-    match (failure, result) {
-        (Some(failure), _) => Err(failure.into()),
-        (None, result) => Ok(result?),
-    }
+        Stage::Waiting(requests) => activity.detail(&format!("{what}: waiting for {requests} answers")),
+    })
 }
 
 fn verdict(report: &Report, rows: usize, first_failure: Option<String>, log: &Path) -> Result<()> {
@@ -240,13 +232,15 @@ mod tests {
 
     #[test]
     fn the_programme_is_the_documented_one() {
-        let full = Programme::new(false);
+        let full = Programme::new(false, &[]);
         let connections: Vec<_> = full.rows.iter().map(|row| row.0).collect();
         assert_eq!(connections, [1, 2, 4, 8, 16, 32, 64, 128, 256, PEAK_CONNECTIONS]);
         assert_eq!(full.rows.iter().filter(|row| row.1 == Pace::ClosedLoop).count(), 1);
         assert_eq!(full.length_ms(), 50_000);
-        let quick = Programme::new(true);
+        let quick = Programme::new(true, &[]);
         assert_eq!(quick.rows.iter().map(|row| row.0).collect::<Vec<_>>(), [1, 16, 64]);
         assert_eq!(quick.length_ms(), 3000);
+        let chosen = Programme::new(true, &[1024, 2]);
+        assert_eq!(chosen.rows.iter().map(|row| row.0).collect::<Vec<_>>(), [1024, 2]);
     }
 }

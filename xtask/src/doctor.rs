@@ -47,7 +47,7 @@ fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
             say(true, format!("{} (package {})", item.description(), item.package()));
         }
     }
-    for item in [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind] {
+    for item in [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind, Item::RiscvGcc, Item::RiscvLibc] {
         say(there(item), format!("{} (package {})", item.description(), item.package()));
     }
     lines.push(String::new());

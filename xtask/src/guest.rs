@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use load::{Continue, Measurement, Plan, Stage};
 
 use crate::board::{Board, Configuration};
 use crate::children::{self, Child, Ending};
@@ -82,6 +83,15 @@ pub enum FailureKind {
         said: String,
         /// What was waited for.
         expected: String,
+        /// The last line that the machine printed.
+        last_line: Option<String>,
+    },
+    /// QEMU ended as was expected, but with a status that says failure.
+    EndedBadly {
+        /// Its status.
+        status: ExitStatus,
+        /// What QEMU itself had to say.
+        said: String,
     },
     /// The port on the host side is taken.
     PortInUse(u16),
@@ -97,9 +107,9 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    /// Whether it is only that the machine ended.
-    pub fn is_end(&self) -> bool {
-        matches!(self.kind, FailureKind::Ended { .. })
+    /// Whether it is only that the machine ended with a failure.
+    pub fn is_bad_end(&self) -> bool {
+        matches!(self.kind, FailureKind::EndedBadly { .. })
     }
 }
 
@@ -112,12 +122,21 @@ impl fmt::Display for Failure {
                     writeln!(formatter, "    {line}")?;
                 }
             }
-            FailureKind::Ended { status, said, expected } => {
+            FailureKind::Ended { status, said, expected, last_line } => {
                 let status = match status {
                     Some(status) => status.to_string(),
                     None => "no status".into(),
                 };
                 writeln!(formatter, "the machine ended ({status}) before {expected}.")?;
+                if let Some(line) = last_line {
+                    writeln!(formatter, "The last line it printed is `{}`.", line.trim())?;
+                }
+                for line in said.lines() {
+                    writeln!(formatter, "    {line}")?;
+                }
+            }
+            FailureKind::EndedBadly { status, said } => {
+                writeln!(formatter, "the machine ended with a failure ({status}).")?;
                 for line in said.lines() {
                     writeln!(formatter, "    {line}")?;
                 }
@@ -258,15 +277,43 @@ impl Guest {
         }
     }
 
-    /// Waits for the machine to end by itself.
+    /// Asks a server in the machine, and looks at the machine meanwhile; `show` is told what is being done.
     ///
     /// # Errors
     ///
-    /// It panics, or is still there at the limit.
-    pub fn wait_for_end(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {
-        match self.wait_for("the machine to end", limit, |_| None::<()>) {
-            Err(Failure { kind: FailureKind::Ended { status: Some(status), .. }, .. }) if status.success() => {
-                Ok(status)
+    /// The machine failed, which explains whatever went wrong with the answers; or the host cannot ask. Wrong and lost
+    /// answers are the caller's to look at.
+    pub fn ask(&mut self, plan: &Plan, show: &mut dyn FnMut(Stage)) -> Result<Measurement> {
+        let mut failure = None;
+        let result = load::run(plan, &mut |stage| {
+            show(stage);
+            match self.check() {
+                Ok(()) => Continue::Yes,
+                Err(error) => {
+                    failure = Some(error);
+                    Continue::No
+                }
+            }
+        });
+        match failure {
+            Some(failure) => Err(failure.into()),
+            None => Ok(result?),
+        }
+    }
+
+    /// Waits for the machine to end by itself, and with success.
+    ///
+    /// # Errors
+    ///
+    /// It panics, ends with a failure, or is still there at the limit.
+    pub fn wait_for_end(&mut self, limit: Duration) -> Result<(), Failure> {
+        match self.wait_for("its end", limit, |_| None::<()>) {
+            Err(Failure { kind: FailureKind::Ended { status: Some(status), said, .. }, log }) => {
+                if status.success() {
+                    Ok(())
+                } else {
+                    Err(Failure { kind: FailureKind::EndedBadly { status, said }, log })
+                }
             }
             Err(failure) => Err(failure),
             Ok(()) => unreachable!("no line is wanted"),
@@ -320,7 +367,8 @@ impl Guest {
         {
             return self.failure(FailureKind::PortInUse(*port));
         }
-        self.failure(FailureKind::Ended { status, said, expected: expected.to_string() })
+        let last_line = self.last_line();
+        self.failure(FailureKind::Ended { status, said, expected: expected.to_string(), last_line })
     }
 }
 
@@ -464,8 +512,8 @@ mod tests {
     fn an_early_end_is_reported_with_what_qemu_said() {
         let script = Script::new("end", "echo 'no such machine' >&2; exit 7");
         let mut guest = script.start(Vec::new()).unwrap();
-        let text = guest.wait_for("the server listened", LIMIT, is("x")).unwrap_err().to_string();
-        assert!(text.starts_with("the machine ended (exit status: 7) before the server listened."), "{text}");
+        let text = guest.wait_for("the server's first words", LIMIT, is("x")).unwrap_err().to_string();
+        assert!(text.starts_with("the machine ended (exit status: 7) before the server's first words."), "{text}");
         assert!(text.contains("no such machine"), "{text}");
     }
 
@@ -483,9 +531,11 @@ mod tests {
     fn the_end_is_success_only_with_status_zero() {
         let (zero, one) = (Script::new("zero", "echo bye"), Script::new("one", "exit 1"));
         let mut guest = zero.start(Vec::new()).unwrap();
-        assert!(guest.wait_for_end(LIMIT).unwrap().success());
+        guest.wait_for_end(LIMIT).unwrap();
         let mut guest = one.start(Vec::new()).unwrap();
-        assert!(matches!(guest.wait_for_end(LIMIT).unwrap_err().kind, FailureKind::Ended { .. }));
+        let failure = guest.wait_for_end(LIMIT).unwrap_err();
+        assert!(failure.is_bad_end(), "{failure}");
+        assert!(failure.to_string().starts_with("the machine ended with a failure (exit status: 1)."), "{failure}");
     }
 
     #[test]

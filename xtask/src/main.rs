@@ -19,13 +19,22 @@ mod cli;
 mod context;
 mod demo;
 mod doctor;
+mod experiments;
 mod figures;
 mod guest;
 mod interrupt;
+mod links;
+mod linux;
+mod monitor;
+mod perfetto;
 mod progress;
 mod report;
+mod results;
+mod root_task;
 mod run;
+mod sel4_layout;
 mod serial;
+mod soak;
 mod suites;
 mod symbols;
 mod terminal;
@@ -39,8 +48,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
+use build::{Domains, Harts, Variation};
 use cli::{Arguments, Command};
 use context::{Context, Need};
+use workspace::Kernel;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -71,17 +82,17 @@ fn run(arguments: &Arguments) -> Result<()> {
     allow_many_files();
     let context = Context::load(arguments.verbose)?;
     match &arguments.command {
-        Command::Build => {
-            let (_, products) = context.build(Need::Boot)?;
-            println!("{}\n{}", products.kernel.display(), products.initramfs.display());
-            Ok(())
-        }
+        Command::Build(arguments) => build(&context, arguments),
         Command::Run(arguments) => run::run(&context, arguments),
+        Command::Top(arguments) => monitor::top(&context, arguments),
+        Command::Trace(arguments) => monitor::trace(&context, arguments),
         Command::Demo(arguments) => demo::demo(&context, arguments),
         Command::Test(arguments) => suites::test(&context, arguments),
+        Command::Soak(arguments) => soak::soak(&context, arguments),
         Command::Check(arguments) => check::check(&context, arguments),
         Command::Tidy => tidy::tidy(&context.workspace),
         Command::Bench(arguments) => bench::bench(&context, arguments),
+        Command::Report(arguments) => results::report(&context, arguments),
         Command::Symbolise(arguments) => {
             let elf = arguments.elf.clone().unwrap_or_else(|| context.workspace.products().join(build::KERNEL));
             let symbols = symbols::Symbols::load(&elf)?;
@@ -90,6 +101,34 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::Doctor | Command::Guard(_) => Ok(()),
     }
+}
+
+fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
+    let micro_only = [
+        (arguments.several_harts, "--several-harts"),
+        (arguments.domains, "--domains"),
+        (arguments.sel4_layout, "--sel4-layout"),
+    ];
+    let products = match arguments.kernel {
+        Kernel::Unix => {
+            if let Some((_, option)) = micro_only.iter().find(|(given, _)| *given) {
+                anyhow::bail!("{option} goes with --kernel micro");
+            }
+            context.build(Need::Boot)?.1
+        }
+        Kernel::Micro => {
+            let harts = if arguments.several_harts { Harts::Several } else { Harts::One };
+            let domains = if arguments.domains { Domains::Four } else { Domains::One };
+            let (_, products) = context.build_microkernel(Variation { harts, domains })?;
+            if arguments.sel4_layout {
+                println!("{}", sel4_layout::write(&products.kernel)?.display());
+                return Ok(());
+            }
+            products
+        }
+    };
+    println!("{}\n{}", products.kernel.display(), products.initramfs.display());
+    Ok(())
 }
 
 /// Each connection of the load is an open file, here and in QEMU, and many hosts allow 1,024 unless asked for more.

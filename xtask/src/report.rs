@@ -316,7 +316,11 @@ pub fn commit(root: &std::path::Path) -> String {
     }
 }
 
-const HEAD: &str = r#"<!DOCTYPE html>
+/// The title in [`HEAD`], for pages that have another.
+pub const TITLE: &str = "COPS serves matrices";
+
+/// The beginning of every page, with the styles of its charts.
+pub const HEAD: &str = r#"<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -328,12 +332,14 @@ const HEAD: &str = r#"<!DOCTYPE html>
   --page: #f6f7f9; --card: #ffffff; --text: #1b1f27; --dim: #5d6675; --line: #e1e5eb;
   --good: #17714a; --bad: #b3261e;
   --s0: #1f6feb; --s1: #b25e09; --s2: #8250df; --s3: #c3314b; --s4: #11777c; --s5: #57606a;
+  --s6: #1a7f37; --s7: #9a6700; --s8: #bf3989; --s9: #0550ae; --s10: #6e4a1f; --s11: #3d4a8a;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #101318; --card: #181c23; --text: #e7eaf0; --dim: #9aa4b4; --line: #2b323d;
     --good: #56d19b; --bad: #ff8a80;
     --s0: #6cb0ff; --s1: #f0a154; --s2: #c4a0ff; --s3: #ff8098; --s4: #55c8cd; --s5: #a5afbb;
+    --s6: #5fd38d; --s7: #e3c04d; --s8: #ff9bce; --s9: #9cc7ff; --s10: #d2a679; --s11: #aab4ff;
   }
 }
 * { box-sizing: border-box; }
@@ -369,6 +375,15 @@ dd { margin: 0; }
 .line.s3 { stroke: var(--s3); } .line.s4 { stroke: var(--s4); } .line.s5 { stroke: var(--s5); }
 .dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); }
 .dot.s3 { fill: var(--s3); } .dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
+.line.s6 { stroke: var(--s6); } .dot.s6 { fill: var(--s6); }
+.line.s7 { stroke: var(--s7); } .dot.s7 { fill: var(--s7); }
+.line.s8 { stroke: var(--s8); } .dot.s8 { fill: var(--s8); }
+.line.s9 { stroke: var(--s9); } .dot.s9 { fill: var(--s9); }
+.line.s10 { stroke: var(--s10); } .dot.s10 { fill: var(--s10); }
+.line.s11 { stroke: var(--s11); } .dot.s11 { fill: var(--s11); }
+h3 { font-size: 15px; margin: 18px 0 4px; }
+pre { overflow-x: auto; font-size: 12px; white-space: pre-wrap; word-break: break-word; }
+a { color: var(--s0); }
 </style>
 </head>
 <body>
@@ -392,6 +407,7 @@ mod tests {
             lost,
             elapsed: Duration::from_secs(2),
             latency_us,
+            levels: Vec::new(),
             first_failure: None,
         }
     }

@@ -1,6 +1,7 @@
 //! `run`: the machine's serial line on the user's terminal.
 
 use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,12 +9,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::build::Products;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
-use crate::terminal::{Console, Key, Keys};
+use crate::root_task;
+use crate::terminal::{Console, From, Key, Keys};
+use crate::toolchain::Toolchain;
+use crate::workspace::Kernel;
 
 const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
+
+/// The program that starts if none is named.
+const DEFAULT_PROGRAM: &str = "hello";
 
 /// How often the end of the machine, its limit and the user's wish are looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -24,12 +32,10 @@ const LOOK: Duration = Duration::from_millis(100);
 ///
 /// The machine cannot be built or started, fails, or does not end within its limit.
 pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
-    let (toolchain, products) = context.build(Need::Boot)?;
-    let name = arguments.program.trim_start_matches("/bin/");
-    if !products.programs.iter().any(|program| program == name) {
-        bail!("there is no program `{name}`; there are: {}", products.programs.join(", "));
-    }
-    let command_line = command_line(&arguments.program, &arguments.arguments)?;
+    let (toolchain, products, command_line) = match arguments.kernel {
+        Kernel::Unix => unix(context, arguments)?,
+        Kernel::Micro => micro(context, arguments)?,
+    };
     let mut configuration = context.configuration(&products, &arguments.machine, command_line);
     configuration.forwards = arguments.forward.clone();
     if arguments.gdb {
@@ -45,7 +51,8 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
     if let Some(input) = machine.input() {
         let quit = quit.clone();
         // Nobody waits for this thread: it may be reading the keyboard for ever.
-        thread::spawn(move || forward_keys(io::stdin().lock(), input, &quit));
+        let keys = Keys::new(if console.is_some() { From::Person } else { From::Elsewhere });
+        thread::spawn(move || forward_keys(keys, io::stdin().lock(), input, &quit));
     }
     let result = wait(&mut machine, &quit, arguments.limit.map(Duration::from_secs));
     machine.end();
@@ -55,12 +62,45 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
     Ok(result?)
 }
 
+/// What a boot of the Unix kernel needs, and its command line.
+fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
+    let (toolchain, products) = context.build(Need::Boot)?;
+    let program = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM);
+    let name = program.trim_start_matches("/bin/");
+    if !products.programs.iter().any(|program| program == name) {
+        bail!("there is no program `{name}`; there are: {}", products.programs.join(", "));
+    }
+    let command_line = arguments.scheduling.words() + &command_line(program, &arguments.arguments)?;
+    Ok((toolchain, products, command_line))
+}
+
+/// What a boot of the microkernel needs: the root task takes the place of the archive.
+fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
+    if !arguments.arguments.is_empty() {
+        bail!("a root task has no arguments: seL4's interface has no place for them");
+    }
+    // The name of a program of this workspace, or a file, which is looked at before anything is built.
+    let is_own = |name: &&String| {
+        context.workspace.packages.iter().any(|package| package.name == **name && package.is_program_for(Kernel::Micro))
+    };
+    let own = arguments.program.as_ref().filter(is_own);
+    let file = arguments.program.as_ref().filter(|_| own.is_none()).map(PathBuf::from);
+    if let Some(file) = &file {
+        root_task::check_file(file)?;
+    }
+    let (toolchain, mut products) = context.build_microkernel(context.variation(&arguments.machine))?;
+    if let Some(file) = file.or(own.map(|name| context.workspace.products().join(name))) {
+        products.initramfs = file;
+    }
+    Ok((toolchain, products, String::new()))
+}
+
 fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Result<(), Failure> {
     let started = Instant::now();
     loop {
         match machine.wait_for_end(LOOK) {
             Err(Failure { kind: FailureKind::TooLate { .. }, .. }) => {}
-            Ok(_) => return Ok(()),
+            Ok(()) => return Ok(()),
             Err(failure) => return Err(failure),
         }
         if quit.load(Ordering::Acquire) {
@@ -69,7 +109,7 @@ fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Resu
         if let Some(limit) = limit
             && started.elapsed() >= limit
         {
-            let expected = "the machine to end".into();
+            let expected = "its end".into();
             let kind = FailureKind::TooLate { expected, limit, last_line: machine.last_line() };
             return Err(Failure { kind, log: machine.log().to_path_buf() });
         }
@@ -77,8 +117,7 @@ fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Resu
 }
 
 /// Copies what is typed to the machine until one of the two ends.
-fn forward_keys(input: impl BufRead, mut machine: impl Write, quit: &AtomicBool) {
-    let mut keys = Keys::default();
+fn forward_keys(mut keys: Keys, input: impl BufRead, mut machine: impl Write, quit: &AtomicBool) {
     for byte in input.bytes().map_while(Result::ok) {
         match keys.press(byte) {
             Some(Key::Send(byte)) => match machine.write_all(&[byte]).and_then(|()| machine.flush()) {
@@ -103,7 +142,7 @@ mod tests {
     fn keys_go_to_the_machine_until_the_user_quits() {
         let mut sent = Vec::new();
         let quit = AtomicBool::new(false);
-        forward_keys(&b"ls\r\x01\x01\x01xnever"[..], &mut sent, &quit);
+        forward_keys(Keys::default(), &b"ls\r\x01\x01\x01xnever"[..], &mut sent, &quit);
         assert_eq!(sent, b"ls\r\x01");
         assert!(quit.load(Ordering::Acquire));
     }

@@ -65,6 +65,8 @@ pub enum TestLine {
         /// How many failed.
         failed: u64,
     },
+    /// `note: TEXT`: something to tell whoever runs the suite, for example that a test is left out
+    Note,
 }
 
 /// Recognises a suite's lines.
@@ -85,6 +87,9 @@ pub fn test_line(line: &str) -> Option<TestLine> {
     }
     if let Some(name) = line.strip_prefix("FAILED ") {
         return Some(TestLine::Failed(name.trim().to_string()));
+    }
+    if line.starts_with("note: ") {
+        return Some(TestLine::Note);
     }
     let line = line.split_once(": ").map_or(line, |(_, rest)| rest);
     let (passed, failed) = line.trim().strip_suffix(" failed")?.split_once(" passed, ")?;
@@ -141,8 +146,10 @@ mod tests {
         assert_eq!(test_line("FAILED  it: why"), Some(TestLine::Failed("it: why".into())));
         assert_eq!(test_line("12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
         assert_eq!(test_line("hal: 12 passed, 3 failed"), Some(TestLine::Closing { passed: 12, failed: 3 }));
+        assert_eq!(test_line("note: a test is left out"), Some(TestLine::Note));
         for other in [
             "",
+            "note:",
             "test a",
             "test a ... running",
             "test a ... okay",

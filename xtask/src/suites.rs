@@ -25,6 +25,7 @@ use crate::context::{Context, Need, command_line};
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
 use crate::serial::{TestLine, test_line};
+use crate::soak;
 use crate::toolchain::Toolchain;
 use crate::workspace::{self, Target, Workspace};
 
@@ -37,6 +38,8 @@ pub enum Suite {
     Loom,
     /// The whole system in QEMU.
     Qemu,
+    /// The microkernel in QEMU: its root task's suite of seL4's interface, and root tasks that it must refuse.
+    Micro,
 }
 
 /// The program that is the machine's suite.
@@ -45,10 +48,16 @@ const PROGRAM: &str = "tests";
 /// The numbers of harts that the machine's suite runs on.
 const HARTS: [u8; 2] = [1, 4];
 
+/// The memory of a machine that tests: little, because one of the tests fills it.
+const MEMORY: &str = "256M";
+
 /// How long the machine may print nothing, how long it may take in all, and how long to end when it is done.
 const SILENCE_LIMIT: Duration = Duration::from_secs(240);
 const MACHINE_LIMIT: Duration = Duration::from_secs(600);
 const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long the soak of a test is.
+const SOAK_SECONDS: u64 = 40;
 
 /// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
 /// names a function of this program, and in a status that says failure.
@@ -63,6 +72,9 @@ const FAULTS: [&str; 9] = [
     "null",
     "floating-point",
 ];
+
+/// What the microkernel says before it ends the machine over a root task.
+const CANNOT_START: &str = "the microkernel cannot start: ";
 
 /// How long a mistake may take.
 const FAULT_LIMIT: Duration = Duration::from_secs(60);
@@ -138,13 +150,16 @@ impl Findings {
 /// A test fails, or a suite could not be run to its end.
 pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
-        Suite::value_variants().iter().copied().collect()
+        // A root task cannot be told what to run: there is no part of the microkernel's suite.
+        let all = Suite::value_variants().iter().copied();
+        all.filter(|suite| arguments.filter.is_none() || *suite != Suite::Micro).collect()
     } else {
         arguments.suites.iter().copied().collect()
     };
     let mut findings = Findings::default();
     // What the machine needs is looked for first: nobody wants to hear of it after ten minutes of other tests.
-    let toolchain = if wanted.contains(&Suite::Qemu) { Some(context.toolchain(Need::Boot)?) } else { None };
+    let needs_machine = wanted.contains(&Suite::Qemu) || wanted.contains(&Suite::Micro);
+    let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
         match (suite, &toolchain) {
             (Suite::Host, _) => findings.add("host".into(), host(&context.workspace)),
@@ -154,7 +169,12 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
                     findings.add("QEMU".into(), Err(error));
                 }
             }
-            (Suite::Qemu, None) => {}
+            (Suite::Micro, Some(toolchain)) => {
+                if let Err(error) = micro(context, toolchain, arguments, &mut findings) {
+                    findings.add("microkernel".into(), Err(error));
+                }
+            }
+            (Suite::Qemu | Suite::Micro, None) => {}
         }
     }
     print!("{}", findings.summary());
@@ -251,7 +271,12 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     let products = build::build(&context.workspace, toolchain, &context.progress)?;
     let kernels = build::suites(&context.workspace, toolchain, &context.progress)?;
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
-        let machine = cli::Machine { harts: Some(harts), memory: None, machine: Some(machine) };
+        let machine = cli::Machine {
+            harts: Some(harts),
+            memory: Some(MEMORY.into()),
+            machine: Some(machine),
+            user_interrupts: arguments.user_interrupts,
+        };
         let boots = Boots { context, toolchain, products: &products, machine };
         for (name, kernel) in &kernels {
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
@@ -264,13 +289,97 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
             boots.suite(log, &boots.products.kernel, command_line(PROGRAM, &filter)?)
         });
     }
+    if arguments.filter.is_none() {
+        let machine = cli::Machine {
+            harts: arguments.harts,
+            memory: Some(MEMORY.into()),
+            machine: arguments.machine,
+            user_interrupts: arguments.user_interrupts,
+        };
+        let boots = Boots { context, toolchain, products: &products, machine };
+        boots.part(findings, "restart", Boots::restart);
+        soak(context, toolchain, &products, arguments, findings);
+    }
     // Mistakes are the same on every machine.
-    let machine = cli::Machine { harts: arguments.harts, memory: None, machine: arguments.machine };
+    let machine = cli::Machine {
+        harts: arguments.harts,
+        memory: Some(MEMORY.into()),
+        machine: arguments.machine,
+        user_interrupts: None,
+    };
     let boots = Boots { context, toolchain, products: &products, machine };
     for (name, kernel) in &kernels {
         boots.part(findings, &format!("{name} faults"), |boots, log| boots.faults(log, kernel));
     }
     Ok(())
+}
+
+/// The microkernel's suite on every machine, and root tasks that cannot be started on one.
+fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
+    let kernel = |machine: &cli::Machine| {
+        build::microkernel(&context.workspace, toolchain, &context.progress, context.variation(machine))
+    };
+    for (machine, harts) in machines(arguments.machine, arguments.harts) {
+        let machine = cli::Machine {
+            harts: Some(harts),
+            memory: Some(MEMORY.into()),
+            machine: Some(machine),
+            user_interrupts: arguments.user_interrupts,
+        };
+        let products = kernel(&machine)?;
+        let boots = Boots { context, toolchain, products: &products, machine };
+        boots.part(findings, "microkernel", |boots, log| boots.suite(log, &boots.products.kernel, String::new()));
+    }
+    let machine = cli::Machine {
+        harts: Some(1),
+        memory: Some(MEMORY.into()),
+        machine: arguments.machine,
+        user_interrupts: arguments.user_interrupts,
+    };
+    let products = kernel(&machine)?;
+    let boots = Boots { context, toolchain, products: &products, machine };
+    boots.part(findings, "root tasks that cannot be started", |boots, log| boots.refusals(log));
+    Ok(())
+}
+
+/// Root tasks that cannot be started, made from a good one: a name for each.
+fn broken_root_tasks(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let changed = |offset: usize, bytes: &[u8]| {
+        let mut content = good.to_vec();
+        content[offset..offset + bytes.len()].copy_from_slice(bytes);
+        content
+    };
+    vec![
+        ("empty", Vec::new()),
+        ("a text", b"#!/bin/sh\necho this is no program\n".repeat(200)),
+        ("half of a file", good[..good.len() / 2].to_vec()),
+        ("the header alone", good[..64].to_vec()),
+        // The ELF header's fields: class, machine, entry point, where the program headers are.
+        ("32 bits", changed(4, &[1])),
+        ("another machine", changed(18, &62_u16.to_le_bytes())),
+        ("an entry point elsewhere", changed(24, &0x7000_0000_u64.to_le_bytes())),
+        ("program headers elsewhere", changed(32, &(u64::MAX - 7).to_le_bytes())),
+        // The first program header: its virtual address, its sizes.
+        ("an address of the kernel", changed(64 + 16, &0xffff_ffff_8020_0000_u64.to_le_bytes())),
+        ("more than there is memory", changed(64 + 40, &(1_u64 << 37).to_le_bytes())),
+        ("more than numbers can say", changed(64 + 32, &[u64::MAX.to_le_bytes(), u64::MAX.to_le_bytes()].concat())),
+    ]
+}
+
+/// A short soak on the machine with most harts.
+fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments: &cli::Test, findings: &mut Findings) {
+    let machine = cli::Machine {
+        harts: arguments.harts,
+        memory: Some(MEMORY.into()),
+        machine: arguments.machine,
+        user_interrupts: arguments.user_interrupts,
+    };
+    let boots = Boots { context, toolchain, products, machine };
+    boots.part(findings, "soak", |boots, log| {
+        let soaked = soak::run(context, toolchain, products, &boots.machine, SOAK_SECONDS, log)?;
+        println!("{soaked}");
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    });
 }
 
 /// The machines to test on: all, or those that the user chose.
@@ -315,11 +424,66 @@ impl Boots<'_> {
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
     }
 
+    /// A program restarts the machine, which then starts it again.
+    fn restart(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+        let arguments = ["--act", "restart"].map(String::from);
+        let mut guest = self.start(log, &self.products.kernel, command_line(PROGRAM, &arguments)?)?;
+        for time in ["first", "second", "third"] {
+            let expected = format!("the {time} start of the machine");
+            guest.wait_for(&expected, SILENCE_LIMIT, |line| line.starts_with("COPS: ").then_some(()))?;
+            guest.wait_for("its restart", SILENCE_LIMIT, |line| (line == "restarting").then_some(()))?;
+        }
+        guest.end();
+        println!("the machine was restarted and started again");
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
     fn suite(&self, log: &Path, kernel: &Path, command_line: String) -> Result<(Tally, Vec<String>)> {
         follow(&mut self.start(log, kernel, command_line)?, &mut |line| {
             println!("{line}");
             let _ = std::io::stdout().flush();
         })
+    }
+
+    /// Boots the microkernel with root tasks that it cannot start: it must say so in a line, and end the machine as failed.
+    fn refusals(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+        let mut tally = Tally::default();
+        let mut failures = Vec::new();
+        let good = std::fs::read(&self.products.initramfs)
+            .with_context(|| format!("cannot read {}", self.products.initramfs.display()))?;
+        for (name, content) in broken_root_tasks(&good) {
+            let file = self.context.workspace.products().join("broken-root-task");
+            std::fs::write(&file, content).with_context(|| format!("cannot write {}", file.display()))?;
+            let mut configuration = self.context.configuration(self.products, &self.machine, String::new());
+            configuration.initramfs = file;
+            let log = log.with_extension(format!("{}.log", name.replace(' ', "-")));
+            let board = &self.context.board;
+            let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, &log, Echo::LogOnly)?;
+            let said = guest.wait_for("the microkernel's refusal", FAULT_LIMIT, |line| {
+                line.strip_prefix(CANNOT_START).map(str::to_string)
+            });
+            let problem = match said {
+                Err(failure) => Some(failure.to_string()),
+                Ok(reason) => {
+                    println!("note: {name}: {reason}");
+                    match guest.wait_for_end(END_LIMIT) {
+                        Ok(()) => Some("the machine ended as if nothing had happened".into()),
+                        Err(failure) if failure.is_bad_end() => None,
+                        Err(failure) => Some(failure.to_string()),
+                    }
+                }
+            };
+            let outcome = if problem.is_some() { "FAILED" } else { "ok" };
+            println!("test root task: {name} ... {outcome}");
+            match problem {
+                None => tally.passed += 1,
+                Some(problem) => {
+                    tally.failed += 1;
+                    failures.push(format!("root task: {name}: {problem}"));
+                }
+            }
+        }
+        Ok((tally, failures))
     }
 
     fn faults(&self, log: &Path, kernel: &Path) -> Result<(Tally, Vec<String>)> {
@@ -329,7 +493,7 @@ impl Boots<'_> {
             let log = log.with_extension(format!("{fault}.log"));
             let mut guest = self.start(&log, kernel, format!("fault={fault}"))?;
             let problem = match guest.wait_for_end(FAULT_LIMIT) {
-                Ok(_) => Some("the machine ended as if nothing had happened".into()),
+                Ok(()) => Some("the machine ended as if nothing had happened".into()),
                 Err(failure) => fault_problem(&failure),
             };
             let outcome = if problem.is_some() { "FAILED" } else { "ok" };
@@ -382,6 +546,7 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
                 show(&line);
                 break Tally { passed, failed };
             }
+            Some(TestLine::Note) => {}
             None => continue,
         }
         show(&line);
@@ -392,7 +557,7 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
     }
     if let Err(failure) = guest.wait_for_end(END_LIMIT)
         // A suite with failures ends the machine with a failure, as it should.
-        && (closing.failed == 0 || !failure.is_end())
+        && (closing.failed == 0 || !failure.is_bad_end())
     {
         failures.push(format!("after the last test, {failure}"));
         counted.failed += 1;

@@ -2,7 +2,8 @@
 //!
 //! Characters go to the machine one by one and the machine echoes them, so line editing and echo are switched off. What
 //! the terminal was before is kept in one place, from which it is restored on the normal way out, when unwinding, and
-//! by the signal handler. Signals stay on: Ctrl-C is how one gets out.
+//! by the signal handler. Keys send no signals: Ctrl-C is how one gets out, but behind Ctrl-A it is for the machine, and
+//! only who sees both keys can tell.
 
 use std::sync::Mutex;
 
@@ -36,6 +37,7 @@ impl Console {
         // Stopping this program would leave the machine running behind a terminal that is not restored.
         console.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
         console.special_codes[SpecialCodeIndex::VQUIT] = DISABLED;
+        console.special_codes[SpecialCodeIndex::VINTR] = DISABLED;
         *ORIGINAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(original);
         if tcsetattr(&stdin, OptionalActions::Now, &console).is_err() {
             restore();
@@ -70,9 +72,20 @@ pub enum Key {
     Help,
 }
 
+/// Who presses the keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum From {
+    /// Somebody at a terminal, for whom Ctrl-C is the way out.
+    Person,
+    /// A file or another program: all is for the machine but what starts with Ctrl-A.
+    #[default]
+    Elsewhere,
+}
+
 /// Finds the console's own keys, which start with Ctrl-A, between the machine's. Keeps state over calls.
 #[derive(Debug, Default)]
 pub struct Keys {
+    from: From,
     escaped: bool,
 }
 
@@ -80,9 +93,17 @@ const CONTROL_A: u8 = 1;
 const CONTROL_C: u8 = 3;
 
 impl Keys {
+    /// Keys from there.
+    pub fn new(from: From) -> Keys {
+        Keys { from, escaped: false }
+    }
+
     /// What the next key means; `None` for the first half of a combination and for combinations without a meaning.
     pub fn press(&mut self, key: u8) -> Option<Key> {
         if !std::mem::take(&mut self.escaped) {
+            if key == CONTROL_C && self.from == From::Person {
+                return Some(Key::Quit);
+            }
             self.escaped = key == CONTROL_A;
             return (!self.escaped).then_some(Key::Send(key));
         }
@@ -105,5 +126,15 @@ mod tests {
         let pressed: Vec<_> = b"a\x01\x01x\x01xb\x01qc\x01\x03".iter().filter_map(|&key| keys.press(key)).collect();
         let send = Key::Send;
         assert_eq!(pressed, [send(b'a'), send(1), send(b'x'), Key::Quit, send(b'b'), send(b'c'), send(3)]);
+    }
+
+    #[test]
+    fn control_c_is_a_persons_way_out() {
+        let pressed = |from| {
+            let mut keys = Keys::new(from);
+            b"\x01\x03\x03".iter().filter_map(|&key| keys.press(key)).collect::<Vec<_>>()
+        };
+        assert_eq!(pressed(From::Person), [Key::Send(3), Key::Quit]);
+        assert_eq!(pressed(From::Elsewhere), [Key::Send(3), Key::Send(3)]);
     }
 }

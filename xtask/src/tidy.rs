@@ -6,6 +6,7 @@
 //! * ARCHITECTURE.md names every crate, and no crate in its unsafe table that is not there or needs no place in it.
 //! * Manifests take lints, edition, version, licence and dependencies from the workspace, where each third-party crate
 //!   is chosen once and with a reason.
+//! * Links in the Markdown documents lead to files and headings that are there ([`crate::links`]).
 //! * No crate is called what says nothing: `common`, `utils`, and the like.
 //!
 //! [`problems`] is a pure function of what was read, so that each rule has its test.
@@ -59,6 +60,7 @@ pub fn tidy(workspace: &Workspace) -> Result<()> {
     let root = std::fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read Cargo.toml")?;
     let mut problems = problems(&facts, architecture.as_deref());
     problems.extend(undocumented_choices(&root));
+    problems.extend(crate::links::broken_links(&workspace.root)?);
     if problems.is_empty() {
         println!("tidy: {} packages, nothing to object to", facts.len());
         return Ok(());
@@ -273,6 +275,7 @@ fn undocumented_choices(root: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::Kernel;
 
     const MANIFEST: &str = "[package]\nname = 'x'\ndescription = 'x'\nversion.workspace = true\nedition.workspace = true\n\
                             license.workspace = true\n[lints]\nworkspace = true\n";
@@ -280,7 +283,7 @@ mod tests {
     fn package(name: &str, rank: &str, side: &str, dependencies: &[&str]) -> Facts {
         Facts {
             name: name.into(),
-            cops: Some(Cops { rank: rank.into(), side: side.into(), target_only: false }),
+            cops: Some(Cops { rank: rank.into(), side: side.into(), target_only: false, kernel: Kernel::Unix }),
             dependencies: dependencies.iter().map(|name| name.to_string()).collect(),
             roots: vec![(format!("{name}/src/lib.rs"), "//! Text.\n#![no_std]\n#![forbid(unsafe_code)]\n".into())],
             manifest: MANIFEST.into(),

@@ -34,6 +34,10 @@ const MINIMUM_RUST: [u32; 2] = [1, 95];
 /// The first QEMU whose AIA has guest interrupt files that work.
 const MINIMUM_QEMU: [u32; 2] = [7, 2];
 
+/// The C compiler for Linux on riscv64, and a file that is there if its C library is.
+pub const RISCV_GCC: &str = "riscv64-linux-gnu-gcc";
+const RISCV_LIBC: &str = "/usr/riscv64-linux-gnu/lib/libc.a";
+
 /// Where Debian's packages put programs.
 const DEBIAN_PROGRAMS: &str = "/usr/bin";
 
@@ -56,6 +60,10 @@ pub enum Item {
     Clang,
     /// Counts instructions of host benchmarks.
     Valgrind,
+    /// Compiles programs for Linux on riscv64, beside which COPS is measured.
+    RiscvGcc,
+    /// The C library of these programs.
+    RiscvLibc,
 }
 
 impl Item {
@@ -70,6 +78,8 @@ impl Item {
             Item::OpenSbi => "opensbi",
             Item::Clang => "clang",
             Item::Valgrind => "valgrind",
+            Item::RiscvGcc => "gcc-riscv64-linux-gnu",
+            Item::RiscvLibc => "libc6-dev-riscv64-cross",
         }
     }
 
@@ -84,6 +94,8 @@ impl Item {
             Item::OpenSbi => "OpenSBI, the firmware under the kernel",
             Item::Clang => "clang, for the C example",
             Item::Valgrind => "valgrind, for `bench scheduler`",
+            Item::RiscvGcc => "a C compiler for Linux on riscv64, for `bench peers`",
+            Item::RiscvLibc => "its C library, for `bench peers`",
         }
     }
 }
@@ -344,6 +356,8 @@ pub fn look() -> Seen {
     note(Item::OpenSbi, has_firmware(qemu.as_deref()));
     note(Item::Clang, find_program("clang").is_some());
     note(Item::Valgrind, find_program("valgrind").is_some());
+    note(Item::RiscvGcc, find_program(RISCV_GCC).is_some());
+    note(Item::RiscvLibc, Path::new(RISCV_LIBC).exists());
     Seen {
         rust: look_at_rust(),
         debian: std::fs::read_to_string("/etc/os-release").is_ok_and(|text| is_debian(&text)),

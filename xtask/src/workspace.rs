@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use serde::Deserialize;
 
 use crate::children::{self, Ending};
@@ -76,6 +77,20 @@ pub struct Cops {
     /// Whether it can be built for the target only, and so has no tests on the host.
     #[serde(default)]
     pub target_only: bool,
+    /// For a program: the kernel that it runs on.
+    #[serde(default)]
+    pub kernel: Kernel,
+}
+
+/// A kernel, and so a kind of programs.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// The Unix-like kernel.
+    #[default]
+    Unix,
+    /// The microkernel with seL4's interface.
+    Micro,
 }
 
 impl Package {
@@ -89,9 +104,14 @@ impl Package {
         self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"))
     }
 
-    /// Whether the package is a program for COPS.
+    /// Whether the package is a program for COPS, whichever kernel it runs on.
     pub fn is_program(&self) -> bool {
         self.cops().is_some_and(|cops| cops.rank == "app" && cops.side == "user")
+    }
+
+    /// Whether the package is a program that runs on this kernel.
+    pub fn is_program_for(&self, kernel: Kernel) -> bool {
+        self.is_program() && self.cops().is_some_and(|cops| cops.kernel == kernel)
     }
 
     /// Whether it has nothing that a host can build: programs for COPS, and what says so.
@@ -188,13 +208,19 @@ mod tests {
     fn this_workspace_is_understood() {
         let workspace = Workspace::load().unwrap();
         let xtask = workspace.package("xtask").unwrap();
-        assert_eq!(xtask.cops(), Some(&Cops { rank: "tool".into(), side: "host".into(), target_only: false }));
+        assert_eq!(
+            xtask.cops(),
+            Some(&Cops { rank: "tool".into(), side: "host".into(), target_only: false, kernel: Kernel::Unix })
+        );
         assert_eq!(xtask.programs().count(), 1);
         assert!(!xtask.is_linked() && !xtask.is_target_only() && !xtask.is_program());
         assert!(
             workspace.package("hello").unwrap().is_linked() && workspace.package("kernel-unix").unwrap().is_linked()
         );
         assert!(!workspace.package("matrix").unwrap().is_linked());
+        let root_task = workspace.package("root-task").unwrap();
+        assert!(root_task.is_program_for(Kernel::Micro) && !root_task.is_program_for(Kernel::Unix));
+        assert!(workspace.package("hello").unwrap().is_program_for(Kernel::Unix));
         assert!(xtask.dependencies.iter().any(|dependency| dependency.name == "load" && dependency.path.is_some()));
     }
 

@@ -1,4 +1,5 @@
-//! Measurements on the target: `bench switch|syscall|matrix|memory|boot`.
+//! Measurements on the target: `bench switch|syscall|matrix|memory|boot|async-calls`, and the experiments of the papers,
+//! which take arguments: `bench ring-counter|ring-pipes|workers|matrix-models|creation ARGUMENT...`.
 //!
 //! Run under QEMU's `-icount shift=0`, where an instruction takes a nanosecond of the machine's time, so that the clock
 //! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very many
@@ -11,10 +12,14 @@
 
 extern crate alloc;
 
+mod asynchronous;
+mod client;
 mod matrix_server;
 mod memory;
+mod rings;
 mod switch;
 mod syscall;
+mod workers;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -43,6 +48,14 @@ fn now() -> u64 {
     Instant::now().as_ns()
 }
 
+/// The command line's argument at a place; the scenario's name is at 1.
+fn argument(place: usize) -> Result<String, String> {
+    match cops::arguments().nth(place).map(|text| text.to_str()) {
+        Some(Ok(text)) => Ok(text.into()),
+        _ => Err(alloc::format!("argument {place} is missing")),
+    }
+}
+
 /// Reports one figure.
 fn figure(id: &str, value: f64, unit: &str) {
     println!("bench: {{\"id\": \"{id}\", \"value\": {value}, \"unit\": \"{unit}\"}}");
@@ -62,15 +75,24 @@ fn series(id: &str, unit: &str, x_unit: &str, points: &[(f64, f64)]) {
 #[cops::main]
 async fn main() -> i32 {
     let name = cops::arguments().nth(1).and_then(|name| name.to_str().ok()).unwrap_or("");
+    let part = cops::arguments().nth(2).and_then(|part| part.to_str().ok()).unwrap_or("");
     // Each a function of its own, so that none pays for the registers that another one saves.
     let measurement: Pin<Box<dyn Future<Output = Outcome> + Send>> = match name {
         "switch" => Box::pin(switch::measure()),
         "syscall" => Box::pin(syscall::measure()),
         "matrix" => Box::pin(matrix_server::measure()),
         "memory" => Box::pin(memory::measure()),
+        "async-calls" => Box::pin(asynchronous::measure(part)),
         "boot" => Box::pin(matrix_server::measure_boot()),
+        "ring-counter" => Box::pin(rings::counter()),
+        "ring-pipes" => Box::pin(rings::pipes()),
+        "workers" => Box::pin(workers::measure()),
+        "matrix-models" => Box::pin(client::models()),
+        "creation" => Box::pin(client::creation()),
         _ => {
-            eprintln!("usage: bench switch|syscall|matrix|memory|boot");
+            eprintln!(
+                "usage: bench switch|syscall|matrix|memory|boot|async-calls|ring-counter|ring-pipes|workers|matrix-models|creation"
+            );
             return 2;
         }
     };

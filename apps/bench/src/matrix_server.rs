@@ -92,7 +92,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// From the kernel's first instruction to the first answer.
+/// From the machine's reset, firmware included, to the first answer.
 pub async fn measure_boot() -> Outcome {
     let server = Server::start().await?;
     let listening = attempt!(cops::system::system::counter(Counter::UptimeNs));

@@ -5,6 +5,8 @@
 //! do not exist, and tokens that were never given. It only leaves out what would end itself by design (exiting, starting
 //! other programs, unmapping its own code) or trouble the world outside (addresses of other machines, switching off).
 //!
+//! Some of the calls go through a request ring, whose other words are overwritten now and then.
+//!
 //! Calls that can wait are made in their asynchronous form, so that none of them stops the program; what they post is
 //! taken now and then. The sequence depends on the seed alone. Exit status 0 says that it came to the end and that calls
 //! still work.
@@ -13,13 +15,15 @@
 
 use core::ffi::CStr;
 
-use abi_queue::CompletionRing;
 use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PROCESS_PAGE_ADDRESS};
+use abi_queue::{CompletionHeader, completion};
+use abi_queue::{Request, RequestHeader, request};
 use abi_unix::SystemCall;
 use abi_unix::call::{Argument, NUMBER_MASK, Waiting};
 use abi_unix::errno::decode;
 use abi_unix::types::protection::{READ, WRITE};
 use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, auxiliary, mapping, open};
+use ring::{Completions, Producer, Requests};
 use unix::raw::{syscall, syscall_asynchronous};
 
 unix::entry!(main);
@@ -226,7 +230,11 @@ impl Areas {
 fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut Random) -> Option<[usize; 6]> {
     let pages = PLAYGROUND + random.below(64) * 4096 + if random.one_in(4) { random.below(4096) } else { 0 };
     match call {
-        SystemCall::Exit | SystemCall::ExitGroup | SystemCall::WorkerCreate | SystemCall::InterruptHandler => {
+        SystemCall::Exit
+        | SystemCall::ExitGroup
+        | SystemCall::Clone
+        | SystemCall::WorkerCreate
+        | SystemCall::InterruptHandler => {
             return None;
         }
         // Nothing here is a program, but somebody could come upon one; strings that never are paths.
@@ -278,8 +286,49 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
     Some(arguments)
 }
 
+/// A request ring, and this program's side of it.
+struct Ring {
+    requests: Requests<'static>,
+    producer: Producer,
+}
+
+/// Its entries.
+const ENTRIES: usize = 64;
+
+impl Ring {
+    fn new() -> Option<Ring> {
+        let address = unix::worker::ring_setup(ENTRIES, 0).ok()?;
+        // SAFETY: the kernel has mapped the ring there; every word of it is atomic.
+        let requests = unsafe {
+            let entries = (address + request::ENTRIES_OFFSET) as *const request::Entry;
+            Requests::new(&*(address as *const RequestHeader), core::slice::from_raw_parts(entries, ENTRIES))
+        };
+        Some(Ring { requests, producer: Producer::new(ENTRIES) })
+    }
+
+    /// Makes a call through the ring; one that finds no room is not made.
+    fn submit(&mut self, number: usize, arguments: [usize; 6], random: &mut Random) {
+        let mut call = unix::raw::asynchronous_number(number, random.next() as u8) as u64;
+        if random.one_in(20) {
+            call |= 1 << (16 + random.below(48));
+        }
+        let request =
+            Request { call, token: random.next() % 4096, arguments: arguments.map(|argument| argument as u64) };
+        let _ = self.requests.submit(&mut self.producer, request, random.next() % 70);
+        let header = self.requests.header();
+        if random.one_in(100) {
+            for word in [&header.head, &header.state, &header.capacity, &header.urgency] {
+                word.store(random.next() >> random.below(64), core::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        if random.one_in(16) {
+            let _ = unix::worker::ring_enter(0, random.below(2));
+        }
+    }
+}
+
 /// One call. What it answers does not matter, as long as it answers.
-fn step(areas: &Areas, random: &mut Random) {
+fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
     let number = if random.one_in(50) {
         random.next() as usize >> random.below(64)
     } else {
@@ -310,6 +359,12 @@ fn step(areas: &Areas, random: &mut Random) {
         }
     }
     if let Some(arguments) = tame(call, arguments, areas, random) {
+        if let Some(ring) = ring
+            && random.one_in(4)
+        {
+            ring.submit(call as usize, arguments, random);
+            return;
+        }
         // SAFETY: what the kernel may write to is the output area and the shared pages, on which nothing here relies;
         // mapping calls reach the playground only.
         unsafe {
@@ -350,9 +405,14 @@ fn main() -> i32 {
     let ring_address =
         unix::start::auxiliary_value(auxiliary::COPS_COMPLETION_RING).unwrap_or(COMPLETION_RING_ADDRESS as u64);
     // SAFETY: the kernel maps the ring there for the process's life; every word of it is atomic.
-    let ring = unsafe { &*(ring_address as *const CompletionRing) };
+    let ring = unsafe {
+        let entries = (ring_address as usize + completion::ENTRIES_OFFSET) as *const completion::Entry;
+        let entries = core::slice::from_raw_parts(entries, completion::INITIAL_CAPACITY);
+        Completions::new(&*(ring_address as *const CompletionHeader), entries)
+    };
+    let mut requests = Ring::new();
     for turn in 0..count {
-        step(&areas, &mut random);
+        step(&areas, &mut requests, &mut random);
         if turn % 64 == 0 {
             while ring.take().is_some() {}
         }

@@ -4,6 +4,9 @@
 //! requests, *handle* multiplies, *send* writes the answers. While one connection's answer is on its way its next request
 //! is being read, and thousands of connections are thousands of small coroutines on as many workers as were asked for.
 //!
+//! That is the model called *kcuc*. For comparisons the same server can be run in all others ([`model`]): with threads in
+//! its own part (`threads`) or in the kernel's, and around epoll (`epoll`).
+//!
 //! A peer cannot do more than waste its own connection: a length that is out of range is seen before anything is
 //! allocated for it, queues are short so that a peer that does not read is not read from, and every error ends that one
 //! connection with a line in the log.
@@ -11,6 +14,10 @@
 #![no_main]
 
 extern crate alloc;
+
+mod epoll;
+mod model;
+mod threads;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,8 +27,12 @@ use core::time::Duration;
 use cops::buffer::Part;
 use cops::channel::{Receiver, Sender, bounded};
 use cops::net::{BACKLOG, Shutdown, TcpListener, TcpStream};
+use cops::system::kernel_side::{self, KernelSide};
 use cops::{Errno, Priority, eprintln, println, spawn_at};
+
 use matrix::{Decoded, HEADER_BYTES, MAXIMUM_REQUEST_BYTES, Request};
+
+use model::Model;
 
 /// Requests, and answers, of one connection that may wait in a queue. More would only let a peer use more memory.
 const QUEUE: usize = 8;
@@ -36,7 +47,10 @@ usage: matrix-server [OPTION]...
   --workers N    workers that run the coroutines (1)
   --priority N   priority of the connections' coroutines, 0 to 63 (4)
   --levels N     give connections the priorities 0 to N-1 in turn instead
-  --backlog N    connections that may wait to be accepted (128)";
+  --backlog N    connections that may wait to be accepted (128)
+  --model NAME   kcuc, kcut, ktut, ktut-wait, ktuc or ktuc-epoll (kcuc):
+                 what works in the kernel (k) and in the program (u),
+                 coroutines (c) or threads (t)";
 
 /// What the command line asks for.
 struct Options {
@@ -45,14 +59,26 @@ struct Options {
     priority: Priority,
     levels: u8,
     backlog: u32,
+    model: Model,
 }
 
 impl Options {
     fn parse() -> Result<Options, &'static str> {
-        let mut options = Options { port: 7000, workers: 1, priority: Priority::DEFAULT, levels: 0, backlog: BACKLOG };
+        let mut options = Options {
+            port: 7000,
+            workers: 1,
+            priority: Priority::DEFAULT,
+            levels: 0,
+            backlog: BACKLOG,
+            model: Model::Kcuc,
+        };
         let mut arguments = cops::arguments().skip(1);
         while let Some(option) = arguments.next() {
             let value = arguments.next().ok_or(USAGE)?;
+            if option.to_bytes() == b"--model" {
+                options.model = Model::from_name(value.to_bytes()).ok_or(USAGE)?;
+                continue;
+            }
             let number: u64 = value.to_str().ok().and_then(|value| value.parse().ok()).ok_or(USAGE)?;
             match option.to_bytes() {
                 b"--port" => options.port = u16::try_from(number).map_err(|_| USAGE)?,
@@ -86,6 +112,9 @@ async fn main() -> Result<i32, Errno> {
             return Ok(2);
         }
     };
+    if options.model.kernel_side() != KernelSide::Coroutines {
+        kernel_side::choose(options.model.kernel_side())?;
+    }
     cops::alloc_cpu(options.workers - 1)?;
     let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, options.port);
     let listener = match TcpListener::bind_with_backlog(address, options.backlog) {
@@ -96,7 +125,12 @@ async fn main() -> Result<i32, Errno> {
         }
     };
     println!("matrix-server: listening on {address}");
-    serve(&listener, &options).await?;
+    match options.model {
+        Model::Kcuc | Model::Ktuc => serve(&listener, &options).await?,
+        // Nothing else runs on this worker.
+        Model::Kcut | Model::Ktut | Model::KtutWait => return Err(threads::serve(&listener.into_descriptor())),
+        Model::KtucEpoll => epoll::serve(listener.into_descriptor(), &options).await?,
+    }
     Ok(0)
 }
 
@@ -207,27 +241,32 @@ async fn receive(stream: &TcpStream, requests: Sender<Vec<u8>>) -> Result<(), Re
 /// Multiplies. The answer is written over the request, which is always longer.
 async fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
     let mut words = Vec::new();
-    while let Some(mut message) = requests.receive().await {
-        let Ok(Decoded::Complete(request, _)) = Request::decode(&message) else {
-            unreachable!("only complete requests are passed on");
-        };
-        let (order, sequence) = (request.order, request.sequence);
-        let elements = order.elements();
-        if words.len() < 3 * elements {
-            words.resize(3 * elements, 0);
-        }
-        let (left, rest) = words.split_at_mut(elements);
-        let (right, rest) = rest.split_at_mut(elements);
-        let product = &mut rest[..elements];
-        request.left.copy_to(left);
-        request.right.copy_to(right);
-        matrix::multiply(order, left, right, product);
-        let length = matrix::encode_answer(order, sequence, product, &mut message);
-        message.truncate(length);
-        if answers.send(message).await.is_err() {
+    while let Some(message) = requests.receive().await {
+        if answers.send(answer(message, &mut words)).await.is_err() {
             return;
         }
     }
+}
+
+/// The answer to a complete request, written over it; `words` is memory for the numbers.
+fn answer(mut message: Vec<u8>, words: &mut Vec<u32>) -> Vec<u8> {
+    let Ok(Decoded::Complete(request, _)) = Request::decode(&message) else {
+        unreachable!("only complete requests are passed on");
+    };
+    let (order, sequence) = (request.order, request.sequence);
+    let elements = order.elements();
+    if words.len() < 3 * elements {
+        words.resize(3 * elements, 0);
+    }
+    let (left, rest) = words.split_at_mut(elements);
+    let (right, rest) = rest.split_at_mut(elements);
+    let product = &mut rest[..elements];
+    request.left.copy_to(left);
+    request.right.copy_to(right);
+    matrix::multiply(order, left, right, product);
+    let length = matrix::encode_answer(order, sequence, product, &mut message);
+    message.truncate(length);
+    message
 }
 
 /// Writes the answers.

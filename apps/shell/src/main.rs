@@ -1,11 +1,13 @@
 //! A small shell for the console: starts programs and looks around.
 //!
-//! The console gives single bytes and echoes nothing, so lines are edited here. A program runs in the foreground until it
-//! ends, or with `&` behind its name's arguments in the background; a coroutine reports the ends of those.
+//! Lines are edited with the usual keys and remembered. A program runs in the foreground, where Ctrl-C ends it, until it
+//! ends; or with `&` behind its name's arguments in the background, and a coroutine reports its end.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
+
+mod editor;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +16,11 @@ use abi_unix::Counter;
 use abi_unix::types::open;
 use cops::file::File;
 use cops::process::{Command, Ending};
-use cops::{Errno, print, println};
+use cops::{Errno, println};
+use editor::Lines;
+
+/// How a program ends at Ctrl-C.
+const INTERRUPT: u8 = abi_unix::types::signal::INT as u8;
 
 const HELP: &str = "\
 PROGRAM [ARGUMENT]... [&]   starts a program of /bin, or of a path; with & in the background
@@ -27,12 +33,11 @@ exit                        ends the shell, and the machine if this is its first
 
 #[cops::main]
 async fn main() -> Result<(), Errno> {
-    let input = cops::file::standard_input()?;
-    let mut lines = Lines { input, buffer: alloc::vec![0; 64], start: 0, end: 0 };
+    let mut lines = Lines::new(cops::file::standard_input()?);
     println!("COPS shell; `help` lists what it knows");
     loop {
-        print!("{}$ ", working_directory());
-        let Some(line) = lines.next().await? else { return Ok(()) };
+        let prompt = alloc::format!("{}$ ", working_directory());
+        let Some(line) = lines.next(&prompt).await? else { return Ok(()) };
         let words: Vec<&str> = line.split_whitespace().collect();
         let result = match words[..] {
             [] => Ok(()),
@@ -56,10 +61,16 @@ async fn main() -> Result<(), Errno> {
                 cops::spawn(report(child)).detach();
             }),
             [program, ref arguments @ ..] => match start(program, arguments) {
-                Ok(child) => child.wait().await.map(|ending| match ending {
-                    Ending::Exited(0) => {}
-                    ending => println!("{program}: {}", words_for(ending)),
-                }),
+                Ok(child) => {
+                    lines.give_foreground(child.number());
+                    let ending = child.wait().await;
+                    lines.give_foreground(0);
+                    ending.map(|ending| match ending {
+                        Ending::Exited(0) => {}
+                        Ending::Killed(INTERRUPT) => println!(),
+                        ending => println!("{program}: {}", words_for(ending)),
+                    })
+                }
                 Err(error) => Err(error),
             },
         };
@@ -69,73 +80,17 @@ async fn main() -> Result<(), Errno> {
     }
 }
 
-/// Lines from the console.
-struct Lines {
-    input: File,
-    buffer: Vec<u8>,
-    /// What was read and not used yet.
-    start: usize,
-    end: usize,
-}
-
-impl Lines {
-    /// The next byte; `None` at the end.
-    async fn byte(&mut self) -> Result<Option<u8>, Errno> {
-        if self.start == self.end {
-            let (result, buffer) = self.input.read(core::mem::take(&mut self.buffer)).await;
-            self.buffer = buffer;
-            (self.start, self.end) = (0, result?);
-            if self.end == 0 {
-                return Ok(None);
-            }
-        }
-        self.start += 1;
-        Ok(Some(self.buffer[self.start - 1]))
-    }
-
-    /// Reads a line, which is shown as it is typed.
-    async fn next(&mut self) -> Result<Option<String>, Errno> {
-        let mut line = String::new();
-        loop {
-            match self.byte().await? {
-                None => return Ok(None),
-                // End of transmission.
-                Some(0x04) if line.is_empty() => {
-                    println!();
-                    return Ok(None);
-                }
-                Some(b'\r' | b'\n') => {
-                    println!();
-                    return Ok(Some(line));
-                }
-                Some(0x08 | 0x7f) => {
-                    if line.pop().is_some() {
-                        print!("\x08 \x08");
-                    }
-                }
-                // Interrupt, and kill: the line is forgotten.
-                Some(0x03 | 0x15) => {
-                    println!();
-                    return Ok(Some(String::new()));
-                }
-                Some(byte @ b' '..=b'~') if line.len() < 1000 => {
-                    line.push(byte as char);
-                    print!("{}", byte as char);
-                }
-                Some(_) => {}
-            }
-        }
-    }
-}
-
-/// Starts a program.
+/// Starts a program, in a process group of its own.
 fn start(program: &str, arguments: &[&str]) -> Result<cops::process::Child, Errno> {
     let path = if program.contains('/') { program.into() } else { alloc::format!("/bin/{program}") };
     let mut command = Command::new(&path);
     for argument in arguments {
         command = command.argument(argument);
     }
-    command.spawn()
+    let child = command.spawn()?;
+    // One that has ended already needs none.
+    let _ = cops::system::terminal::set_group(child.number(), 0);
+    Ok(child)
 }
 
 /// Says how a program in the background has ended.

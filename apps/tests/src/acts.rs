@@ -26,6 +26,15 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
                 core::hint::spin_loop();
             }
         }
+        "answer-interrupts" => {
+            let rounds = argument.and_then(|text| text.parse().ok()).unwrap_or(1);
+            crate::user_interrupt::answer(rounds).await
+        }
+        "send-until-error" => crate::user_interrupt::send_until_error().await,
+        "revoke-descriptor-0" => crate::user_interrupt::revoke_descriptor_0(),
+        "faulting-handler" => crate::user_interrupt::faulting_handler().await,
+        "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
+        "scheduling" => crate::scheduling::act(argument.unwrap_or("")).await,
         "read-null" => read(8),
         "read-kernel" => read(0xffff_ffc0_8020_0000),
         "read-image" => i32::from(read(IMAGE_ADDRESS) == 0),
@@ -48,7 +57,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         }
         "privileged-instruction" => {
             // SAFETY: as above.
-            unsafe { core::arch::asm!("csrr {}, sstatus", out(reg) _) };
+            unsafe { core::arch::asm!("csrr {}, satp", out(reg) _) };
             0
         }
         "breakpoint" => {
@@ -63,12 +72,30 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             0
         }
         "exhaust-memory" => exhaust(),
+        "hoard-in-pipes" => hoard_in_pipes(share(argument)).await,
+        "hoard-in-connections" => hoard_in_connections(share(argument)).await,
+        "hoard-in-file" => hoard_in_file(share(argument)).await,
+        "exit-together" => crate::edges::end_together(false).await,
+        "exit-group-together" => crate::edges::end_together(true).await,
+        "restart" => {
+            cops::println!("restarting");
+            i32::from(system::system::restart().is_err())
+        }
+        "touch" => touch(share(argument)),
         "orphan" => orphan().await,
         "execute-other" => execute_other(),
         "calls-in-flight" => calls_in_flight().await,
         "scribble-bitmap" => scribble_bitmap(),
         "scribble-ring" => scribble_ring().await,
+        "ring-calls-in-flight" => crate::ring::acts::calls_in_flight().await,
+        "ring-exit" => crate::ring::acts::exit().await,
+        "ring-execute" => crate::ring::acts::execute().await,
+        "scribble-request-ring" => {
+            crate::ring::acts::scribble(argument.and_then(|text| text.parse().ok()).unwrap_or(1)).await
+        }
         "echo-arguments" => echo_arguments(),
+        models if models.starts_with("models-") => crate::models::act(models).await,
+        threads if threads.starts_with("threads-") => crate::thread::act(threads),
         other => {
             cops::eprintln!("there is no act `{other}`");
             99
@@ -124,6 +151,84 @@ fn exhaust() -> i32 {
     0
 }
 
+/// So many hundredths of the machine's memory, in bytes.
+fn share(argument: Option<&str>) -> usize {
+    let hundredths: usize = argument.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let frames = system::system::counter(abi_unix::Counter::FramesTotal).unwrap_or(0) as usize;
+    frames / 100 * hundredths * 4096
+}
+
+/// Says that the memory is taken, and keeps it.
+async fn keep<T>(held: T) -> i32 {
+    cops::println!("ready");
+    cops::sleep(Duration::from_secs(1000)).await;
+    drop(held);
+    1
+}
+
+/// Fills pipes that nobody reads.
+async fn hoard_in_pipes(bytes: usize) -> i32 {
+    let mut pipes = alloc::vec::Vec::new();
+    let mut taken = 0;
+    while taken < bytes {
+        let Ok((reader, writer)) = cops::io::pipe() else { break };
+        let Ok(count) = system::file::write(writer.descriptor().raw(), &[1; 65536]) else { break };
+        taken += count;
+        pipes.push((reader, writer));
+    }
+    keep(pipes).await
+}
+
+/// Fills connections that nobody receives from.
+async fn hoard_in_connections(bytes: usize) -> i32 {
+    use cops::net::{TcpListener, TcpStream};
+    let address = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
+    let Ok(listener) = TcpListener::bind(address) else { return 1 };
+    let Ok(address) = listener.local_address() else { return 1 };
+    let (level, option) = (abi_unix::types::socket_option::SOL_SOCKET, abi_unix::types::socket_option::SO_RCVBUF);
+    if system::network::set_option(listener.descriptor().raw(), level, option, 1 << 20).is_err() {
+        return 1;
+    }
+    let mut connections = alloc::vec::Vec::new();
+    let mut taken = 0;
+    while taken < bytes {
+        let (Ok(client), Ok((server, _))) = (TcpStream::connect(address).await, listener.accept().await) else { break };
+        let flags = abi_unix::types::message::DONTWAIT;
+        while let Ok(count) = system::network::send_to(client.descriptor().raw(), &[1; 4096], flags, None) {
+            taken += count;
+        }
+        connections.push((client, server));
+    }
+    keep((listener, connections)).await
+}
+
+/// Fills a file that has no name any more.
+async fn hoard_in_file(bytes: usize) -> i32 {
+    use abi_unix::types::open;
+    let Ok(file) = cops::file::File::open_with("/tmp/hoard", open::CREAT | open::WRONLY) else { return 1 };
+    // Files may not have as much as the other acts take.
+    if cops::file::remove("/tmp/hoard").is_err() || touch(bytes / 5) != 0 {
+        return 1;
+    }
+    let bytes = bytes / 5 * 4;
+    let mut taken = 0;
+    while taken < bytes {
+        let Ok(count @ 1..) = system::file::write(file.descriptor().raw(), &[1; 65536]) else { break };
+        taken += count;
+    }
+    keep(file).await
+}
+
+/// Touches so much memory.
+fn touch(bytes: usize) -> i32 {
+    let Ok(memory) = system::memory::map(bytes) else { return 1 };
+    for page in 0..bytes / 4096 {
+        // SAFETY: the mapping is ours and has that many pages.
+        unsafe { memory.add(page * 4096).write_volatile(1) };
+    }
+    0
+}
+
 /// Starts a process that outlives this one.
 async fn orphan() -> i32 {
     let child = crate::harness::act("exit");
@@ -131,7 +236,7 @@ async fn orphan() -> i32 {
 }
 
 /// Becomes another program, with arguments that are checked there.
-fn execute_other() -> i32 {
+pub fn execute_other() -> i32 {
     let arguments = [
         c"tests".as_ptr(),
         c"--act".as_ptr(),

@@ -149,3 +149,29 @@ pub async fn futures_of_others_run_here() -> Outcome {
     check_eq!(leaders, 1);
     Ok(())
 }
+
+/// The same cases as on the host, against the image that the kernel has mapped here.
+pub async fn the_schedulers_own_suite() -> Outcome {
+    use coroutine::{Executor, ReadyWord, Signals, Table};
+
+    struct OneWorker;
+    impl coroutine::Platform for OneWorker {
+        fn worker(&self) -> usize {
+            0
+        }
+        fn notify(&self, _: usize) {}
+    }
+    static EXECUTOR: Executor = Executor::new();
+    static READY: [ReadyWord; abi_queue::MAXIMUM_WORKERS] = [const { ReadyWord::new() }; abi_queue::MAXIMUM_WORKERS];
+
+    let image = must!(cops::start::scheduler_image().ok_or("there is no image"));
+    // SAFETY: the kernel has mapped the scheduler's image there, readable and executable, for the life of the process.
+    let table = must!(unsafe { Table::from_image(image) });
+    must!(EXECUTOR.initialise(table, &READY, &OneWorker));
+    let mut worker = must!(EXECUTOR.worker(0, Signals::default()));
+    let mut cases = 0;
+    // A broken promise is a panic, which ends this process with the case's place in the source.
+    coroutine::suite::run(&EXECUTOR, &mut worker, |_| cases += 1);
+    check_eq!(cases, coroutine::suite::CASES.len());
+    Ok(())
+}

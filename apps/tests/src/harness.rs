@@ -80,12 +80,16 @@ macro_rules! must {
 pub async fn run(test: &Test) -> bool {
     let start = Instant::now();
     let verdict = match Command::new(OWN_PATH).argument("--one").argument(test.name).spawn() {
-        Ok(child) => match wait_for_test(&child, test.limit).await {
-            Some(Ok(Ending::Exited(0))) => Ok(()),
-            Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
-            Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
-            None => Err(alloc::format!("it was still running after {} s", test.limit.as_secs())),
-        },
+        Ok(child) => {
+            // Some tests change how the system schedules, which a child may not unless it is allowed to.
+            let _ = cops::system::scheduling::set_privilege(child.number(), true);
+            match wait_for_test(&child, test.limit).await {
+                Some(Ok(Ending::Exited(0))) => Ok(()),
+                Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
+                Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
+                None => Err(alloc::format!("it was still running after {} s", test.limit.as_secs())),
+            }
+        }
         Err(error) => Err(alloc::format!("its process could not be started: {error}")),
     };
     let took = start.elapsed().as_millis();
@@ -172,6 +176,19 @@ pub async fn returns_to(which: Counter, value: u64) -> Outcome {
             return Ok(());
         }
         check!(start.elapsed() < Duration::from_secs(5), "{} is {now} and was {value}", which.name());
+        cops::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until a counter is at a value or above.
+pub async fn reaches(which: Counter, value: u64) -> Outcome {
+    let start = Instant::now();
+    loop {
+        let now = counter(which)?;
+        if now >= value {
+            return Ok(());
+        }
+        check!(start.elapsed() < Duration::from_secs(40), "{} is {now} and has not reached {value}", which.name());
         cops::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -13,13 +13,14 @@ use crate::harness::Outcome;
 use crate::{check, check_eq, must};
 
 /// A server that ends with the test.
-struct Server {
+pub struct Server {
     child: Child,
     address: SocketAddrV4,
 }
 
 impl Server {
-    async fn start(port: u16, options: &[&str]) -> Result<Server, String> {
+    /// Starts it with these options beside the port.
+    pub async fn start(port: u16, options: &[&str]) -> Result<Server, String> {
         let (reader, writer) = must!(cops::io::pipe());
         let mut command = Command::new("/bin/matrix-server")
             .argument("--port")
@@ -35,7 +36,8 @@ impl Server {
         Ok(Server { child, address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port) })
     }
 
-    async fn connect(&self) -> Result<TcpStream, String> {
+    /// A connection to it.
+    pub async fn connect(&self) -> Result<TcpStream, String> {
         Ok(must!(TcpStream::connect(self.address).await))
     }
 }
@@ -61,7 +63,7 @@ fn exchange(order: usize, sequence: u32) -> Result<(Vec<u8>, Vec<u8>), String> {
 }
 
 /// Sends a request and compares the answer.
-async fn ask(stream: &TcpStream, order: usize, sequence: u32) -> Outcome {
+pub async fn ask(stream: &TcpStream, order: usize, sequence: u32) -> Outcome {
     let (request, expected) = exchange(order, sequence)?;
     must!(stream.write_all(request).await.0);
     let limit = Duration::from_secs(20);

@@ -6,7 +6,8 @@
 //! [`Pace::Every`] each connection sends a request whenever its interval has passed, whether or not the server has
 //! answered the one before: a server that falls behind shows long latencies, where a client that waits would show a
 //! polite average. With [`Pace::ClosedLoop`] each connection always has exactly one request under way, which finds the
-//! most that the server can do.
+//! most that the server can do, and [`Pace::Pause`] is a loop with a pause, as the papers have it. [`visit`] makes a
+//! connection for each request.
 //!
 //! The latency of a request runs from the moment it is handed to its connection, even if the connection cannot take it
 //! yet, to the moment its whole answer has been read. It includes the host's loopback and the emulator's network: that
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod creation;
 mod questions;
 mod run;
 
@@ -35,6 +37,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+pub use creation::{Visits, visit};
 pub use hdrhistogram::Histogram;
 pub use matrix::Order;
 use matrix::{Answer, Decoded, MAXIMUM_ANSWER_BYTES};
@@ -47,6 +50,8 @@ pub enum Pace {
     Every(Duration),
     /// As soon as the answer to the one before has come.
     ClosedLoop,
+    /// This long after the answer to the one before has come, as the papers' client does.
+    Pause(Duration),
 }
 
 /// One measurement to make.
@@ -64,6 +69,9 @@ pub struct Plan {
     pub duration: Duration,
     /// How long to wait for an answer once nothing more is sent, and for each connection to be established.
     pub patience: Duration,
+    /// Connection `n` belongs to level `n % levels`, and levels are measured apart. With more than one, connections are
+    /// opened one after the other, so that a server can count them alike.
+    pub levels: usize,
 }
 
 /// What a plan's run is doing, for a progress display.
@@ -101,8 +109,19 @@ pub struct Measurement {
     pub elapsed: Duration,
     /// Latencies of the requests answered rightly, in microseconds.
     pub latency_us: Histogram<u64>,
+    /// The same for each level of the plan.
+    pub levels: Vec<Level>,
     /// What went wrong first, in words.
     pub first_failure: Option<String>,
+}
+
+/// What a run found for the connections of one level.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// Requests answered rightly.
+    pub answered: u64,
+    /// Their latencies, in microseconds.
+    pub latency_us: Histogram<u64>,
 }
 
 impl Measurement {

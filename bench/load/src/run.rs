@@ -1,5 +1,7 @@
 //! The course of one plan: connect, send, wait for the rest.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::{Connection, Outcome};
 use crate::questions::Questions;
-use crate::{Continue, Error, Measurement, Pace, Plan, Stage};
+use crate::{Continue, Error, Level, Measurement, Pace, Plan, Stage};
 
 /// Different questions in a run. More would fill the caches that the emulator needs.
 const QUESTIONS: usize = 64;
@@ -52,7 +54,8 @@ pub fn run(plan: &Plan, observe: &mut dyn FnMut(Stage) -> Continue) -> Result<Me
             wrong: 0,
             lost: 0,
             elapsed: Duration::ZERO,
-            latency_us: Histogram::new_with_max(MAXIMUM_LATENCY_US, 3).expect("the bounds are valid"),
+            latency_us: histogram(),
+            levels: (0..plan.levels.max(1)).map(|_| Level { answered: 0, latency_us: histogram() }).collect(),
             first_failure: None,
         },
         last_answer: None,
@@ -64,11 +67,17 @@ pub fn run(plan: &Plan, observe: &mut dyn FnMut(Stage) -> Continue) -> Result<Me
     match plan.pace {
         Pace::Every(interval) => run.send_on_time(started, interval)?,
         Pace::ClosedLoop => run.send_in_a_loop(started)?,
+        Pace::Pause(pause) => run.send_after_pauses(started, pause)?,
     }
     run.wait_for_the_rest()?;
     let end = run.last_answer.unwrap_or(started).max(started + plan.duration);
     run.measurement.elapsed = end - started;
     Ok(run.measurement)
+}
+
+/// An empty record of latencies.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(MAXIMUM_LATENCY_US, 3).expect("the bounds are valid")
 }
 
 impl Run<'_> {
@@ -78,9 +87,11 @@ impl Run<'_> {
         let mut established = 0;
         let mut connecting: Vec<(usize, Instant)> = Vec::new();
         let mut answers = Vec::new();
+        // A server that gives its connections levels in turn must see them in the order of their numbers.
+        let at_once = if self.plan.levels > 1 { 1 } else { CONNECTING };
         while self.connections.len() < self.plan.connections || !connecting.is_empty() {
             let now = Instant::now();
-            while connecting.len() < CONNECTING && self.connections.len() < self.plan.connections {
+            while connecting.len() < at_once && self.connections.len() < self.plan.connections {
                 let index = self.connections.len();
                 self.open(index, now)?;
                 connecting.push((index, now));
@@ -180,6 +191,31 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Each connection sends its next request a pause after the answer to the one before. The first requests are spread
+    /// over one pause.
+    fn send_after_pauses(&mut self, started: Instant, pause: Duration) -> Result<(), Error> {
+        let connections = self.plan.connections;
+        let mut due: BinaryHeap<_> = (0..connections)
+            .map(|index| Reverse((started + pause * index as u32 / connections as u32, index)))
+            .collect();
+        let end = started + self.plan.duration;
+        while Instant::now() < end {
+            let now = Instant::now();
+            while due.peek().is_some_and(|Reverse((time, _))| *time <= now) {
+                let Some(Reverse((_, index))) = due.pop() else { break };
+                if self.connections[index].is_some() {
+                    self.send(index, now);
+                }
+            }
+            let next = due.peek().map_or(end, |Reverse((time, _))| *time);
+            let free = self.turn_and_count(Some(next.min(end).min(Instant::now() + OBSERVE)))?;
+            let now = Instant::now();
+            due.extend(free.into_iter().map(|index| Reverse((now + pause, index))));
+            self.observe(Stage::Sending(started.elapsed()))?;
+        }
+        Ok(())
+    }
+
     /// Waits until every request is answered, the connections are gone or patience ends; the rest is lost.
     fn wait_for_the_rest(&mut self) -> Result<(), Error> {
         let end = Instant::now() + self.plan.patience;
@@ -234,6 +270,9 @@ impl Run<'_> {
                     self.measurement.answered += 1;
                     let latency_us = (latency.as_nanos() as u64).div_ceil(1000);
                     self.measurement.latency_us.saturating_record(latency_us);
+                    let level = index % self.measurement.levels.len();
+                    self.measurement.levels[level].answered += 1;
+                    self.measurement.levels[level].latency_us.saturating_record(latency_us);
                 }
                 Outcome::Wrong(what) => {
                     self.measurement.wrong += 1;

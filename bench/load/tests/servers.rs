@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::{Continue, Error, Order, Pace, Plan, ProbeError, Stage, probe, run};
+use load::{Continue, Error, Order, Pace, Plan, ProbeError, Stage, Visits, probe, run, visit};
 use matrix::{Decoded, Request, encode_answer, multiply};
 
 /// What a connection's thread does with each request.
@@ -63,6 +63,7 @@ fn plan(server: SocketAddr, connections: usize, pace: Pace) -> Plan {
         pace,
         duration: Duration::from_millis(300),
         patience: Duration::from_millis(400),
+        levels: 1,
     }
 }
 
@@ -92,6 +93,36 @@ fn a_closed_loop_has_one_request_under_way_on_each_connection() {
     // At most 30 answers of 10 ms fit into 300 ms, and one more is under way at the end.
     assert!(measurement.answered <= 2 * 31, "{measurement:?}");
     assert!(measurement.latency_us.min() >= 10_000, "{measurement:?}");
+}
+
+#[test]
+fn a_loop_with_a_pause_pauses_and_measures_levels_apart() {
+    let server = server(|stream, request| stream.write_all(&answer(request, 0)));
+    let pace = Pace::Pause(Duration::from_millis(50));
+    let measurement = run(&Plan { levels: 3, ..plan(server, 4, pace) }, &mut |_| Continue::Yes).unwrap();
+    assert!(measurement.is_faultless(), "{measurement:?}");
+    // At most one in each 50 ms of 300 ms, and each connection sends at least once.
+    assert!((4..=4 * 6).contains(&measurement.answered), "{measurement:?}");
+    let levels: Vec<_> = measurement.levels.iter().map(|level| level.answered).collect();
+    assert_eq!(levels.iter().sum::<u64>(), measurement.answered);
+    assert!(levels.len() == 3 && levels.iter().all(|answered| *answered > 0), "{levels:?}");
+    assert!(measurement.levels.iter().all(|level| level.latency_us.len() == level.answered));
+}
+
+#[test]
+fn visitors_make_a_connection_for_each_request_and_refuse_wrong_answers() {
+    let right = server(|stream, request| stream.write_all(&answer(request, 0)));
+    let visits = Visits {
+        server: right,
+        order: Order::new(2).unwrap(),
+        visitors: 2,
+        duration: Duration::from_millis(100),
+        patience: Duration::from_secs(5),
+    };
+    assert!(visit(&visits).unwrap().len() >= 2);
+    let wrong = server(|stream, request| stream.write_all(&answer(request, 1)));
+    let error = visit(&Visits { server: wrong, ..visits }).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
 }
 
 #[test]

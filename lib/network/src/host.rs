@@ -36,6 +36,8 @@ const ETHERNET_HEADER: usize = 14;
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 /// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): nothing sent now is sent again earlier.
 const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
+/// When a connection within the host that found no memory is tried again.
+pub(crate) const ADMISSION_RETRY: Duration = Duration::from_millis(100);
 /// IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
 const DATA_HEADERS: usize = 20 + 20;
 /// How many answers to answers are carried at once on the loopback interface. More than a few mean that
@@ -97,6 +99,8 @@ pub(crate) struct Host {
     pub(crate) ethernet_mtu: usize,
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
+    /// Whether memory may be taken for what strangers and programs cause.
+    pub(crate) admits: fn() -> bool,
     pub(crate) patience: Patience,
     pub(crate) local_connections: LocalConnections,
     pub(crate) counters: Counters,
@@ -284,7 +288,8 @@ impl Host {
         let Some(listener) = self.listeners.get_mut(listener_index) else {
             return;
         };
-        if !listener.has_room() {
+        // Without memory as without room: the other side asks again.
+        if !listener.has_room() || !(self.admits)() {
             self.counters.requests_dropped += 1;
             return;
         }
@@ -684,9 +689,7 @@ impl Host {
                     continue;
                 }
                 Engine::Local(_) => {
-                    if let Some(at) = connection.deadline() {
-                        self.timers.no_later_than(index, at);
-                    }
+                    self.local_try_again(index, now);
                     continue;
                 }
                 Engine::Wire(wire) if is_over => {

@@ -15,7 +15,7 @@ use smoltcp::time::Instant;
 
 use crate::Error;
 use crate::configuration::{Received, Sent};
-use crate::host::Host;
+use crate::host::{ADMISSION_RETRY, Host};
 use crate::slab::ConnectionId;
 use crate::table::Key;
 use crate::tcp::{BUFFER_LIMITS, Connection, Engine, Holder, Receiving, TcpOptions};
@@ -76,6 +76,11 @@ impl Ring {
         (self.limit - self.length) * 5 >= self.limit
     }
 
+    /// Bytes of memory that the ring has.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The next part of what is in the ring.
     pub(crate) fn data(&self) -> &[u8] {
         let end = (self.start + self.length).min(self.bytes.len());
@@ -106,12 +111,15 @@ impl Ring {
         self.length = (self.length + count).min(self.bytes.len());
     }
 
-    /// Doubles the memory. Returns whether there is more of it than before.
-    fn grow(&mut self) -> Result<bool, Error> {
+    /// Doubles the memory, if that is admitted. Returns whether there is more of it than before.
+    fn grow(&mut self, admits: fn() -> bool) -> Result<bool, Error> {
         let old = self.bytes.len();
         let new = (old * 2).max(SMALLEST).min(self.limit);
         if new <= old {
             return Ok(false);
+        }
+        if !admits() {
+            return Err(Error::OutOfMemory);
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(new)?;
@@ -193,11 +201,34 @@ impl Host {
         if let Some(connection) = self.connections.get_mut(index)
             && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
         {
-            let give_up_at = now + crate::tcp::duration(self.patience.connect_ns);
-            connection.give_up_at = Some(give_up_at);
-            self.timers.no_later_than(index, give_up_at);
+            connection.give_up_at = Some(now + crate::tcp::duration(self.patience.connect_ns));
+            self.set_next_try(index, now);
         }
         Ok(id)
+    }
+
+    /// Enters when to look at a waiting connection again. Who waits for room is let in when there is some; nobody says when
+    /// there is memory.
+    fn set_next_try(&mut self, index: u32, now: Instant) {
+        if let Some(connection) = self.connections.get(index)
+            && let Some(mut at) = connection.deadline()
+        {
+            if matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting) && !(self.admits)() {
+                at = at.min(now + ADMISSION_RETRY);
+            }
+            self.timers.no_later_than(index, at);
+        }
+    }
+
+    /// The time of a connection has come that may wait for memory and not for room.
+    pub(crate) fn local_try_again(&mut self, index: u32, now: Instant) {
+        if let Some(connection) = self.connections.get(index)
+            && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
+            && let Some(listener) = self.find_listener(connection.key.remote())
+        {
+            self.admit(listener);
+        }
+        self.set_next_try(index, now);
     }
 
     /// Lets waiting connections in as long as the listener has room.
@@ -222,7 +253,7 @@ impl Host {
             if let Some((key, client)) = waiting
                 && self.join(listener_index, id.index, key, &client, &options).is_err()
             {
-                // Short of memory: the next `accept` tries again.
+                // Short of memory: the next `accept` tries again, or the connection itself after a while.
                 self.counters.requests_dropped += 1;
                 return;
             }
@@ -240,6 +271,9 @@ impl Host {
         client: &TcpOptions,
         server: &TcpOptions,
     ) -> Result<(), Error> {
+        if !(self.admits)() {
+            return Err(Error::OutOfMemory);
+        }
         let mirrored = Key::new(key.remote(), key.local());
         let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
         let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine))?;
@@ -274,6 +308,7 @@ impl Host {
     }
 
     pub(crate) fn local_send(&mut self, index: u32, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<Sent, Error> {
+        let admits = self.admits;
         let connection = self.connections.get_mut(index).ok_or(Error::Stale)?;
         let Engine::Local(local) = &connection.engine else {
             return Err(Error::Stale);
@@ -295,11 +330,13 @@ impl Host {
         let outcome = loop {
             let room = ring.room();
             if room.is_empty() {
-                match ring.grow() {
+                match ring.grow(admits) {
                     Ok(true) => continue,
-                    Ok(false) if total == 0 => break Ok(Sent::Full),
-                    Err(error) if total == 0 => break Err(error),
-                    _ => break Ok(Sent::Bytes(total)),
+                    _ if total > 0 => break Ok(Sent::Bytes(total)),
+                    // What is in the ring is received in time; then there is room, and whoever waits for it is told.
+                    Ok(false) => break Ok(Sent::Full),
+                    Err(_) if ring.len() > 0 => break Ok(Sent::Full),
+                    Err(error) => break Err(error),
                 }
             }
             let (offered, filled) = (room.len(), fill(room).min(room.len()));

@@ -64,6 +64,14 @@ impl Host {
         Ok(None)
     }
 
+    /// What waits in a listener's queue.
+    pub(crate) fn listener_memory(&mut self, id: ListenerId) -> Result<usize, Error> {
+        self.listener(id)?;
+        let queue = self.listeners.get(id.index).map(|listener| listener.queue.iter());
+        let connections = queue.into_iter().flatten().filter_map(|&index| self.connections.get(index));
+        Ok(connections.map(Connection::memory).sum())
+    }
+
     pub(crate) fn close_listener(&mut self, id: ListenerId, now: Instant) -> Result<(), Error> {
         let listener = self.listener(id)?;
         listener.acceptors.wake_all();

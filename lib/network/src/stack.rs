@@ -74,6 +74,7 @@ impl<L: Link> Stack<L> {
             ethernet_mtu: capabilities.ip_mtu(),
             checksums: capabilities.checksum,
             limits,
+            admits: || true,
             patience,
             local_connections: configuration.local_connections,
             counters: Counters::default(),
@@ -97,6 +98,31 @@ impl<L: Link> Stack<L> {
         };
         host.set_address(configuration.address)?;
         Ok(Stack { link, host })
+    }
+
+    /// Has `admits` asked, from now on, before the stack takes memory that a stranger's request or a byte sent within the
+    /// host would cost. While it says no, requests are dropped as they are when a backlog is full, so that the other side asks
+    /// again; and senders within the host wait for what they have sent to be received, or get [`Error::OutOfMemory`] if there
+    /// is nothing to wait for.
+    ///
+    /// What a call asks for in so many words (`tcp_listen`, `udp_bind`, `tcp_connect`) is admitted by whoever makes the call.
+    pub fn set_admission(&mut self, admits: fn() -> bool) {
+        self.host.admits = admits;
+    }
+
+    /// Bytes of memory of a connection: its buffers, and what it has beside them.
+    pub fn connection_memory(&mut self, id: ConnectionId) -> Result<usize, Error> {
+        Ok(self.host.connection(id)?.memory())
+    }
+
+    /// Bytes of memory of the connections that wait to be accepted.
+    pub fn listener_memory(&mut self, id: ListenerId) -> Result<usize, Error> {
+        self.host.listener_memory(id)
+    }
+
+    /// Bytes of memory of a datagram socket's buffers.
+    pub fn datagram_memory(&mut self, id: DatagramId) -> Result<usize, Error> {
+        Ok(self.host.datagram(id)?.memory())
     }
 
     /// The device below.

@@ -250,6 +250,18 @@ impl Connection {
         }
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let sizes = ConnectionMemory::of_this_build();
+        match &self.engine {
+            Engine::Wire(wire) => {
+                let socket = wire.socket();
+                sizes.wire + socket.recv_capacity() + socket.send_capacity()
+            }
+            Engine::Local(local) => sizes.local + local.ring.memory(),
+        }
+    }
+
     pub(crate) fn peek(&mut self, length: usize) -> &[u8] {
         match &mut self.engine {
             Engine::Wire(wire) => wire.socket_mut().peek(length).unwrap_or(&[]),

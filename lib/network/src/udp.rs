@@ -88,6 +88,12 @@ impl Datagrams {
         }
     }
 
+    /// Bytes of memory that its buffers take.
+    pub(crate) fn memory(&self) -> usize {
+        let one = |bytes: usize| bytes + self.options.datagrams * core::mem::size_of::<udp::PacketMetadata>();
+        one(self.options.receive_buffer) + if self.departing.is_some() { one(self.options.send_buffer) } else { 0 }
+    }
+
     /// The smoltcp socket, made if there is none yet.
     pub(crate) fn departing(&mut self) -> Result<&mut udp::Socket<'static>, Error> {
         if self.departing.is_none() {

@@ -3,6 +3,7 @@
 mod wire;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use network::{
     Coalescing, Configuration, Error, Interest, Keepalive, NoLink, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
@@ -206,6 +207,29 @@ fn the_backlog_limits_and_the_order_is_kept() {
     assert!(bell.rings() > 0);
     assert_eq!(net.client.connected(wanted[4]), Ok(true));
     assert!(net.server.accept(listener).unwrap().is_some());
+}
+
+#[test]
+fn requests_are_dropped_while_memory_is_short() {
+    static MEMORY: AtomicBool = AtomicBool::new(false);
+    let mut net = Net::new(Faults::default(), 1);
+    net.server.set_admission(|| MEMORY.load(Ordering::Relaxed));
+    let listener = net.listen(80, 3);
+    let remote = SocketAddrV4::new(SERVER, 80);
+    let wanted = net.client.tcp_connect(None, remote, &TcpOptions::default(), net.now).unwrap();
+    net.pass(3 * SECOND);
+    assert_eq!(net.client.connected(wanted), Ok(false));
+    assert_eq!(net.server.connection_counts(), (0, 0));
+    assert!(net.server.counters().requests_dropped >= 2);
+    assert_eq!(net.server.listener_memory(listener), Ok(0));
+    // The other side asks again.
+    MEMORY.store(true, Ordering::Relaxed);
+    net.pass(8 * SECOND);
+    assert_eq!(net.client.connected(wanted), Ok(true));
+    let queued = net.server.listener_memory(listener).unwrap();
+    let (accepted, _) = net.server.accept(listener).unwrap().expect("it waits");
+    assert_eq!(net.server.connection_memory(accepted), Ok(queued));
+    assert!(queued >= 2 * 8 * 1024);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod wire;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use network::{
     Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, NoLink, Received, Sent, Sharing,
@@ -99,6 +100,50 @@ fn who_finds_no_room_waits_for_it() {
     assert_eq!(stack.accept(listener), Ok(None));
     assert_eq!(bell.rings(), 1);
     assert_eq!(stack.connected(clients[4]), Ok(true));
+}
+
+#[test]
+fn without_memory_connections_wait_and_senders_are_held_back() {
+    static MEMORY: AtomicBool = AtomicBool::new(false);
+    let mut stack = host(Limits::default());
+    stack.set_admission(|| MEMORY.load(Ordering::Relaxed));
+    let listener = listen(&mut stack, 80, 4);
+    let client = connect(&mut stack, 80);
+    assert_eq!(stack.connected(client), Ok(false));
+    assert_eq!(stack.accept(listener), Ok(None));
+    // Tried again by itself, and not too often.
+    let (bell, waker) = Bell::new();
+    stack.register(client, Interest::Send, &waker).unwrap();
+    let mut now = NOW;
+    for _ in 0..10 {
+        let next = stack.poll(now).expect("somebody waits");
+        assert!(next > now && next <= now + SECOND);
+        now = next;
+    }
+    assert_eq!((stack.connected(client), bell.rings()), (Ok(false), 0));
+    MEMORY.store(true, Ordering::Relaxed);
+    stack.poll(now);
+    assert_eq!((stack.connected(client), bell.rings()), (Ok(true), 1));
+    let (server, _) = stack.accept(listener).unwrap().expect("it was let in");
+
+    let before = stack.connection_memory(server).unwrap();
+    MEMORY.store(false, Ordering::Relaxed);
+    assert_eq!(send(&mut stack, client, b"first", now), Err(Error::OutOfMemory));
+    MEMORY.store(true, Ordering::Relaxed);
+    assert_eq!(send(&mut stack, client, b"first", now), Ok(Sent::Bytes(5)));
+    MEMORY.store(false, Ordering::Relaxed);
+    let after = stack.connection_memory(server).unwrap();
+    assert!(after > before && after < before + 2048, "{before} bytes before, {after} after");
+    // What there is is used, and then the sender waits for it to be received.
+    let Ok(Sent::Bytes(more)) = send(&mut stack, client, &[7; 4000], now) else { panic!("there was room") };
+    assert!(more < 4000);
+    assert_eq!(send(&mut stack, client, b"more", now), Ok(Sent::Full));
+    stack.register(client, Interest::Send, &waker).unwrap();
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut stack, server, &mut got, now), Ok(Received::Bytes(5 + more)));
+    assert_eq!(bell.rings(), 2);
+    assert_eq!(send(&mut stack, client, b"more", now), Ok(Sent::Bytes(4)));
+    assert_eq!(stack.connection_memory(server), Ok(after));
 }
 
 #[test]

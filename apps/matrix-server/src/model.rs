@@ -1,0 +1,51 @@
+//! Which model serves: what works in the kernel and what in the program, coroutines (c) or threads (t).
+//!
+//! All have the same three stages for each connection, joined by queues of the same length. What each does for a request that
+//! finds everybody waiting, beside the multiplication:
+//!
+//! | model | kernel side | program's side | calls for a request, and what becomes of them |
+//! |---|---|---|---|
+//! | `kcuc` | coroutines | three coroutines | `read` and `write`; a `read` that must wait is a kernel coroutine, whose completion wakes the stage |
+//! | `kcut` | coroutines | three threads | `read`, `write`, and for each of the two queues a `futex` that wakes and one that waits; the thread's switching coroutine waits |
+//! | `ktut` | a kernel thread for each thread | three threads | the same calls; a `read` that must wait is tried again whenever the kernel thread has its turn |
+//! | `ktut-wait` | a kernel thread for each thread | three threads | the same calls; the kernel thread sleeps in the socket's queue |
+//! | `ktuc` | one polling kernel thread | three coroutines | `read` and `write`; a `read` that must wait goes to the thread, which tries all connections' in turn |
+//! | `ktuc-epoll` | a kernel thread for the worker | three coroutines | `read`, `write`, a `read` that finds nothing, and a share of one `epoll_pwait` for all that are ready; each connection is registered once, edge-triggered |
+
+use cops::system::kernel_side::KernelSide;
+
+/// A model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    Kcuc,
+    Kcut,
+    Ktut,
+    KtutWait,
+    Ktuc,
+    KtucEpoll,
+}
+
+impl Model {
+    /// From its name.
+    pub fn from_name(name: &[u8]) -> Option<Model> {
+        Some(match name {
+            b"kcuc" => Model::Kcuc,
+            b"kcut" => Model::Kcut,
+            b"ktut" => Model::Ktut,
+            b"ktut-wait" => Model::KtutWait,
+            b"ktuc" => Model::Ktuc,
+            b"ktuc-epoll" => Model::KtucEpoll,
+            _ => return None,
+        })
+    }
+
+    /// What is to carry its calls in the kernel.
+    pub fn kernel_side(self) -> KernelSide {
+        match self {
+            Model::Kcuc | Model::Kcut => KernelSide::Coroutines,
+            Model::KtutWait | Model::KtucEpoll => KernelSide::WaitingThreads,
+            Model::Ktut => KernelSide::RetryingThreads,
+            Model::Ktuc => KernelSide::PollingThread,
+        }
+    }
+}

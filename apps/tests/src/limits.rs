@@ -1,0 +1,102 @@
+//! What happens at limits: nothing is lost when a call is refused.
+
+use abi_unix::Counter;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use cops::file::File;
+use cops::io::pipe;
+use cops::net::{TcpListener, TcpStream};
+use cops::process::{Command, Ending};
+use cops::time::Duration;
+use cops::{Errno, system};
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::harness::{self, Outcome, counter, reaches};
+use crate::{check, check_eq, must};
+
+const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+
+/// Opens files until there is no descriptor left.
+fn take_all_descriptors() -> Result<Vec<File>, Errno> {
+    let mut files = Vec::new();
+    loop {
+        match File::open("/dev/null") {
+            Ok(file) => files.push(file),
+            Err(Errno::EMFILE) => return Ok(files),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub async fn a_refused_accept_leaves_the_connection() -> Outcome {
+    let listener = must!(TcpListener::bind(ANY));
+    let address = must!(listener.local_address());
+    let client = must!(TcpStream::connect(address).await);
+    check_eq!(client.write(&b"patience"[..]).await.0, Ok(8));
+    let idle = must!(TcpListener::bind(ANY));
+    let mut files = must!(take_all_descriptors());
+    for _ in 0..3 {
+        check_eq!(listener.accept().await.err(), Some(Errno::EMFILE));
+    }
+    // As on Linux: nobody waits for a connection for which there would be no descriptor.
+    check_eq!(system::network::accept(idle.descriptor().raw()).err(), Some(Errno::EMFILE));
+    files.truncate(1);
+    let (server, _) = must!(must!(cops::timeout(Duration::from_secs(10), listener.accept()).await));
+    check_eq!(server.read(alloc::vec![0; 8]).await, (Ok(8), b"patience".to_vec()));
+    Ok(())
+}
+
+pub async fn more_calls_than_may_be_in_flight() -> Outcome {
+    const PIPES: usize = 70;
+    const READS: usize = 1000;
+    let mut writers = Vec::new();
+    let mut reads = Vec::new();
+    for _ in 0..PIPES {
+        let (reader, writer) = must!(pipe());
+        let reader = Arc::new(reader);
+        writers.push(writer);
+        for _ in 0..READS {
+            let reader = reader.clone();
+            reads.push(cops::spawn(async move { reader.read([0u8; 1].to_vec()).await.0 }));
+        }
+    }
+    // The kernel takes as many as it may, and the rest waits here.
+    reaches(Counter::CallsInFlight, 65_536).await?;
+    cops::sleep(Duration::from_millis(10)).await;
+    check!(counter(Counter::CallsInFlight)? < 65_536 + 100);
+    // One of those that wait here is dropped, and takes no turn of the others with it.
+    let dropped = must!(reads.pop().ok_or("no reads"));
+    dropped.cancel();
+    check_eq!(dropped.await, Err(cops::Cancelled));
+    let mut expected = PIPES * READS - 1;
+    for writer in &writers {
+        let (result, _) = writer.write_all(alloc::vec![1u8; READS]).await;
+        must!(result);
+    }
+    for read in reads {
+        check_eq!(must!(cops::timeout(Duration::from_secs(40), read).await), Ok(Ok(1)));
+        expected -= 1;
+    }
+    check_eq!(expected, 0);
+    Ok(())
+}
+
+pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
+    for hoard in ["hoard-in-pipes", "hoard-in-connections", "hoard-in-file"] {
+        let (reader, writer) = must!(pipe());
+        let output = must!(writer.descriptor().duplicate());
+        drop(writer);
+        let hoarder = Command::new(harness::OWN_PATH).argument("--act").argument(hoard).argument("55");
+        let hoarder = must!(hoarder.descriptor(1, output).spawn());
+        let ready = cops::timeout(Duration::from_secs(60), reader.read(alloc::vec![0; 16])).await;
+        check_eq!(must!(ready).0, Ok(6));
+        // Only if the other one goes is there memory for this one, which has less when it runs out.
+        let innocent = Command::new(harness::OWN_PATH).argument("--act").argument("touch").argument("60");
+        let innocent = must!(innocent.spawn());
+        let ending = harness::wait(&innocent, Duration::from_secs(60)).await;
+        check_eq!(ending, Some(Ok(Ending::Exited(0))));
+        let ending = harness::wait(&hoarder, Duration::from_secs(5)).await;
+        check_eq!(ending, Some(Ok(Ending::Killed(9))));
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The console as a terminal: lines, raw keys, signals, process groups. Keys are pressed by `TIOCSTI`.
+
+use abi_unix::types::terminal::{character, input, local};
+use abi_unix::types::{Termios, signal};
+use cops::file::File;
+use cops::process::Ending;
+use cops::system::process::kill;
+use cops::system::terminal::{self, When};
+use cops::time::Duration;
+use cops::{Errno, system};
+
+use crate::harness::{self, Outcome};
+use crate::{check, check_eq, must};
+
+/// The settings as they were; they come back when this goes.
+struct Restore(Termios);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let _ = terminal::set(0, &self.0, When::Flushed);
+    }
+}
+
+/// Keeps what the tests press out of the log.
+fn without_echo() -> Result<(Restore, Termios), Errno> {
+    let before = terminal::settings(0)?;
+    let quiet = Termios { local: before.local & !local::ECHO, ..before };
+    terminal::set(0, &quiet, When::Flushed)?;
+    Ok((Restore(before), quiet))
+}
+
+fn press(keys: &[u8]) -> Result<(), Errno> {
+    keys.iter().try_for_each(|key| terminal::insert(0, *key))
+}
+
+fn read(count: usize) -> Result<alloc::vec::Vec<u8>, Errno> {
+    let mut buffer = alloc::vec![0; count];
+    let count = system::file::read(0, &mut buffer)?;
+    buffer.truncate(count);
+    Ok(buffer)
+}
+
+pub async fn lines_are_edited_before_they_are_read() -> Outcome {
+    let (_restore, quiet) = must!(without_echo());
+    check_eq!(quiet.local & (local::ICANON | local::ISIG), local::ICANON | local::ISIG);
+    check!(quiet.input & input::ICRNL != 0);
+    must!(press(b"hellp\x7fo\rnext"));
+    check_eq!(terminal::readable(0), Ok(6));
+    check_eq!(must!(read(2)), b"he");
+    check_eq!(must!(read(100)), b"llo\n");
+    // The rest is not a line yet: a coroutine waits for it, and the worker does not.
+    let waiting = cops::spawn(async {
+        let console = File::open("/dev/console")?;
+        let (result, mut line) = console.read(alloc::vec![0; 100]).await;
+        line.truncate(result?);
+        Ok::<_, Errno>(line)
+    });
+    cops::sleep(Duration::from_millis(5)).await;
+    check!(!waiting.is_finished());
+    must!(press(b" line\n"));
+    check_eq!(must!(must!(must!(cops::timeout(Duration::from_secs(10), waiting).await))), b"next line\n");
+    // The end of the file is a read of nothing.
+    must!(press(b"\x04"));
+    check_eq!(must!(read(10)), b"");
+    check_eq!(must!(terminal::window_size(1)), (24, 80));
+    Ok(())
+}
+
+pub async fn raw_keys_come_as_they_are() -> Outcome {
+    let (_restore, quiet) = must!(without_echo());
+    let mut raw = Termios { input: 0, local: 0, ..quiet };
+    must!(terminal::set(0, &raw, When::Flushed));
+    must!(press(b"\x03\r\x7f\x04"));
+    check_eq!(must!(read(100)), b"\x03\r\x7f\x04");
+    raw.characters[character::MINIMUM] = 0;
+    must!(terminal::set(0, &raw, When::Now));
+    check_eq!(must!(terminal::settings(0)), raw);
+    check_eq!(must!(read(100)), b"");
+    // What was typed in a line can be read at once, and what was typed raw becomes a line.
+    must!(terminal::set(0, &quiet, When::Now));
+    must!(press(b"line"));
+    must!(terminal::set(0, &raw, When::Drained));
+    check_eq!(must!(read(100)), b"line");
+    must!(press(b"forgotten"));
+    must!(terminal::set(0, &quiet, When::Flushed));
+    check_eq!(terminal::readable(0), Ok(0));
+    let (reader, _writer) = must!(system::file::pipe(0));
+    check_eq!(terminal::settings(reader.raw()).err(), Some(Errno::ENOTTY));
+    Ok(())
+}
+
+pub async fn keys_end_the_foreground_and_nobody_else() -> Outcome {
+    let (_restore, _) = must!(without_echo());
+    let own = must!(terminal::group(0));
+    check_eq!(must!(terminal::foreground(0)), own);
+    let (background, foreground) = (must!(harness::act("sleep")), must!(harness::act("sleep")));
+    let also = must!(harness::act("sleep"));
+    check_eq!(terminal::group(background.number()), Ok(own));
+    must!(terminal::set_group(background.number(), 0));
+    must!(terminal::set_group(foreground.number(), foreground.number()));
+    must!(terminal::set_group(also.number(), foreground.number()));
+    check_eq!(terminal::set_foreground(0, 31_999), Err(Errno::ESRCH));
+    must!(terminal::set_foreground(0, foreground.number()));
+    must!(press(b"junk\x03"));
+    for child in [&foreground, &also] {
+        let ending = harness::wait(child, Duration::from_secs(10)).await;
+        check_eq!(ending, Some(Ok(Ending::Killed(signal::INT as u8))));
+    }
+    check_eq!(terminal::readable(0), Ok(0));
+    check_eq!(kill(background.number(), 0), Ok(()));
+    // Nobody is left in that group: the key means nothing now.
+    must!(press(b"\x03"));
+    must!(terminal::set_foreground(0, background.number()));
+    must!(press(b"\x1c"));
+    let ending = harness::wait(&background, Duration::from_secs(10)).await;
+    check_eq!(ending, Some(Ok(Ending::Killed(signal::QUIT as u8))));
+    must!(terminal::set_foreground(0, own));
+    Ok(())
+}
+
+pub async fn groups() -> Outcome {
+    let own = system::process::number();
+    let inherited = must!(terminal::group(0));
+    check!(inherited != own);
+    check_eq!(terminal::set_group(0, 31_999), Err(Errno::EPERM));
+    check_eq!(terminal::set_group(1, 0), Err(Errno::ESRCH));
+    check_eq!(terminal::group(31_999), Err(Errno::ESRCH));
+    must!(terminal::set_group(0, 0));
+    check_eq!(terminal::group(0), Ok(own));
+    // A child is in the group of its parent, and can be put elsewhere.
+    let (first, second) = (must!(harness::act("sleep")), must!(harness::act("sleep")));
+    check_eq!(terminal::group(first.number()), Ok(own));
+    must!(terminal::set_group(first.number(), 0));
+    must!(terminal::set_group(second.number(), first.number()));
+    // SAFETY: the calls have no pointers.
+    let signal_group = |group: u32, number: u32| unsafe { system::call!(Kill, -(group as i64), number) };
+    check_eq!(signal_group(first.number(), 0), Ok(0));
+    check_eq!(signal_group(first.number(), signal::TERM), Ok(0));
+    for _ in 0..2 {
+        let mut status = 0i32;
+        // SAFETY: the status is ours to be written to.
+        let waited = unsafe { system::call!(Wait, -(first.number() as i64), &raw mut status, 0, 0) };
+        let waited = must!(waited) as u32;
+        check!(waited == first.number() || waited == second.number());
+        check_eq!(Ending::from_status(status), Ending::Killed(signal::TERM as u8));
+    }
+    check_eq!(signal_group(first.number(), 0), Err(Errno::ESRCH));
+    // SAFETY: the call has no pointers.
+    check_eq!(unsafe { system::call!(Wait, -(first.number() as i64), 0, 0, 0) }, Err(Errno::ECHILD));
+    must!(terminal::set_group(0, inherited));
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Short connections: one request on each.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use matrix::{Answer, Decoded, Order};
+
+use crate::questions::Questions;
+use crate::run::histogram;
+
+/// What short connections to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Visits {
+    /// Where the server listens.
+    pub server: SocketAddr,
+    /// Rows and columns of the matrices.
+    pub order: Order,
+    /// Visitors at once; each makes one connection after the other.
+    pub visitors: usize,
+    /// How long.
+    pub duration: Duration,
+    /// How long a visit may take.
+    pub patience: Duration,
+}
+
+/// Connects, asks, checks the answer and closes, over and over. The time of each visit in microseconds, from before the
+/// connection to after the answer.
+///
+/// # Errors
+///
+/// The first visit that failed, or whose answer was wrong.
+pub fn visit(visits: &Visits) -> io::Result<Histogram<u64>> {
+    let end = Instant::now() + visits.duration;
+    let visitors: Vec<_> = (0..visits.visitors)
+        .map(|number| (number, *visits))
+        .map(|(number, visits)| thread::spawn(move || visitor(&visits, number, end)))
+        .collect();
+    let mut latencies = histogram();
+    for visitor in visitors {
+        let one = visitor.join().map_err(|_| io::Error::other("a visitor has panicked"))??;
+        latencies.add(one).map_err(|_| io::Error::other("all histograms have the same bounds"))?;
+    }
+    Ok(latencies)
+}
+
+fn visitor(visits: &Visits, number: usize, end: Instant) -> io::Result<Histogram<u64>> {
+    let questions = Questions::new(visits.order, 16);
+    let mut latencies = histogram();
+    let mut request = Vec::new();
+    let mut answer = vec![0; visits.order.answer_bytes()];
+    let mut question = number;
+    while Instant::now() < end {
+        request.clear();
+        questions.ask(question, question as u32, &mut request);
+        let start = Instant::now();
+        let mut stream = TcpStream::connect_timeout(&visits.server, visits.patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(visits.patience))?;
+        stream.write_all(&request)?;
+        stream.read_exact(&mut answer)?;
+        latencies.saturating_record((start.elapsed().as_nanos() as u64).div_ceil(1000));
+        let right = matches!(Answer::decode(&answer), Ok(Decoded::Complete(answer, _))
+            if answer.sequence == question as u32 && questions.is_answer(question, &answer));
+        if !right {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a wrong answer"));
+        }
+        question += 1;
+    }
+    Ok(latencies)
+}

@@ -1,0 +1,147 @@
+/*
+ * The parts that all of this program needs: messages, results, threads.
+ */
+#define _GNU_SOURCE
+#include "peers.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <unistd.h>
+
+long request_length(const void *bytes, size_t length)
+{
+	if (length < HEADER_BYTES)
+		return 0;
+	uint32_t order = *(const uint32_t *)bytes;
+	if (order < 1 || order > MAXIMUM_ORDER)
+		return -1;
+	return request_bytes(order);
+}
+
+size_t answer_request(const void *request, void *answer)
+{
+	static __thread uint32_t product[MAXIMUM_ORDER * MAXIMUM_ORDER];
+	const uint32_t *words = request;
+	uint32_t order = words[0], sequence = words[1];
+	const uint32_t *left = words + 2, *right = left + order * order;
+
+	/* Row by row over all three matrices, exactly as the other systems' servers do it. */
+	for (uint32_t row = 0; row < order; row++) {
+		uint32_t *sums = product + row * order;
+		memset(sums, 0, order * sizeof *sums);
+		for (uint32_t middle = 0; middle < order; middle++) {
+			uint32_t factor = left[row * order + middle];
+			const uint32_t *elements = right + middle * order;
+			for (uint32_t column = 0; column < order; column++)
+				sums[column] += factor * elements[column];
+		}
+	}
+	uint32_t *out = answer;
+	out[0] = order;
+	out[1] = sequence;
+	memcpy(out + 2, product, 4 * (size_t)order * order);
+	return answer_bytes(order);
+}
+
+int write_all(int fd, const void *bytes, size_t length)
+{
+	const char *next = bytes;
+	while (length > 0) {
+		ssize_t written = write(fd, next, length);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written <= 0)
+			return -1;
+		next += written;
+		length -= written;
+	}
+	return 0;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000000000u + time.tv_nsec;
+}
+
+void figure(const char *id, double value, const char *unit)
+{
+	printf("bench: {\"id\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", id, value, unit);
+	fflush(stdout);
+}
+
+void series(const char *id, const char *unit, const char *x_unit, const double (*points)[2], size_t count)
+{
+	printf("bench: {\"series\": \"%s\", \"unit\": \"%s\", \"x_unit\": \"%s\", \"points\": [", id, unit, x_unit);
+	for (size_t index = 0; index < count; index++)
+		printf("%s[%.9g, %.9g]", index ? ", " : "", points[index][0], points[index][1]);
+	printf("]}\n");
+	fflush(stdout);
+}
+
+void fail(const char *what)
+{
+	fprintf(stderr, "peers: failed: %s: %s\n", what, strerror(errno));
+	fflush(stderr);
+	_exit(1);
+}
+
+long check(long value, const char *what)
+{
+	if (value < 0)
+		fail(what);
+	return value;
+}
+
+void start_thread(unsigned long *thread, int hart, void *(*function)(void *), void *argument)
+{
+	pthread_attr_t attributes;
+	pthread_attr_init(&attributes);
+	/* Mapped and not touched; what a thread uses of it counts. */
+	pthread_attr_setstacksize(&attributes, 64 << 10);
+	if (hart >= 0) {
+		cpu_set_t set;
+		CPU_ZERO(&set);
+		CPU_SET(hart, &set);
+		pthread_attr_setaffinity_np(&attributes, sizeof set, &set);
+	}
+	pthread_t made;
+	int error = pthread_create(&made, &attributes, function, argument);
+	pthread_attr_destroy(&attributes);
+	if (error) {
+		errno = error;
+		fail("a thread");
+	}
+	if (thread)
+		*thread = made;
+	else
+		pthread_detach(made);
+}
+
+int harts(void)
+{
+	return get_nprocs();
+}
+
+int listen_on(int port)
+{
+	int listener = check(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+	int one = 1;
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
+	check(bind(listener, (struct sockaddr *)&address, sizeof address), "bind");
+	/* Accepted sockets have what their listener has. */
+	setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	check(listen(listener, 4096), "listen");
+	return listener;
+}

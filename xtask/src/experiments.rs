@@ -1,0 +1,508 @@
+//! The experiments of the papers, on COPS and on Linux beside it.
+//!
+//! An experiment is a function that measures and writes into a [`Notebook`]. It measures in two [ways](Way): by the wall
+//! clock, with a client outside the machine where there is one, because that is what users see; and in instructions, with
+//! the client inside, because that repeats. What it needs for that, booted machines and their lines, it gets from the
+//! [`Lab`]. Everything of one experiment is measured on the same machine type with the same QEMU, one after the other in
+//! the same run, and the figures of the papers stand beside ours.
+//!
+//! A part that fails is a note in the results, and the rest goes on; the notebook is saved after each part, so that an
+//! interrupted run loses only the part that was under way.
+
+mod matrix;
+mod peers;
+mod priorities;
+mod rings;
+mod seeds;
+mod workers;
+
+use std::cell::{OnceCell, RefCell};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use load::{Measurement, Order, Plan};
+
+use crate::bench::{self, BenchName, Figure, Line, MARK, Results, Series};
+use crate::board::{Clock, Configuration};
+use crate::build::Products;
+use crate::cli;
+use crate::context::{Context, Need, command_line};
+use crate::guest::{self, Echo, FailureKind, Forward, Guest};
+use crate::linux::{self, Linux};
+use crate::report;
+use crate::results;
+use crate::toolchain::Toolchain;
+
+/// How something is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Way {
+    /// Time on the host's clock, with the client outside the machine.
+    Wall,
+    /// Instructions that QEMU counts, with the client inside the machine.
+    Instructions,
+}
+
+/// Both, in the order of measuring.
+const WAYS: [Way; 2] = [Way::Instructions, Way::Wall];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Wall => "wall",
+            Way::Instructions => "instructions",
+        }
+    }
+
+    fn clock(self) -> Clock {
+        match self {
+            Way::Wall => Clock::Host,
+            Way::Instructions => Clock::Instructions,
+        }
+    }
+}
+
+/// One experiment.
+pub struct Experiment {
+    name: BenchName,
+    measure: fn(&Lab<'_>, &mut Notebook<'_>) -> Result<()>,
+}
+
+/// All of them, in the order of `paper`.
+const EXPERIMENTS: [Experiment; 8] = [
+    Experiment { name: BenchName::RingCounter, measure: rings::counter },
+    Experiment { name: BenchName::RingPipes, measure: rings::pipes },
+    Experiment { name: BenchName::Workers, measure: workers::measure },
+    Experiment { name: BenchName::MatrixModels, measure: matrix::models },
+    Experiment { name: BenchName::Creation, measure: matrix::creation },
+    Experiment { name: BenchName::MatrixPriorities, measure: priorities::levels },
+    Experiment { name: BenchName::PriorityLatency, measure: priorities::distribution },
+    Experiment { name: BenchName::Peers, measure: peers::measure },
+];
+
+/// Benchmarks that are no experiments of this module and belong to the papers all the same.
+const OTHERS: [BenchName; 5] =
+    [BenchName::Memory, BenchName::AsyncCalls, BenchName::Syscall, BenchName::Switch, BenchName::Scheduler];
+
+/// The experiment of a name, if it is one.
+pub fn find(name: BenchName) -> Option<&'static Experiment> {
+    EXPERIMENTS.iter().find(|experiment| experiment.name == name)
+}
+
+/// Runs one experiment.
+///
+/// # Errors
+///
+/// Nothing could be built, or not a single part of it could be measured.
+pub fn run(context: &Context, experiment: &Experiment, arguments: &cli::Bench) -> Result<()> {
+    let lab = Lab::open(context, arguments)?;
+    let results = lab.run(experiment)?;
+    results::keep(context, &results, arguments.record)?;
+    print!("{}", bench::summary(&results));
+    if let Some(file) = &arguments.json {
+        let json = serde_json::to_string_pretty(&results)? + "\n";
+        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs all of them, and makes the report.
+///
+/// # Errors
+///
+/// One of them could not be measured; the others are all the same.
+pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
+    let lab = Lab::open(context, arguments)?;
+    let (mut all, mut failed) = (Vec::new(), Vec::new());
+    let started = Instant::now();
+    let total = EXPERIMENTS.len() + OTHERS.len();
+    for experiment in &EXPERIMENTS {
+        let name = experiment.name.name();
+        eprintln!("[{}/{total}] {name}, {} s", all.len() + failed.len() + 1, started.elapsed().as_secs());
+        match lab.run(experiment) {
+            Ok(results) => {
+                results::keep(context, &results, arguments.record)?;
+                all.push(results);
+            }
+            Err(error) => {
+                eprintln!("{name} could not be measured: {error:#}");
+                failed.push(name);
+            }
+        }
+        crate::interrupt::stand_still_if_requested();
+    }
+    for name in OTHERS {
+        eprintln!("[{}/{total}] {}, {} s", all.len() + failed.len() + 1, name.name(), started.elapsed().as_secs());
+        if arguments.quick && name == BenchName::Scheduler {
+            eprintln!("left out of the quick run; its recorded results are in the report");
+            continue;
+        }
+        let measured = match name {
+            BenchName::Scheduler => bench::on_the_host(context),
+            _ => bench::in_the_machine(context, name, None),
+        };
+        let results = measured.and_then(|(lines, machine)| {
+            bench::results(name, &lines, machine, report::commit(&context.workspace.root))
+        });
+        match results {
+            Ok(results) => {
+                results::keep(context, &results, arguments.record)?;
+                all.push(results);
+            }
+            Err(error) => {
+                eprintln!("{} could not be measured: {error:#}", name.name());
+                failed.push(name.name());
+            }
+        }
+        crate::interrupt::stand_still_if_requested();
+    }
+    if let Some(file) = &arguments.json {
+        let json = serde_json::to_string_pretty(&all)? + "\n";
+        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let page = results::write_report(context, None)?;
+    println!("{} experiments in {} s. The report is\n{}", all.len(), started.elapsed().as_secs(), page.display());
+    if failed.is_empty() { Ok(()) } else { bail!("could not be measured: {}", failed.join(", ")) }
+}
+
+/// Where experiments are made: what is built, and how to boot it.
+pub struct Lab<'a> {
+    /// Workspace, board, progress.
+    pub context: &'a Context,
+    /// Whether to measure less.
+    pub quick: bool,
+    way: Option<Way>,
+    toolchain: Toolchain,
+    products: Products,
+    linux: OnceCell<Option<Linux>>,
+    /// What machines said of parts that they could not measure.
+    complaints: RefCell<Vec<String>>,
+}
+
+impl<'a> Lab<'a> {
+    fn open(context: &'a Context, arguments: &cli::Bench) -> Result<Lab<'a>> {
+        let (toolchain, products) = context.build(Need::Boot)?;
+        Ok(Lab {
+            context,
+            quick: arguments.quick,
+            way: arguments.way,
+            toolchain,
+            products,
+            linux: OnceCell::new(),
+            complaints: RefCell::default(),
+        })
+    }
+
+    fn run(&self, experiment: &Experiment) -> Result<Results> {
+        let mut notebook = Notebook {
+            context: self.context,
+            results: Results {
+                bench: experiment.name.name(),
+                commit: report::commit(&self.context.workspace.root),
+                machine: format!(
+                    "{} {}, {}, {} host cores{}",
+                    self.context.board.name,
+                    linux::MACHINE,
+                    self.toolchain.qemu_version(),
+                    std::thread::available_parallelism().map_or(1, usize::from),
+                    if self.quick { ", quick" } else { "" },
+                ),
+                ..Results::default()
+            },
+        };
+        let result = (experiment.measure)(self, &mut notebook);
+        notebook.results.notes.append(&mut self.complaints.borrow_mut());
+        result?;
+        if notebook.results.series.iter().all(|series| series.cited) {
+            bail!("nothing was measured: {}", notebook.results.notes.join("; "));
+        }
+        if let Some(linux) = self.linux.get().and_then(Option::as_ref) {
+            notebook.results.machine += &format!(", Linux {}", linux.version);
+        }
+        Ok(notebook.results)
+    }
+
+    /// The ways that were asked for.
+    pub fn ways(&self) -> impl Iterator<Item = Way> {
+        WAYS.into_iter().filter(|way| self.way.is_none_or(|wanted| wanted == *way))
+    }
+
+    /// Linux, if it is to be had; if not, that is said once.
+    pub fn linux(&self) -> Option<&Linux> {
+        self.linux
+            .get_or_init(|| match Linux::prepare(self.context) {
+                Ok(linux) => Some(linux),
+                Err(error) => {
+                    eprintln!("Linux is left out: {error:#}");
+                    None
+                }
+            })
+            .as_ref()
+    }
+
+    /// Boots COPS's program `bench` and returns its results.
+    pub fn on_cops(&self, title: &str, words: &[String], harts: u8, clock: Clock) -> Result<Vec<Line>> {
+        let command_line = command_line("bench", words)?;
+        let mut configuration = self.cops(command_line, harts);
+        configuration.clock = clock;
+        self.measure(&format!("{title}: COPS"), &configuration, None)
+    }
+
+    /// Boots bench/peers on Linux for a measurement and returns its results.
+    pub fn on_linux(&self, title: &str, words: &[String], harts: u8, clock: Clock) -> Result<Vec<Line>> {
+        let linux = self.linux().context("there is no Linux")?;
+        let words: Vec<_> = [String::from("bench")].into_iter().chain(words.iter().cloned()).collect();
+        let configuration = linux.configuration(self.context, harts, clock, &words)?;
+        self.measure(&format!("{title}: Linux"), &configuration, Some(linux::DONE))
+    }
+
+    fn cops(&self, command_line: String, harts: u8) -> Configuration {
+        let machine =
+            cli::Machine { harts: Some(harts), memory: None, machine: Some(linux::MACHINE), user_interrupts: None };
+        self.context.configuration(&self.products, &machine, command_line)
+    }
+
+    /// Boots a machine that measures and ends. Success is its status, and the last line if it has to print one.
+    fn measure(&self, title: &str, configuration: &Configuration, last: Option<&str>) -> Result<Vec<Line>> {
+        let log = self.context.log("experiment");
+        let activity = self.context.progress.start(title);
+        let mut guest = Guest::start(&self.toolchain.qemu, &self.context.board, configuration, &log, Echo::LogOnly)?;
+        let mut lines = Vec::new();
+        let mut done = false;
+        let mut said = None;
+        let limit = if self.quick { Duration::from_secs(240) } else { Duration::from_secs(1800) };
+        let end = guest.wait_for("the end of the measurement", limit, |line| {
+            activity.detail(line);
+            match line.strip_prefix(MARK) {
+                Some(result) => lines.push(result.to_string()),
+                None if last == Some(line.trim()) => done = true,
+                None if line.starts_with(FAILED) => {
+                    eprintln!("{line}");
+                    self.complaints.borrow_mut().push(format!("{title}: {}", line.trim_start_matches(FAILED)));
+                }
+                None if line.contains("failed") => said = Some(line.to_string()),
+                None => {}
+            }
+            None::<()>
+        });
+        match end {
+            Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) =>
+                {}
+            // What it has measured until then is measured.
+            Err(failure) if !lines.is_empty() => {
+                self.complaints
+                    .borrow_mut()
+                    .push(format!("{title}: {}", failure.to_string().lines().next().unwrap_or_default()));
+                done = true;
+            }
+            Err(failure) => return Err(failure.into()),
+            Ok(()) => unreachable!("no line is wanted"),
+        }
+        activity.clear();
+        if last.is_some() && !done {
+            bail!("{}", said.unwrap_or_else(|| format!("the program did not come to its end; see {}", log.display())));
+        }
+        lines
+            .iter()
+            .map(|line| {
+                serde_json::from_str(line).with_context(|| format!("the machine printed what is no result: {line}"))
+            })
+            .collect()
+    }
+
+    /// Boots COPS's matrix server, waits until it answers, and hands it over.
+    pub fn serve_cops(&self, title: &str, words: &[String], harts: u8) -> Result<Server> {
+        let port = guest::free_port()?;
+        let mut configuration = self.cops(command_line("matrix-server", words)?, harts);
+        configuration.forwards = vec![Forward { host: port, guest: linux::FIRST_PORT }];
+        self.serve(title, &configuration, "matrix-server: listening")
+    }
+
+    /// Boots Linux with all of its servers; those of [`Linux::servers`] answer.
+    pub fn serve_linux(&self, title: &str, harts: u8) -> Result<Server> {
+        let linux = self.linux().context("there is no Linux")?;
+        let mut configuration = linux.configuration(self.context, harts, Clock::Host, &["serve".to_string()])?;
+        for name in linux::SERVERS {
+            let guest = linux::port(name).context("the list of servers has it")?;
+            configuration.forwards.push(Forward { host: guest::free_port()?, guest });
+        }
+        self.serve(title, &configuration, linux::SERVING)
+    }
+
+    fn serve(&self, title: &str, configuration: &Configuration, listening: &str) -> Result<Server> {
+        let log = self.context.log("experiment");
+        let activity = self.context.progress.start(title);
+        let mut guest = Guest::start(&self.toolchain.qemu, &self.context.board, configuration, &log, Echo::LogOnly)?;
+        guest.wait_for("the server's first words", BOOT_LIMIT, |line| {
+            activity.detail(line);
+            line.contains(listening).then_some(())
+        })?;
+        let server = Server { guest, forwards: configuration.forwards.clone() };
+        server.wait_for_answers(linux::FIRST_PORT)?;
+        activity.clear();
+        Ok(server)
+    }
+}
+
+/// What a line begins with that says why a part was not measured.
+const FAILED: &str = "bench failed: ";
+
+/// How long a machine may take until its servers listen, and a server until it answers.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A machine that serves.
+pub struct Server {
+    guest: Guest,
+    forwards: Vec<Forward>,
+}
+
+impl Server {
+    /// The address on this host of a port of the machine.
+    pub fn address(&self, port: u16) -> Result<std::net::SocketAddr> {
+        let forward = self.forwards.iter().find(|forward| forward.guest == port).context("no such port")?;
+        Ok(guest::address(forward.host))
+    }
+
+    fn wait_for_answers(&self, port: u16) -> Result<()> {
+        let deadline = Instant::now() + BOOT_LIMIT;
+        loop {
+            match load::probe(self.address(port)?, Order::MINIMUM, PATIENCE) {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() >= deadline => bail!("the server does not answer: {error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    /// Measures one plan.
+    ///
+    /// # Errors
+    ///
+    /// The machine failed, or not a single answer came. Wrong and lost answers are the caller's to look at.
+    pub fn load(&mut self, plan: &Plan) -> Result<Measurement> {
+        let measurement = self.guest.ask(plan, &mut |_| {})?;
+        if measurement.answered == 0 {
+            bail!("no answer came: {}", measurement.first_failure.unwrap_or_default());
+        }
+        Ok(measurement)
+    }
+}
+
+/// The results of an experiment while it is made. They are saved whenever something is added.
+pub struct Notebook<'a> {
+    context: &'a Context,
+    results: Results,
+}
+
+impl Notebook<'_> {
+    /// A value without a goal.
+    pub fn figure(&mut self, id: &str, value: f64, unit: &str) {
+        self.add(Figure { id: id.into(), value, unit: unit.into(), goal: None, met: None, at_least: false });
+    }
+
+    /// A value that should be at most `goal`.
+    pub fn at_most(&mut self, id: &str, value: f64, unit: &str, goal: f64) {
+        let met = Some(value <= goal);
+        self.add(Figure { id: id.into(), value, unit: unit.into(), goal: Some(goal), met, at_least: false });
+    }
+
+    /// A value that should be at least `goal`.
+    pub fn at_least(&mut self, id: &str, value: f64, unit: &str, goal: f64) {
+        let met = Some(value >= goal);
+        self.add(Figure { id: id.into(), value, unit: unit.into(), goal: Some(goal), met, at_least: true });
+    }
+
+    fn add(&mut self, figure: Figure) {
+        if figure.value.is_finite() {
+            self.results.figures.push(figure);
+            self.save();
+        }
+    }
+
+    /// Values along an axis, as a line of the plot.
+    pub fn series(&mut self, plot: &str, id: &str, unit: &str, x_unit: &str, points: Vec<(f64, f64)>) {
+        self.results.series.push(Series {
+            id: id.into(),
+            unit: unit.into(),
+            x_unit: x_unit.into(),
+            points,
+            plot: Some(plot.into()),
+            cited: false,
+        });
+        self.save();
+    }
+
+    /// Values of the papers, as a line of the plot.
+    pub fn cite(&mut self, plot: &str, id: &str, unit: &str, x_unit: &str, points: &[(f64, f64)]) {
+        self.series(plot, id, unit, x_unit, points.to_vec());
+        if let Some(series) = self.results.series.last_mut() {
+            series.cited = true;
+        }
+    }
+
+    /// Something that the reader has to know.
+    pub fn note(&mut self, note: String) {
+        eprintln!("{note}");
+        self.results.notes.push(note);
+        self.save();
+    }
+
+    /// Hands over what a part measured; if it failed, that is a note.
+    pub fn part<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
+        crate::interrupt::stand_still_if_requested();
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let text = format!("{error:#}");
+                self.note(format!("{what} could not be measured: {}", text.lines().next().unwrap_or_default()));
+                None
+            }
+        }
+    }
+
+    /// The value of a series at a place.
+    pub fn value(&self, plot: &str, id: &str, x: f64) -> Option<f64> {
+        let series = self.results.series.iter().find(|one| one.plot.as_deref() == Some(plot) && one.id == id)?;
+        series.points.iter().find(|point| point.0 == x).map(|point| point.1)
+    }
+
+    fn save(&self) {
+        // A full disk must not end a measurement that a terminal can still show.
+        let _ = results::save(self.context, &self.results);
+    }
+}
+
+/// A name, and places with their values.
+pub type Curve = (String, Vec<(f64, f64)>);
+
+/// The series among lines, with their names.
+pub fn series_of(lines: Vec<Line>) -> Vec<Curve> {
+    lines
+        .into_iter()
+        .filter_map(|line| match line {
+            Line::Series(series) => Some((series.id, series.points)),
+            Line::Figure { .. } => None,
+        })
+        .collect()
+}
+
+/// A figure among lines.
+pub fn figure_of(lines: &[Line], wanted: &str) -> Option<f64> {
+    lines.iter().find_map(|line| match line {
+        Line::Figure { id, value, .. } if id == wanted => Some(*value),
+        _ => None,
+    })
+}
+
+/// Words for a program.
+pub fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_string).collect()
+}
+
+/// Numbers as words.
+pub fn numbers(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
+}

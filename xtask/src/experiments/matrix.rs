@@ -1,0 +1,320 @@
+//! The matrix server in all models of COPS, and Linux's servers, under the same load.
+//!
+//! By the wall clock, the client of `bench/load` on the host keeps connections that pause for 100 ms after each answer,
+//! as the papers' client does, and then connections that do not pause, which shows the most that a server can do. In
+//! instructions, a client inside the machine does not pause either, on one hart, and a request is client, server, and the
+//! network between.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use load::{Order, Pace, Plan, Visits};
+
+use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, numbers, seeds, series_of, words};
+use crate::linux;
+
+/// The models of COPS's server, ours first.
+pub const MODELS: [&str; 6] = ["kcuc", "kcut", "ktut", "ktut-wait", "ktuc", "ktuc-epoll"];
+
+/// Harts of the measurements by the wall clock.
+const HARTS: u8 = 4;
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What our latency and our instructions should be at most, as a share of Linux's best.
+const LINUX_LATENCY_GOAL: f64 = 0.8;
+const EPOLL_INSTRUCTIONS_GOAL: f64 = 0.5;
+
+/// The words that start COPS's server in a model; ours is what it does if nothing is said.
+pub fn server_words(model: &str, harts: u8) -> Vec<String> {
+    let mut command = format!("--backlog 1024 --workers {harts}");
+    if model != MODELS[0] {
+        command += &format!(" --model {model}");
+    }
+    words(&command)
+}
+
+fn connections(lab: &Lab<'_>) -> Vec<usize> {
+    if lab.quick { vec![1, 16, 64] } else { (0..=8).map(|power| 1 << power).collect() }
+}
+
+/// Throughput and latency by connections.
+pub fn models(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    for way in lab.ways() {
+        match way {
+            Way::Instructions => instructions(lab, notebook, false),
+            Way::Wall => wall(lab, notebook)?,
+        }
+    }
+    Ok(())
+}
+
+/// Short connections: what one costs, with its request.
+pub fn creation(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    for way in lab.ways() {
+        match way {
+            Way::Instructions => instructions(lab, notebook, true),
+            Way::Wall => visits(lab, notebook)?,
+        }
+    }
+    Ok(())
+}
+
+/// The servers of Linux that are compared: none that is only a variation in a hurry.
+fn linux_servers(lab: &Lab<'_>, quick: &[&str]) -> Vec<&'static str> {
+    let servers = lab.linux().map_or(&[][..], |linux| &linux.servers);
+    servers.iter().copied().filter(|name| !lab.quick || quick.contains(name)).collect()
+}
+
+fn instructions(lab: &Lab<'_>, notebook: &mut Notebook<'_>, fresh: bool) {
+    let (scenario, what, x_unit) =
+        if fresh { ("creation", "short connection", "visitors") } else { ("matrix-models", "request", "connections") };
+    let counts: &[usize] = match (fresh, lab.quick) {
+        (true, _) => &[1, 16],
+        (false, true) => &[1, 64],
+        (false, false) => &[1, 4, 16, 64, 256],
+    };
+    let orders: &[u32] = match (fresh, lab.quick) {
+        (true, _) => &[1],
+        (false, true) => &[1, 15],
+        (false, false) => &[1, 15, 20],
+    };
+    let requests = if lab.quick { 512 } else { 2048 };
+    for order in orders {
+        let plot = format!("instructions of each {what}, {order}x{order}");
+        let command = words(&format!("{scenario} {} {order} {requests} {}", MODELS.join(","), numbers(counts)));
+        let measured = lab.on_cops(&plot, &command, 1, Way::Instructions.clock());
+        add(notebook, &plot, x_unit, "COPS", measured);
+        // `-each` are the same as one loop on one hart.
+        let mut servers = linux_servers(lab, &["epoll", "io_uring", "thread", "thread3", "tokio", "go"]);
+        servers.retain(|name| !name.ends_with("-each"));
+        if !servers.is_empty() {
+            let scenario = if fresh { "creation" } else { "matrix" };
+            let command = words(&format!("{scenario} {} {order} {requests} {}", servers.join(","), numbers(counts)));
+            let measured = lab.on_linux(&plot, &command, 1, Way::Instructions.clock());
+            add(notebook, &plot, x_unit, "Linux", measured);
+        }
+        let suffix = if fresh { "creation".to_string() } else { format!("{order}x{order}") };
+        for count in counts {
+            let value = |id: &str| notebook.value(&plot, id, *count as f64);
+            if let (Some(ours), Some(theirs)) = (value("COPS kcuc"), value("Linux epoll")) {
+                let id = format!("kcuc_vs_linux-epoll_instructions_{suffix}_{count}");
+                notebook.at_most(&id, ours / theirs, "times", EPOLL_INSTRUCTIONS_GOAL);
+            }
+            for model in &MODELS[1..] {
+                let value = |id: &str| notebook.value(&plot, id, *count as f64);
+                if let (Some(ours), Some(theirs)) = (value("COPS kcuc"), value(&format!("COPS {model}"))) {
+                    let id = format!("kcuc_vs_{model}_instructions_{suffix}_{count}");
+                    notebook.at_most(&id, ours / theirs, "times", 1.0);
+                }
+            }
+        }
+    }
+}
+
+fn add(notebook: &mut Notebook<'_>, plot: &str, x_unit: &str, system: &str, measured: Result<Vec<crate::bench::Line>>) {
+    let Some(lines) = notebook.part(&format!("{plot}: {system}"), measured) else { return };
+    let wrong = figure_of(&lines, "wrong").unwrap_or(f64::NAN) + figure_of(&lines, "lost").unwrap_or(f64::NAN);
+    if wrong != 0.0 {
+        notebook.note(format!("{plot}: {system} is left out: {wrong} answers were wrong or lost"));
+        return;
+    }
+    for (id, points) in series_of(lines) {
+        notebook.series(plot, &format!("{system} {id}"), "instructions", x_unit, points);
+    }
+}
+
+/// What a load found for one server, by connections.
+#[derive(Default)]
+struct Curves {
+    throughput: Vec<(f64, f64)>,
+    mean: Vec<(f64, f64)>,
+    p50: Vec<(f64, f64)>,
+    p99: Vec<(f64, f64)>,
+}
+
+/// Throughput, mean, median and 99 of 100, and the goals of ours beside each other.
+const KINDS: [&str; 4] = ["throughput", "mean latency", "p50", "p99"];
+
+fn wall(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    let orders: &[u32] = if lab.quick { &[15] } else { &[15, 1, 20] };
+    let servers = linux_servers(lab, &["epoll-each", "io_uring-each", "thread", "thread3", "tokio", "go"]);
+    for (index, &order) in orders.iter().enumerate() {
+        // The paper's own load in full; the other sizes and the closed loop with fewer points.
+        let mut loads = vec![(Pace::Pause(PAUSE), if index == 0 { connections(lab) } else { vec![1, 16, 64, 256] })];
+        loads.push((Pace::ClosedLoop, if lab.quick { vec![1, 64] } else { vec![1, 16, 64, 256] }));
+        for model in MODELS {
+            let measured =
+                lab.serve_cops(&format!("{order}x{order}: COPS {model}"), &server_words(model, HARTS), HARTS);
+            let Some(mut server) = notebook.part(&format!("{order}x{order}, COPS {model}"), measured) else { continue };
+            measure_server(lab, notebook, &mut server, linux::FIRST_PORT, order, &loads, &format!("COPS {model}"));
+        }
+        if lab.linux().is_some() {
+            let booted = lab.serve_linux(&format!("{order}x{order}: Linux"), HARTS);
+            if let Some(mut machine) = notebook.part(&format!("{order}x{order}, Linux"), booted) {
+                for server in &servers {
+                    let port = linux::port(server).context("a server without a port")?;
+                    measure_server(lab, notebook, &mut machine, port, order, &loads, &format!("Linux {server}"));
+                }
+            }
+        }
+        compare(lab, notebook, order, &loads);
+        if index == 0 {
+            for (model, points) in seeds::throughputs() {
+                notebook.cite(
+                    &plot_name(order, loads[0].0, 0),
+                    &format!("paper: {model}"),
+                    "messages/s",
+                    "connections",
+                    &points,
+                );
+            }
+            for (model, points) in seeds::latencies_us() {
+                notebook.cite(
+                    &plot_name(order, loads[0].0, 1),
+                    &format!("paper: {model}"),
+                    "us",
+                    "connections",
+                    &points,
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plot_name(order: u32, pace: Pace, kind: usize) -> String {
+    let pace = if pace == Pace::ClosedLoop { "without pauses" } else { "with pauses of 100 ms" };
+    format!("{}, {order}x{order} {pace} (wall)", KINDS[kind])
+}
+
+fn measure_server(
+    lab: &Lab<'_>,
+    notebook: &mut Notebook<'_>,
+    server: &mut Server,
+    port: u16,
+    order: u32,
+    loads: &[(Pace, Vec<usize>)],
+    id: &str,
+) {
+    for (pace, counts) in loads {
+        let mut curves = Curves::default();
+        let activity = lab.context.progress.start(format!("{}: {id}", plot_name(order, *pace, 0)));
+        for &count in counts {
+            activity.detail(&format!("{count} connections"));
+            let measured = (|| {
+                server.load(&Plan {
+                    server: server.address(port)?,
+                    connections: count,
+                    order: Order::new(order)?,
+                    pace: *pace,
+                    duration: if lab.quick { Duration::from_millis(1200) } else { Duration::from_secs(5) },
+                    patience: PATIENCE,
+                    levels: 1,
+                })
+            })();
+            let Some(measured) = notebook.part(&format!("{id} with {count} connections"), measured) else { break };
+            if measured.wrong + measured.lost > 0 {
+                let why = measured.first_failure.unwrap_or_default();
+                notebook.note(format!(
+                    "{id} with {count} connections: {} wrong, {} lost ({why})",
+                    measured.wrong, measured.lost
+                ));
+                break;
+            }
+            let x = count as f64;
+            curves.throughput.push((x, measured.messages_per_second()));
+            curves.mean.push((x, measured.latency_us.mean()));
+            curves.p50.push((x, measured.latency_us.value_at_quantile(0.5) as f64));
+            curves.p99.push((x, measured.latency_us.value_at_quantile(0.99) as f64));
+        }
+        activity.clear();
+        let kinds = [curves.throughput, curves.mean, curves.p50, curves.p99];
+        for (kind, points) in kinds.into_iter().enumerate() {
+            let unit = if kind == 0 { "messages/s" } else { "us" };
+            if !points.is_empty() {
+                notebook.series(&plot_name(order, *pace, kind), id, unit, "connections", points);
+            }
+        }
+    }
+}
+
+/// Ours beside each other one, at each number of connections.
+fn compare(lab: &Lab<'_>, notebook: &mut Notebook<'_>, order: u32, loads: &[(Pace, Vec<usize>)]) {
+    let mut rivals: Vec<(String, String)> =
+        MODELS[1..].iter().map(|model| (model.to_string(), format!("COPS {model}"))).collect();
+    if let Some(linux) = lab.linux() {
+        rivals.extend(linux.servers.iter().map(|name| (format!("linux-{name}"), format!("Linux {name}"))));
+    }
+    let size = if order == 15 { String::new() } else { format!("{order}x{order}_") };
+    for (pace, counts) in loads {
+        let pace_name = if *pace == Pace::ClosedLoop { "closed_" } else { "" };
+        for (name, id) in &rivals {
+            for &count in counts {
+                let pair = |kind: usize| {
+                    let plot = plot_name(order, *pace, kind);
+                    let at = |id: &str| notebook.value(&plot, id, count as f64);
+                    Some(at("COPS kcuc")? / at(id)?)
+                };
+                let (throughput, p50) = (pair(0), pair(2));
+                if let Some(ratio) = throughput {
+                    notebook.at_least(
+                        &format!("kcuc_vs_{name}_throughput_{size}{pace_name}{count}"),
+                        ratio,
+                        "times",
+                        1.0,
+                    );
+                }
+                if let Some(ratio) = p50 {
+                    let goal = if name.starts_with("linux-") { LINUX_LATENCY_GOAL } else { 1.0 };
+                    notebook.at_most(&format!("kcuc_vs_{name}_p50_{size}{pace_name}{count}"), ratio, "times", goal);
+                }
+            }
+        }
+    }
+}
+
+/// Short connections by the wall clock.
+fn visits(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    let plots = ["short connections in each second (wall)", "p50 of a short connection (wall)"];
+    let visitors: &[usize] = if lab.quick { &[1, 4] } else { &[1, 4, 16] };
+    let measure = |notebook: &mut Notebook<'_>, server: &Server, port: u16, id: &str| -> Result<()> {
+        let mut points = [Vec::new(), Vec::new()];
+        for &count in visitors {
+            let duration = Duration::from_secs(if lab.quick { 1 } else { 5 });
+            let visits = Visits {
+                server: server.address(port)?,
+                order: Order::MINIMUM,
+                visitors: count,
+                duration,
+                patience: PATIENCE,
+            };
+            let measured = load::visit(&visits).context("a visit failed");
+            let Some(latencies) = notebook.part(&format!("{id} with {count} visitors"), measured) else { break };
+            points[0].push((count as f64, latencies.len() as f64 / duration.as_secs_f64()));
+            points[1].push((count as f64, latencies.value_at_quantile(0.5) as f64));
+        }
+        for ((plot, points), unit) in plots.iter().zip(points).zip(["visits/s", "us"]) {
+            if !points.is_empty() {
+                notebook.series(plot, id, unit, "visitors", points);
+            }
+        }
+        Ok(())
+    };
+    for model in MODELS {
+        let booted = lab.serve_cops(&format!("creation: COPS {model}"), &server_words(model, HARTS), HARTS);
+        if let Some(server) = notebook.part(&format!("COPS {model}"), booted) {
+            measure(notebook, &server, linux::FIRST_PORT, &format!("COPS {model}"))?;
+        }
+    }
+    if lab.linux().is_some() {
+        let booted = lab.serve_linux("creation: Linux", HARTS);
+        if let Some(server) = notebook.part("Linux", booted) {
+            for name in linux_servers(lab, &["epoll-each", "io_uring-each", "thread", "thread3", "tokio", "go"]) {
+                let port = linux::port(name).context("a server without a port")?;
+                measure(notebook, &server, port, &format!("Linux {name}"))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Links in the Markdown documents that lead nowhere: to files that are not there, and to headings that no document has.
+//!
+//! Renaming a file or a heading breaks links in documents that nobody looks at for that, and no compiler tells. Links to
+//! other hosts are left alone: whether they work is not for this tree to say.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result};
+use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
+
+/// Folders that are not the tree's own.
+const SKIPPED: [&str; 2] = ["target", "node_modules"];
+
+/// A document: what it links to, with the line of each link, and what can be linked to in it.
+#[derive(Debug, Default)]
+struct Document {
+    links: Vec<(usize, String)>,
+    anchors: BTreeSet<String>,
+}
+
+/// What is wrong with the links in all Markdown files below `root`.
+///
+/// # Errors
+///
+/// The tree cannot be read.
+pub fn broken_links(root: &Path) -> Result<Vec<String>> {
+    let mut documents = BTreeMap::new();
+    collect(root, root, &mut documents)?;
+    Ok(problems(&documents, &|path| root.join(path).exists()))
+}
+
+fn collect(root: &Path, folder: &Path, documents: &mut BTreeMap<PathBuf, Document>) -> Result<()> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if entry.file_type()?.is_dir() {
+            if !name.starts_with('.') && !SKIPPED.contains(&name.as_ref()) {
+                collect(root, &path, documents)?;
+            }
+        } else if name.ends_with(".md") {
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            documents.insert(path.strip_prefix(root).unwrap_or(&path).to_path_buf(), read(&text));
+        }
+    }
+    Ok(())
+}
+
+fn read(text: &str) -> Document {
+    let mut document = Document::default();
+    let mut heading: Option<String> = None;
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        match event {
+            Event::Start(Tag::Link { link_type: LinkType::Email, .. }) => {}
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                let line = text[..range.start].matches('\n').count() + 1;
+                document.links.push((line, dest_url.into_string()));
+            }
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => {
+                let anchor = anchor(&heading.take().unwrap_or_default());
+                let count = seen.entry(anchor.clone()).or_default();
+                document.anchors.insert(if *count == 0 { anchor } else { format!("{anchor}-{count}") });
+                *count += 1;
+            }
+            Event::Text(words) | Event::Code(words) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&words);
+                }
+            }
+            Event::Html(html) | Event::InlineHtml(html) => {
+                for attribute in ["id=\"", "name=\""] {
+                    for rest in html.split(attribute).skip(1) {
+                        document.anchors.extend(rest.split('"').next().map(str::to_string));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    document
+}
+
+/// The anchor that a heading gets where these documents are read: small letters, hyphens for spaces, and no punctuation.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+fn problems(documents: &BTreeMap<PathBuf, Document>, exists: &dyn Fn(&Path) -> bool) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (path, document) in documents {
+        for (line, link) in &document.links {
+            if let Some(reason) = objection(path, link, documents, exists) {
+                problems.push(format!("{}:{line}: the link `{link}` leads nowhere: {reason}", path.display()));
+            }
+        }
+    }
+    problems
+}
+
+fn objection(
+    from: &Path,
+    link: &str,
+    documents: &BTreeMap<PathBuf, Document>,
+    exists: &dyn Fn(&Path) -> bool,
+) -> Option<String> {
+    // A scheme, as in `https:`: somebody else's.
+    if link.split(['/', '#', '?']).next().is_some_and(|first| first.contains(':')) {
+        return None;
+    }
+    let (file, fragment) = link.split_once('#').map_or((link, None), |(file, fragment)| (file, Some(fragment)));
+    let target = if file.is_empty() {
+        from.to_path_buf()
+    } else {
+        let Some(target) = resolve(from, file) else { return Some("it leaves the tree".into()) };
+        target
+    };
+    if !exists(&target) {
+        return Some(format!("there is no {}", target.display()));
+    }
+    match (fragment, documents.get(&target)) {
+        (Some(fragment), Some(document)) if !document.anchors.contains(fragment) => {
+            Some(format!("{} has no heading for it", target.display()))
+        }
+        _ => None,
+    }
+}
+
+/// Where a relative link leads; `None` beyond the root.
+fn resolve(from: &Path, link: &str) -> Option<PathBuf> {
+    let mut target = from.parent()?.to_path_buf();
+    for component in Path::new(link).components() {
+        match component {
+            Component::Normal(name) => target.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !target.pop() {
+                    return None;
+                }
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(files: &[(&str, &str)]) -> Vec<String> {
+        let documents = files.iter().filter(|(path, _)| path.ends_with(".md"));
+        let documents = documents.map(|(path, text)| (PathBuf::from(path), read(text))).collect();
+        problems(&documents, &|path| {
+            files.iter().any(|(file, _)| Path::new(file) == path || Path::new(file).starts_with(path))
+        })
+    }
+
+    #[test]
+    fn links_that_lead_somewhere_are_fine() {
+        let readme = "# Title\n\n[a](docs/a.md) [b](docs/a.md#the-second-one) [self](#title) [folder](docs/)\n\n\
+                      [out](https://example.org/x#y) <mail@example.org> [source](src/x.rs#L3) [r]\n\n[r]: docs/a.md#x_y-1\n";
+        let other = "## The *second* one!\n\n## `x_y`\n## X_y\n[up](../README.md#title)\n";
+        assert_eq!(check(&[("README.md", readme), ("docs/a.md", other), ("src/x.rs", "")]), [""; 0]);
+    }
+
+    #[test]
+    fn missing_files_and_headings_are_named_with_their_line() {
+        let readme = "# Title\n\n[a](docs/b.md)\n[b](docs/a.md#third)\n![picture](no.svg)\n[c](#titel)\n[d](../x.md)\n";
+        let found = check(&[("README.md", readme), ("docs/a.md", "# Second\n")]);
+        assert_eq!(
+            found,
+            [
+                "README.md:3: the link `docs/b.md` leads nowhere: there is no docs/b.md",
+                "README.md:4: the link `docs/a.md#third` leads nowhere: docs/a.md has no heading for it",
+                "README.md:5: the link `no.svg` leads nowhere: there is no no.svg",
+                "README.md:6: the link `#titel` leads nowhere: README.md has no heading for it",
+                "README.md:7: the link `../x.md` leads nowhere: it leaves the tree",
+            ]
+        );
+    }
+
+    #[test]
+    fn code_is_no_link() {
+        assert_eq!(check(&[("a.md", "`[x](y)`\n\n```text\n[x](y)\n```\n")]), [""; 0]);
+    }
+}

@@ -1,0 +1,364 @@
+//! Linux beside COPS: a kernel from Debian's archive, and our own program for it.
+//!
+//! The kernel is Debian's package for riscv64, of the first release that has this architecture. It is fetched with apt,
+//! in a private directory with a configuration of its own, so that nothing of the host is changed; apt takes the archive
+//! that the host is configured for, and checks signatures and sums. From the package come the kernel and the four modules
+//! that the network needs; nothing is installed. The first program is `bench/peers`, compiled for Linux by Debian's cross
+//! compiler, and beside it lies a server in Go where the host has Go, and one with tokio where it can be built.
+//!
+//! It boots under the board's own QEMU command line. The machine is the one with the PLIC: on the other one QEMU 7.2
+//! loses the serial line's interrupts as Linux sets them up, and Linux stops in the middle of a line.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use filesystem::cpio;
+
+use crate::board::{Clock, Configuration, Variant};
+use crate::build;
+use crate::children::{self, Ending};
+use crate::context::Context;
+use crate::toolchain::{self, Item};
+use crate::workspace::{self, write_if_changed};
+
+/// The release whose kernel is taken, and the package that names it.
+const SUITE: &str = "trixie";
+const PACKAGE: &str = "linux-image-riscv64";
+
+/// Where Debian keeps the keys that its archive is signed with.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// What the network of QEMU's `virt` machine needs, in the order of loading.
+const MODULES: [&str; 4] = ["failover", "net_failover", "virtio_net", "virtio_mmio"];
+
+/// The machine on which Linux and COPS are compared.
+pub const MACHINE: Variant = Variant::Plic;
+
+/// The server of [`SERVERS`] with index `n` listens on this port plus `n`; as in bench/peers.
+pub const FIRST_PORT: u16 = 7000;
+
+/// The servers that the program has; as in bench/peers.
+pub const SERVERS: [&str; 9] =
+    ["epoll", "epoll-each", "io_uring", "io_uring-each", "thread", "thread3", "thread3-yield", "go", "tokio"];
+
+/// The line that a success ends with, and the one that says that servers are up.
+pub const DONE: &str = "peers: done";
+pub const SERVING: &str = "peers: serving";
+
+/// The package of the server with tokio, and the target it is for.
+const TOKIO: &str = "peers-tokio";
+const RUST_TARGET: &str = "riscv64gc-unknown-linux-gnu";
+
+/// What the C files are compiled with.
+const C_FLAGS: [&str; 7] = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"];
+
+/// How long apt, and a compiler, may take.
+const FETCH_LIMIT: Duration = Duration::from_secs(900);
+const BUILD_LIMIT: Duration = Duration::from_secs(600);
+
+/// A Linux that can be booted.
+#[derive(Clone, Debug)]
+pub struct Linux {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    /// The kernel's version, as Debian names it.
+    pub version: String,
+    /// The servers that the archive has.
+    pub servers: Vec<&'static str>,
+}
+
+impl Linux {
+    /// Fetches what is not there yet and builds the programs.
+    ///
+    /// # Errors
+    ///
+    /// The host has no apt, no Debian archive is configured or it cannot be reached, a compiler is missing or fails.
+    pub fn prepare(context: &Context) -> Result<Linux> {
+        toolchain::ensure_on_host(&[Item::RiscvGcc, Item::RiscvLibc], &context.progress)?;
+        let directory = context.workspace.products().join("linux");
+        std::fs::create_dir_all(&directory)?;
+        let version_file = directory.join("version");
+        let version = match std::fs::read_to_string(&version_file) {
+            Ok(version) => version,
+            Err(_) => {
+                let version = fetch(context, &directory)?;
+                write_if_changed(&version_file, version.as_bytes())?;
+                version
+            }
+        };
+        let peers = compile_peers(context, &directory)?;
+        let mut programs = vec![("init".to_string(), peers)];
+        let mut servers: Vec<_> = SERVERS.into_iter().filter(|name| !["go", "tokio"].contains(name)).collect();
+        match compile_go(context, &directory) {
+            Ok(program) => {
+                programs.push(("bin/go-server".into(), program));
+                servers.push("go");
+            }
+            Err(error) => eprintln!("The server in Go is left out: {error:#}"),
+        }
+        match compile_tokio(context, &directory) {
+            Ok(program) => {
+                programs.push(("bin/tokio-server".into(), program));
+                servers.push("tokio");
+            }
+            Err(error) => eprintln!("The server with tokio is left out: {error:#}"),
+        }
+        let initramfs = directory.join("initramfs.cpio");
+        write_if_changed(&initramfs, &archive(&directory, &programs)?)?;
+        Ok(Linux { kernel: directory.join("kernel"), initramfs, version, servers })
+    }
+
+    /// A boot's choices: the board's, with this kernel, and the words that bench/peers is called with.
+    ///
+    /// # Errors
+    ///
+    /// A word cannot be passed on.
+    pub fn configuration(&self, context: &Context, harts: u8, clock: Clock, words: &[String]) -> Result<Configuration> {
+        if let Some(word) = words.iter().find(|word| word.is_empty() || word.contains(char::is_whitespace)) {
+            bail!("`{word}` cannot be passed to Linux's first program");
+        }
+        Ok(Configuration {
+            machine: MACHINE,
+            harts,
+            memory: context.board.defaults.memory.clone(),
+            kernel: self.kernel.clone(),
+            initramfs: self.initramfs.clone(),
+            command_line: format!("console=ttyS0 quiet panic=-1 -- {}", words.join(" ")),
+            forwards: Vec::new(),
+            clock,
+            gdb_port: None,
+        })
+    }
+}
+
+/// The port of a server.
+pub fn port(server: &str) -> Option<u16> {
+    SERVERS.iter().position(|name| *name == server).map(|index| FIRST_PORT + index as u16)
+}
+
+/// Fetches the kernel's package and takes out of it what is needed. The version.
+fn fetch(context: &Context, directory: &Path) -> Result<String> {
+    let activity = context.progress.start(format!("Fetching Debian's Linux for riscv64 ({SUITE})"));
+    let apt = directory.join("apt");
+    for part in ["state/lists/partial", "cache/archives/partial", "sources"] {
+        std::fs::create_dir_all(apt.join(part))?;
+    }
+    let archive = debian_archive()?;
+    let source = format!(
+        "Types: deb\nURIs: {archive}\nSuites: {SUITE}\nComponents: main\nArchitectures: riscv64\nSigned-By: {KEYRING}\n"
+    );
+    std::fs::write(apt.join("sources/debian.sources"), source)?;
+    std::fs::write(apt.join("status"), "")?;
+    let path = |part: &str| apt.join(part).display().to_string();
+    let configuration = format!(
+        "Dir::State \"{}\";\nDir::Cache \"{}\";\nDir::State::status \"{}\";\nDir::Etc::SourceList \"/dev/null\";\n\
+         Dir::Etc::SourceParts \"{}\";\nAPT::Architecture \"riscv64\";\nAPT::Architectures {{\"riscv64\";}};\n\
+         APT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n",
+        path("state"),
+        path("cache"),
+        path("status"),
+        path("sources"),
+    );
+    let configuration_file = apt.join("apt.conf");
+    std::fs::write(&configuration_file, configuration)?;
+    let apt_command = |program: &str, arguments: &[&str]| {
+        let mut command = children::command(program);
+        command.args(arguments).env("APT_CONFIG", &configuration_file).current_dir(directory);
+        command
+    };
+    activity.detail("the list of packages");
+    run(apt_command("apt-get", &["update"]), "apt-get update")?;
+    let text = run(apt_command("apt-cache", &["depends", PACKAGE]), "apt-cache")?;
+    let image = dependency(&text).with_context(|| format!("Debian's {PACKAGE} depends on no kernel"))?;
+    activity.detail(&image);
+    run(apt_command("apt-get", &["download", &image]), "apt-get download")?;
+    let package = std::fs::read_dir(directory)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
+        .context("apt-get has downloaded nothing")?;
+    activity.detail("unpacking");
+    let unpacked = directory.join("unpacked");
+    std::fs::create_dir_all(&unpacked)?;
+    // The package is large; only what is needed is written.
+    let mut unpack = children::command("sh");
+    unpack.args(["-c", "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards './boot/vmlinu*' '*/failover.ko*' '*/net_failover.ko*' '*/virtio_net.ko*' '*/virtio_mmio.ko*'", "unpack"]);
+    unpack.arg(&package).arg(&unpacked);
+    run(unpack, "unpacking the kernel's package")?;
+    let files = files_below(&unpacked)?;
+    let named = |wanted: &dyn Fn(&str) -> bool| {
+        files.iter().find(|file| file.file_name().is_some_and(|name| wanted(&name.to_string_lossy())))
+    };
+    let kernel = named(&|name| name.starts_with("vmlinu")).context("the package has no kernel")?;
+    std::fs::copy(kernel, directory.join("kernel"))?;
+    for module in MODULES {
+        if let Some(file) = named(&|name| name == format!("{module}.ko.xz")) {
+            std::fs::copy(file, directory.join(format!("{module}.ko.xz")))?;
+        }
+    }
+    std::fs::remove_dir_all(&unpacked)?;
+    std::fs::remove_file(&package)?;
+    activity.finish(&image);
+    Ok(image.strip_prefix("linux-image-").unwrap_or(&image).to_string())
+}
+
+/// The archive that the host's apt takes Debian's packages from.
+fn debian_archive() -> Result<String> {
+    let mut command = children::command("apt-get");
+    command.args(["indextargets", "--format", "$(ORIGIN) $(REPO_URI)", "Identifier: Packages"]);
+    let text = run(command, "apt-get indextargets").context("Linux comes from Debian's archive, which needs apt")?;
+    archive_of(&text).context(
+        "this host's apt is not configured for Debian's archive, from which Linux is taken; add it to its sources",
+    )
+}
+
+/// Chooses Debian's main archive from lines of origin and address.
+fn archive_of(text: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(origin, address)| *origin == "Debian" && !address.contains("security"))
+        .map(|(_, address)| address.trim().to_string())
+}
+
+/// The kernel that the package without a version stands for.
+fn dependency(text: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|name| name.starts_with("linux-image-"))
+        .map(str::to_string)
+}
+
+fn compile_peers(context: &Context, directory: &Path) -> Result<Vec<u8>> {
+    let activity = context.progress.start("Building the programs for Linux");
+    let source = context.workspace.root.join("bench/peers");
+    let mut files: Vec<_> = std::fs::read_dir(&source)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
+    files.sort();
+    let program = directory.join("peers");
+    let mut compiler = children::command(toolchain::RISCV_GCC);
+    compiler.args(C_FLAGS).arg("-o").arg(&program).args(&files);
+    run(compiler, "compiling bench/peers")?;
+    activity.clear();
+    Ok(std::fs::read(program)?)
+}
+
+fn compile_go(context: &Context, directory: &Path) -> Result<Vec<u8>> {
+    if toolchain::find_program("go").is_none() {
+        bail!("this host has no Go");
+    }
+    let activity = context.progress.start("Building the server in Go");
+    let program = directory.join("go-server");
+    let mut compiler = children::command("go");
+    compiler.current_dir(context.workspace.root.join("bench/peers/go"));
+    compiler.envs([("GOOS", "linux"), ("GOARCH", "riscv64"), ("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")]);
+    compiler.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
+    run(compiler, "go build")?;
+    activity.clear();
+    Ok(std::fs::read(program)?)
+}
+
+fn compile_tokio(context: &Context, directory: &Path) -> Result<Vec<u8>> {
+    ensure_rust_target(context)?;
+    let target = directory.join("tokio");
+    let mut build = workspace::cargo();
+    build.current_dir(&context.workspace.root).arg("build").arg("--release").arg("--target-dir").arg(&target);
+    build.args(["--package", TOKIO, "--target", RUST_TARGET]);
+    build.env("CARGO_TARGET_RISCV64GC_UNKNOWN_LINUX_GNU_LINKER", toolchain::RISCV_GCC);
+    build.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
+    build::run_cargo(build, "Building the server with tokio", &context.progress)?;
+    Ok(std::fs::read(target.join(RUST_TARGET).join("release").join(TOKIO))?)
+}
+
+/// Makes sure that the Rust on the PATH can compile for Linux on riscv64.
+fn ensure_rust_target(context: &Context) -> Result<()> {
+    let is_there = || {
+        let mut rustc = children::command("rustc");
+        rustc.args(["--print", "sysroot"]);
+        let root = run(rustc, "rustc").unwrap_or_default();
+        Path::new(root.trim()).join("lib/rustlib").join(RUST_TARGET).is_dir()
+    };
+    if is_there() {
+        return Ok(());
+    }
+    let activity = context.progress.start(format!("Adding the Rust target {RUST_TARGET}"));
+    let mut command = children::command("rustup");
+    command.args(["target", "add", RUST_TARGET]);
+    let output = children::output(&mut command, Ending::Kill, Duration::from_secs(90));
+    activity.clear();
+    if output.is_ok_and(|output| output.status.success()) && is_there() {
+        return Ok(());
+    }
+    bail!("Rust cannot compile for {RUST_TARGET} here, and rustup could not add it")
+}
+
+/// The archive that Linux unpacks: the first program, others, modules, a console.
+fn archive(directory: &Path, programs: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
+    let mut writer = cpio::Writer::new(0);
+    for name in ["bin", "modules", "proc", "sys"] {
+        writer.directory(name.as_bytes(), 0o755)?;
+    }
+    for (name, content) in programs {
+        writer.file(name.as_bytes(), 0o755, content)?;
+    }
+    for module in MODULES {
+        let name = format!("{module}.ko.xz");
+        if let Ok(content) = std::fs::read(directory.join(&name)) {
+            writer.file(format!("modules/{name}").as_bytes(), 0o644, &content)?;
+        }
+    }
+    Ok(writer.finish())
+}
+
+fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            files.extend(files_below(&entry.path())?);
+        } else {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
+}
+
+/// What a command prints.
+fn run(mut command: Command, what: &str) -> Result<String> {
+    let limit = if what.starts_with("apt") { FETCH_LIMIT } else { BUILD_LIMIT };
+    let output = children::output(&mut command, Ending::Kill, limit).with_context(|| format!("{what} did not end"))?;
+    if !output.status.success() {
+        bail!("{what} failed ({}):\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_is_debians_main_one() {
+        let text = "Other a://x/\nDebian a://host/debian-security/\nDebian a://host/debian/\nDebian b://y/\n";
+        assert_eq!(archive_of(text).as_deref(), Some("a://host/debian/"));
+        assert_eq!(archive_of("Other a://x/\n"), None);
+    }
+
+    #[test]
+    fn the_kernel_is_what_the_package_depends_on() {
+        let text = "linux-image-riscv64\n  Depends: linux-base\n  Depends: linux-image-6.12.1-riscv64\n";
+        assert_eq!(dependency(text).as_deref(), Some("linux-image-6.12.1-riscv64"));
+        assert_eq!(dependency("x\n"), None);
+    }
+
+    #[test]
+    fn servers_and_ports_are_those_of_the_c_program() {
+        let source = include_str!("../../bench/peers/main.c");
+        let list = source.split_once("SERVERS[] = {").unwrap().1.split_once("NULL").unwrap().0;
+        let names: Vec<_> =
+            list.lines().filter_map(|line| line.trim().strip_prefix("{ \"")?.split('"').next()).collect();
+        assert_eq!(names, SERVERS);
+        assert_eq!((port("epoll"), port("tokio"), port("x")), (Some(7000), Some(7008), None));
+        assert!(include_str!("../../bench/peers/peers.h").contains("FIRST_PORT = 7000"));
+    }
+}

@@ -1,0 +1,154 @@
+//! `soak`: everything at once, for long.
+//!
+//! In the machine the program `soak` keeps all parts of the system busy, and compares the kernel's counters at its end with
+//! those near its beginning. From here, its matrix server is asked over TCP by changing numbers of connections at changing
+//! pace, and every answer is checked.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use load::{Order, Pace, Plan, Stage};
+
+use crate::build::Products;
+use crate::cli;
+use crate::context::{Context, Need, command_line};
+use crate::guest::{self, Echo, Forward, Guest};
+use crate::progress::Activity;
+use crate::toolchain::Toolchain;
+
+/// The program in the machine, and the port of its server.
+const PROGRAM: &str = "soak";
+const SERVER_PORT: u16 = 7000;
+
+/// The line by which it says that the server is to be asked, and for how long.
+const SERVING: &str = "soak: serving for ";
+
+/// The line by which it says that all is well.
+const WELL: &str = "soak: as before after ";
+
+/// How long the machine may take to boot, and to come to rest after the end.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const END_LIMIT: Duration = Duration::from_secs(240);
+
+/// How long an answer may take. The machine does everything else it can do meanwhile.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is asked in turn: connections, rows of the matrices, pace.
+const ROUNDS: [(usize, u32, Pace); 6] = [
+    (1, 15, Pace::Every(Duration::from_millis(20))),
+    (64, 15, Pace::ClosedLoop),
+    (256, 1, Pace::Every(Duration::from_millis(500))),
+    (3, 64, Pace::ClosedLoop),
+    (128, 7, Pace::Every(Duration::from_millis(200))),
+    (16, 33, Pace::Every(Duration::from_millis(50))),
+];
+
+/// How long one of them lasts.
+const ROUND: Duration = Duration::from_secs(3);
+
+/// What came of it.
+pub struct Soaked {
+    /// Requests answered rightly.
+    pub answered: u64,
+    /// What the program in the machine said at its end.
+    pub said: String,
+}
+
+impl fmt::Display for Soaked {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {} requests from outside, all answered rightly", self.said, self.answered)
+    }
+}
+
+/// Runs a soak for whoever asks for one.
+///
+/// # Errors
+///
+/// Something was wrong; which is said.
+pub fn soak(context: &Context, arguments: &cli::Soak) -> Result<()> {
+    let (toolchain, products) = context.build(Need::Boot)?;
+    let log = context.log(PROGRAM);
+    let soaked = run(context, &toolchain, &products, &arguments.machine, arguments.seconds, &log)?;
+    println!("{soaked}");
+    Ok(())
+}
+
+/// Boots, asks, and waits for the end.
+///
+/// # Errors
+///
+/// The machine fails, an answer was wrong or lost, or the counters are not as before.
+pub fn run(
+    context: &Context,
+    toolchain: &Toolchain,
+    products: &Products,
+    machine: &cli::Machine,
+    seconds: u64,
+    log: &Path,
+) -> Result<Soaked> {
+    let port = guest::free_port()?;
+    let command_line = command_line(PROGRAM, &[seconds.to_string()])?;
+    let mut configuration = context.configuration(products, machine, command_line);
+    configuration.forwards = vec![Forward { host: port, guest: SERVER_PORT }];
+    let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, log, Echo::LogOnly)?;
+
+    let title = format!("Soaking for {seconds} s on {} harts", configuration.harts);
+    let activity = context.progress.start_steps(title, seconds * 1000);
+    let limit = BOOT_LIMIT + Duration::from_secs(seconds / 4);
+    let left: u64 = guest.wait_for("its server", limit, |line| {
+        activity.detail(line);
+        line.strip_prefix(SERVING)?.strip_suffix(" s")?.parse().ok()
+    })?;
+    let answered = ask(&mut guest, port, Duration::from_secs(left), seconds * 1000, &activity)?;
+
+    activity.detail("waiting for the end");
+    let is_well = |line: &str| line.starts_with(WELL).then(|| line.to_string());
+    let said = guest.wait_for("the soak's good end", END_LIMIT, is_well)?;
+    guest.wait_for_end(END_LIMIT)?;
+    activity.clear();
+    Ok(Soaked { answered, said })
+}
+
+/// Asks for as long as there is time for another round; gives the number of right answers.
+fn ask(guest: &mut Guest, port: u16, time: Duration, whole_ms: u64, activity: &Activity) -> Result<u64> {
+    let start = Instant::now();
+    let mut answered = 0;
+    for (connections, order, pace) in ROUNDS.into_iter().cycle() {
+        if start.elapsed() + ROUND > time {
+            break;
+        }
+        let order = Order::new(order)?;
+        let plan = Plan {
+            server: guest::address(port),
+            connections,
+            order,
+            pace,
+            duration: ROUND,
+            patience: PATIENCE,
+            levels: 1,
+        };
+        let measurement = guest.ask(&plan, &mut |stage| {
+            if matches!(stage, Stage::Sending(_)) {
+                activity.advance_to(whole_ms.saturating_sub(time.saturating_sub(start.elapsed()).as_millis() as u64));
+                activity.detail(&format!("{connections} connections, {answered} answers before"));
+            }
+        })?;
+        if !measurement.is_faultless() {
+            bail!(
+                "of the requests by {connections} connections {} were answered wrongly and {} were lost{}. \
+                 The machine's serial log is {}",
+                measurement.wrong,
+                measurement.lost,
+                measurement
+                    .first_failure
+                    .map(|failure| format!(", the first because of {failure}"))
+                    .unwrap_or_default(),
+                guest.log().display()
+            );
+        }
+        answered += measurement.answered;
+    }
+    Ok(answered)
+}
