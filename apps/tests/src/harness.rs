@@ -15,6 +15,9 @@ use cops::process::{Child, Command, Ending};
 use cops::time::{Duration, Instant};
 use cops::{Errno, println};
 
+/// How long a test waits for what must happen. Nothing takes that long: it ends a hang, on however slow a host.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
 /// What a test ends with: nothing, or what was wrong.
 pub type Outcome = Result<(), String>;
 

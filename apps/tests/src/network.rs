@@ -236,17 +236,13 @@ pub async fn hundreds_accept_on_one_listener() -> Outcome {
         }
         if round == 0 {
             // The oldest, the youngest and some between.
-            accepting = accepting
-                .into_iter()
-                .enumerate()
-                .filter_map(|(index, handle)| {
-                    if index % 3 == 0 || index + 1 == WAITING {
-                        handle.cancel();
-                        return None;
-                    }
-                    Some(handle)
-                })
-                .collect();
+            let (cancelled, others): (Vec<_>, Vec<_>) =
+                accepting.into_iter().enumerate().partition(|(index, _)| index % 3 == 0 || index + 1 == WAITING);
+            accepting = others.into_iter().map(|(_, handle)| handle).collect();
+            cancelled.iter().for_each(|(_, handle)| handle.cancel());
+            for (_, handle) in cancelled {
+                check!(handle.await.is_err(), "it was cancelled and ended by itself");
+            }
         }
     }
     for handle in accepting {

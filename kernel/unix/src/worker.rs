@@ -103,8 +103,7 @@ impl Worker {
             let worker = Arc::new(Worker::new(process, index, deadline));
             match executor::try_spawn(worker.own_priority(), run(worker.clone(), context)) {
                 Ok(cid) => {
-                    // Known before its first turn too, which may be long in coming.
-                    worker.cid.store(cid.raw(), Ordering::Release);
+                    worker.was_spawned_as(cid);
                     Ok(worker)
                 }
                 Err(SpawnError(coroutine)) => {
@@ -145,7 +144,7 @@ impl Worker {
         };
         match started {
             Ok(cid) => {
-                thread.cid.store(cid.raw(), Ordering::Release);
+                thread.was_spawned_as(cid);
                 Ok(thread)
             }
             Err(()) => {
@@ -153,6 +152,12 @@ impl Worker {
                 Err(Errno::ENOMEM)
             }
         }
+    }
+
+    /// Notes its coroutine, known before its first turn too, which may be long in coming. If it has had that turn by now, it
+    /// has noted it itself, and may have gone on to another coroutine, on a kernel thread.
+    fn was_spawned_as(&self, cid: Cid) {
+        let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
     }
 
     fn new(process: &Arc<Process>, index: usize, deadline: time::Reservation) -> Worker {
