@@ -45,6 +45,9 @@ pub enum Suite {
 /// The program that is the machine's suite.
 const PROGRAM: &str = "tests";
 
+/// The root task that is the suite of the microkernel's library.
+const LIBRARY_SUITE: &str = "library-suite";
+
 /// The numbers of harts that the machine's suite runs on.
 const HARTS: [u8; 2] = [1, 4];
 
@@ -329,6 +332,11 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
         let products = kernel(&machine)?;
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "microkernel", |boots, log| boots.suite(log, &boots.products.kernel, String::new()));
+        let library = Products { initramfs: context.workspace.products().join(LIBRARY_SUITE), ..products.clone() };
+        let boots = Boots { products: &library, ..boots };
+        boots.part(findings, "library of the microkernel", |boots, log| {
+            boots.suite(log, &boots.products.kernel, String::new())
+        });
     }
     let machine = cli::Machine {
         harts: Some(1),

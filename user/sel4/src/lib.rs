@@ -28,10 +28,15 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+extern crate alloc;
+
 pub mod allocator;
 pub mod boot;
 pub mod capability;
+pub mod executor;
 pub mod fault;
+pub mod heap;
+mod lock;
 pub mod mapping;
 pub mod message;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]

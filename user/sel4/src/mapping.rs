@@ -1,6 +1,6 @@
 //! Mapping pages where page tables may be missing.
 
-use abi_sel4::object::PAGE_BITS;
+use abi_sel4::object::{MEGA_PAGE_BITS, PAGE_BITS};
 use abi_sel4::{Error, ObjectType, Rights};
 
 use crate::allocator::Allocator;
@@ -53,17 +53,49 @@ impl Window {
     ///
     /// Slots, memory or addresses ([`Error::RangeError`]) are too few.
     pub fn pages(&mut self, allocator: &mut Allocator, count: u64) -> Result<(u64, Page)> {
-        let address = self.next;
-        let after = count.checked_add(1).and_then(|pages| address.checked_add(pages.checked_mul(1 << PAGE_BITS)?));
-        let Some(after) = after.filter(|after| *after <= self.end) else {
+        self.map_new(allocator, ObjectType::Page, PAGE_BITS, count)
+    }
+
+    /// The same with pages of 2 MiB, which take fewer slots, page tables and TLB entries.
+    ///
+    /// # Errors
+    ///
+    /// As [`pages`](Window::pages).
+    pub fn mega_pages(&mut self, allocator: &mut Allocator, count: u64) -> Result<(u64, Page)> {
+        self.map_new(allocator, ObjectType::MegaPage, MEGA_PAGE_BITS, count)
+    }
+
+    /// Takes addresses for `count` pages of 2^`bits` bytes, aligned to one such page, where somebody else maps them.
+    ///
+    /// # Errors
+    ///
+    /// There are not as many left ([`Error::RangeError`]).
+    pub fn addresses(&mut self, bits: usize, count: u64) -> Result<u64> {
+        let address = self.next.next_multiple_of(1 << bits);
+        let pages = count.checked_mul(1 << bits).and_then(|bytes| address.checked_add(bytes));
+        let after = pages.and_then(|end| end.checked_add(1 << PAGE_BITS)).filter(|after| *after <= self.end);
+        let Some(after) = after else {
             return Err(crate::Failure { error: Error::RangeError, details: [0, self.end - self.next, 0, 0, 0, 0] });
         };
-        let first = allocator.make(ObjectType::Page, 0, count)?;
-        for index in 0..count {
-            let page = Page::from_pointer(first + index);
-            map(allocator, initial::ADDRESS_SPACE, page, address + (index << PAGE_BITS), Rights::READ_WRITE, 0)?;
-        }
         self.next = after;
-        Ok((address, Page::from_pointer(first)))
+        Ok(address)
+    }
+
+    fn map_new(&mut self, allocator: &mut Allocator, kind: ObjectType, bits: usize, count: u64) -> Result<(u64, Page)> {
+        let before = *self;
+        let address = self.addresses(bits, count)?;
+        let map_all = |allocator: &mut Allocator| {
+            let first = allocator.make(kind, 0, count)?;
+            for index in 0..count {
+                let page = Page::from_pointer(first + index);
+                map(allocator, initial::ADDRESS_SPACE, page, address + (index << bits), Rights::READ_WRITE, 0)?;
+            }
+            Ok((address, Page::from_pointer(first)))
+        };
+        let result = map_all(allocator);
+        if result.is_err() {
+            *self = before;
+        }
+        result
     }
 }

@@ -1,0 +1,115 @@
+//! The suite of what programs of the microkernel link: a root task that tests the parts of `user/sel4` that need the machine.
+//!
+//! Its last line is `N passed, N failed`. What needs no machine is tested on the host, with the library itself.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod coroutines;
+mod heap;
+
+use alloc::string::String;
+use sel4::capability::Slot;
+use sel4::mapping::Window;
+use sel4::{Allocator, BootInformation, Failure, Rights, println};
+
+/// Addresses for what tests map.
+const WINDOW: (u64, u64) = (0x10_0000_0000, 0x18_0000_0000);
+
+/// Steps by which the heap grows at first.
+const HEAP_STEPS: u64 = 4;
+
+/// The priority of threads and programs that tests start.
+const PRIORITY: u64 = 100;
+
+/// What a test has.
+struct Bench<'a> {
+    boot: &'a BootInformation,
+    allocator: Allocator,
+    window: Window,
+}
+
+impl Bench<'_> {
+    /// A copy of the capability to a notification, to signal with this badge.
+    fn badged(&mut self, notification: u64, badge: u64) -> sel4::Result<u64> {
+        let slot = self.allocator.slot()?;
+        Slot::own(slot).mint_from(Slot::own(notification), Rights::WRITE, badge)?;
+        Ok(slot)
+    }
+}
+
+/// What was wrong.
+struct Wrong(String);
+
+impl From<Failure> for Wrong {
+    #[track_caller]
+    fn from(failure: Failure) -> Wrong {
+        Wrong(alloc::format!("{}: {failure}", core::panic::Location::caller()))
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(text: String) -> Wrong {
+        Wrong(text)
+    }
+}
+
+type Outcome = Result<(), Wrong>;
+
+/// Two values must be equal.
+#[macro_export]
+macro_rules! equal {
+    ($found:expr, $expected:expr) => {
+        match (&$found, &$expected) {
+            (found, expected) if found == expected => {}
+            (found, expected) => {
+                return Err(alloc::format!(
+                    "{}:{}: {found:?}, not {expected:?}: {}",
+                    file!(),
+                    line!(),
+                    stringify!($found)
+                )
+                .into());
+            }
+        }
+    };
+}
+
+/// A test.
+type Test = (&'static str, fn(&mut Bench<'_>) -> Outcome);
+
+macro_rules! tests {
+    ($($module:ident :: $name:ident),* $(,)?) => { &[$((concat!(stringify!($module), "::", stringify!($name)), $module::$name)),*] };
+}
+
+const TESTS: &[Test] = tests![
+    heap::blocks_are_separate_and_come_back,
+    heap::threads_of_all_priorities_allocate,
+    coroutines::the_most_important_runs_first,
+    coroutines::a_signal_wakes_who_awaits_it,
+    coroutines::another_thread_wakes_a_coroutine,
+];
+
+#[sel4::root_task]
+fn main(boot: BootInformation) {
+    let mut bench = Bench { boot: &boot, allocator: Allocator::new(&boot), window: Window::new(WINDOW.0, WINDOW.1) };
+    if let Err(failure) = sel4::heap::grow(&mut bench.allocator, &mut bench.window, HEAP_STEPS) {
+        println!("there is no memory for the heap: {failure}");
+        return;
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in TESTS {
+        match test(&mut bench) {
+            Ok(()) => {
+                passed += 1;
+                println!("test {name} ... ok");
+            }
+            Err(Wrong(what)) => {
+                failed += 1;
+                println!("test {name} ... FAILED: {what}");
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+}

@@ -1,0 +1,244 @@
+//! Coroutines: the project's scheduler on one thread of a program, and what makes that thread sleep and wake.
+//!
+//! [`run`] makes the calling thread the program's *worker*. It polls coroutines, most important first, and looks at the program's
+//! [`Source`]s: rings in shared memory that other programs, or the kernel, write to. When nothing is ready and no ring has anything, it tells
+//! the sources' other sides that it sleeps, looks once more, and waits on its *doorbell*, a notification. Whoever has the right to signal that
+//! wakes it: another program that has put something into a ring, a device's interrupt, another thread of the program.
+//!
+//! The badges of what has rung come out of the wait as one word. Each bit is a [`signal`] that a coroutine can await; the lowest, [`RINGS`], is
+//! for rings, which are looked at after every wait anyway.
+//!
+//! **Before sleeping** the worker looks for a while at the rings if there are several harts: the other side may be about to answer on another
+//! one, and two entries into the kernel on each side cost more than the look ([`set_patience`]). With one hart nobody could answer meanwhile.
+//!
+//! **Why one thread.** What a program does on several harts it does in several programs, which share rings as strangers do. More workers
+//! would need the sources behind locks, and a rule for who of them sleeps last.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
+use atomic_waker::AtomicWaker;
+use coroutine::{Executor, JoinHandle, Outcome, Platform, Signals, Table};
+use spin::Mutex;
+
+use crate::capability::Notification;
+
+/// The badge of those who put something into a ring, and of this program's own threads.
+pub const RINGS: u64 = 1;
+
+/// After how many polls the rings are looked at, if there is always something ready.
+const BATCH: usize = 64;
+/// After how many such looks the doorbell is asked too, which takes an entry into the kernel.
+const BATCHES: usize = 16;
+
+static EXECUTOR: Executor = Executor::new();
+static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
+static WORKER: WorkerThread = WorkerThread;
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// The notification that the worker waits on.
+static DOORBELL: AtomicU64 = AtomicU64::new(0);
+/// Whether it may be waiting: only then others must signal.
+static SLEEPING: AtomicBool = AtomicBool::new(false);
+/// How many times rings are looked at before the worker sleeps.
+static PATIENCE: AtomicU32 = AtomicU32::new(0);
+/// Signals that have come and that nobody has awaited yet.
+static CAME: AtomicU64 = AtomicU64::new(0);
+static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
+static SOURCES: Mutex<Vec<Arc<dyn Source>>> = Mutex::new(Vec::new());
+
+/// What the scheduler needs from the system.
+struct WorkerThread;
+
+impl Platform for WorkerThread {
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn notify(&self, _: usize) {
+        // The worker looks at what is ready before it sleeps; this matters if another thread wakes a coroutine. The fence pairs with
+        // the one in `sleep`: either this sees that it sleeps, or it sees what is ready.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        if SLEEPING.load(Ordering::Relaxed) {
+            Notification::from_pointer(DOORBELL.load(Ordering::Relaxed)).signal();
+        }
+    }
+
+    fn relax(&self) {
+        crate::raw::yield_now();
+    }
+}
+
+/// Something outside of the program that makes coroutines ready: the ends of rings.
+///
+/// The worker calls these between polls, never while another of them runs.
+pub trait Source: Send + Sync {
+    /// Takes what has come and wakes whom it concerns; then tells the other side of what was put in for it, if that sleeps. Says whether
+    /// anything had come.
+    fn attend(&self) -> bool;
+
+    /// Tells the other side that this one sleeps from now on. Says whether that is so: if something has come meanwhile it is not.
+    fn fall_asleep(&self) -> bool;
+
+    /// Tells the other side that this one does not sleep any more.
+    fn wake_up(&self);
+
+    /// Whether nothing will come any more, so that the source can be forgotten.
+    fn is_over(&self) -> bool;
+}
+
+/// Has a source looked at from now on, until it is over.
+pub fn add_source(source: Arc<dyn Source>) {
+    SOURCES.lock().push(source);
+}
+
+/// How many times the rings are looked at before the worker sleeps. Sensible only if others run on other harts meanwhile.
+pub fn set_patience(looks: u32) {
+    PATIENCE.store(looks, Ordering::Relaxed);
+}
+
+/// The executor, for what has no function of its own here: counters, states, priorities.
+pub fn executor() -> &'static Executor {
+    &EXECUTOR
+}
+
+/// Makes a coroutine of the future, ready at once. Dropping the handle lets it go on by itself.
+///
+/// # Panics
+///
+/// If there is no memory, or [`run`] was not called yet.
+pub fn spawn<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    EXECUTOR.spawn(future, priority)
+}
+
+/// Runs `main` and the coroutines that it spawns on the calling thread, until `main` has ended; the others stay where they are, and go on if
+/// this is called again. Signals of `doorbell` wake it, and nobody else waits on that.
+///
+/// # Panics
+///
+/// If it runs already.
+pub fn run<F>(doorbell: Notification, main: F) -> F::Output
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    assert!(!RUNNING.swap(true, Ordering::Acquire), "a program has one executor, which runs on one thread");
+    DOORBELL.store(doorbell.pointer(), Ordering::Relaxed);
+    // It may have been made by an earlier run.
+    let _ = EXECUTOR.initialise(Table::native(), &READY, &WORKER);
+    let mut worker = EXECUTOR.worker(0, Signals::default()).expect("this is the only worker, and the last one is gone");
+    let mut main = pin!(EXECUTOR.spawn(main, Priority::DEFAULT));
+    let (mut looks, mut batches) = (0, 0);
+    loop {
+        let mut polls = 0;
+        let mut outcome = worker.run_one();
+        while outcome == Outcome::Ran && polls < BATCH {
+            polls += 1;
+            outcome = worker.run_one();
+        }
+        let came = attend();
+        if main.is_finished() {
+            break;
+        }
+        if outcome != Outcome::Idle || came {
+            looks = 0;
+            batches += 1;
+            if batches >= BATCHES {
+                batches = 0;
+                doorbell.poll().into_iter().for_each(ring);
+            }
+            continue;
+        }
+        if looks < PATIENCE.load(Ordering::Relaxed) {
+            looks += 1;
+            core::hint::spin_loop();
+            continue;
+        }
+        (looks, batches) = (0, 0);
+        sleep(doorbell);
+    }
+    drop(worker);
+    RUNNING.store(false, Ordering::Release);
+    match main.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(result)) => result,
+        // Nobody else has its handle, and it has finished.
+        _ => unreachable!("the main coroutine has ended and was not cancelled"),
+    }
+}
+
+/// Looks at all sources; says whether anything had come.
+fn attend() -> bool {
+    let mut sources = SOURCES.lock();
+    let mut came = false;
+    let mut over = false;
+    for source in sources.iter() {
+        came |= source.attend();
+        over |= source.is_over();
+    }
+    if over {
+        sources.retain(|source| !source.is_over());
+    }
+    came
+}
+
+/// Waits for the doorbell, unless something has come after all.
+fn sleep(doorbell: Notification) {
+    SLEEPING.store(true, Ordering::Relaxed);
+    // Pairs with the fence in `notify`; each source has its own.
+    core::sync::atomic::fence(Ordering::SeqCst);
+    let asleep = EXECUTOR.ready() == 0 && {
+        let sources = SOURCES.lock();
+        sources.iter().all(|source| source.fall_asleep())
+    };
+    let badge = if asleep { Some(doorbell.wait()) } else { doorbell.poll() };
+    SLEEPING.store(false, Ordering::Relaxed);
+    for source in SOURCES.lock().iter() {
+        source.wake_up();
+    }
+    if let Some(badge) = badge {
+        ring(badge);
+    }
+}
+
+/// Makes the signals of this badge known.
+fn ring(badge: u64) {
+    let signals = badge & !RINGS;
+    if signals == 0 {
+        return;
+    }
+    CAME.fetch_or(signals, Ordering::Release);
+    let mut left = signals;
+    while left != 0 {
+        AWAITED[left.trailing_zeros() as usize].wake();
+        left &= left - 1;
+    }
+}
+
+/// Waits until the doorbell was signalled with this bit of the badge, 1 to 63, since the last time. One coroutine at a time awaits a bit.
+///
+/// # Cancellation
+///
+/// A signal is taken when this is ready, and not before.
+///
+/// # Panics
+///
+/// If there is no such bit, or it is that of [`RINGS`].
+pub async fn signal(bit: u32) {
+    assert!((1..64).contains(&bit), "a badge has no bit {bit} for signals");
+    poll_fn(|context| {
+        let take = || CAME.fetch_and(!(1 << bit), Ordering::Acquire) & 1 << bit != 0;
+        if take() {
+            return Poll::Ready(());
+        }
+        AWAITED[bit as usize].register(context.waker());
+        // It may have come between the two.
+        if take() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
