@@ -29,6 +29,8 @@ use crate::context::{Context, Need, command_line};
 use crate::experiments;
 use crate::figures::{figure, table};
 use crate::guest::{Echo, FailureKind, Guest};
+use crate::microkernel;
+use crate::progress::Activity;
 use crate::report;
 use crate::results;
 use crate::toolchain::{self, Item};
@@ -51,6 +53,8 @@ pub enum BenchName {
     AsyncCalls,
     /// The scheduler on the host beside other executors: instructions counted by valgrind, and time.
     Scheduler,
+    /// The microkernel's interface beside seL4's, in instructions, and the kernel's size.
+    Micro,
     /// Linux beside COPS: basic costs, and its best servers.
     Peers,
     /// Experiment A: tasks that count in turn; coroutines beside threads.
@@ -89,7 +93,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const CONSTANT_PERCENT: f64 = 10.0;
 
 /// At most this much is good.
-type Goal = (&'static str, f64);
+pub type Goal = (&'static str, f64);
 
 impl BenchName {
     pub fn name(self) -> String {
@@ -117,6 +121,7 @@ impl BenchName {
             BenchName::Boot => &[("first-answer", 2.0)],
             BenchName::Scheduler => &[("yield-ratio", 0.5), ("wake-ratio", 0.5), ("spawn-ratio", 0.5)],
             BenchName::AsyncCalls => &[("entries_per_call_1024", 0.005)],
+            BenchName::Micro => microkernel::GOALS,
             // Experiments give their figures their goals themselves.
             _ => &[],
         }
@@ -237,6 +242,7 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     }
     let (lines, machine) = match name {
         BenchName::Scheduler => on_the_host(context)?,
+        BenchName::Micro => microkernel::measure(context)?,
         _ => in_the_machine(context, name, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
@@ -283,17 +289,7 @@ pub fn in_the_machine(
         let log = context.log(&format!("bench-{}-{harts}", words.join("-")));
         let activity = context.progress.start(format!("Measuring {}", words.join(" ")));
         let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
-        let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
-            activity.detail(line);
-            lines.extend(line.strip_prefix(MARK).map(str::to_string));
-            None::<()>
-        });
-        match end {
-            Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) =>
-                {}
-            Err(failure) => return Err(failure.into()),
-            Ok(()) => unreachable!("no line is wanted"),
-        }
+        lines.extend(collect(&mut guest, &activity)?);
         activity.clear();
         let counted = match clock {
             Clock::Instructions => ", -icount shift=0",
@@ -304,6 +300,23 @@ pub fn in_the_machine(
         machines.push(format!("{part}, {}{counted}", toolchain.qemu_version()));
     }
     Ok((lines, machines.join("; ")))
+}
+
+/// The lines that a machine prints until it ends by itself.
+pub fn collect(guest: &mut Guest, activity: &Activity) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
+        activity.detail(line);
+        lines.extend(line.strip_prefix(MARK).map(str::to_string));
+        None::<()>
+    });
+    match end {
+        Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) => {
+            Ok(lines)
+        }
+        Err(failure) => Err(failure.into()),
+        Ok(()) => unreachable!("no line is wanted"),
+    }
 }
 
 /// Runs the comparison of executors and collects its lines.

@@ -25,6 +25,7 @@ mod guest;
 mod interrupt;
 mod links;
 mod linux;
+mod microkernel;
 mod monitor;
 mod perfetto;
 mod progress;

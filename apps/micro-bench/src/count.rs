@@ -1,0 +1,122 @@
+//! Counting instructions.
+//!
+//! The counter of cycles counts instructions when the emulator is told to (`-icount shift=0`). It is read by the instruction
+//! before the `ecall` or the one that faults, and again by the one behind it, so that a figure holds nothing of the program.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use abi_sel4::SystemCall;
+
+/// How often everything is measured.
+pub const ROUNDS: usize = 65;
+
+/// A count for each round, which another thread may read later.
+pub struct Counts([AtomicU64; ROUNDS]);
+
+impl Counts {
+    /// None yet.
+    pub const fn new() -> Counts {
+        Counts([const { AtomicU64::new(0) }; ROUNDS])
+    }
+
+    /// Keeps the count of a round; rounds that are too many are not kept.
+    pub fn set(&self, round: usize, count: u64) {
+        if let Some(place) = self.0.get(round) {
+            place.store(count, Relaxed);
+        }
+    }
+
+    /// The middle of what lies between these counts and later ones.
+    pub fn until(&self, later: &Counts) -> u64 {
+        let mut between = [0; ROUNDS];
+        for (place, (start, end)) in between.iter_mut().zip(self.0.iter().zip(&later.0)) {
+            *place = end.load(Relaxed).saturating_sub(start.load(Relaxed));
+        }
+        median(&mut between)
+    }
+}
+
+/// The middle one. A tick that comes in between makes single ones large.
+fn median(values: &mut [u64; ROUNDS]) -> u64 {
+    values.sort_unstable();
+    // The counter is read once between two reads.
+    values[ROUNDS / 2] - 1
+}
+
+/// The count now.
+#[inline(always)]
+pub fn now() -> u64 {
+    let count;
+    // SAFETY: only reads a counter.
+    unsafe { asm!("rdcycle {}", out(reg) count, options(nomem, nostack)) };
+    count
+}
+
+/// A system call with the counts before and after it; `a0` to `a5` as they are then.
+#[inline(always)]
+pub fn system_call(call: SystemCall, arguments: [u64; 6]) -> (u64, u64, [u64; 6]) {
+    let [mut a0, mut a1, mut a2, mut a3, mut a4, mut a5] = arguments;
+    let (before, after);
+    // SAFETY: as `sel4::raw::system_call`.
+    unsafe {
+        asm!(
+            "rdcycle {before}",
+            "ecall",
+            "rdcycle {after}",
+            before = out(reg) before, after = out(reg) after,
+            inlateout("a0") a0, inlateout("a1") a1, inlateout("a2") a2,
+            inlateout("a3") a3, inlateout("a4") a4, inlateout("a5") a5,
+            in("a7") call.number(),
+            options(nostack),
+        );
+    }
+    (before, after, [a0, a1, a2, a3, a4, a5])
+}
+
+/// Runs into an instruction that does not exist, which somebody makes the thread go on behind; the counts before and after.
+#[inline(always)]
+pub fn fault() -> (u64, u64) {
+    let (before, after);
+    // SAFETY: the handler changes the program counter only.
+    unsafe {
+        asm!(
+            ".option push",
+            ".option norvc",
+            "rdcycle {before}",
+            "unimp",
+            "rdcycle {after}",
+            ".option pop",
+            before = out(reg) before, after = out(reg) after,
+            options(nostack),
+        );
+    }
+    (before, after)
+}
+
+/// Bytes of the instruction that does not exist.
+pub const FAULT_LENGTH: u64 = 4;
+
+/// The middle cost of a system call that comes back to the caller.
+pub fn median_of(mut call: impl FnMut(usize) -> (u64, u64)) -> u64 {
+    let mut costs = [0; ROUNDS];
+    for (round, cost) in costs.iter_mut().enumerate() {
+        let (before, after) = call(round);
+        *cost = after - before;
+    }
+    median(&mut costs)
+}
+
+/// Reads a device's register of 32 bits.
+pub fn read_register(address: u64) -> u32 {
+    let value: u64;
+    // SAFETY: reads memory in which no object of Rust lives.
+    unsafe { asm!("lwu {}, 0({})", out(reg) value, in(reg) address, options(nostack)) };
+    value as u32
+}
+
+/// Writes a device's register of 32 bits.
+pub fn write_register(address: u64, value: u32) {
+    // SAFETY: as in `read_register`.
+    unsafe { asm!("sw {}, 0({})", in(reg) value, in(reg) address, options(nostack)) };
+}
