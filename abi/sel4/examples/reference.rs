@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use abi_sel4::call::Group;
 use abi_sel4::invocation::Word;
 use abi_sel4::{
-    CapabilityTag, Error, Fault, Invocation, LookupFailure, Numbering, ObjectType, SystemCall, boot, registers,
+    CapabilityTag, Error, Fault, Invocation, LookupFailure, Numbering, ObjectType, SystemCall, asynchronous, boot,
+    registers,
 };
 
 #[allow(dead_code)] // The test has a main function of its own.
@@ -32,6 +33,7 @@ pub fn page() -> String {
             Group::Interface => "",
             Group::Printing => " (In kernels that print.)",
             Group::Debugging => " (In debugging kernels.)",
+            Group::Own => " (Not in seL4.)",
         };
         let description = without_links(call.description());
         let _ = writeln!(
@@ -61,6 +63,19 @@ pub fn page() -> String {
             without_links(invocation.description()),
         );
     }
+    let covered: Vec<_> =
+        Invocation::ALL.iter().copied().filter(|invocation| asynchronous::covers(*invocation)).collect();
+    let names: Vec<_> = covered.iter().map(|invocation| invocation.name()).collect();
+    let _ = write!(
+        page,
+        "\n## Asynchronous invocations\n\n\
+         Through a SyscallBuffer a thread can make these, with the same labels, answers and errors: {}. Besides there are the labels \
+         {:#x}, which writes a character to the console, and {:#x}, which writes up to {} bytes.\n",
+        list(&names),
+        asynchronous::PUT_CHAR,
+        asynchronous::PUT_STRING,
+        asynchronous::STRING_BYTES,
+    );
     page += "\n## Errors\n\n| number | error | |\n|---|---|---|\n";
     for error in Error::ALL {
         let _ = writeln!(page, "| {} | `{}` | {} |", error.number(), error.name(), without_links(error.description()));

@@ -22,6 +22,8 @@ pub enum Group {
     Printing,
     /// In kernels that are built for debugging.
     Debugging,
+    /// In this project's kernel only.
+    Own,
 }
 
 macro_rules! system_calls {
@@ -97,6 +99,8 @@ system_calls! {
     DebugNameThread = -14 (thread) Debugging;
     /// Sends an interprocessor interrupt to a core.
     DebugSendIPI = -15 (target, interrupt) Debugging;
+    /// Has the requests in the calling thread's SyscallBuffer carried out; `a0` is 0 then, or 1 if it has none. Changes no other register.
+    WakeSyscallHandler = -64 () Own;
 }
 
 impl SystemCall {

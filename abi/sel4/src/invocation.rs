@@ -220,4 +220,8 @@ invocations! {
     AsidPoolAssign = 40 RISCV_ASIDPool Assign () [vspace] -> ();
     /// Makes a capability to an interrupt, and says whether a level or an edge triggers it.
     IrqControlGetTrigger = 41 IRQControl GetTrigger (irq: Number, trigger: Number, index: Index, depth: Depth) [root] -> ();
+    /// Gives a thread a SyscallBuffer (`abi/queue`), with places for so many requests, in frames of the same size whose capabilities stand
+    /// in consecutive slots, and the notification that tells it of responses; a capacity of 0 takes it away. (Not in seL4.)
+    TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
+        (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
 }

@@ -13,6 +13,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod asynchronous;
 pub mod boot;
 pub mod call;
 pub mod configuration;

@@ -23,6 +23,8 @@ fn system_calls() {
         (-13, "DebugSnapshot"),
         (-14, "DebugNameThread"),
         (-15, "DebugSendIPI"),
+        // Not seL4's.
+        (-64, "WakeSyscallHandler"),
     ];
     let table: Vec<_> = SystemCall::ALL.iter().map(|call| (call.number(), call.name())).collect();
     assert_eq!(table, expected);
@@ -77,6 +79,8 @@ fn invocation_labels() {
         (Some(38), 39, "RISCV_ASIDControl_MakePool"),
         (Some(39), 40, "RISCV_ASIDPool_Assign"),
         (Some(40), 41, "IRQControl_GetTrigger"),
+        // Not seL4's.
+        (Some(41), 42, "TCB_RegisterAsyncSyscall"),
     ];
     let table: Vec<_> = Invocation::ALL
         .iter()
@@ -86,8 +90,8 @@ fn invocation_labels() {
         })
         .collect();
     assert_eq!(table, expected);
-    assert_eq!(Invocation::first_free_label(Numbering::Uniprocessor), 41);
-    assert_eq!(Invocation::first_free_label(Numbering::Multiprocessor), 42);
+    assert_eq!(Invocation::first_free_label(Numbering::Uniprocessor), 42);
+    assert_eq!(Invocation::first_free_label(Numbering::Multiprocessor), 43);
 }
 
 #[test]

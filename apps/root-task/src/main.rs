@@ -105,6 +105,17 @@ const TESTS: &[Test] = tests![
     scheduling::cores_run_at_the_same_time,
     scheduling::messages_pass_between_cores,
     scheduling::domains_are_checked,
+    asynchronous::output_and_addresses,
+    asynchronous::notifications_are_made_and_bound,
+    asynchronous::pages_are_mapped_used_and_unmapped,
+    asynchronous::capabilities_are_copied_moved_and_deleted,
+    asynchronous::many_requests_are_answered_in_order,
+    asynchronous::requests_of_a_thread_that_does_not_run_wait,
+    asynchronous::buffers_are_checked_when_they_are_registered,
+    asynchronous::indexes_from_nowhere_end_the_handler,
+    asynchronous::pages_and_notification_of_a_buffer_can_go,
+    asynchronous::a_request_can_take_away_what_it_came_from,
+    asynchronous::scribbling_into_a_buffer_harms_nobody,
     hostile::random_calls_concern_nobody_else,
 ];
 

@@ -18,7 +18,7 @@ use objects::{
 };
 use platform::{Controller, Description, Machine};
 
-use crate::{KERNEL, Kernel, TICKS_IN_A_TURN, derivation, interrupt, vspace};
+use crate::{KERNEL, Kernel, TICKS_IN_A_TURN, asynchronous, derivation, interrupt, vspace};
 
 const PAGE: u64 = 4096;
 /// The identifier of the first address space.
@@ -294,6 +294,11 @@ pub(crate) fn build(
     let table: Ref<PageTable> = claim(free.take(PAGE, PAGE)?);
     let tcb: Ref<Tcb> = claim(free.take(2048, 2048)?);
     let buffer = free.take(PAGE, PAGE)?;
+    for node in &kernel.nodes {
+        let proxy = claim(free.take(2048, 2048)?);
+        asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
+        node.proxy.set(Some(proxy));
+    }
     let information = free.take(PAGE, PAGE)?;
     let extra_length = if device_tree.is_empty() { 0 } else { 16 + device_tree.len() as u64 };
     let extra_size = extra_length.next_multiple_of(PAGE);

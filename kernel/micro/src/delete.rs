@@ -130,6 +130,7 @@ impl Kernel {
                 );
             }
             Capability::Thread { tcb } if is_final => {
+                self.forget_handler(tcb);
                 self.unbind_thread(tcb);
                 self.suspend(tcb);
                 let slots = tcb.own_slot(0);
@@ -177,6 +178,7 @@ impl Kernel {
             self.prepare_reply(thread);
             self.set_state(thread, ThreadState::Restart);
             self.possibly_switch_to(thread);
+            self.wake_handler(thread);
         }
     }
 

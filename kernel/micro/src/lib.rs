@@ -9,7 +9,8 @@
 //! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
 //! [`Kernel`] handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
 //! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that means for who
-//! runs is decided once, at the end (`schedule`). Capabilities are values (`capability`), and the tree of which came from
+//! runs is decided once, at the end (`schedule`). Invocations can also be asked for in shared memory, and are carried out beside the
+//! program or all at once (`asynchronous`). Capabilities are values (`capability`), and the tree of which came from
 //! which is a list through their slots (`derivation`). `delete` takes objects apart. `boot` makes the first thread.
 //!
 //! # One lock
@@ -20,6 +21,7 @@
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
+mod asynchronous;
 pub mod boot;
 pub mod capability;
 mod check;
@@ -46,13 +48,13 @@ mod vspace;
 
 use core::cell::Cell;
 
-use hal_api::{Machine as _, Status, Trap};
+use hal_api::{Machine as _, Scope, Status, Trap};
 use objects::{AsidPool, Ref, Slot, Tcb, ThreadState};
 use platform::Machine;
 use spin::Mutex;
 
 use crate::interrupt::{IRQ_SLOTS, IrqState};
-use crate::schedule::{MAXIMUM_SCHEDULE, Node};
+use crate::schedule::{MAXIMUM_SCHEDULE, Node, Ready};
 
 /// The most harts that the kernel uses.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
@@ -86,6 +88,14 @@ pub struct Kernel {
     tick_length: Cell<u64>,
     /// Where the consistency checker begins: the first thread's capability space.
     root: Cell<Option<Ref<Slot>>>,
+    /// Handlers of asynchronous invocations that wait for a hart, by domain.
+    handlers: [Ready<true>; schedule::MAXIMUM_DOMAINS],
+    /// How many handlers do not sleep.
+    handlers_awake: Cell<u32>,
+    /// Whether harts are told later which translations to forget.
+    defers_flushes: Cell<bool>,
+    /// Which these are.
+    deferred: Cell<Option<(u16, Scope)>>,
 }
 
 impl Default for Kernel {
@@ -113,6 +123,10 @@ impl Kernel {
             work_units: Cell::new(0),
             tick_length: Cell::new(0),
             root: Cell::new(None),
+            handlers: [const { Ready::new() }; schedule::MAXIMUM_DOMAINS],
+            handlers_awake: Cell::new(0),
+            defers_flushes: Cell::new(false),
+            deferred: Cell::new(None),
         }
     }
 
@@ -186,9 +200,14 @@ impl Kernel {
 /// The kernel of this machine, and its one lock.
 static KERNEL: Mutex<Kernel> = Mutex::new(Kernel::new());
 
+/// How often a hart pauses between two looks at a buffer in which there was nothing.
+const PAUSE: u32 = 32;
+
 /// What a hart does next.
 enum Next {
     Run(Ref<Tcb>),
+    /// A turn of a handler of asynchronous invocations.
+    Serve,
     Wait,
 }
 
@@ -204,6 +223,11 @@ impl Kernel {
     #[inline]
     fn leave(&self) -> Next {
         self.schedule();
+        if self.handlers_awake.get() != 0
+            && let Some(next) = self.leave_to_handler()
+        {
+            return next;
+        }
         let Some(thread) = self.node().current.get() else {
             objects::activate::<Machine>(None);
             self.node().entered.set(None);
@@ -229,6 +253,19 @@ pub fn run() -> ! {
     loop {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
+            Next::Serve => {
+                let kernel = smp::enter(&KERNEL, hart);
+                if !platform::machine::pending().is_empty() {
+                    kernel.serve_interrupts();
+                }
+                kernel.serve();
+                let pause = if kernel.lingers() { PAUSE } else { 0 };
+                let next = kernel.leave_and_poke();
+                drop(kernel);
+                // Others want the lock too.
+                (0..pause).for_each(|_| core::hint::spin_loop());
+                next
+            }
             Next::Wait => {
                 Machine::wait_for_interrupt();
                 let kernel = smp::enter(&KERNEL, hart);

@@ -37,22 +37,36 @@ fn place(priority: u8) -> (usize, u32) {
     (place as usize / 64, place % 64)
 }
 
-/// The threads of a domain on a hart that could run.
-pub struct Ready {
+/// The threads of a domain on a hart that could run; or, as `Ready<true>`, those of a domain whose handlers of asynchronous
+/// invocations could. A thread can be in one of each.
+pub struct Ready<const HANDLERS: bool = false> {
     queues: [Queue; PRIORITIES],
     levels: [Cell<u64>; PRIORITIES / 64],
     summary: Cell<u64>,
 }
 
-impl Default for Ready {
-    fn default() -> Ready {
+impl<const HANDLERS: bool> Default for Ready<HANDLERS> {
+    fn default() -> Ready<HANDLERS> {
         Ready::new()
     }
 }
 
-impl Ready {
+/// A neighbour in a queue.
+type Link = Cell<Option<Ref<Tcb>>>;
+
+/// The neighbours of a thread in a set of this kind: the next and the one before.
+#[inline(always)]
+fn links<const HANDLERS: bool>(thread: &Tcb) -> (&Link, &Link) {
+    if HANDLERS {
+        (&thread.handler.next, &thread.handler.previous)
+    } else {
+        (&thread.ready_next, &thread.ready_previous)
+    }
+}
+
+impl<const HANDLERS: bool> Ready<HANDLERS> {
     /// No thread.
-    pub const fn new() -> Ready {
+    pub const fn new() -> Ready<HANDLERS> {
         Ready {
             queues: [const { Queue::new() }; PRIORITIES],
             levels: [const { Cell::new(0) }; PRIORITIES / 64],
@@ -91,10 +105,11 @@ impl Ready {
         let priority = thread.priority.get();
         let queue = &self.queues[usize::from(priority)];
         let head = queue.head.get();
-        thread.ready_previous.set(None);
-        thread.ready_next.set(head);
+        let (next, previous) = links::<HANDLERS>(&thread);
+        previous.set(None);
+        next.set(head);
         match head {
-            Some(head) => head.ready_previous.set(Some(thread)),
+            Some(head) => links::<HANDLERS>(&head).1.set(Some(thread)),
             None => {
                 queue.tail.set(Some(thread));
                 self.mark(priority);
@@ -109,10 +124,11 @@ impl Ready {
         let priority = thread.priority.get();
         let queue = &self.queues[usize::from(priority)];
         let tail = queue.tail.get();
-        thread.ready_next.set(None);
-        thread.ready_previous.set(tail);
+        let (next, previous) = links::<HANDLERS>(&thread);
+        next.set(None);
+        previous.set(tail);
         match tail {
-            Some(tail) => tail.ready_next.set(Some(thread)),
+            Some(tail) => links::<HANDLERS>(&tail).0.set(Some(thread)),
             None => {
                 queue.head.set(Some(thread));
                 self.mark(priority);
@@ -126,13 +142,14 @@ impl Ready {
     pub fn remove(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
         let queue = &self.queues[usize::from(priority)];
-        let (previous, next) = (thread.ready_previous.get(), thread.ready_next.get());
+        let (next, previous) = links::<HANDLERS>(&thread);
+        let (next, previous) = (next.get(), previous.get());
         match previous {
-            Some(previous) => previous.ready_next.set(next),
+            Some(previous) => links::<HANDLERS>(&previous).0.set(next),
             None => queue.head.set(next),
         }
         match next {
-            Some(next) => next.ready_previous.set(previous),
+            Some(next) => links::<HANDLERS>(&next).1.set(previous),
             None => queue.tail.set(previous),
         }
         if queue.head.get().is_none() {
@@ -171,6 +188,14 @@ pub struct Node {
     pub entered: Cell<Option<Ref<Tcb>>>,
     /// Whether the hart may know translations that are not true any more.
     pub is_stale: Cell<bool>,
+    /// The thread whose handler of asynchronous invocations the hart runs.
+    pub serving: Cell<Option<Ref<Tcb>>>,
+    /// Whether that thread is the one that called for it here, and the hart's current one.
+    pub serves_own: Cell<bool>,
+    /// Until when the hart looks at the handler's buffer, in which there is nothing; 0 while there is something.
+    pub linger_until: Cell<u64>,
+    /// The thread in whose name requests are decoded.
+    pub proxy: Cell<Option<Ref<Tcb>>>,
 }
 
 impl Node {
@@ -184,6 +209,10 @@ impl Node {
             asid: Cell::new(0),
             entered: Cell::new(None),
             is_stale: Cell::new(false),
+            serving: Cell::new(None),
+            serves_own: Cell::new(false),
+            linger_until: Cell::new(0),
+            proxy: Cell::new(None),
         }
     }
 }
@@ -404,7 +433,7 @@ impl Kernel {
     pub(crate) fn set_domain(&self, thread: Ref<Tcb>, domain: u8) {
         self.stop_elsewhere(thread);
         self.dequeue(thread);
-        thread.domain.set(domain);
+        self.while_unqueued(thread, || thread.domain.set(domain));
         if thread.state().is_runnable() {
             self.append(thread);
         }
@@ -417,7 +446,7 @@ impl Kernel {
     pub(crate) fn set_priority(&self, thread: Ref<Tcb>, priority: u8) {
         self.stop_elsewhere(thread);
         self.dequeue(thread);
-        thread.priority.set(priority);
+        self.while_unqueued(thread, || thread.priority.set(priority));
         if thread.state().is_runnable() {
             if self.node().current.get() == Some(thread) {
                 self.reschedule();

@@ -75,6 +75,14 @@ impl Kernel {
         }
     }
 
+    /// Notes under the lock that this hart gives the lock back without running a thread: its current thread's system call is done.
+    #[inline(always)]
+    pub(crate) fn note_kernel(&self) {
+        if cfg!(feature = "smp") {
+            WHERE[self.here()].store(IN_KERNEL, Ordering::Relaxed);
+        }
+    }
+
     /// Takes a thread away from another hart that runs it. It stays runnable.
     #[inline]
     pub(crate) fn stop_elsewhere(&self, thread: Ref<Tcb>) {

@@ -32,6 +32,7 @@ mod number {
     pub const DEBUG_SNAPSHOT: u64 = -13i64 as u64;
     pub const DEBUG_NAME_THREAD: u64 = -14i64 as u64;
     pub const DEBUG_SEND_IPI: u64 = -15i64 as u64;
+    pub const WAKE_SYSCALL_HANDLER: u64 = -64i64 as u64;
 }
 
 /// How labels are numbered in programs that this kernel is for.
@@ -49,6 +50,23 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Those of an asynchronous invocation, whose message is that of `proxy`.
+    #[inline(always)]
+    pub fn of_request(
+        proxy: Ref<Tcb>,
+        buffer: Option<Ref<Words>>,
+        length: u64,
+        capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
+    ) -> Arguments {
+        Arguments { thread: proxy, buffer, length, capabilities, is_call: true }
+    }
+
+    /// Who is answered.
+    #[inline(always)]
+    pub fn thread(&self) -> Ref<Tcb> {
+        self.thread
+    }
+
     /// How many words there are.
     #[inline(always)]
     pub fn length(&self) -> u64 {
@@ -148,6 +166,11 @@ impl Kernel {
             }
             number::RECEIVE_IF_POSSIBLE => {
                 self.receive(thread, false);
+                Ok(())
+            }
+            number::WAKE_SYSCALL_HANDLER => {
+                let is_there = self.wake_handler(thread);
+                thread.register::<10>().set(u64::from(!is_there));
                 Ok(())
             }
             number => {
@@ -286,7 +309,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn invoke_frame(
+    pub(crate) fn invoke_frame(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -297,7 +320,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn invoke_table(
+    pub(crate) fn invoke_table(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -311,7 +334,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn invoke_node(
+    pub(crate) fn invoke_node(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -322,7 +345,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn invoke_untyped(
+    pub(crate) fn invoke_untyped(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -336,7 +359,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn invoke_tcb(
+    pub(crate) fn invoke_tcb(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,

@@ -1,10 +1,11 @@
 //! The logic against naive models, and the whole kernel against a hostile thread, on the developer's computer.
 
+use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
 use abi_sel4::{Invocation, MessageInfo, ObjectType};
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
 use objects::{
-    Capability, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, pretend,
+    Capability, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, pretend, tag,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -147,7 +148,7 @@ proptest! {
     fn the_ready_set_is_a_list_for_each_priority(
         steps in vec((0..24usize, any::<u8>(), any::<bool>()), 1..200)
     ) {
-        let ready = Ready::new();
+        let ready: Ready = Ready::new();
         let threads: Vec<_> = (0..24).map(|_| thread(0)).collect();
         let mut model: Vec<std::collections::VecDeque<usize>> = vec![Default::default(); 256];
         for (index, priority, front) in steps {
@@ -532,6 +533,365 @@ fn errors_say_what_the_manual_says() {
     assert_eq!(Error::FailedLookup { is_source: true, failure }.answer(), (6, [1, 4, 7, 8, 9], 5));
     assert_eq!(Error::NotEnoughMemory { available: 4096 }.answer(), (10, [4096, 0, 0, 0, 0], 1));
     assert_eq!(Error::RangeError { minimum: 1, maximum: 64 }.answer(), (4, [1, 64, 0, 0, 0], 2));
+}
+
+/// The buffer of asynchronous invocations that the first thread of a pretend machine registers: its frames lie behind each other.
+struct SyscallBuffer<'a> {
+    machine: &'a Machine,
+    base: u64,
+    capacity: usize,
+    requests: u64,
+    responses: u64,
+}
+
+/// Frames of the smallest buffer.
+const BUFFER_FRAMES: u64 = 4;
+
+impl<'a> SyscallBuffer<'a> {
+    /// Uses five slots from `first` on.
+    fn register(machine: &'a Machine, memory: u64, first: u64) -> SyscallBuffer<'a> {
+        assert_eq!(machine.retype(memory, ObjectType::Page, 0, first, BUFFER_FRAMES).0, 0);
+        assert_eq!(machine.retype(memory, ObjectType::Notification, 0, first + BUFFER_FRAMES, 1).0, 0);
+        let Capability::Frame { base, .. } = machine.slot(first).capability.get() else { panic!("no page") };
+        let words = [64, first, BUFFER_FRAMES];
+        let answer = machine.call(1, Invocation::TcbRegisterAsyncSyscall, &words, &[first + BUFFER_FRAMES]);
+        assert_eq!(answer.0, 0, "{answer:?}");
+        SyscallBuffer { machine, base, capacity: 64, requests: 0, responses: 0 }
+    }
+
+    fn set(&self, offset: usize, value: u64) {
+        frame_words(self.base + (offset as u64 & !1023)).set(offset % 1024 / 8, value);
+    }
+
+    fn get(&self, offset: usize) -> u64 {
+        frame_words(self.base + (offset as u64 & !1023)).get(offset % 1024 / 8)
+    }
+
+    fn put(&mut self, request: SyscallRequest) {
+        let offset = syscall_buffer::request_offset(self.requests as usize % self.capacity);
+        for (index, word) in request.to_words().into_iter().enumerate() {
+            self.set(offset + index * 8, word);
+        }
+        self.requests += 1;
+    }
+
+    /// Shows the requests to the kernel, calls it, and lets it work until it sleeps.
+    fn wake(&self) {
+        self.set(syscall_buffer::REQUEST_TAIL_OFFSET, self.requests);
+        self.machine.trap(-64, 0, 0, &[], &[]);
+        self.work();
+    }
+
+    fn work(&self) {
+        while self.machine.kernel.node().serving.get().is_some() {
+            self.machine.kernel.serve();
+        }
+        self.machine.kernel.schedule();
+    }
+
+    fn take(&mut self) -> Option<SyscallResponse> {
+        if self.get(syscall_buffer::RESPONSE_TAIL_OFFSET) == self.responses {
+            return None;
+        }
+        let offset = syscall_buffer::response_offset(self.capacity, self.responses as usize % self.capacity);
+        let words = core::array::from_fn(|index| self.get(offset + index * 8));
+        self.responses += 1;
+        self.set(syscall_buffer::RESPONSE_HEAD_OFFSET, self.responses);
+        Some(SyscallResponse::from_words(words))
+    }
+}
+
+fn request(capability: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> SyscallRequest {
+    let mut request = SyscallRequest { cid: 7, capability, ..SyscallRequest::default() };
+    let label = invocation.label(NUMBERING).unwrap();
+    request.information = MessageInfo::new(label, capabilities.len(), words.len()).0;
+    request.arguments[..words.len()].copy_from_slice(words);
+    request.capabilities[..capabilities.len()].copy_from_slice(capabilities);
+    request
+}
+
+/// An invocation that can be asked for in both ways: capability, what, words, capabilities.
+type Asked = (u64, Invocation, Vec<u64>, Vec<u64>);
+
+/// Slots that the random invocations use, from the first empty one on.
+const PLAYGROUND: u64 = 40;
+
+/// Invocations that are often nearly right. What is not random is that no pointer leads nowhere.
+fn random_invocations(random: &mut Random, machine: &Machine, count: usize) -> Vec<Asked> {
+    use Invocation::*;
+    let free = machine.first_empty();
+    let memory = [machine.untyped(13), machine.untyped(15)];
+    let slot = |random: &mut Random| free + random.below(PLAYGROUND);
+    let depth = |random: &mut Random| if random.below(12) == 0 { random.below(70) } else { 64 };
+    let address =
+        |random: &mut Random| random.choose([0x1000, 0x2000, 0x3000, 0x20_0000, 0x4000_0000, 0x3f_ffff_f000, 0x123]);
+    // A node that can be found, and now and then something else.
+    let root = |random: &mut Random| if random.below(12) == 0 { slot(random) } else { 2 };
+    let space = |random: &mut Random| if random.below(3) == 0 { slot(random) } else { 3 };
+    let mut asked: Vec<Asked> = (0..count)
+        .map(|_| {
+            let (to, from) = (slot(random), slot(random));
+            let (to_depth, from_depth, root) = (depth(random), depth(random), root(random));
+            match random.below(20) {
+                0..=3 => {
+                    let kind = random.choose([0, 1, 2, 3, 4, 6, 6, 6, 8, 8, 9]);
+                    let words = vec![kind, random.below(6), 0, 0, to, 1 + random.below(3)];
+                    (random.choose(memory), UntypedRetype, words, vec![root])
+                }
+                4 => (root, CNodeCopy, vec![to, to_depth, from, from_depth, random.below(16)], vec![2]),
+                5 => (2, CNodeMint, vec![to, 64, from, from_depth, 15, random.below(4)], vec![root]),
+                6 => (2, CNodeMove, vec![to, to_depth, from, 64], vec![root]),
+                7 => (2, CNodeMutate, vec![to, 64, from, from_depth, random.below(99)], vec![root]),
+                8 => {
+                    let pivot = slot(random);
+                    (2, CNodeRotate, vec![to, 64, 0, pivot, to_depth, 0, from, from_depth], vec![2, root])
+                }
+                9 => (root, CNodeDelete, vec![to, to_depth], vec![]),
+                10 => (root, CNodeRevoke, vec![to, to_depth], vec![]),
+                11 => (2, CNodeCancelBadgedSends, vec![to, to_depth], vec![]),
+                12 => (to, TcbBindNotification, vec![], vec![from]),
+                13 => (to, TcbUnbindNotification, vec![], vec![]),
+                14 => (to, PageTableMap, vec![address(random), 0], vec![space(random)]),
+                15 => (to, PageTableUnmap, vec![], vec![]),
+                16 | 17 => (to, PageMap, vec![address(random), 3, random.below(2)], vec![space(random)]),
+                18 => (to, PageUnmap, vec![], vec![]),
+                _ => (to, PageGetAddress, vec![], vec![]),
+            }
+        })
+        .collect();
+    for (_, _, words, capabilities) in &mut asked {
+        match random.below(30) {
+            0 => drop(words.pop()),
+            1 => drop(capabilities.pop()),
+            _ => {}
+        }
+    }
+    asked
+}
+
+/// What can be seen of the slots: kinds, places in the derivation list, and where pages are mapped.
+fn visible_state(machine: &Machine) -> Vec<String> {
+    let free = machine.first_empty();
+    let node = machine.slot(0).physical();
+    let index_of = |slot: Option<Ref<Slot>>| {
+        slot.map(|slot| slot.physical().wrapping_sub(node) / 32).filter(|&index| index < 8192)
+    };
+    (free..free + PLAYGROUND)
+        .map(|index| {
+            let slot = machine.slot(index);
+            let detail = match slot.capability.get() {
+                Capability::Frame { size, rights, mapping, .. } => format!("{size:?} {rights:?} {mapping:?}"),
+                Capability::PageTable { mapping, .. } => format!("{mapping:?}"),
+                Capability::Untyped { bits, used, .. } => format!("{bits} {used}"),
+                Capability::Endpoint { badge, rights, .. } => format!("{badge} {rights:?}"),
+                Capability::Notification { badge, rights, notification } => {
+                    format!("{badge} {rights:?} {}", notification.bound.get().is_some())
+                }
+                Capability::CNode { radix, guard, guard_bits, .. } => format!("{radix} {guard} {guard_bits}"),
+                Capability::Thread { tcb } => format!("{}", tcb.bound.get().is_some()),
+                _ => String::new(),
+            };
+            let (previous, next) = (index_of(slot.previous.get()), index_of(slot.next.get()));
+            format!("{} {detail} {previous:?} {next:?}", slot.capability.get().tag())
+        })
+        .collect()
+}
+
+/// Answers with addresses counted from the machine's first byte, which differs.
+fn relative(machine: &Machine, invocation: Invocation, (label, mut words): (u64, Vec<u64>)) -> (u64, Vec<u64>) {
+    if invocation == Invocation::PageGetAddress && label == 0 {
+        words[0] -= machine.information & !((1 << MEMORY_BITS) - 1);
+    }
+    (label, words)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn both_ways_give_the_same_answers_and_the_same_state(seed: u64) {
+        let run = |is_asynchronous: bool| {
+            let simulation = Simulation::new();
+            let machine = Machine::new(&simulation);
+            let asked = random_invocations(&mut Random(seed | 1), &machine, 300);
+            let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), machine.first_empty() + PLAYGROUND);
+            let mut answers = Vec::new();
+            for (chunk, group) in asked.chunks(60).enumerate() {
+                if is_asynchronous {
+                    for (target, invocation, words, capabilities) in group {
+                        buffer.put(request(*target, *invocation, words, capabilities));
+                    }
+                    buffer.wake();
+                    for (_, invocation, ..) in group {
+                        let response = buffer.take().expect("every request is answered");
+                        assert_eq!(response.cid, 7);
+                        let information = MessageInfo(response.information);
+                        let words = response.results[..information.length()].to_vec();
+                        answers.push(relative(&machine, *invocation, (information.label(), words)));
+                    }
+                    assert!(buffer.take().is_none());
+                } else {
+                    for (target, invocation, words, capabilities) in group {
+                        // A message would be sent to these, which the other way does not do.
+                        if [tag::ENDPOINT, tag::NOTIFICATION, tag::REPLY].contains(&machine.slot(*target).capability.tag()) {
+                            answers.push((3, Vec::new()));
+                            continue;
+                        }
+                        let (label, _) = machine.call(*target, *invocation, words, capabilities);
+                        let length = MessageInfo(machine.init.register::<11>().get()).length();
+                        let word = |index: usize| match index {
+                            0..4 => machine.init.register_at(12 + index).get(),
+                            _ => frame_words(machine.buffer).get(1 + index),
+                        };
+                        answers.push(relative(&machine, *invocation, (label, (0..length).map(word).collect())));
+                    }
+                }
+                machine.kernel.check();
+                assert_eq!(machine.init.state(), ThreadState::Running, "group {chunk}");
+            }
+            (answers, visible_state(&machine))
+        };
+        let (synchronous, asynchronous) = (run(false), run(true));
+        for (index, (one, other)) in synchronous.0.iter().zip(&asynchronous.0).enumerate() {
+            prop_assert_eq!(one, other, "invocation {}", index);
+        }
+        prop_assert_eq!(synchronous, asynchronous);
+    }
+
+    #[test]
+    fn nonsense_in_a_buffer_harms_nobody_else(seed: u64) {
+        let simulation = Simulation::new();
+        let machine = Machine::new(&simulation);
+        let mut random = Random(seed | 1);
+        let first = machine.first_empty() + PLAYGROUND;
+        let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), first);
+        for round in 0..200 {
+            for _ in 0..random.below(40) {
+                let offset = match random.below(6) {
+                    0 => random.choose([0, 8, 64, 72, 80, 128]),
+                    _ => random.below(syscall_buffer::size(64) as u64 / 8) * 8,
+                };
+                let value = match random.below(4) {
+                    0 => random.next(),
+                    1 => machine.first_empty() + random.below(64),
+                    2 => MessageInfo::new(random.below(48), random.below(4) as usize, random.below(12) as usize).0,
+                    _ => random.below(80),
+                };
+                buffer.set(offset as usize, value);
+            }
+            // Real requests in between take objects away, sometimes the buffer's own.
+            for (target, invocation, words, capabilities) in random_invocations(&mut random, &machine, 3) {
+                buffer.put(request(target, invocation, &words, &capabilities));
+            }
+            if random.below(8) == 0 {
+                buffer.put(request(2, Invocation::CNodeRevoke, &[first + random.below(5), 64], &[]));
+            }
+            buffer.wake();
+            machine.kernel.check();
+            if machine.init.handler.state() == objects::HandlerState::None {
+                for index in 0..5 {
+                    machine.call(2, Invocation::CNodeDelete, &[first + index, 64], &[]);
+                }
+                let memory = machine.untyped(16);
+                machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
+                buffer = SyscallBuffer::register(&machine, memory, first);
+            }
+            prop_assert_eq!(machine.init.state(), ThreadState::Running, "round {}", round);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_is_checked_when_it_is_registered() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (memory, free) = (machine.untyped(16), machine.first_empty());
+    let notification = free + 8;
+    assert_eq!(machine.retype(memory, ObjectType::Page, 0, free, 8).0, 0);
+    assert_eq!(machine.retype(memory, ObjectType::Notification, 0, notification, 1).0, 0);
+    let register = |capacity: u64, first: u64, count: u64, notification: u64| {
+        machine.call(1, Invocation::TcbRegisterAsyncSyscall, &[capacity, first, count], &[notification])
+    };
+    let range = |(label, words): (u64, [u64; 4])| (label, words[0], words[1]);
+    assert_eq!(range(register(32, free, 4, notification)), (4, 64, 4096));
+    assert_eq!(range(register(8192, free, 4, notification)), (4, 64, 4096));
+    assert_eq!(register(100, free, 4, notification).0, 1);
+    assert_eq!(range(register(64, free, 9, notification)), (4, 1, 8));
+    assert_eq!(range(register(64, free, 3, notification)), (4, 4, 8), "too small");
+    assert_eq!(range(register(256, free, 8, notification)), (4, 13, 8), "never large enough");
+    assert_eq!(register(64, free, 4, free).0, 2, "no notification");
+    assert_eq!(register(64, free + 5, 4, notification).0, 1, "one of them is no page");
+    assert_eq!(machine.call(1, Invocation::TcbRegisterAsyncSyscall, &[64, free], &[notification]).0, 7);
+    machine.trap(-64, 0, 0, &[], &[]);
+    assert_eq!(machine.init.register::<10>().get(), 1, "there is no handler to call");
+    assert_eq!(register(128, free, 8, notification).0, 0);
+    // Its memory is known by the derivation tree, like that of message buffers.
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[free + 2, 64], &[]).0, 0);
+    machine.trap(-64, 0, 0, &[], &[]);
+    assert_eq!(machine.init.register::<10>().get(), 1, "a frame is gone");
+    assert_eq!(machine.init.handler.state(), objects::HandlerState::None);
+    assert_eq!(register(64, free, 4, notification).0, 0);
+    assert_eq!(register(0, 0, 0, notification).0, 0, "it is taken away");
+    assert_eq!(machine.init.handler.state(), objects::HandlerState::None);
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]).0, 0);
+    machine.kernel.check();
+}
+
+#[test]
+fn a_full_buffer_keeps_requests_and_a_sleeping_receiver_is_told() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let free = machine.first_empty();
+    let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
+    let Capability::Notification { notification, .. } = machine.slot(free + 4).capability.get() else { panic!() };
+    let ask = request(free, Invocation::PageGetAddress, &[], &[]);
+    (0..64).for_each(|_| buffer.put(ask));
+    buffer.wake();
+    assert_eq!(notification.is_active.get(), 0, "nobody sleeps");
+    assert_eq!(buffer.get(syscall_buffer::HANDLER_OFFSET), syscall_buffer::SLEEPING);
+    // No place for a response: the request stays.
+    buffer.put(ask);
+    buffer.wake();
+    assert_eq!(buffer.get(syscall_buffer::REQUEST_HEAD_OFFSET), 64);
+    buffer.set(syscall_buffer::RECEIVER_OFFSET, syscall_buffer::SLEEPING);
+    assert!((0..64).all(|_| buffer.take().is_some_and(|response| response.results[0] == buffer.base)));
+    buffer.wake();
+    assert_eq!(buffer.get(syscall_buffer::REQUEST_HEAD_OFFSET), 65);
+    assert_eq!(notification.is_active.get(), 1, "the receiver is told once");
+    assert_eq!(buffer.get(syscall_buffer::RECEIVER_OFFSET), syscall_buffer::AWAKE);
+    assert!(buffer.take().is_some());
+    // An index from nowhere ends it.
+    buffer.requests += 1000;
+    buffer.wake();
+    assert_eq!(buffer.get(syscall_buffer::HANDLER_OFFSET), syscall_buffer::BROKEN);
+    assert_eq!(machine.init.handler.state(), objects::HandlerState::None);
+    machine.kernel.check();
+}
+
+#[test]
+fn a_revocation_that_is_interrupted_goes_on_from_the_buffer() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let free = machine.first_empty();
+    let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
+    let original = free + 10;
+    assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, original, 1).0, 0);
+    for index in 1..1000 {
+        assert_eq!(machine.call(2, Invocation::CNodeCopy, &[original + index, 64, original, 64, 15], &[2]).0, 0);
+    }
+    buffer.put(request(2, Invocation::CNodeRevoke, &[original, 64], &[]));
+    simulation.set_external(0, true);
+    buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 1);
+    machine.trap(-64, 0, 0, &[], &[]);
+    machine.kernel.serve();
+    let left = (1..1000).filter(|&index| !machine.slot(original + index).is_empty()).count();
+    assert!(left > 0 && left < 999, "{left} are left");
+    assert!(buffer.take().is_none());
+    simulation.set_external(0, false);
+    buffer.work();
+    assert!((1..1000).all(|index| machine.slot(original + index).is_empty()));
+    assert_eq!(buffer.take().map(|response| response.information), Some(0));
+    machine.kernel.check();
 }
 
 /// A generator of which the same number makes the same calls.

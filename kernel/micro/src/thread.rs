@@ -6,7 +6,7 @@ use objects::{Capability, FloatingPointUse, Notification, PageTable, Ref, Rights
 use crate::error::{Error, Preempted};
 use crate::ipc::{buffer, set_message_register};
 use crate::syscall::{Arguments, Done};
-use crate::{Kernel, capability, derivation};
+use crate::{Kernel, asynchronous, capability, derivation};
 
 /// Numbers of the registers in the order of messages, behind `pc`: ra sp gp s0 to s11, then a0 to a7, t0 to t6, tp.
 const ORDER: [usize; 31] =
@@ -49,6 +49,7 @@ pub enum Call {
     SetAffinity { node: u8 },
     SetThreadPointer { value: u64 },
     SetFlags { clear: u64, set: u64 },
+    SetHandler { handler: Option<asynchronous::NewHandler> },
 }
 
 impl Kernel {
@@ -159,6 +160,7 @@ impl Kernel {
                 let [clear, set] = arguments.at_least::<2>()?;
                 Ok(Call::SetFlags { clear, set })
             }
+            Some(TcbRegisterAsyncSyscall) => Ok(Call::SetHandler { handler: asynchronous::decode(arguments)? }),
             _ => {
                 let _ = slot;
                 Err(Error::IllegalOperation)
@@ -270,6 +272,7 @@ impl Kernel {
                 }
             }
             Call::Suspend => self.suspend(tcb),
+            Call::SetHandler { handler } => self.register_handler(tcb, handler),
             Call::Resume => self.resume(tcb),
             Call::Bind { notification } => self.bind(tcb, notification),
             Call::Unbind => self.unbind_thread(tcb),

@@ -330,7 +330,7 @@ impl Kernel {
             }
             Call::GetAddress { base } => {
                 if arguments.is_call() {
-                    set_message_register(self.current(), None, 0, base);
+                    set_message_register(arguments.thread(), None, 0, base);
                     return Ok(Done::Answer { length: 1 });
                 }
             }
@@ -355,6 +355,9 @@ impl Kernel {
     /// in it forgets before it runs anything again.
     #[inline]
     fn flush_everywhere(&self, asid: u16, scope: Scope) {
+        if self.defers_flushes.get() {
+            return self.defer_flush(asid, scope);
+        }
         let mut harts = HartSet::EMPTY.with(self.here());
         if cfg!(feature = "smp") && self.node_count.get() > 1 {
             for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
@@ -368,6 +371,29 @@ impl Kernel {
             return Machine::flush_tlb(Flush::Remote(harts, scope));
         }
         Machine::flush_tlb(Flush::Local(scope));
+    }
+
+    /// Remembers what is to be forgotten, and flushes what was remembered of another address space.
+    #[inline(never)]
+    fn defer_flush(&self, asid: u16, scope: Scope) {
+        let scope = match self.deferred.get() {
+            Some((other, _)) if other == asid => Scope::AddressSpace { asid },
+            Some(_) => {
+                self.flush_deferred();
+                scope
+            }
+            None => scope,
+        };
+        self.deferred.set(Some((asid, scope)));
+    }
+
+    /// Makes the machine forget what was deferred.
+    #[inline]
+    pub(crate) fn flush_deferred(&self) {
+        if let Some((asid, scope)) = self.deferred.take() {
+            self.defers_flushes.set(false);
+            self.flush_everywhere(asid, scope);
+        }
     }
 
     /// Takes a page out of where it is mapped, if it still is.

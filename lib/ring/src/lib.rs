@@ -116,6 +116,13 @@ impl Producer {
         Producer { tail: 0, published: 0, head: 0, capacity: capacity as u64 }
     }
 
+    /// For a ring through which `tail` entries have gone so far, by a producer that kept nothing else. The capacity is a power of two.
+    #[inline(always)]
+    pub const fn resume(capacity: usize, tail: u64) -> Producer {
+        // As if the ring were full: so the consumer's index is looked at before anything is written.
+        Producer { tail, published: tail, head: tail.wrapping_sub(capacity as u64), capacity: capacity as u64 }
+    }
+
     /// How many entries it can hold.
     pub const fn capacity(&self) -> usize {
         self.capacity as usize
@@ -212,6 +219,12 @@ impl Consumer {
     pub const fn new(capacity: usize) -> Consumer {
         assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
         Consumer { head: 0, tail: 0, capacity: capacity as u64 }
+    }
+
+    /// For a ring of which `head` entries were taken so far, by a consumer that kept nothing else. The capacity is a power of two.
+    #[inline(always)]
+    pub const fn resume(capacity: usize, head: u64) -> Consumer {
+        Consumer { head, tail: head, capacity: capacity as u64 }
     }
 
     /// How many entries were taken in all.

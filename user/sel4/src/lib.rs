@@ -31,6 +31,7 @@
 extern crate alloc;
 
 pub mod allocator;
+pub mod asynchronous;
 pub mod boot;
 pub mod capability;
 pub mod executor;
@@ -45,6 +46,7 @@ pub mod print;
 pub mod raw;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 mod start;
+pub mod syscall_buffer;
 pub mod thread;
 
 pub use abi_sel4 as abi;
@@ -54,3 +56,4 @@ pub use boot::BootInformation;
 pub use message::{Message, Received};
 pub use raw::{Failure, Result};
 pub use sel4_macros::root_task;
+pub use syscall_buffer::SyscallBuffer;

@@ -307,6 +307,12 @@ pub fn yield_now() {
     system_call(SystemCall::Yield.number(), [0; 6]);
 }
 
+/// Has the requests in the calling thread's SyscallBuffer carried out; says whether it has one. Not a call of seL4, where the thread
+/// faults.
+pub fn wake_syscall_handler() -> bool {
+    system_call(SystemCall::WakeSyscallHandler.number(), [0; 6])[0] == 0
+}
+
 /// Writes a byte to the kernel's console, if the kernel has one.
 pub fn debug_put_char(byte: u8) {
     system_call(SystemCall::DebugPutChar.number(), [byte.into(), 0, 0, 0, 0, 0]);

@@ -2,6 +2,7 @@
 //! silent. It has passed on seL4 itself.
 
 pub mod address_space;
+pub mod asynchronous;
 pub mod capability;
 pub mod fault;
 pub mod hostile;

@@ -37,7 +37,7 @@ pub use memory::{Object, claim, claim_slice, clear, copy_in, permit, physical_of
 pub use memory::{PRETEND_BASE, pretend};
 pub use reference::Ref;
 pub use types::{
-    AsidPool, Endpoint, Fault, FloatingPointUse, LookupFailure, Notification, PageTable, Queue, Slot, TCB_SLOTS, Tcb,
-    ThreadState, Words, frame_words, own,
+    AsidPool, Endpoint, Fault, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, LookupFailure, Notification,
+    PageTable, Queue, Slot, TCB_SLOTS, Tcb, ThreadState, Words, frame_words, own,
 };
 pub use user::{activate, enter};

@@ -220,6 +220,61 @@ pub mod own {
 /// How many slots a thread has.
 pub const TCB_SLOTS: usize = 5;
 
+/// How many slots a thread's handler of asynchronous invocations has: the notification that it signals, then the frames of its
+/// buffer.
+pub const HANDLER_SLOTS: usize = 9;
+
+/// What a thread's handler of asynchronous invocations does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandlerState {
+    /// There is none.
+    None,
+    /// It waits to be called.
+    Asleep,
+    /// It waits for a hart.
+    Queued,
+    /// A hart runs it.
+    Served,
+}
+
+/// A thread's handler of asynchronous invocations, which is a coroutine whose frame is this: all that it keeps while it does not run.
+#[repr(C, align(16))]
+pub struct Handler {
+    pub(crate) slots: [Slot; HANDLER_SLOTS],
+    /// The neighbours in the queue of handlers.
+    pub next: Cell<Option<Ref<Tcb>>>,
+    /// As above.
+    pub previous: Cell<Option<Ref<Tcb>>>,
+    /// How many requests it has taken.
+    pub requests: Cell<u64>,
+    /// How many responses it has posted.
+    pub responses: Cell<u64>,
+    /// Places in each of the buffer's rings; a power of two.
+    pub capacity: Cell<u32>,
+    /// How many frames the buffer has.
+    pub frames: Cell<u8>,
+    state: Cell<u8>,
+}
+
+impl Handler {
+    /// What it does.
+    #[inline(always)]
+    pub fn state(&self) -> HandlerState {
+        match self.state.get() {
+            1 => HandlerState::Asleep,
+            2 => HandlerState::Queued,
+            3 => HandlerState::Served,
+            _ => HandlerState::None,
+        }
+    }
+
+    /// Changes the state and nothing else.
+    #[inline(always)]
+    pub fn set_state(&self, state: HandlerState) {
+        self.state.set(state as u8);
+    }
+}
+
 /// Whether a thread may use the floating-point unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatingPointUse {
@@ -278,6 +333,8 @@ pub struct Tcb {
     fault_words: Cell<[u64; 3]>,
     failure_kind: Cell<u64>,
     failure_words: Cell<[u64; 3]>,
+    /// What carries out its asynchronous invocations.
+    pub handler: Handler,
 }
 
 impl Tcb {
@@ -397,6 +454,15 @@ impl Words {
     #[inline(always)]
     pub fn get(&self, index: usize) -> u64 {
         self.words[index].load(Relaxed)
+    }
+
+    /// A word as it is, for accesses that are ordered with the program's.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    #[inline(always)]
+    pub fn atomic(&self, index: usize) -> &AtomicU64 {
+        &self.words[index]
     }
 
     /// Writes a word.

@@ -1,0 +1,177 @@
+//! The SyscallBuffer: how a thread of the microkernel has capabilities invoked without a kernel entry for each.
+//!
+//! The memory is the thread's own, one or several pages that it registers together with a notification. A header, a ring of
+//! requests, and a ring of responses of the same capacity, a power of two between [`SMALLEST_CAPACITY`] and
+//! [`LARGEST_CAPACITY`]. The thread produces requests and consumes responses, the kernel's handler does the opposite. All indexes
+//! only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
+//!
+//! **The two flags.** `handler` says what the kernel's side does: while it is [`AWAKE`] it looks at the requests again before it
+//! sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` says the same of the thread's side: while
+//! it is `SLEEPING`, the kernel signals the notification when it has posted responses, and sets the flag to `AWAKE`.
+//!
+//! **Nobody is trusted.** The kernel keeps its two indexes and the capacity on its own side, reads each word of a request
+//! once, and takes no request for whose response there is no place. A `request_tail` that is more than the capacity ahead says that
+//! the thread has lost its way: `handler` becomes [`BROKEN`], and nothing more is taken until the buffer is registered anew.
+
+pub use crate::request::{AWAKE, BROKEN, LARGEST_CAPACITY, SLEEPING, SMALLEST_CAPACITY, is_capacity};
+
+/// Offset of the number of requests that were made; written by the thread.
+pub const REQUEST_TAIL_OFFSET: usize = 0;
+/// Offset of the number of responses that were taken; written by the thread.
+pub const RESPONSE_HEAD_OFFSET: usize = 8;
+/// Offset of the number of requests that were taken; written by the kernel.
+pub const REQUEST_HEAD_OFFSET: usize = 64;
+/// Offset of the number of responses that were posted; written by the kernel.
+pub const RESPONSE_TAIL_OFFSET: usize = 72;
+/// Offset of what the kernel's side does; written by the kernel.
+pub const HANDLER_OFFSET: usize = 80;
+/// Offset of what the thread's side does; written by both.
+pub const RECEIVER_OFFSET: usize = 128;
+/// Offset of the first request.
+pub const REQUESTS_OFFSET: usize = 256;
+
+/// Words of a request.
+pub const REQUEST_WORDS: usize = 16;
+/// Bytes of a request.
+pub const REQUEST_SIZE: usize = REQUEST_WORDS * 8;
+/// Words of a response.
+pub const RESPONSE_WORDS: usize = 8;
+/// Bytes of a response.
+pub const RESPONSE_SIZE: usize = RESPONSE_WORDS * 8;
+/// Words of the message in a request.
+pub const ARGUMENTS: usize = 8;
+/// Capabilities in a request.
+pub const CAPABILITIES: usize = 3;
+/// Words of the message in a response.
+pub const RESULTS: usize = 6;
+/// Frames of which a buffer can consist, all of the same size.
+pub const MAXIMUM_FRAMES: usize = 8;
+
+/// Offset of the request at this place.
+#[inline(always)]
+pub const fn request_offset(place: usize) -> usize {
+    REQUESTS_OFFSET + place * REQUEST_SIZE
+}
+
+/// Offset of the response at this place in a buffer of this capacity.
+#[inline(always)]
+pub const fn response_offset(capacity: usize, place: usize) -> usize {
+    request_offset(capacity) + place * RESPONSE_SIZE
+}
+
+/// Bytes of a buffer of this capacity.
+pub const fn size(capacity: usize) -> usize {
+    response_offset(capacity, capacity)
+}
+
+/// What is asked for, as plain values: a message to a capability.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyscallRequest {
+    /// What the response gives back.
+    pub cid: u64,
+    /// The pointer of the capability that is invoked.
+    pub capability: u64,
+    /// The word that describes the message, as register `a1` of the synchronous call has it: label, and how many words and
+    /// capabilities follow.
+    pub information: u64,
+    /// The words of the message.
+    pub arguments: [u64; ARGUMENTS],
+    /// The pointers of the capabilities of the message.
+    pub capabilities: [u64; CAPABILITIES],
+}
+
+impl SyscallRequest {
+    /// As the words of an entry. Words that the message does not have need not be written.
+    #[inline(always)]
+    pub const fn to_words(self) -> [u64; REQUEST_WORDS] {
+        let [a0, a1, a2, a3, a4, a5, a6, a7] = self.arguments;
+        let [c0, c1, c2] = self.capabilities;
+        [self.cid, self.capability, self.information, a0, a1, a2, a3, a4, a5, a6, a7, c0, c1, c2, 0, 0]
+    }
+
+    /// From the words of an entry.
+    #[inline(always)]
+    pub const fn from_words(words: [u64; REQUEST_WORDS]) -> SyscallRequest {
+        let [cid, capability, information, a0, a1, a2, a3, a4, a5, a6, a7, c0, c1, c2, _, _] = words;
+        SyscallRequest {
+            cid,
+            capability,
+            information,
+            arguments: [a0, a1, a2, a3, a4, a5, a6, a7],
+            capabilities: [c0, c1, c2],
+        }
+    }
+}
+
+/// What the kernel answers, as plain values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyscallResponse {
+    /// The request's.
+    pub cid: u64,
+    /// The word that describes the answer: its label is 0 or an error, its length that of the results.
+    pub information: u64,
+    /// The words of the answer.
+    pub results: [u64; RESULTS],
+}
+
+impl SyscallResponse {
+    /// As the words of an entry.
+    #[inline(always)]
+    pub const fn to_words(self) -> [u64; RESPONSE_WORDS] {
+        let [r0, r1, r2, r3, r4, r5] = self.results;
+        [self.cid, self.information, r0, r1, r2, r3, r4, r5]
+    }
+
+    /// From the words of an entry.
+    #[inline(always)]
+    pub const fn from_words([cid, information, r0, r1, r2, r3, r4, r5]: [u64; RESPONSE_WORDS]) -> SyscallResponse {
+        SyscallResponse { cid, information, results: [r0, r1, r2, r3, r4, r5] }
+    }
+}
+
+// No entry lies across two pages.
+const _: () =
+    assert!(crate::pages::PAGE_SIZE.is_multiple_of(REQUEST_SIZE) && REQUESTS_OFFSET.is_multiple_of(REQUEST_SIZE));
+const _: () = assert!(REQUEST_SIZE.is_multiple_of(RESPONSE_SIZE));
+const _: () = assert!(RECEIVER_OFFSET + 8 <= REQUESTS_OFFSET);
+// The smallest buffer consists of small pages, the largest of one page of 2 MiB.
+const _: () = assert!(size(SMALLEST_CAPACITY) <= MAXIMUM_FRAMES * crate::pages::PAGE_SIZE);
+const _: () = assert!(size(LARGEST_CAPACITY) <= 2 << 20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_follow_each_other_without_gaps() {
+        for capacity in [SMALLEST_CAPACITY, 128, 1024, LARGEST_CAPACITY] {
+            assert_eq!(request_offset(0), 256);
+            assert_eq!(request_offset(capacity), response_offset(capacity, 0));
+            assert_eq!(response_offset(capacity, capacity), size(capacity));
+            for place in 0..capacity {
+                let (first, last) = (request_offset(place), request_offset(place) + REQUEST_SIZE - 1);
+                assert_eq!(first / 4096, last / 4096);
+                let (first, last) =
+                    (response_offset(capacity, place), response_offset(capacity, place) + RESPONSE_SIZE - 1);
+                assert_eq!(first / 4096, last / 4096);
+            }
+        }
+        assert_eq!([size(64).div_ceil(4096), size(128).div_ceil(4096)], [4, 7]);
+    }
+
+    #[test]
+    fn words_of_requests_and_responses_are_in_order() {
+        let request = SyscallRequest {
+            cid: 1,
+            capability: 2,
+            information: 3,
+            arguments: [4, 5, 6, 7, 8, 9, 10, 11],
+            capabilities: [12, 13, 14],
+        };
+        assert_eq!(request.to_words(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0]);
+        assert_eq!(SyscallRequest::from_words(request.to_words()), request);
+        let response = SyscallResponse { cid: 1, information: 2, results: [3, 4, 5, 6, 7, 8] };
+        assert_eq!(response.to_words(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(SyscallResponse::from_words(response.to_words()), response);
+    }
+}

@@ -1,0 +1,42 @@
+//! Which invocations can be made through a SyscallBuffer, and what else.
+//!
+//! The requests and responses are those of the crate `abi-queue` (`syscall_buffer`). A request describes its message as register
+//! `a1` of a system call does, and a response its answer: the same labels, the same errors with the same details. Three things are
+//! different, because nobody waits in the kernel: where a system call would fault because a capability is not found, the
+//! answer is [`FailedLookup`](crate::Error::FailedLookup) with the reason; what is not covered here is [`IllegalOperation`](crate::Error::IllegalOperation); and a message has
+//! no more than eight words.
+
+use crate::Invocation;
+
+/// Label of a request that writes the first word of its message to the console, as a character. It names no capability.
+pub const PUT_CHAR: u64 = 0x1_0000;
+/// Label of a request that writes as many bytes of its message to the console as the message's length says, at most
+/// [`STRING_BYTES`]. It names no capability.
+pub const PUT_STRING: u64 = 0x1_0001;
+/// The most bytes that one request writes.
+pub const STRING_BYTES: usize = 64;
+
+/// Whether an invocation can be made asynchronously.
+#[inline]
+pub const fn covers(invocation: Invocation) -> bool {
+    use Invocation::*;
+    matches!(
+        invocation,
+        UntypedRetype
+            | TcbBindNotification
+            | TcbUnbindNotification
+            | CNodeRevoke
+            | CNodeDelete
+            | CNodeCancelBadgedSends
+            | CNodeCopy
+            | CNodeMint
+            | CNodeMove
+            | CNodeMutate
+            | CNodeRotate
+            | PageTableMap
+            | PageTableUnmap
+            | PageMap
+            | PageUnmap
+            | PageGetAddress
+    )
+}

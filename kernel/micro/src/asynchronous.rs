@@ -1,0 +1,633 @@
+//! Asynchronous invocations: requests in memory that a thread shares with the kernel, and the handler that carries them out.
+//!
+//! A thread that has registered a SyscallBuffer (`abi_queue::syscall_buffer`) has a *handler*: a coroutine of the kernel with one
+//! place where it waits, so that all of its frame is [`objects::Handler`], in the thread's own memory. It takes requests, invokes what
+//! they name in the thread's capability space as it is at that moment, and posts responses. A request goes through the
+//! functions that decode and carry out a system call; its message stands in the registers of the hart's *proxy*, a thread
+//! that never runs, because the thread's own registers may be in use on another hart.
+//!
+//! # Who runs it
+//!
+//! A handler has its thread's priority. `WakeSyscallHandler` queues it, and tells a hart that has nothing to do or something less
+//! important. If there is none the caller's own hart carries the requests out at once, at the expense of the caller's turn. A
+//! handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has nothing more important, and at each
+//! kernel entry one turn of one that is as important as the thread that runs. A turn is [`TURN`] requests, so handlers of one
+//! priority share; the kernel's lock is given back after each, and interrupts are looked for after each request.
+//!
+//! A hart that has nothing else to do goes on looking for [`LINGER`] of a tick, so that a thread that keeps making requests enters the
+//! kernel for none of them.
+//!
+//! # Translations
+//!
+//! Requests that map and unmap pages follow each other in long rows. Inside a turn the harts are made to forget what changed
+//! once at the end of the row, before its responses can be seen and before anything else is done: what was unmapped could
+//! otherwise become an object while a program still sees it.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use abi_queue::syscall_buffer::{
+    self, AWAKE, BROKEN, MAXIMUM_FRAMES, RECEIVER_OFFSET, REQUEST_WORDS, RESPONSE_WORDS, RESULTS, SLEEPING,
+};
+use abi_queue::{SyscallRequest, SyscallResponse};
+use abi_sel4::{Invocation, MessageInfo, asynchronous};
+use hal_api::Machine as _;
+use objects::{
+    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, Words,
+    frame_words, own, tag,
+};
+use platform::Machine;
+use ring::{Consumer, Producer};
+
+use crate::error::{Error, Preempted};
+use crate::ipc::{self, MAXIMUM_CAPABILITIES, message_register, set_message_register};
+use crate::schedule::Action;
+use crate::syscall::{Arguments, NUMBERING};
+use crate::{Kernel, MAXIMUM_NODES, Next, capability, console, cspace, derivation};
+
+/// Requests of one handler between two looks at who else there is.
+const TURN: usize = 16;
+/// Which part of a tick an idle hart goes on looking at a buffer in which there is nothing.
+const LINGER: u64 = 16;
+
+/// A buffer to be registered, checked.
+#[derive(Clone, Copy, Debug)]
+pub struct NewHandler {
+    capacity: u32,
+    notification: Ref<Slot>,
+    frames: [Option<Ref<Slot>>; MAXIMUM_FRAMES],
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// There may be more requests.
+    More,
+    /// There are none.
+    Empty,
+    /// There is no place for a response.
+    Full,
+    /// The thread does not run, so that nothing is done for it.
+    Stopped,
+    /// The handler is gone.
+    Gone,
+}
+
+/// What describes an answer, and its words.
+type Answer = (u64, [u64; RESULTS]);
+
+/// A thread's buffer, as the kernel sees it: its frames, wherever they are mapped.
+struct Buffer {
+    header: Ref<Words>,
+    capacity: usize,
+    frame_bits: u32,
+    frames: [u64; MAXIMUM_FRAMES],
+}
+
+impl Buffer {
+    /// The thread's buffer; `None` if one of its frames is gone.
+    fn of(thread: Ref<Tcb>) -> Option<Buffer> {
+        let mut frames = [0; MAXIMUM_FRAMES];
+        let mut frame_bits = 0;
+        let count = usize::from(thread.handler.frames.get());
+        for (index, place) in frames.iter_mut().enumerate().take(count) {
+            let Capability::Frame { base, size, .. } = thread.handler_slot(1 + index).capability.get() else {
+                return None;
+            };
+            *place = base;
+            frame_bits = size.bits();
+        }
+        let capacity = thread.handler.capacity.get() as usize;
+        (count > 0).then(|| Buffer { header: frame_words(frames[0]), capacity, frame_bits, frames })
+    }
+
+    /// The kilobyte in which an offset lies, and which word of it.
+    #[inline(always)]
+    fn words(&self, offset: usize) -> (Ref<Words>, usize) {
+        let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
+        let physical = frame + (offset as u64 & ((1 << self.frame_bits) - 1));
+        (frame_words(physical & !1023), physical as usize % 1024 / 8)
+    }
+
+    /// What the kernel's side does.
+    fn handler(&self) -> &AtomicU64 {
+        self.header.atomic(syscall_buffer::HANDLER_OFFSET / 8)
+    }
+
+    /// What the thread's side does.
+    fn receiver(&self) -> &AtomicU64 {
+        self.header.atomic(RECEIVER_OFFSET / 8)
+    }
+}
+
+impl ring::Words<REQUEST_WORDS> for Buffer {
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU64 {
+        self.header.atomic(syscall_buffer::REQUEST_TAIL_OFFSET / 8)
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        self.header.atomic(syscall_buffer::REQUEST_HEAD_OFFSET / 8)
+    }
+
+    #[inline(always)]
+    fn read(&self, place: usize) -> [u64; REQUEST_WORDS] {
+        let (words, first) = self.words(syscall_buffer::request_offset(place));
+        core::array::from_fn(|index| words.get(first + index))
+    }
+
+    fn write(&self, place: usize, entry: [u64; REQUEST_WORDS]) {
+        let (words, first) = self.words(syscall_buffer::request_offset(place));
+        entry.iter().enumerate().for_each(|(index, &word)| words.set(first + index, word));
+    }
+}
+
+impl ring::Words<RESPONSE_WORDS> for Buffer {
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU64 {
+        self.header.atomic(syscall_buffer::RESPONSE_TAIL_OFFSET / 8)
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        self.header.atomic(syscall_buffer::RESPONSE_HEAD_OFFSET / 8)
+    }
+
+    fn read(&self, place: usize) -> [u64; RESPONSE_WORDS] {
+        let (words, first) = self.words(syscall_buffer::response_offset(self.capacity, place));
+        core::array::from_fn(|index| words.get(first + index))
+    }
+
+    #[inline(always)]
+    fn write(&self, place: usize, entry: [u64; RESPONSE_WORDS]) {
+        let (words, first) = self.words(syscall_buffer::response_offset(self.capacity, place));
+        entry.iter().enumerate().for_each(|(index, &word)| words.set(first + index, word));
+    }
+}
+
+/// Checks a registration; `None` means that the handler goes.
+pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, Error> {
+    let [capacity, first_frame, count] = arguments.at_least::<3>()?;
+    if capacity == 0 {
+        return Ok(None);
+    }
+    let (smallest, largest) = (syscall_buffer::SMALLEST_CAPACITY as u64, syscall_buffer::LARGEST_CAPACITY as u64);
+    if !(smallest..=largest).contains(&capacity) {
+        return Err(Error::RangeError { minimum: smallest, maximum: largest });
+    }
+    if !capacity.is_power_of_two() {
+        return Err(Error::InvalidArgument(0));
+    }
+    if !(1..=MAXIMUM_FRAMES as u64).contains(&count) {
+        return Err(Error::RangeError { minimum: 1, maximum: MAXIMUM_FRAMES as u64 });
+    }
+    let notification = arguments.capability(0)?;
+    match notification.capability.get() {
+        Capability::Notification { rights, .. } if rights.contains(Rights::SEND) => {}
+        _ => return Err(Error::InvalidCapability(1)),
+    }
+    let mut frames = [None; MAXIMUM_FRAMES];
+    let mut bits = None;
+    for (place, pointer) in frames.iter_mut().zip(first_frame..first_frame.saturating_add(count)) {
+        let slot = cspace::lookup(arguments.thread(), pointer)
+            .map_err(|failure| Error::FailedLookup { is_source: true, failure })?;
+        match slot.capability.get() {
+            Capability::Frame { size, rights: VirtualRights::ReadWrite, device: false, .. }
+                if bits.is_none_or(|bits| bits == size.bits()) =>
+            {
+                bits = Some(size.bits());
+            }
+            _ => return Err(Error::InvalidArgument(1)),
+        }
+        *place = Some(slot);
+    }
+    let needed =
+        (syscall_buffer::size(capacity as usize) as u64).div_ceil(1 << bits.unwrap_or(FrameSize::Small.bits()));
+    if count < needed {
+        return Err(Error::RangeError { minimum: needed, maximum: MAXIMUM_FRAMES as u64 });
+    }
+    Ok(Some(NewHandler { capacity: capacity as u32, notification, frames }))
+}
+
+impl Kernel {
+    /// Gives a thread a handler in place of the one that it has.
+    pub(crate) fn register_handler(&self, thread: Ref<Tcb>, new: Option<NewHandler>) {
+        self.forget_handler(thread);
+        let Some(NewHandler { capacity, notification, frames }) = new else { return };
+        let install = |index: usize, source: Ref<Slot>| {
+            // Checked: both kinds can always be copied.
+            if let Ok(copy) = capability::derive(source, source.capability.get()) {
+                derivation::insert(copy, source, thread.handler_slot(index));
+            }
+        };
+        install(0, notification);
+        let mut count = 0;
+        for (index, frame) in frames.iter().enumerate() {
+            if let Some(frame) = *frame {
+                install(1 + index, frame);
+                count += 1;
+            }
+        }
+        let handler = &thread.handler;
+        handler.frames.set(count);
+        handler.capacity.set(capacity);
+        handler.requests.set(0);
+        handler.responses.set(0);
+        handler.set_state(HandlerState::Asleep);
+        if let Some(buffer) = Buffer::of(thread) {
+            ring::Words::<REQUEST_WORDS>::head(&buffer).store(0, Ordering::Relaxed);
+            ring::Words::<RESPONSE_WORDS>::tail(&buffer).store(0, Ordering::Relaxed);
+            buffer.handler().store(SLEEPING, Ordering::Release);
+        }
+    }
+
+    /// Ends a thread's handler, if it has one. What it has not taken stays undone.
+    pub(crate) fn forget_handler(&self, thread: Ref<Tcb>) {
+        match thread.handler.state() {
+            HandlerState::None => return,
+            HandlerState::Asleep => {}
+            HandlerState::Queued => {
+                self.handlers_of(thread).remove(thread);
+                self.handlers_awake.set(self.handlers_awake.get() - 1);
+            }
+            HandlerState::Served => {
+                for node in self.nodes.iter().filter(|node| node.serving.get() == Some(thread)) {
+                    node.serving.set(None);
+                    node.serves_own.set(false);
+                }
+                self.handlers_awake.set(self.handlers_awake.get() - 1);
+            }
+        }
+        thread.handler.set_state(HandlerState::None);
+        for index in 0..HANDLER_SLOTS {
+            self.delete_one(thread.handler_slot(index));
+        }
+    }
+
+    fn handlers_of(&self, thread: Ref<Tcb>) -> &crate::schedule::Ready<true> {
+        &self.handlers[usize::from(thread.domain.get()) % crate::schedule::MAXIMUM_DOMAINS]
+    }
+
+    /// Changes something about a thread by which the queue of handlers is ordered.
+    #[inline]
+    pub(crate) fn while_unqueued(&self, thread: Ref<Tcb>, change: impl FnOnce()) {
+        let is_queued = thread.handler.state() == HandlerState::Queued;
+        if is_queued {
+            self.handlers_of(thread).remove(thread);
+        }
+        change();
+        if is_queued {
+            self.handlers_of(thread).push_back(thread);
+        }
+    }
+
+    /// Has a thread's requests carried out; says whether it has a handler.
+    pub(crate) fn wake_handler(&self, thread: Ref<Tcb>) -> bool {
+        match thread.handler.state() {
+            HandlerState::None => return false,
+            HandlerState::Queued | HandlerState::Served => return true,
+            HandlerState::Asleep => {}
+        }
+        let Some(buffer) = Buffer::of(thread) else {
+            self.forget_handler(thread);
+            return false;
+        };
+        buffer.handler().store(AWAKE, Ordering::Relaxed);
+        self.handlers_awake.set(self.handlers_awake.get() + 1);
+        let node = self.node();
+        match self.find_server(thread) {
+            None if node.current.get() == Some(thread) => {
+                thread.handler.set_state(HandlerState::Served);
+                node.serving.set(Some(thread));
+                node.serves_own.set(true);
+            }
+            server => self.queue_handler(thread, server),
+        }
+        true
+    }
+
+    fn queue_handler(&self, thread: Ref<Tcb>, server: Option<usize>) {
+        thread.handler.set_state(HandlerState::Queued);
+        self.handlers_of(thread).push_back(thread);
+        if let Some(server) = server {
+            self.node().pokes.set(self.node().pokes.get() | 1 << server);
+        }
+    }
+
+    /// Another hart that has nothing to do, or else the one with the least important thing that is less important than this.
+    fn find_server(&self, thread: Ref<Tcb>) -> Option<usize> {
+        if MAXIMUM_NODES == 1 || thread.domain.get() != self.domain.get() {
+            return None;
+        }
+        let urgency =
+            |index: &usize| self.nodes[*index].current.get().map_or(0, |other| 1 + u32::from(other.priority.get()));
+        (0..self.node_count.get())
+            .filter(|&index| index != self.here() && self.nodes[index].serving.get().is_none())
+            .filter(|index| urgency(index) <= u32::from(thread.priority.get()))
+            .min_by_key(urgency)
+    }
+
+    /// The most important handler that no hart runs.
+    fn best_handler(&self) -> Option<Ref<Tcb>> {
+        let handlers = &self.handlers[usize::from(self.domain.get()) % crate::schedule::MAXIMUM_DOMAINS];
+        handlers.highest().and_then(|priority| handlers.first(priority))
+    }
+
+    fn claim_handler(&self, thread: Ref<Tcb>) {
+        self.handlers_of(thread).remove(thread);
+        thread.handler.set_state(HandlerState::Served);
+        let node = self.node();
+        node.serving.set(Some(thread));
+        node.serves_own.set(false);
+        node.linger_until.set(0);
+    }
+
+    /// Before a thread is run: whether this hart runs a handler first. Chooses anew who runs if that has changed.
+    #[inline(never)]
+    pub(crate) fn leave_to_handler(&self) -> Option<Next> {
+        let node = self.node();
+        if let Some(thread) = node.serving.get() {
+            let current = node.current.get();
+            if node.serves_own.get() && current == Some(thread) {
+                self.note_kernel();
+                return Some(Next::Serve);
+            }
+            let priority = thread.priority.get();
+            let lingers = node.linger_until.get() != 0;
+            let has_better = self.best_handler().is_some_and(|best| lingers || best.priority.get() > priority)
+                || current.is_some_and(|current| lingers || current.priority.get() >= priority)
+                || thread.domain.get() != self.domain.get();
+            if !has_better && !node.serves_own.get() {
+                return Some(self.dismiss());
+            }
+            self.stop_serving(thread, if lingers { Turn::Empty } else { Turn::More });
+        }
+        let mut has_shared = false;
+        loop {
+            let best = self.best_handler()?;
+            let priority = best.priority.get();
+            match node.current.get() {
+                Some(current) if current.priority.get() > priority => return None,
+                Some(current) if current.priority.get() == priority => {
+                    if has_shared {
+                        return None;
+                    }
+                    has_shared = true;
+                    self.claim_handler(best);
+                    let turn = self.turn(best);
+                    self.stop_serving(best, turn);
+                    self.schedule();
+                }
+                _ => {
+                    self.claim_handler(best);
+                    return Some(self.dismiss());
+                }
+            }
+        }
+    }
+
+    /// Puts this hart's current thread back, to run a handler.
+    fn dismiss(&self) -> Next {
+        let node = self.node();
+        if let Some(current) = node.current.take() {
+            self.enqueue(current);
+            node.action.set(Action::Choose);
+        }
+        // Nobody tells this hart when the address space goes that it ran in.
+        if node.entered.take().is_some() {
+            objects::activate::<Machine>(None);
+        }
+        self.note_kernel();
+        Next::Serve
+    }
+
+    /// A turn of the handler that this hart runs.
+    pub(crate) fn serve(&self) {
+        let node = self.node();
+        let Some(thread) = node.serving.get() else { return };
+        let turn = self.turn(thread);
+        let is_idle = node.current.get().is_none() && self.node_count.get() > 1;
+        match turn {
+            Turn::More => node.linger_until.set(0),
+            Turn::Empty if is_idle => {
+                let now = Machine::now();
+                match node.linger_until.get() {
+                    0 => node.linger_until.set(now + self.tick_length.get() / LINGER),
+                    until if now < until => {}
+                    _ => self.stop_serving(thread, turn),
+                }
+            }
+            _ => self.stop_serving(thread, turn),
+        }
+    }
+
+    /// Whether this hart looks at a buffer in which there is nothing.
+    pub(crate) fn lingers(&self) -> bool {
+        self.node().serving.get().is_some() && self.node().linger_until.get() != 0
+    }
+
+    /// This hart stops running a handler, which sleeps or waits for a hart.
+    fn stop_serving(&self, thread: Ref<Tcb>, turn: Turn) {
+        if turn == Turn::Gone {
+            return;
+        }
+        self.node().serving.set(None);
+        self.node().serves_own.set(false);
+        let Some(buffer) = Buffer::of(thread) else { return self.forget_handler(thread) };
+        let capacity = buffer.capacity;
+        let sleeps = match turn {
+            Turn::More | Turn::Gone => false,
+            Turn::Empty => {
+                let mut requests = Consumer::resume(capacity, thread.handler.requests.get());
+                match requests.fall_asleep::<REQUEST_WORDS>(&buffer, buffer.handler()) {
+                    Ok(sleeps) => sleeps,
+                    Err(_) => return self.break_handler(thread, &buffer),
+                }
+            }
+            Turn::Full => {
+                // As falling asleep: the thread takes responses, then looks whether it must call.
+                buffer.handler().store(SLEEPING, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                let mut responses = Producer::resume(capacity, thread.handler.responses.get());
+                let sleeps = responses.free::<RESPONSE_WORDS>(&buffer) == 0;
+                if !sleeps {
+                    buffer.handler().store(AWAKE, Ordering::Relaxed);
+                }
+                sleeps
+            }
+            Turn::Stopped => {
+                buffer.handler().store(SLEEPING, Ordering::Relaxed);
+                true
+            }
+        };
+        if sleeps {
+            thread.handler.set_state(HandlerState::Asleep);
+            self.handlers_awake.set(self.handlers_awake.get() - 1);
+        } else {
+            self.queue_handler(thread, self.find_server(thread));
+        }
+    }
+
+    /// A buffer whose indexes make no sense is not looked at again.
+    fn break_handler(&self, thread: Ref<Tcb>, buffer: &Buffer) {
+        buffer.handler().store(BROKEN, Ordering::Relaxed);
+        self.forget_handler(thread);
+    }
+
+    /// Carries out some of a thread's requests.
+    fn turn(&self, thread: Ref<Tcb>) -> Turn {
+        let handler = &thread.handler;
+        if thread.state() == ThreadState::Inactive {
+            return Turn::Stopped;
+        }
+        let Some(buffer) = Buffer::of(thread) else {
+            self.forget_handler(thread);
+            return Turn::Gone;
+        };
+        let mut requests = Consumer::resume(buffer.capacity, handler.requests.get());
+        let mut responses = Producer::resume(buffer.capacity, handler.responses.get());
+        let Ok(count) = requests.look::<REQUEST_WORDS>(&buffer) else {
+            self.break_handler(thread, &buffer);
+            return Turn::Gone;
+        };
+        let mut turn = match responses.free::<RESPONSE_WORDS>(&buffer) {
+            _ if count == 0 => return Turn::Empty,
+            0 => return Turn::Full,
+            _ => Turn::More,
+        };
+        let places = responses.free::<RESPONSE_WORDS>(&buffer);
+        for _ in 0..count.min(places).min(TURN) {
+            let Some(words) = requests.take(&buffer) else { break };
+            let request = SyscallRequest::from_words(words);
+            let Ok(response) = self.carry_out_request(thread, &request) else {
+                requests.leave_last();
+                break;
+            };
+            // The request may have taken away what it came from, and what follows with it.
+            if handler.state() == HandlerState::None || Buffer::of(thread).is_none() {
+                turn = Turn::Gone;
+                break;
+            }
+            // There is a place: nobody else posts, and nobody takes one back.
+            let _ = responses.push(&buffer, response.to_words());
+            if !platform::machine::pending().is_empty() {
+                break;
+            }
+        }
+        self.flush_deferred();
+        if turn == Turn::Gone {
+            self.forget_handler(thread);
+            return turn;
+        }
+        handler.requests.set(requests.taken());
+        requests.hand_back::<REQUEST_WORDS>(&buffer);
+        responses.publish::<RESPONSE_WORDS>(&buffer);
+        handler.responses.set(responses.published());
+        if ring::must_be_called(buffer.receiver()) {
+            buffer.receiver().store(AWAKE, Ordering::Relaxed);
+            if let Some((notification, badge)) = thread.handler_slot(0).capability.signal() {
+                self.signal(notification, badge);
+            }
+        }
+        turn
+    }
+
+    /// Carries out a request of a thread.
+    fn carry_out_request(&self, thread: Ref<Tcb>, request: &SyscallRequest) -> Result<SyscallResponse, Preempted> {
+        let information = MessageInfo(request.information);
+        let nothing = Ok((0, [0; RESULTS]));
+        let answer = match information.label() {
+            asynchronous::PUT_CHAR => {
+                console::write_bytes(&[request.arguments[0] as u8]);
+                nothing
+            }
+            asynchronous::PUT_STRING => {
+                let bytes: [u8; asynchronous::STRING_BYTES] =
+                    core::array::from_fn(|index| request.arguments[index / 8].to_le_bytes()[index % 8]);
+                console::write_bytes(&bytes[..information.length().min(bytes.len())]);
+                nothing
+            }
+            label => match Invocation::from_label(label, NUMBERING) {
+                Some(invocation) if asynchronous::covers(invocation) => {
+                    self.invoke_request(thread, request, information, invocation)?
+                }
+                _ => Err(Error::IllegalOperation),
+            },
+        };
+        let (information, results) = answer.unwrap_or_else(|error| {
+            let (label, words, count) = error.answer();
+            let mut results = [0; RESULTS];
+            results[..words.len()].copy_from_slice(&words);
+            (MessageInfo::new(label, 0, count).0, results)
+        });
+        Ok(SyscallResponse { cid: request.cid, information, results })
+    }
+
+    /// Invokes what a request names, as a system call would.
+    #[inline(always)]
+    fn invoke_request(
+        &self,
+        thread: Ref<Tcb>,
+        request: &SyscallRequest,
+        information: MessageInfo,
+        invocation: Invocation,
+    ) -> Result<Result<Answer, Error>, Preempted> {
+        let look = |pointer| {
+            cspace::lookup(thread, pointer).map_err(|failure| Error::FailedLookup { is_source: false, failure })
+        };
+        let slot = match look(request.capability) {
+            Ok(slot) => slot,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut capabilities = [None; MAXIMUM_CAPABILITIES];
+        for (place, &pointer) in capabilities.iter_mut().zip(&request.capabilities).take(information.capabilities()) {
+            match look(pointer) {
+                Ok(slot) => *place = Some(slot),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let Some(proxy) = self.node().proxy.get() else { return Ok(Err(Error::IllegalOperation)) };
+        let words = ipc::buffer(proxy, true);
+        let length = information.length().min(request.arguments.len());
+        for (index, &word) in request.arguments.iter().enumerate().take(length) {
+            set_message_register(proxy, words, index, word);
+        }
+        let arguments = Arguments::of_request(proxy, words, length as u64, capabilities);
+        let is_paging = matches!(invocation, Invocation::PageMap | Invocation::PageUnmap);
+        if !is_paging {
+            self.flush_deferred();
+        }
+        self.defers_flushes.set(is_paging);
+        let invocation = Some(invocation);
+        let done = match slot.capability.tag() {
+            tag::FRAME => self.invoke_frame(slot, invocation, &arguments),
+            tag::PAGE_TABLE => self.invoke_table(slot, invocation, &arguments),
+            tag::CNODE => self.invoke_node(slot, invocation, &arguments),
+            tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
+            tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
+            kind => {
+                self.defers_flushes.set(false);
+                return Ok(Err(match kind {
+                    tag::NULL | tag::ZOMBIE => Error::InvalidCapability(0),
+                    // No message is sent in this way, and the rest does not know any of these labels.
+                    _ => Error::IllegalOperation,
+                }));
+            }
+        };
+        self.defers_flushes.set(false);
+        done?;
+        let information = MessageInfo(proxy.register::<11>().get());
+        let mut results = [0; RESULTS];
+        for (index, result) in results.iter_mut().enumerate().take(information.length()) {
+            *result = message_register(proxy, words, index);
+        }
+        Ok(Ok((information.0, results)))
+    }
+}
+
+/// Makes a thread a proxy, whose messages continue in this page.
+pub fn make_proxy(proxy: Ref<Tcb>, page: u64) {
+    let rights = VirtualRights::ReadWrite;
+    let frame = Capability::Frame { base: page, size: FrameSize::Small, rights, device: false, mapping: None };
+    proxy.own_slot(own::BUFFER).capability.set(frame);
+}
