@@ -39,6 +39,7 @@ use crate::bytes::{self, SharedBytes};
 use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
 use crate::sv39::{self, Access, DevicePage, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, USER, Unmapped};
 use crate::{MAX_HARTS, PAGE_SIZE};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -360,13 +361,28 @@ impl Recent {
     const NONE: Self = Self { readable: NO_PAGE, writable: NO_PAGE, pointer: core::ptr::null_mut() };
 }
 
+/// What the last search for a free range has found out: from `start` to the end of the mapping area there is none of
+/// `length` bytes or more. So a program that maps one stack after the other does not have all of them looked at each time.
+#[derive(Clone, Copy, Debug)]
+struct Searched {
+    start: u64,
+    length: u64,
+}
+
+impl Searched {
+    const NOTHING: Self = Self { start: MAPPING_AREA.end, length: 0 };
+}
+
 /// The address space of one process.
 #[derive(Debug)]
 pub struct AddressSpace {
     table: PageTable,
     root: RootSize,
-    /// Sorted by address; never overlapping.
-    regions: Vec<Region>,
+    /// Sorted by address; never overlapping. A program maps downwards: what is new lies below thousands of stacks and above
+    /// a few segments, so it is put in near the front.
+    regions: VecDeque<Region>,
+    /// Where the next search begins.
+    searched: Searched,
     limits: Limits,
     /// Anonymous pages that exist.
     resident: usize,
@@ -465,7 +481,8 @@ impl AddressSpace {
         Ok(Self {
             table: PageTable::new(kernel, root)?,
             root,
-            regions: Vec::new(),
+            regions: VecDeque::new(),
+            searched: Searched::NOTHING,
             limits,
             resident: 0,
             break_start: 0,
@@ -644,7 +661,7 @@ impl AddressSpace {
         let cut = self.cut(&range);
         if cut.pieces_outside() == 0 && cut.overlapping.len() == self.regions.len() {
             // All of them: no memory is needed to remember some.
-            let removed = core::mem::take(&mut self.regions);
+            let removed = core::mem::take(&mut self.regions).into();
             return Ok(self.remove_pages(range, removed));
         }
         if cut.overlapping.len() == 1 && cut.pieces_outside() == 1 {
@@ -672,7 +689,7 @@ impl AddressSpace {
     pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Result<Flush, MapError> {
         check(&range)?;
         let mut next = range.start;
-        for region in &self.regions[self.first_above(range.start)..] {
+        for region in self.regions.range(self.first_above(range.start)..) {
             if region.start > next || next >= range.end {
                 break;
             }
@@ -687,7 +704,7 @@ impl AddressSpace {
         let cut = self.cut(&range);
         self.check_limit(self.regions.len() + cut.pieces_outside())?;
         let inside = self.split(&range, cut)?;
-        for region in &mut self.regions[inside.clone()] {
+        for region in self.regions.range_mut(inside.clone()) {
             region.protection = protection;
         }
         let unmapped = self.table.protect(range, protection);
@@ -700,7 +717,7 @@ impl AddressSpace {
     /// Needs no memory.
     pub fn clear(&mut self) -> Flush {
         self.set_break_start(0);
-        let removed = core::mem::take(&mut self.regions);
+        let removed = core::mem::take(&mut self.regions).into();
         self.remove_pages(USER, removed)
     }
 
@@ -734,7 +751,7 @@ impl AddressSpace {
         Ok((start, flush))
     }
 
-    fn place(&self, placement: Placement, length: u64) -> Result<u64, MapError> {
+    fn place(&mut self, placement: Placement, length: u64) -> Result<u64, MapError> {
         let at = |start: u64| {
             let range = start..start.checked_add(length).ok_or(MapError::InvalidRange)?;
             check(&range).map(|()| range)
@@ -754,18 +771,17 @@ impl AddressSpace {
     }
 
     /// The highest free range in the mapping area.
-    fn search(&self, length: u64) -> Result<u64, MapError> {
-        let mut end = MAPPING_AREA.end;
+    fn search(&mut self, length: u64) -> Result<u64, MapError> {
+        let mut end = if length >= self.searched.length { self.searched.start } else { MAPPING_AREA.end };
         let fits = |start: u64, end: u64| end >= start && end - start >= length;
-        for region in self.regions.iter().rev() {
-            if region.start >= end {
-                continue;
-            }
+        let below = self.regions.partition_point(|region| region.start < end);
+        for region in self.regions.range(..below).rev() {
             if fits(region.end.max(MAPPING_AREA.start), end) {
                 break;
             }
             end = end.min(region.start);
         }
+        self.searched = Searched { start: end, length };
         if fits(MAPPING_AREA.start, end) { Ok(end - length) } else { Err(MapError::NoSpace) }
     }
 
@@ -788,11 +804,10 @@ impl AddressSpace {
     /// How the regions lie to the range.
     fn cut(&self, range: &Range<u64>) -> Cut {
         let first = self.first_above(range.start);
-        let rest = &self.regions[first..];
         // Mostly there are none or one, so look at them one by one.
-        let count = rest.iter().take_while(|region| region.start < range.end).count();
-        let crosses_start = count > 0 && rest[0].start < range.start;
-        let crosses_end = count > 0 && rest[count - 1].end > range.end;
+        let count = self.regions.range(first..).take_while(|region| region.start < range.end).count();
+        let crosses_start = count > 0 && self.regions[first].start < range.start;
+        let crosses_end = count > 0 && self.regions[first + count - 1].end > range.end;
         Cut { overlapping: first..first + count, crosses_start, crosses_end }
     }
 
@@ -848,7 +863,7 @@ impl AddressSpace {
     /// regions are inside.
     fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Vec<Region>) -> Result<Range<usize>, MapError> {
         let inside = self.split(range, cut)?;
-        let shared = self.regions[inside.clone()].iter().filter(|region| region.is_shared()).count();
+        let shared = self.regions.range(inside.clone()).filter(|region| region.is_shared()).count();
         removed.try_reserve_exact(shared).map_err(|_| MapError::OutOfMemory)?;
         Ok(inside)
     }
@@ -864,6 +879,10 @@ impl AddressSpace {
     }
 
     fn remove_pages(&mut self, range: Range<u64>, removed: Vec<Region>) -> Flush {
+        // What is free now may be more than the range: it ends where the next region begins.
+        let next = self.regions.get(self.first_above(range.start));
+        let end = next.map_or(MAPPING_AREA.end, |region| region.start.min(MAPPING_AREA.end));
+        self.searched.start = self.searched.start.max(end);
         let unmapped = self.table.unmap(range);
         self.resident -= unmapped.pages();
         self.flush(unmapped, removed)

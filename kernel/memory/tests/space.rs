@@ -7,7 +7,7 @@ use memory::space::{
 use memory::sv39::{Access, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
 use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, frames, pretend};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counts of frames are exact only if one test runs at a time.
@@ -649,5 +649,42 @@ proptest! {
             }
         }
         prop_assert_eq!(frames::free_frames(), before);
+    }
+}
+
+proptest! {
+    /// Whatever was found, taken and freed before: what is found is the highest range that is long enough.
+    #[test]
+    fn the_highest_free_range_is_found(
+        steps in prop::collection::vec((any::<bool>(), 1u64..6, any::<prop::sample::Index>(), 1u64..4), 1..120),
+    ) {
+        let _alone = alone();
+        let mut space = space(Limits::DEFAULT);
+        // The pages that are mapped, counted from the end of the mapping area.
+        let mut taken = BTreeSet::new();
+        for (map, pages, which, count) in steps {
+            if map || taken.is_empty() {
+                let placed = space.map_anonymous(
+                    Placement::Anywhere,
+                    pages * PAGE_SIZE,
+                    Protection::ReadWrite,
+                    "found",
+                );
+                let (found, flush) = placed.expect("there is room");
+                flush.after(|_| ());
+                let from_end = (MAPPING_AREA.end - found) / PAGE_SIZE;
+                let expected = (pages..).find(|last| (last - pages..*last).all(|page| !taken.contains(&page)));
+                prop_assert_eq!(Some(from_end), expected);
+                taken.extend(from_end - pages..from_end);
+            } else {
+                let from = *which.get(&taken.iter().copied().collect::<Vec<u64>>());
+                let start = MAPPING_AREA.end - (from + 1) * PAGE_SIZE;
+                let end = (start + count * PAGE_SIZE).min(MAPPING_AREA.end);
+                space.unmap(start..end).expect("in the area").after(|_| ());
+                for page in (MAPPING_AREA.end - end) / PAGE_SIZE..=from {
+                    taken.remove(&page);
+                }
+            }
+        }
     }
 }
