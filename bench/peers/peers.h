@@ -23,7 +23,7 @@ static inline size_t answer_bytes(uint32_t order) { return HEADER_BYTES + 4 * (s
  */
 long request_length(const void *bytes, size_t length);
 
-/* Multiplies the matrices of a whole request; `answer` may be `request`. Returns the answer's length. */
+/* Multiplies the matrices of a whole request; the answer lies elsewhere. Returns the answer's length. */
 size_t answer_request(const void *request, void *answer);
 
 /* Writes all bytes to a blocking descriptor; -1 if that fails. */

@@ -1,7 +1,7 @@
 //! The wire format against what its description says, and against bytes that mean harm.
 
 use matrix::{
-    Answer, Decoded, HEADER_BYTES, MAXIMUM_ANSWER_BYTES, MAXIMUM_REQUEST_BYTES, Malformed, Order, Request,
+    Answer, Decoded, HEADER_BYTES, MAXIMUM_ANSWER_BYTES, MAXIMUM_REQUEST_BYTES, Malformed, Order, Request, answer,
     encode_answer, encode_request, multiply,
 };
 use proptest::prelude::*;
@@ -118,5 +118,28 @@ proptest! {
             Ok(Decoded::Complete(answer, used)) => prop_assert_eq!(used, answer.order.answer_bytes()),
             Err(Malformed { order }) => prop_assert!(order == 0 || order > 64),
         }
+    }
+}
+
+proptest! {
+    /// Wherever the messages lie.
+    #[test]
+    fn an_answer_is_the_product(
+        (order, left, right) in two_matrices(),
+        sequence: u32,
+        (before_request, before_answer) in (0usize..5, 0usize..5),
+    ) {
+        let mut request = vec![0; before_request + order.request_bytes()];
+        encode_request(order, sequence, &left, &right, &mut request[before_request..]);
+        let Ok(Decoded::Complete(request, _)) = Request::decode(&request[before_request..]) else {
+            panic!("a whole request");
+        };
+        let mut message = vec![0xff; before_answer + order.answer_bytes() + 1];
+        prop_assert_eq!(answer(&request, &mut message[before_answer..]), order.answer_bytes());
+        let mut expected = vec![0; order.answer_bytes()];
+        let product = product_by_definition(order.get(), &left, &right);
+        encode_answer(order, sequence, &product, &mut expected);
+        prop_assert_eq!(&message[before_answer..][..order.answer_bytes()], &expected[..]);
+        prop_assert_eq!(message[message.len() - 1], 0xff);
     }
 }

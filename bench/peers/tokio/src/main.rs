@@ -5,7 +5,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-use matrix::{Decoded, Request, encode_answer, multiply};
+use matrix::{Decoded, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -32,19 +32,12 @@ fn main() -> io::Result<()> {
 async fn serve(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 2048];
-    let (mut have, mut words, mut answer) = (0, Vec::new(), Vec::new());
+    let (mut have, mut answer) = (0, Vec::new());
     loop {
         let needed = match Request::decode(&buffer[..have]) {
             Ok(Decoded::Complete(request, used)) => {
-                let (order, elements) = (request.order, request.order.elements());
-                words.resize(3 * elements, 0u32);
-                answer.resize(order.answer_bytes(), 0);
-                let (left, rest) = words.split_at_mut(elements);
-                let (right, product) = rest.split_at_mut(elements);
-                request.left.copy_to(left);
-                request.right.copy_to(right);
-                multiply(order, left, right, product);
-                encode_answer(order, request.sequence, product, &mut answer);
+                answer.resize(request.order.answer_bytes(), 0);
+                matrix::answer(&request, &mut answer);
                 stream.write_all(&answer).await?;
                 buffer.copy_within(used..have, 0);
                 have -= used;
