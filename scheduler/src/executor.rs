@@ -76,6 +76,11 @@ impl Header {
         unsafe { self.link.poison() };
     }
 
+    /// What is called when the scheduler gives the control block back.
+    pub fn finish(&self) -> Finish {
+        self.finish
+    }
+
     /// The cid that `spawn` gave, 0 before.
     ///
     /// # Safety

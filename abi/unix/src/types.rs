@@ -724,6 +724,8 @@ counters! {
     TimerTraps, "timer_traps";
     /// Guest interrupt files that belong to receivers now.
     GuestFiles, "guest_files";
+    /// Bytes of all frames that the kernel heap holds: what is in use, and what is between.
+    HeapFootprint, "heap_footprint";
 }
 
 #[cfg(test)]

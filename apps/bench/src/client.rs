@@ -235,7 +235,7 @@ const PAPER_FRAMES: f64 = 0x1a0_0000 as f64;
 const PAPER_USER_HEAP: f64 = (2 << 20) as f64;
 
 /// Connections whose memory is measured, and those before, which make tables grow.
-const MEASURED: usize = 256;
+const MEASURED: usize = 2048;
 const FIRST: usize = 32;
 
 /// What a connection of the server takes in each model, and how many the papers' memory could hold. `endpoint_bytes` is
@@ -244,14 +244,16 @@ const FIRST: usize = 32;
 /// A connection has answered one request of the papers' size and is idle. What is not the kernel's heap is the server's
 /// memory, and with threads their stacks in kernel and program, all of it in whole pages.
 pub async fn memory(endpoint_bytes: f64) -> Outcome {
-    for model in ["kcuc", "kcut", "ktut", "ktut-wait", "ktuc", "ktuc-epoll"] {
-        match memory_of(model, endpoint_bytes).await {
+    let wanted = argument(2).unwrap_or_else(|_| "kcuc,kcut,ktut,ktut-wait,ktuc,ktuc-epoll".into());
+    for model in wanted.split(',') {
+        // Threads take so much that fewer show it as well.
+        let measured = if with_threads(model) { MEASURED / 8 } else { MEASURED };
+        match memory_of(model, measured, endpoint_bytes).await {
             Ok((heap, pages)) => {
                 figure(&alloc::format!("heap_{model}"), heap, "bytes");
                 figure(&alloc::format!("pages_{model}"), pages, "bytes");
                 // Coroutines lie in the program's heap; the stacks of threads in frames.
-                let with_threads = model.ends_with('t') || model.ends_with("t-wait");
-                let pages_there = if with_threads { PAPER_FRAMES } else { PAPER_USER_HEAP };
+                let pages_there = if with_threads(model) { PAPER_FRAMES } else { PAPER_USER_HEAP };
                 let most = (PAPER_KERNEL_HEAP / heap).min(pages_there / pages);
                 figure(&alloc::format!("connections_{model}"), most as u64 as f64, "connections");
                 let together = (PAPER_KERNEL_HEAP + PAPER_FRAMES + PAPER_USER_HEAP) / (heap + pages);
@@ -263,33 +265,39 @@ pub async fn memory(endpoint_bytes: f64) -> Outcome {
     Ok(())
 }
 
+/// Whether the program's side of a model is threads.
+fn with_threads(model: &str) -> bool {
+    model.contains("ut")
+}
+
 /// Bytes of the kernel's heap, and of other frames, that each further connection takes.
-async fn memory_of(model: &str, endpoint_bytes: f64) -> Result<(f64, f64), String> {
+async fn memory_of(model: &str, measured: usize, endpoint_bytes: f64) -> Result<(f64, f64), String> {
     let sample = || async {
         cops::sleep(Duration::from_millis(50)).await;
-        let heap = attempt!(cops::system::system::counter(Counter::HeapBytes)) as f64;
+        // In this order: asking for the frames that are free makes the heap give back what it does not need.
         let free = attempt!(cops::system::system::counter(Counter::FramesFree)) as f64 * 4096.0;
+        let heap = attempt!(cops::system::system::counter(Counter::HeapFootprint)) as f64;
         Ok::<_, String>((heap, free))
     };
     let questions = Arc::new(Questions::new(attempt!(Order::new(15))));
     let counts = Arc::new(Counts::default());
     let server = start(model).await?;
-    let mut open = Vec::with_capacity(FIRST + MEASURED);
+    let mut open = Vec::with_capacity(FIRST + measured);
     for _ in 0..FIRST {
         open.push(drive(Some(connect().await?), questions.clone(), 1, counts.clone()).await?);
     }
     let before = sample().await?;
-    for _ in 0..MEASURED {
+    for _ in 0..measured {
         open.push(drive(Some(connect().await?), questions.clone(), 1, counts.clone()).await?);
     }
     let after = sample().await?;
     drop(open);
     attempt!(server.kill());
     attempt!(server.wait().await);
-    if counts.right.load(Ordering::Relaxed) != (FIRST + MEASURED) as u64 {
+    if counts.right.load(Ordering::Relaxed) != (FIRST + measured) as u64 {
         return Err("answers were wrong".into());
     }
     let heap = after.0 - before.0;
     let all = before.1 - after.1;
-    Ok((heap / MEASURED as f64 - endpoint_bytes, (all - heap).max(0.0) / MEASURED as f64))
+    Ok((heap / measured as f64 - endpoint_bytes, (all - heap).max(0.0) / measured as f64))
 }

@@ -252,9 +252,8 @@ async fn receive(socket: &Socket, requests: Sender<Vec<u8>>) -> Result<(), Reaso
 
 /// Multiplies.
 async fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
-    let mut words = Vec::new();
     while let Some(message) = requests.receive().await {
-        if answers.send(answer(message, &mut words)).await.is_err() {
+        if answers.send(answer(message)).await.is_err() {
             return;
         }
     }

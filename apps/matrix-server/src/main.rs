@@ -12,6 +12,7 @@
 //! connection with a line in the log.
 #![no_std]
 #![no_main]
+#![expect(clippy::manual_async_fn, reason = "an async fn keeps its arguments twice")]
 
 extern crate alloc;
 
@@ -19,6 +20,7 @@ mod epoll;
 mod model;
 mod threads;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -30,14 +32,16 @@ use cops::net::{BACKLOG, Shutdown, TcpListener, TcpStream};
 use cops::system::kernel_side::{self, KernelSide};
 use cops::{Errno, Priority, eprintln, println, spawn_at};
 
-use matrix::{Decoded, HEADER_BYTES, MAXIMUM_REQUEST_BYTES, Request};
+use matrix::{Decoded, HEADER_BYTES, MAXIMUM_REQUEST_BYTES, Order, Request};
 
 use model::Model;
 
 /// Requests, and answers, of one connection that may wait in a queue. More would only let a peer use more memory.
 const QUEUE: usize = 8;
-/// The first size of a connection's receive buffer; it grows to what the peer's requests need.
+/// The first size of a connection's receive buffer in the models that keep it; it grows to what the peer's requests need.
 const FIRST_BUFFER: usize = 512;
+/// Bytes of the buffer in which the beginning of a request is awaited: the smallest ones fit.
+const IDLE_BUFFER: usize = Order::MINIMUM.request_bytes();
 /// Pauses before accepting again when there is no memory or no descriptor.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
@@ -167,22 +171,9 @@ fn open(stream: TcpStream, peer: SocketAddrV4, priority: Priority) {
     let stream = Arc::new(stream);
     let (requests, to_handle) = bounded(QUEUE);
     let (answers, to_send) = bounded(QUEUE);
-    let receiving = stream.clone();
-    spawn_at(priority, async move {
-        if let Err(reason) = receive(&receiving, requests).await {
-            eprintln!("matrix-server: closing {peer}: {reason}");
-        }
-    })
-    .detach();
+    spawn_at(priority, receive(stream.clone(), peer, requests)).detach();
     spawn_at(priority, handle(to_handle, answers)).detach();
-    spawn_at(priority, async move {
-        if let Err(error) = send(&stream, to_send).await {
-            eprintln!("matrix-server: closing {peer}: {error}");
-            // Ends the receiving coroutine too, which may wait for bytes that nobody would answer.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    })
-    .detach();
+    spawn_at(priority, send(stream, peer, to_send)).detach();
 }
 
 /// Why a connection is closed before its peer has closed it.
@@ -203,76 +194,116 @@ impl core::fmt::Display for Reason {
     }
 }
 
+// The stages are functions that return blocks, because an `async fn` keeps its arguments twice: once as they came, and
+// once as variables. And what is needed for a moment only is on the heap for that moment, not in the coroutine for ever:
+// what a connection needs while it is idle is what many connections need.
+
 /// Cuts the stream into requests.
-async fn receive(stream: &TcpStream, requests: Sender<Vec<u8>>) -> Result<(), Reason> {
-    let mut buffer = alloc::vec![0; FIRST_BUFFER];
-    // The bytes that were received and not passed on yet are buffer[start..end].
-    let (mut start, mut end) = (0, 0);
-    loop {
-        let needed = match Request::decode(&buffer[start..end]).map_err(Reason::Malformed)? {
-            Decoded::Complete(_, length) => {
-                if requests.send(buffer[start..start + length].to_vec()).await.is_err() {
-                    // Sending has failed, which has said why.
-                    return Ok(());
-                }
-                start += length;
-                continue;
+///
+/// While nothing has come a connection has a buffer for the beginning of a request only.
+fn receive(stream: Arc<TcpStream>, peer: SocketAddrV4, requests: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
+    async move {
+        let reason = loop {
+            let (result, buffer) = stream.read(Box::new([0; IDLE_BUFFER])).await;
+            let count = match result {
+                Ok(0) => return,
+                Ok(count) => count,
+                Err(error) => break Reason::Failed(error),
+            };
+            match Box::pin(receive_from(&stream, &requests, (buffer as Box<[u8]>).into_vec(), count)).await {
+                Ok(Going::On) => {}
+                Ok(Going::Away) => return,
+                Err(reason) => break reason,
             }
-            Decoded::NeedBytes(needed) => needed,
         };
-        // A length of a `NeedBytes` has been checked: it is at most that of the largest request.
-        debug_assert!((HEADER_BYTES..=MAXIMUM_REQUEST_BYTES).contains(&needed));
-        buffer.copy_within(start..end, 0);
-        (start, end) = (0, end - start);
-        if buffer.len() < needed {
-            buffer.resize(needed, 0);
+        eprintln!("matrix-server: closing {peer}: {reason}");
+    }
+}
+
+/// Whether a stage has more to do.
+enum Going {
+    On,
+    /// The next one has failed, which has said why.
+    Away,
+}
+
+/// Passes on all requests that begin in the first `end` bytes of the buffer, and receives what they lack.
+async fn receive_from(
+    stream: &TcpStream,
+    requests: &Sender<Vec<u8>>,
+    mut buffer: Vec<u8>,
+    mut end: usize,
+) -> Result<Going, Reason> {
+    // The bytes that were received and not passed on yet are buffer[start..end].
+    let mut start = 0;
+    while start < end {
+        match Request::decode(&buffer[start..end]).map_err(Reason::Malformed)? {
+            Decoded::Complete(_, length) => {
+                let request = if (start, end) == (0, length) {
+                    let mut whole = core::mem::take(&mut buffer);
+                    whole.truncate(length);
+                    whole
+                } else {
+                    buffer[start..start + length].to_vec()
+                };
+                start += length;
+                if requests.send(request).await.is_err() {
+                    return Ok(Going::Away);
+                }
+            }
+            Decoded::NeedBytes(needed) => {
+                // It has been checked: it is at most what the largest request needs.
+                debug_assert!((HEADER_BYTES..=MAXIMUM_REQUEST_BYTES).contains(&needed));
+                buffer.copy_within(start..end, 0);
+                (start, end) = (0, end - start);
+                buffer.resize(needed, 0);
+                let (result, part) = stream.read(Part::new(buffer, end, needed)).await;
+                buffer = part.into_inner();
+                match result.map_err(Reason::Failed)? {
+                    0 => return Err(Reason::Unfinished(end)),
+                    count => end += count,
+                }
+            }
         }
-        let length = buffer.len();
-        let (result, part) = stream.read(Part::new(buffer, end, length)).await;
-        buffer = part.into_inner();
-        match result.map_err(Reason::Failed)? {
-            0 if end == 0 => return Ok(()),
-            0 => return Err(Reason::Unfinished(end)),
-            count => end += count,
+    }
+    Ok(Going::On)
+}
+
+/// Multiplies.
+fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
+    async move {
+        loop {
+            let Some(request) = requests.receive().await else { return };
+            let answer = answer(request);
+            if answers.send(answer).await.is_err() {
+                return;
+            }
         }
     }
 }
 
-/// Multiplies. The answer is written over the request, which is always longer.
-async fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
-    let mut words = Vec::new();
-    while let Some(message) = requests.receive().await {
-        if answers.send(answer(message, &mut words)).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The answer to a complete request, written over it; `words` is memory for the numbers.
-fn answer(mut message: Vec<u8>, words: &mut Vec<u32>) -> Vec<u8> {
+/// The answer to a complete request.
+fn answer(message: Vec<u8>) -> Vec<u8> {
     let Ok(Decoded::Complete(request, _)) = Request::decode(&message) else {
         unreachable!("only complete requests are passed on");
     };
-    let (order, sequence) = (request.order, request.sequence);
-    let elements = order.elements();
-    if words.len() < 3 * elements {
-        words.resize(3 * elements, 0);
-    }
-    let (left, rest) = words.split_at_mut(elements);
-    let (right, rest) = rest.split_at_mut(elements);
-    let product = &mut rest[..elements];
-    request.left.copy_to(left);
-    request.right.copy_to(right);
-    matrix::multiply(order, left, right, product);
-    let length = matrix::encode_answer(order, sequence, product, &mut message);
-    message.truncate(length);
-    message
+    let mut answer = alloc::vec![0; request.order.answer_bytes()];
+    matrix::answer(&request, &mut answer);
+    answer
 }
 
 /// Writes the answers.
-async fn send(stream: &TcpStream, answers: Receiver<Vec<u8>>) -> Result<(), Errno> {
-    while let Some(answer) = answers.receive().await {
-        stream.write_all(answer).await.0?;
+fn send(stream: Arc<TcpStream>, peer: SocketAddrV4, answers: Receiver<Vec<u8>>) -> impl Future<Output = ()> + Send {
+    async move {
+        loop {
+            let Some(answer) = answers.receive().await else { return };
+            let writing = Box::pin(stream.write_all(answer));
+            if let Err(error) = writing.await.0 {
+                eprintln!("matrix-server: closing {peer}: {error}");
+                // Ends the receiving coroutine too, which may wait for bytes that nobody would answer.
+                let _ = stream.shutdown(Shutdown::Both);
+                return;
+            }
+        }
     }
-    Ok(())
 }

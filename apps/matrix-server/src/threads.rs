@@ -181,9 +181,8 @@ fn receive(stream: &Descriptor, requests: &Sender) -> Result<(), Reason> {
 
 /// Multiplies.
 fn handle(requests: &Receiver, answers: &Sender) {
-    let mut words = Vec::new();
     while let Some(message) = requests.receive() {
-        if !answers.send(answer(message, &mut words)) {
+        if !answers.send(answer(message)) {
             return;
         }
     }

@@ -50,6 +50,7 @@ pub fn read(counter: Counter) -> u64 {
             memory::frames::free_frames() as u64
         }
         Counter::HeapBytes => memory::heap::bytes_in_use() as u64,
+        Counter::HeapFootprint => memory::heap::statistics().footprint as u64,
         Counter::UptimeNs => crate::time::now_ns(),
         Counter::Connections => crate::network::connections(),
         _ => BLOCKS.iter().fold(0, |sum, block| sum.wrapping_add(block.0[counter as usize].load(Ordering::Relaxed))),

@@ -42,6 +42,8 @@ const TAKEN: u32 = 32;
 /// The word and the waker.
 pub(crate) struct Join {
     state: AtomicU32,
+    /// Where the output is, in bytes from the beginning of the block. It is here because here is room for it.
+    output: u32,
     waker: UnsafeCell<Option<Waker>>,
 }
 
@@ -80,8 +82,13 @@ pub(crate) enum End {
 
 impl Join {
     /// A coroutine that has not ended, and whose handle exists.
-    pub fn new() -> Join {
-        Join { state: AtomicU32::new(EXECUTOR | HANDLE), waker: UnsafeCell::new(None) }
+    pub fn new(output: u32) -> Join {
+        Join { state: AtomicU32::new(EXECUTOR | HANDLE), output, waker: UnsafeCell::new(None) }
+    }
+
+    /// Where the output is, in bytes from the beginning of the block.
+    pub fn output(&self) -> u32 {
+        self.output
     }
 
     /// The executor's last step.
@@ -209,7 +216,7 @@ mod loom_tests {
 
     impl Block {
         fn new() -> Arc<Block> {
-            Arc::new(Block { join: Join::new(), output: UnsafeCell::new(0), freed: AtomicU32::new(0) })
+            Arc::new(Block { join: Join::new(0), output: UnsafeCell::new(0), freed: AtomicU32::new(0) })
         }
 
         /// As the executor: writes the output, ends.

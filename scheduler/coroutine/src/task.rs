@@ -9,7 +9,7 @@ use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::ptr::NonNull;
 
-use scheduler::{COMPLETED, DONE, Header};
+use scheduler::{CANCELLED_OUTCOME, COMPLETED, DONE, Header};
 
 use crate::frame::Frame;
 use crate::join::{After, End, Join};
@@ -20,10 +20,13 @@ use crate::trace::tracer;
 pub(crate) struct Block {
     header: Header,
     pub join: Join,
-    /// Where the output is, in bytes from the beginning.
-    output: usize,
-    free: unsafe fn(NonNull<Block>, After),
 }
+
+/// What the owner of a handle calls the scheduler's finish with, to free a block whose future is gone: with its output, or
+/// without. The function knows the future's type, and with these there need not be another one in each block.
+const FREE_WITH_OUTPUT: u32 = 2;
+const FREE: u32 = 3;
+const _: () = assert!(COMPLETED < FREE_WITH_OUTPUT && CANCELLED_OUTCOME < FREE_WITH_OUTPUT);
 
 #[repr(C)]
 struct Task<F: Future> {
@@ -53,9 +56,7 @@ impl Block {
             task.write(Task {
                 block: Block {
                     header: Header::new(poll, finish::<F>, kind, priority),
-                    join: Join::new(),
-                    output: core::mem::offset_of!(Task<F>, stage),
-                    free: free::<F>,
+                    join: Join::new(const { core::mem::offset_of!(Task<F>, stage) as u32 }),
                 },
                 stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
             });
@@ -89,7 +90,7 @@ impl Block {
     /// taken only once.
     pub unsafe fn take_output<T>(block: NonNull<Block>) -> T {
         // SAFETY: as above.
-        unsafe { block.byte_add((*block.as_ptr()).output).cast::<T>().read() }
+        unsafe { block.byte_add((*block.as_ptr()).join.output() as usize).cast::<T>().read() }
     }
 
     /// Does what the join state says.
@@ -98,10 +99,13 @@ impl Block {
     /// `after` is its answer.
     #[inline]
     pub unsafe fn after(block: NonNull<Block>, after: After) {
-        if after != After::Leave {
-            // SAFETY: we are the last owner, and the function belongs to this block.
-            unsafe { ((*block.as_ptr()).free)(block, after) }
-        }
+        let outcome = match after {
+            After::Leave => return,
+            After::Free { output: true } => FREE_WITH_OUTPUT,
+            After::Free { output: false } => FREE,
+        };
+        // SAFETY: we are the last owner, and the function belongs to this block.
+        unsafe { ((*block.as_ptr()).header.finish())(Block::header(block), outcome) }
     }
 }
 
@@ -162,19 +166,25 @@ unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_v
     }
 }
 
-/// The scheduler's finish.
+/// The scheduler's finish, and [`Block::after`]'s.
 ///
 /// # Safety
-/// Called by the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is there, else its future.
+/// Called by the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is there, else its future. Or
+/// called by the block's last owner with how to free it.
 unsafe extern "C" fn finish<F: Future>(header: *mut Header, outcome: u32) {
     let task = header.cast::<Task<F>>();
     // SAFETY: as above, and the executor's share of the block is ours until `complete`.
     unsafe {
-        let end = if outcome == COMPLETED {
-            End::Output
-        } else {
-            ManuallyDrop::drop(&mut (*(*task).stage.get()).future);
-            End::Cancelled
+        let end = match outcome {
+            COMPLETED => End::Output,
+            FREE | FREE_WITH_OUTPUT => {
+                let after = After::Free { output: outcome == FREE_WITH_OUTPUT };
+                return free::<F>(NonNull::new_unchecked(task).cast(), after);
+            }
+            _ => {
+                ManuallyDrop::drop(&mut (*(*task).stage.get()).future);
+                End::Cancelled
+            }
         };
         let after = (*task).block.join.complete(end);
         if after != After::Leave {

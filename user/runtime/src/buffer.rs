@@ -110,6 +110,11 @@ impl<B: Buffer> Part<B> {
         Part { buffer, start, end }
     }
 
+    /// Where the range ends in the buffer.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
     /// The whole buffer again.
     pub fn into_inner(self) -> B {
         self.buffer

@@ -93,14 +93,11 @@ const FOREIGN: u32 = 2;
 const DONE: u32 = 3;
 const ABANDONED: u32 = 4;
 
-/// Room for an abandoned buffer; a larger one is boxed.
-type Payload = MaybeUninit<[usize; 4]>;
-
-/// What an abandoned call leaves behind.
+/// What an abandoned call leaves behind: a box, since there is a record for each call in flight, and few are abandoned.
 struct Abandoned {
-    payload: Payload,
+    payload: *mut (),
     /// Drops the payload and undoes a result that nobody will see.
-    release: unsafe fn(*mut Payload, usize),
+    release: unsafe fn(*mut (), usize),
 }
 
 /// Where a completion finds the one who waits for it.
@@ -486,8 +483,8 @@ fn complete(token: u64, cid: u64, result: usize) {
         ABANDONED => {
             // SAFETY: the dropped future wrote this before it set the state, and left it to us.
             unsafe {
-                let abandoned = (*record.abandoned.get()).assume_init_mut();
-                (abandoned.release)(&raw mut abandoned.payload, result);
+                let abandoned = (*record.abandoned.get()).assume_init_read();
+                (abandoned.release)(abandoned.payload, result);
             }
             release(record);
         }
@@ -499,7 +496,8 @@ fn complete(token: u64, cid: u64, result: usize) {
 const TOO_MANY: usize = abi_unix::errno::encode(Err(Errno::EBUSY));
 
 enum Stage {
-    New,
+    /// Not made yet. The number is the cid of the coroutine that waits, or 0 if that is the one that runs.
+    New(u64),
     /// There were too many calls in flight; the number is the place in [`ROOM`].
     Waiting(u64),
     InFlight(&'static Record),
@@ -523,7 +521,6 @@ pub struct Operation<B, const N: usize> {
     /// [`abandon`] for this buffer. Only `new` asks what a buffer must be able to do: bounds on the type itself would be
     /// asked for again wherever a coroutine that holds one is to be sent, and there the compiler does not know lifetimes.
     abandon: fn(&'static Record, B, fn(usize)),
-    waiter: Option<u64>,
     call: SystemCall,
     stage: Stage,
 }
@@ -549,9 +546,8 @@ impl<B, const N: usize> Operation<B, N> {
             arguments,
             discard: |_| (),
             abandon: abandon::<B>,
-            waiter: None,
             call,
-            stage: Stage::New,
+            stage: Stage::New(0),
         }
     }
 
@@ -565,7 +561,7 @@ impl<B, const N: usize> Operation<B, N> {
     /// Names the coroutine that waits, instead of asking which one runs.
     #[inline]
     pub fn with_waiter(mut self, cid: u64) -> Self {
-        self.waiter = Some(cid);
+        self.stage = Stage::New(cid);
         self
     }
 
@@ -611,7 +607,10 @@ impl<B, const N: usize> Operation<B, N> {
             return Poll::Ready(abi_unix::errno::encode(Err(error)));
         }
         // The completion finds its way by the token; the cid is for the kernel to know who waits.
-        let current = executor::cid_of(context.waker()).unwrap_or(0);
+        let waiter = match self.stage {
+            Stage::New(waiter) if waiter != 0 => waiter,
+            _ => executor::cid_of(context.waker()).unwrap_or(0),
+        };
         let mut arguments = [0; 6];
         arguments[..N].copy_from_slice(&self.arguments);
         if through_ring && submission::submit(self.call, arguments, priority, calls.spare_token.get()) {
@@ -622,7 +621,7 @@ impl<B, const N: usize> Operation<B, N> {
             unix::syscall_asynchronous(
                 self.call as usize,
                 arguments,
-                self.waiter.unwrap_or(current),
+                waiter,
                 priority.number(),
                 calls.spare_token.get(),
             )
@@ -648,7 +647,7 @@ impl<B, const N: usize> Operation<B, N> {
     #[inline(always)]
     fn advance(&mut self, context: &Context<'_>) -> Poll<usize> {
         let polled = match self.stage {
-            Stage::New => return self.submit(context),
+            Stage::New(_) => return self.submit(context),
             Stage::Waiting(ticket) => return self.submit_again(ticket, context),
             Stage::InFlight(record) => self.wait(record, context),
             Stage::Done(result) => Poll::Ready(result),
@@ -672,7 +671,7 @@ impl<B, const N: usize> Operation<B, N> {
         ROOM.enter(&mut ticket, context.waker());
         match self.try_submit(context) {
             Poll::Ready(TOO_MANY) => {
-                self.stage = ticket.map_or(Stage::New, Stage::Waiting);
+                self.stage = ticket.map_or(Stage::New(0), Stage::Waiting);
                 Poll::Pending
             }
             polled => {
@@ -804,7 +803,7 @@ impl<B, const N: usize> Drop for Operation<B, N> {
                     (self.discard)(value);
                 }
             }
-            Stage::New | Stage::Finished => {}
+            Stage::New(_) | Stage::Finished => {}
         }
     }
 }
@@ -821,46 +820,31 @@ fn forget_waker(record: &Record) {
 /// Leaves the buffer of a call in flight to its record.
 #[cold]
 fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(usize)) {
-    let token = record.token.load(Ordering::Relaxed);
-    forget_waker(record);
-    // Boxed together if it does not fit, so that the record needs no more than a few words.
-    if size_of::<(B, fn(usize))>() <= size_of::<Payload>() && align_of::<B>() <= align_of::<Payload>() {
-        abandon_as(record, (buffer, discard));
-    } else {
-        abandon_as(record, (Box::new(buffer), discard));
-    }
-    // If the completion has come by now the answer is ENOENT, and all is done.
-    let _ = unix::worker::cancel(token);
-}
-
-fn abandon_as<B: Send + 'static>(record: &'static Record, payload: (B, fn(usize))) {
     /// # Safety
     ///
-    /// The payload must hold a `(B, fn(usize))`, and be used no more.
-    unsafe fn drop_payload<B>(payload: *mut Payload, result: usize) {
+    /// The payload must be of a box with a `(B, fn(usize))`, and be used no more.
+    unsafe fn release_payload<B>(payload: *mut (), result: usize) {
         // SAFETY: the caller's promise.
-        let (buffer, discard) = unsafe { payload.cast::<(B, fn(usize))>().read() };
+        let (buffer, discard) = *unsafe { Box::from_raw(payload.cast::<(B, fn(usize))>()) };
         if let Ok(value) = decode(result) {
             discard(value);
         }
         drop(buffer);
     }
-    const { assert!(align_of::<(Box<B>, fn(usize))>() <= align_of::<Payload>()) };
-    let mut abandoned = Abandoned { payload: MaybeUninit::uninit(), release: drop_payload::<B> };
-    // SAFETY: the caller checked that it fits, or boxed it so that it does.
-    unsafe { (&raw mut abandoned.payload).cast::<(B, fn(usize))>().write(payload) };
+    let token = record.token.load(Ordering::Relaxed);
+    forget_waker(record);
+    let payload = Box::into_raw(Box::new((buffer, discard))).cast();
     // SAFETY: until the state is `abandoned` nobody but the future touches the cell.
-    unsafe { (*record.abandoned.get()).write(abandoned) };
+    unsafe { (*record.abandoned.get()).write(Abandoned { payload, release: release_payload::<B> }) };
     // Release: the payload before the state. Acquire: the result, if the completion was quicker. What the state was
     // before does not matter otherwise: who would be woken is gone.
     if record.state.swap(ABANDONED, Ordering::AcqRel) == DONE {
-        // SAFETY: the call is done, so nobody but us has the record; the payload was written just now.
-        unsafe {
-            let abandoned = (*record.abandoned.get()).assume_init_mut();
-            (abandoned.release)(&raw mut abandoned.payload, record.result.load(Ordering::Relaxed));
-        }
+        // SAFETY: the call is done, so nobody but us has the payload, which was made just now.
+        unsafe { release_payload::<B>(payload, record.result.load(Ordering::Relaxed)) };
         release(record);
     }
+    // If the completion has come by now the answer is ENOENT, and all is done.
+    let _ = unix::worker::cancel(token);
 }
 
 #[cfg(test)]
@@ -956,7 +940,7 @@ mod tests {
             DISCARDED.fetch_add(value, Ordering::Relaxed);
         }
         let buffer = Arc::new([0u8; 100]);
-        // Small enough for the record, and too large for it.
+        // A small one, and a larger one.
         let (operation, token) = in_flight(buffer.clone());
         drop(operation.or_discard(discard));
         assert_eq!(Arc::strong_count(&buffer), 2);

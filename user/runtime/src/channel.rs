@@ -11,6 +11,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
@@ -38,80 +39,122 @@ pub enum TryReceive {
     Closed,
 }
 
-/// Those who wait, in their order. Tickets grow, so the queue is sorted by them.
-struct Waiting {
-    /// The first in line, who is usually alone; `None` only if there is nobody.
-    first: Option<(u64, Waker)>,
-    others: VecDeque<(u64, Waker)>,
-    next: u64,
+/// A queue whose first place is in itself. Most have one element or none, and a server has a channel or two for each of
+/// its connections: what is beyond the first is elsewhere, and nowhere while there is nothing.
+struct Queue<T> {
+    /// `None` only if there is nothing.
+    first: Option<T>,
+    #[expect(clippy::box_collection, reason = "an empty one is in every channel three times, and takes a word so")]
+    others: Option<Box<VecDeque<T>>>,
 }
+
+impl<T> Queue<T> {
+    const fn new() -> Queue<T> {
+        Queue { first: None, others: None }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.len())
+    }
+
+    #[inline]
+    fn push_back(&mut self, value: T) {
+        match self.first {
+            None => self.first = Some(value),
+            Some(_) => self.others.get_or_insert_default().push_back(value),
+        }
+    }
+
+    #[inline]
+    fn pop_front(&mut self) -> Option<T> {
+        let value = self.first.take()?;
+        if let Some(others) = &mut self.others {
+            self.first = others.pop_front();
+        }
+        Some(value)
+    }
+}
+
+impl<T> IntoIterator for Queue<T> {
+    type Item = T;
+    type IntoIter = core::iter::Chain<core::option::IntoIter<T>, alloc::collections::vec_deque::IntoIter<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others.map_or_else(VecDeque::new, |others| *others))
+    }
+}
+
+/// The ticket of somebody who does not wait.
+const NONE: u64 = 0;
+
+/// Those who wait, in their order. Tickets grow, so the queue is sorted by them.
+struct Waiting(Queue<(u64, Waker)>);
 
 impl Waiting {
     const fn new() -> Waiting {
-        Waiting { first: None, others: VecDeque::new(), next: 0 }
+        Waiting(Queue::new())
     }
 
-    /// Waits on: at its place if the ticket is in the queue still, else at the end.
-    fn wait(&mut self, ticket: &mut Option<u64>, waker: &Waker) {
-        if let Some(ticket) = *ticket
-            && let Some(place) = self.place_of(ticket)
+    /// Waits on: at its place if the ticket is in the queue still, else at the end with the next one.
+    fn wait(&mut self, ticket: &mut u64, next: &mut u64, waker: &Waker) {
+        if *ticket != NONE
+            && let Some(place) = self.place_of(*ticket)
         {
             place.clone_from(waker);
             return;
         }
-        self.next += 1;
-        *ticket = Some(self.next);
-        let entry = (self.next, waker.clone());
-        match self.first {
-            None => self.first = Some(entry),
-            Some(_) => self.others.push_back(entry),
-        }
+        *next += 1;
+        *ticket = *next;
+        self.0.push_back((*next, waker.clone()));
     }
 
     fn place_of(&mut self, ticket: u64) -> Option<&mut Waker> {
-        match &mut self.first {
+        match &mut self.0.first {
             Some((first, waker)) if *first == ticket => Some(waker),
             _ => {
-                let position = self.others.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()?;
-                Some(&mut self.others[position].1)
+                let others = self.0.others.as_mut()?;
+                let position = others.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()?;
+                Some(&mut others[position].1)
             }
         }
     }
 
     /// Takes the ticket out; whether it was still in the queue, that is, not woken.
     fn leave(&mut self, ticket: u64) -> bool {
-        if self.first.as_ref().is_some_and(|(first, _)| *first == ticket) {
-            self.first = self.others.pop_front();
+        if self.0.first.as_ref().is_some_and(|(first, _)| *first == ticket) {
+            self.0.pop_front();
             return true;
         }
-        match self.others.binary_search_by_key(&ticket, |(ticket, _)| *ticket) {
+        let Some(others) = &mut self.0.others else { return false };
+        match others.binary_search_by_key(&ticket, |(ticket, _)| *ticket) {
             Ok(position) => {
-                self.others.remove(position);
+                others.remove(position);
                 true
             }
             Err(_) => false,
         }
     }
 
+    #[inline]
     fn first(&mut self) -> Option<Waker> {
-        let (_, waker) = self.first.take()?;
-        self.first = self.others.pop_front();
-        Some(waker)
+        self.0.pop_front().map(|(_, waker)| waker)
     }
 
     /// Takes everybody out.
     fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        self.first.take().into_iter().chain(core::mem::take(&mut self.others)).map(|(_, waker)| waker)
+        core::mem::replace(&mut self.0, Queue::new()).into_iter().map(|(_, waker)| waker)
     }
 }
 
 struct State<T> {
-    values: VecDeque<T>,
+    values: Queue<T>,
     capacity: usize,
-    senders: usize,
-    receivers: usize,
+    senders: u32,
+    receivers: u32,
     sending: Waiting,
     receiving: Waiting,
+    /// The last ticket of one who waits, on either side.
+    ticket: u64,
 }
 
 impl<T> State<T> {
@@ -132,6 +175,14 @@ impl<T> State<T> {
             None if self.senders == 0 => Err(TryReceive::Closed),
             None => Err(TryReceive::Empty),
         }
+    }
+
+    fn wait_to_send(&mut self, ticket: &mut u64, waker: &Waker) {
+        self.sending.wait(ticket, &mut self.ticket, waker);
+    }
+
+    fn wait_to_receive(&mut self, ticket: &mut u64, waker: &Waker) {
+        self.receiving.wait(ticket, &mut self.ticket, waker);
     }
 }
 
@@ -167,12 +218,13 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 
 fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let state = State {
-        values: VecDeque::new(),
+        values: Queue::new(),
         capacity,
         senders: 1,
         receivers: 1,
         sending: Waiting::new(),
         receiving: Waiting::new(),
+        ticket: NONE,
     };
     let shared = Arc::new(Lock::new(state));
     (Sender(shared.clone()), Receiver(shared))
@@ -200,7 +252,7 @@ impl<T> Sender<T> {
     ///
     /// The value is sent or dropped with the future, nothing in between.
     pub fn send(&self, value: T) -> Send<'_, T> {
-        Send { channel: &self.0, value: Some(value), ticket: None }
+        Send { channel: &self.0, value: Some(value), ticket: NONE }
     }
 
     /// How many values wait in the channel.
@@ -232,7 +284,7 @@ impl<T> Receiver<T> {
     ///
     /// No value is lost: one that was there stays for the next receiver.
     pub fn receive(&self) -> Receive<'_, T> {
-        Receive { channel: &self.0, ticket: None }
+        Receive { channel: &self.0, ticket: NONE }
     }
 
     /// How many values wait in the channel.
@@ -279,7 +331,7 @@ impl<T> Drop for Receiver<T> {
         state.receivers -= 1;
         if state.receivers == 0 {
             let waiting = state.sending.take_all();
-            let values = core::mem::take(&mut state.values);
+            let values = core::mem::replace(&mut state.values, Queue::new());
             drop(state);
             // Nobody will see the values. Dropping them may run anything, so not under the lock.
             drop(values);
@@ -293,7 +345,7 @@ impl<T> Drop for Receiver<T> {
 pub struct Send<'a, T> {
     channel: &'a Shared<T>,
     value: Option<T>,
-    ticket: Option<u64>,
+    ticket: u64,
 }
 
 // The value is never pinned: it moves into the channel.
@@ -308,7 +360,8 @@ impl<T> Future for Send<'_, T> {
         match state.try_send(value) {
             Ok(waker) => {
                 // It may have been woken, or be here for another reason and still stand in the queue.
-                if let Some(ticket) = self.ticket.take() {
+                let ticket = core::mem::replace(&mut self.ticket, NONE);
+                if ticket != NONE {
                     state.sending.leave(ticket);
                 }
                 drop(state);
@@ -316,11 +369,11 @@ impl<T> Future for Send<'_, T> {
                 Poll::Ready(Ok(()))
             }
             Err(TrySend::Closed(value)) => {
-                self.ticket = None;
+                self.ticket = NONE;
                 Poll::Ready(Err(Closed(value)))
             }
             Err(TrySend::Full(value)) => {
-                state.sending.wait(&mut self.ticket, context.waker());
+                state.wait_to_send(&mut self.ticket, context.waker());
                 drop(state);
                 self.value = Some(value);
                 Poll::Pending
@@ -331,10 +384,10 @@ impl<T> Future for Send<'_, T> {
 
 impl<T> Drop for Send<'_, T> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
+        if self.ticket != NONE {
             let mut state = self.channel.lock();
             // Woken, but not for us: there is room, and the next one shall have it.
-            let next = if state.sending.leave(ticket) { None } else { state.sending.first() };
+            let next = if state.sending.leave(self.ticket) { None } else { state.sending.first() };
             drop(state);
             wake(next);
         }
@@ -345,7 +398,7 @@ impl<T> Drop for Send<'_, T> {
 #[must_use = "nothing is received unless this is awaited"]
 pub struct Receive<'a, T> {
     channel: &'a Shared<T>,
-    ticket: Option<u64>,
+    ticket: u64,
 }
 
 impl<T> Future for Receive<'_, T> {
@@ -355,7 +408,8 @@ impl<T> Future for Receive<'_, T> {
         let mut state = self.channel.lock();
         match state.try_receive() {
             Ok((value, waker)) => {
-                if let Some(ticket) = self.ticket.take() {
+                let ticket = core::mem::replace(&mut self.ticket, NONE);
+                if ticket != NONE {
                     state.receiving.leave(ticket);
                 }
                 drop(state);
@@ -363,11 +417,11 @@ impl<T> Future for Receive<'_, T> {
                 Poll::Ready(Some(value))
             }
             Err(TryReceive::Closed) => {
-                self.ticket = None;
+                self.ticket = NONE;
                 Poll::Ready(None)
             }
             Err(TryReceive::Empty) => {
-                state.receiving.wait(&mut self.ticket, context.waker());
+                state.wait_to_receive(&mut self.ticket, context.waker());
                 Poll::Pending
             }
         }
@@ -376,9 +430,9 @@ impl<T> Future for Receive<'_, T> {
 
 impl<T> Drop for Receive<'_, T> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
+        if self.ticket != NONE {
             let mut state = self.channel.lock();
-            let next = if state.receiving.leave(ticket) { None } else { state.receiving.first() };
+            let next = if state.receiving.leave(self.ticket) { None } else { state.receiving.first() };
             drop(state);
             wake(next);
         }

@@ -27,8 +27,8 @@ use talc::source::Manual;
 
 use crate::lock::Lock;
 
-/// Number of size classes: multiples of 16 up to 128, then four steps to each doubling.
-pub const CLASSES: usize = 40;
+/// Number of size classes: multiples of 16 up to 256, the size of most coroutines, then four steps to each doubling.
+pub const CLASSES: usize = 44;
 /// Bytes of the largest class.
 pub const LARGEST_CLASS: usize = 32 * 1024;
 /// Blocks of this size and more are mappings of their own.
@@ -44,11 +44,11 @@ const SIZES: [u32; CLASSES] = {
     let mut sizes = [0; CLASSES];
     let mut class = 0;
     while class < CLASSES {
-        sizes[class] = if class < 8 {
+        sizes[class] = if class < 16 {
             16 * (class as u32 + 1)
         } else {
-            let base = 128 << ((class - 8) / 4);
-            base + base / 4 * ((class as u32 - 8) % 4 + 1)
+            let base = 256 << ((class - 16) / 4);
+            base + base / 4 * ((class as u32 - 16) % 4 + 1)
         };
         class += 1;
     }

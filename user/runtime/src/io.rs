@@ -4,6 +4,10 @@
 //! its start and says how many bytes it put there; the length of a vector does not change. To read or write elsewhere
 //! in a buffer, wrap it in a [`Part`].
 
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
 use abi_unix::SystemCall;
 
 use crate::buffer::{Buffer, BufferMut, Part};
@@ -63,18 +67,42 @@ pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result
 /// # Cancellation
 ///
 /// Some bytes may have been written.
-pub async fn write_all<B: Buffer>(descriptor: i32, mut buffer: B) -> (Result<()>, B) {
-    let (mut done, length) = (0, buffer.length());
-    while done < length {
-        let (result, part) = write(descriptor, Part::new(buffer, done, length)).await;
-        buffer = part.into_inner();
-        match result {
-            Ok(0) => return (Err(Errno::EIO), buffer),
-            Ok(count) => done += count,
-            Err(error) => return (Err(error), buffer),
+pub fn write_all<B: Buffer>(descriptor: i32, buffer: B) -> WriteAll<B> {
+    let length = buffer.length();
+    WriteAll { operation: write(descriptor, Part::new(buffer, 0, length)), descriptor, done: 0 }
+}
+
+/// The future of [`write_all`]. Nearly always the first write is all there is to do.
+#[must_use = "nothing is written unless this is awaited"]
+pub struct WriteAll<B> {
+    operation: Write<Part<B>>,
+    descriptor: i32,
+    done: usize,
+}
+
+// As an operation can move, so can this.
+impl<B> Unpin for WriteAll<B> {}
+
+impl<B: Buffer> Future for WriteAll<B> {
+    type Output = (Result<()>, B);
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            let Poll::Ready((result, part)) = Pin::new(&mut this.operation).poll(context) else {
+                return Poll::Pending;
+            };
+            let length = part.end();
+            match result {
+                Ok(0) if this.done < length => return Poll::Ready((Err(Errno::EIO), part.into_inner())),
+                Ok(count) if this.done + count < length => this.done += count,
+                Ok(_) => return Poll::Ready((Ok(()), part.into_inner())),
+                Err(error) => return Poll::Ready((Err(error), part.into_inner())),
+            }
+            this.operation = write(this.descriptor, Part::new(part.into_inner(), this.done, length));
         }
     }
-    (Ok(()), buffer)
 }
 
 /// Gives a type that owns a descriptor the reading and writing functions.
@@ -126,8 +154,9 @@ macro_rules! stream {
             /// # Cancellation
             ///
             /// Some bytes may have been written.
-            pub async fn write_all<B: $crate::buffer::Buffer>(&self, buffer: B) -> (unix::Result<()>, B) {
-                $crate::io::write_all(self.descriptor.raw(), buffer).await
+            #[inline]
+            pub fn write_all<B: $crate::buffer::Buffer>(&self, buffer: B) -> $crate::io::WriteAll<B> {
+                $crate::io::write_all(self.descriptor.raw(), buffer)
             }
         }
     };
