@@ -182,14 +182,18 @@ pub async fn malformed_requests_complete_with_an_error() -> Outcome {
 
 pub async fn a_full_request_ring_refuses_and_loses_nothing() -> Outcome {
     let mut raw = must!(Raw::new().await);
-    for round in 0..5 {
-        for number in 0..SMALL as u64 {
-            check_eq!(raw.submit(SystemCall::GetProcess, round * 100 + number, &[]), Ok(()));
+    let mut next = 0;
+    for _ in 0..5 {
+        let first = next;
+        // An interrupt may let the kernel take some of them meanwhile; the completion ring is full at last.
+        while raw.submit(SystemCall::GetProcess, next, &[]) != Err(Full) {
+            next += 1;
+            check!(next - first <= (SMALL + completion::INITIAL_CAPACITY) as u64);
         }
-        check_eq!(raw.submit(SystemCall::GetProcess, 1, &[]), Err(Full));
+        check!(next - first >= SMALL as u64);
         must!(system::worker::ring_enter(0, 0));
-        for number in 0..SMALL as u64 {
-            check_eq!(raw.wait()?.token, round * 100 + number);
+        for number in first..next {
+            check_eq!(raw.wait()?.token, number);
         }
         check_eq!(raw.completions.take(), None);
     }
