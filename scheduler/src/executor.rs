@@ -69,6 +69,12 @@ impl Header {
         }
     }
 
+    /// The same for a coroutine that begins blocked: it is polled for the first time when somebody wakes it.
+    #[inline]
+    pub fn blocked(self) -> Header {
+        Header { initial: self.initial | state::BEGINS_BLOCKED, ..self }
+    }
+
     /// Writes the fields that a scheduler could still read by mistake.
     #[cfg(all(test, loom))]
     pub(crate) unsafe fn poison(&self) {
@@ -357,7 +363,8 @@ impl Executor {
         }
     }
 
-    /// Makes a coroutine, ready at once, and gives its cid. `hint` is the worker that probably calls.
+    /// Makes a coroutine, ready at once unless its header says that it begins [`blocked`](Header::blocked), and gives its cid.
+    /// `hint` is the worker that probably calls.
     ///
     /// # Errors
     /// [`SpawnError::NeedSlots`]: nothing has changed.
@@ -430,6 +437,10 @@ impl Executor {
             (*header).cid.set(cid);
             let word = state::spawned(word, (*header).initial, shard.index);
             (*slot).word.store(word, Ordering::Release);
+            if word & HELD == 0 {
+                shard.unlock();
+                return cid;
+            }
             shard.link(header, word);
             self.unlock_and_notify(shard, cid)
         }

@@ -174,8 +174,16 @@ unsafe extern "C" fn finish(header: *mut Header, outcome: u32) {
 
 impl Task {
     fn new(priority: u8, body: fn(&Task, usize) -> u32) -> &'static Task {
+        Task::with(Header::new(poll, finish, 0, priority), body)
+    }
+
+    fn beginning_blocked(priority: u8, body: fn(&Task, usize) -> u32) -> &'static Task {
+        Task::with(Header::new(poll, finish, 0, priority).blocked(), body)
+    }
+
+    fn with(header: Header, body: fn(&Task, usize) -> u32) -> &'static Task {
         Box::leak(Box::new(Task {
-            header: Header::new(poll, finish, 0, priority),
+            header,
             body,
             polls: AtomicUsize::new(0),
             finished: AtomicUsize::new(0),
@@ -269,6 +277,31 @@ fn a_wake_hands_over_what_was_written_before() {
         world.run_until_finished(0, &[task]);
         waker.join().unwrap();
         assert_eq!(task.take_back(), (2, COMPLETED));
+    });
+}
+
+#[test]
+fn one_that_begins_blocked_sees_what_was_written_before_the_wake() {
+    check(5, || {
+        let world = World::new();
+        world.add_workers(1);
+        let task = Task::beginning_blocked(0, |task, _| {
+            // SAFETY: the claim under test: there is no poll before the wake.
+            assert_eq!(unsafe { task.data.get() }, 7);
+            DONE
+        });
+        let spawner = thread::spawn({
+            let world = world.clone();
+            move || {
+                let cid = world.spawn(task, 0);
+                // SAFETY: as above.
+                unsafe { task.data.set(7) };
+                world.executor().wake(cid).unwrap();
+            }
+        });
+        world.run_until_finished(0, &[task]);
+        spawner.join().unwrap();
+        assert_eq!(task.take_back(), (1, COMPLETED));
     });
 }
 

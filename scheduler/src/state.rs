@@ -44,7 +44,7 @@
 //!
 //! | transition | who | how | order, and why |
 //! |---|---|---|---|
-//! | created → ready | spawner, holding a shard's lock | store | release: a waker that reads the word sees the slot's header pointer |
+//! | created → ready, or → blocked if the header says so | spawner, holding a shard's lock | store | release: a waker that reads the word sees the slot's header pointer |
 //! | blocked → ready | waker, holding the lock of its shard | fetch-add of HELD, after a look under the lock | acquire: sees the header that spawn or the last poll left. release: the poll to come sees what the waker did before |
 //! | the same, coming to the waker's shard | waker, holding the lock of its old shard; it links it under that of the new one | fetch-add of HELD and the shards' difference | acquire and release as above; whoever takes the lock of the new shard meanwhile finds it held and not linked, as if it ran |
 //! | ready, running, suspended: woken | waker | compare-exchange `+WOKEN` (also if set already) | release: as above, the poll that clears WOKEN acquires |
@@ -116,9 +116,12 @@ pub(crate) const fn initial(kind: u16, priority: usize) -> u64 {
     (kind as u64) << KIND_SHIFT | (priority as u64) << PRIORITY_SHIFT
 }
 
-/// The word of a coroutine that becomes ready for the first time, from the word of the free slot.
+/// In the initial word: the coroutine begins blocked. It lies where HELD does, so that one operation gives both beginnings.
+pub(crate) const BEGINS_BLOCKED: u64 = HELD;
+
+/// The first word of a coroutine, from the word of the free slot: that of a ready one, or of a blocked one if it begins so.
 pub(crate) const fn spawned(free: u64, initial: u64, shard: usize) -> u64 {
-    free & GENERATION_FIELD | initial | (shard as u64) << SHARD_SHIFT | HELD
+    (free & GENERATION_FIELD | initial | (shard as u64) << SHARD_SHIFT) ^ HELD
 }
 
 /// Whether a word and a cid are of the same generation.
@@ -164,6 +167,9 @@ mod tests {
         assert_eq!(priority(word), crate::PRIORITIES - 1);
         assert_eq!(shard(word), crate::SHARDS - 1);
         assert_eq!(word & NOT_BLOCKED, HELD);
+        let blocked = spawned(free(5, 7), initial(0xbeef, 3) | BEGINS_BLOCKED, 2);
+        assert_eq!(blocked | HELD, spawned(free(5, 7), initial(0xbeef, 3), 2));
+        assert_eq!(blocked & NOT_BLOCKED, 0);
         for from in 0..crate::SHARDS {
             for to in 0..crate::SHARDS {
                 let word = spawned(free(5, 0x1234_5678), initial(0xbeef, 1), from);

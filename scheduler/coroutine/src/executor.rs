@@ -16,10 +16,10 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use scheduler::{CHUNK_BYTES, Counters, Hooks, entry};
 
-use crate::frame::{Frame, is_vtable_of, register};
+use crate::frame::{Frame, is_vtable_of, register, vtable_of};
 use crate::join::{After, Ready};
 use crate::table::Table;
-use crate::task::Block;
+use crate::task::{Begins, Block};
 
 /// Names a coroutine of one executor. It is never used twice, so that one that is kept too long names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -293,8 +293,40 @@ impl Executor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
+        self.spawn_as(future, priority, kind, Begins::Ready)
+    }
+
+    /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when somebody
+    /// wakes it. For one of which the caller knows that it would only register its [waker](Self::waker), and does so itself.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn try_spawn_blocked<F>(
+        &'static self,
+        future: F,
+        priority: Priority,
+        kind: u16,
+    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.spawn_as(future, priority, kind, Begins::Blocked)
+    }
+
+    #[inline]
+    fn spawn_as<F>(
+        &'static self,
+        future: F,
+        priority: Priority,
+        kind: u16,
+        begins: Begins,
+    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
         let table = self.table();
-        let block = Block::allocate(future, kind, priority.number()).map_err(SpawnError)?;
+        let block = Block::allocate(future, kind, priority.number(), begins).map_err(SpawnError)?;
         // SAFETY: initialised, as `table` has checked.
         let hint = unsafe {
             let platform = (*self.platform.get()).assume_init_ref();
@@ -412,6 +444,16 @@ impl Executor {
         // SAFETY: initialised, as `table` has checked.
         let ours = is_vtable_of(unsafe { *self.number.get() }, waker.vtable());
         if ours { Some(Cid(waker.data().addr() as u64)) } else { None }
+    }
+
+    /// The waker that a coroutine is polled with. Of one that has exited it wakes nobody.
+    #[inline]
+    pub fn waker(&'static self, cid: Cid) -> Waker {
+        self.table();
+        // SAFETY: initialised, as `table` has checked.
+        let vtable = vtable_of(unsafe { *self.number.get() });
+        // SAFETY: the functions of this vtable take any number for a cid, and look for its coroutine each time.
+        unsafe { Waker::new(core::ptr::without_provenance(cid.0 as usize), vtable) }
     }
 
     /// The priorities at which something is ready, one bit each, over all workers: a hint by the time it is looked at.

@@ -86,6 +86,13 @@ const fn traced_vtable<const NUMBER: usize>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
 }
 
+/// The vtable of the wakers of the executor with this number.
+#[inline]
+pub(crate) fn vtable_of(executor: usize) -> &'static RawWakerVTable {
+    let vtables = if tracer().is_some() { &TRACED_VTABLES } else { &VTABLES };
+    &vtables[executor]
+}
+
 /// Whether this is the vtable of the executor with this number.
 #[inline]
 pub(crate) fn is_vtable_of(executor: usize, vtable: &'static RawWakerVTable) -> bool {
@@ -133,9 +140,8 @@ impl Frame {
             let place = FRAMES.get(frame)?;
             // Acquire: pairs with the release by the frame's last owner.
             if CLAIMED.fetch_or(1 << frame, Ordering::Acquire) & 1 << frame == 0 {
-                let vtables = if tracer().is_some() { &TRACED_VTABLES } else { &VTABLES };
                 // SAFETY: the bit says that the frame is ours alone.
-                unsafe { *place.vtable.get() = &vtables[executor] };
+                unsafe { *place.vtable.get() = vtable_of(executor) };
                 return Some(place);
             }
         }

@@ -23,6 +23,7 @@ pub const CASES: &[Case] = &[
     ("a wake during the poll is not lost and counts once", a_wake_during_the_poll_is_not_lost_and_counts_once),
     ("a waker and its clone are the same", a_waker_and_its_clone_are_the_same),
     ("a stale cid is an error", a_stale_cid_is_an_error),
+    ("one that begins blocked waits for a wake", one_that_begins_blocked_waits_for_a_wake),
     ("kinds and counters", kinds_and_counters),
     ("very many coroutines", very_many_coroutines),
 ];
@@ -289,6 +290,26 @@ fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
     assert_eq!(executor.counters(worker.number()).polls, polls, "nobody was polled");
     next.cancel();
     worker.run();
+}
+
+fn one_that_begins_blocked_waits_for_a_wake(executor: &'static Executor, worker: &mut Worker) {
+    let own = poll_fn(|context| Poll::Ready(context.waker().clone()));
+    let Ok(handle) = executor.try_spawn_blocked(own, Priority::DEFAULT, 3) else { panic!("there is memory") };
+    let waker = executor.waker(handle.cid());
+    assert_eq!(worker.run_one(), Outcome::Idle);
+    assert_eq!(executor.state(handle.cid()), Ok(State::Blocked));
+    assert_eq!(executor.kind(handle.cid()), Ok(3));
+    waker.wake_by_ref();
+    assert_eq!(executor.state(handle.cid()), Ok(State::Ready));
+    assert_eq!(worker.run_one(), Outcome::Ran);
+    assert!(result(handle).is_ok_and(|own| own.will_wake(&waker)));
+
+    let Ok(handle) = executor.try_spawn_blocked(core::future::pending::<()>(), Priority::DEFAULT, 0) else {
+        panic!("there is memory")
+    };
+    assert_eq!(executor.cancel(handle.cid()), Ok(()));
+    worker.run();
+    assert_eq!(result(handle), Err(Cancelled));
 }
 
 fn kinds_and_counters(executor: &'static Executor, worker: &mut Worker) {

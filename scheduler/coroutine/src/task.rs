@@ -41,21 +41,30 @@ union Stage<F: Future> {
     output: ManuallyDrop<F::Output>,
 }
 
+/// What a coroutine is when it is spawned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begins {
+    Ready,
+    Blocked,
+}
+
 impl Block {
-    /// Allocates a block; gives the future back if there is no memory.
+    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; gives the future back if there is
+    /// no memory.
     #[inline]
-    pub fn allocate<F: Future>(future: F, kind: u16, priority: u8) -> Result<NonNull<Block>, F> {
+    pub fn allocate<F: Future>(future: F, kind: u16, priority: u8, begins: Begins) -> Result<NonNull<Block>, F> {
         let layout = Layout::new::<Task<F>>();
         let poll = if tracer().is_some() { traced_poll::<F> } else { poll::<F> };
         // SAFETY: a task is not of size 0.
         let Some(task) = NonNull::new(unsafe { alloc(layout) }.cast::<Task<F>>()) else {
             return Err(future);
         };
+        let header = Header::new(poll, finish::<F>, kind, priority);
         // SAFETY: fresh memory of this layout.
         unsafe {
             task.write(Task {
                 block: Block {
-                    header: Header::new(poll, finish::<F>, kind, priority),
+                    header: if begins == Begins::Blocked { header.blocked() } else { header },
                     join: Join::new(const { core::mem::offset_of!(Task<F>, stage) as u32 }),
                 },
                 stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
