@@ -95,7 +95,7 @@ macro_rules! system_calls {
             pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];
 
             /// The call with this number; `None` is answered with `ENOSYS`.
-            #[inline]
+            #[inline(always)]
             pub const fn from_number(number: usize) -> Option<SystemCall> {
                 match number { $($number => Some(SystemCall::$variant),)* _ => None }
             }

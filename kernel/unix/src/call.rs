@@ -61,6 +61,8 @@ impl From<usize> for Decoded {
 }
 
 /// Deals with the system call in these registers.
+// Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
+#[inline(always)]
 pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     counters::count(Counter::SystemCalls);
     let register = context.call_number() as usize;

@@ -32,7 +32,12 @@ pub fn add(counter: Counter, number: u64) {
 
 /// What one hart has counted. The hart may be counting at this moment.
 pub fn of_hart(hart: usize, counter: Counter) -> u64 {
-    BLOCKS[hart].0[counter as usize].load(Ordering::Relaxed)
+    let counted = |counter| BLOCKS[hart].0[counter as usize].load(Ordering::Relaxed);
+    match counter {
+        // A system call is counted once, as such.
+        Counter::Traps => counted(Counter::Traps).wrapping_add(counted(Counter::SystemCalls)),
+        _ => counted(counter),
+    }
 }
 
 /// Subtracts one.
@@ -53,6 +58,6 @@ pub fn read(counter: Counter) -> u64 {
         Counter::HeapFootprint => memory::heap::statistics().footprint as u64,
         Counter::UptimeNs => crate::time::now_ns(),
         Counter::Connections => crate::network::connections(),
-        _ => BLOCKS.iter().fold(0, |sum, block| sum.wrapping_add(block.0[counter as usize].load(Ordering::Relaxed))),
+        _ => (0..MAXIMUM_HARTS).fold(0, |sum, hart| sum.wrapping_add(of_hart(hart, counter))),
     }
 }

@@ -252,6 +252,12 @@ impl Worker {
         }
     }
 
+    /// Whether something that is ready on this hart goes before it. Asked after each call, so quick if nothing is ready.
+    #[inline(always)]
+    fn is_outranked(&self) -> bool {
+        executor::is_anything_ready() && executor::is_ready_above(self.priority())
+    }
+
     /// Gives its coroutine the priority that it has now.
     pub fn order_anew(&self) {
         executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), self.priority());
@@ -629,16 +635,18 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             shared::publish(executor::waiting());
         }
         let trap = process.space.enter(context);
-        counters::count(Counter::Traps);
         if trace::is_on() {
             trace_trap(worker, trap, context);
+        }
+        if trap != Trap::SystemCall {
+            counters::count(Counter::Traps);
         }
         match trap {
             Trap::SystemCall => match call::dispatch(worker, context) {
                 Outcome::Done(value) => {
                     context.set_result(value as u64);
-                    // What the process claims may have changed since it was entered; asked only if it makes a difference.
-                    if executor::is_anything_ready() && executor::is_ready_above(worker.priority()) {
+                    // What the process claims may have changed since it was entered.
+                    if worker.is_outranked() {
                         break Pause::GiveWay;
                     }
                 }
