@@ -6,6 +6,7 @@
 
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use abi_unix::Counter;
@@ -94,6 +95,23 @@ where
     let cid = handle.cid();
     handle.detach();
     Ok(cid)
+}
+
+/// As [`try_spawn`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker) for
+/// instance.
+pub fn try_spawn_blocked<F>(priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let handle = EXECUTOR.try_spawn_blocked(future, priority, 0)?;
+    let cid = handle.cid();
+    handle.detach();
+    Ok(cid)
+}
+
+/// The waker of a coroutine.
+pub fn waker(cid: Cid) -> Waker {
+    EXECUTOR.waker(cid)
 }
 
 /// Starts a coroutine of the kernel itself, which goes on by itself, when the machine starts.

@@ -660,6 +660,11 @@ impl OpenFile {
         self.socket()?.receive(process, buffer, flags, address, waker)
     }
 
+    /// Whether what it waits for comes through a pipe or a connection.
+    pub fn is_pipe_or_socket(&self) -> bool {
+        matches!(self.kind, Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_))
+    }
+
     /// Takes back what a reading step registered.
     pub fn forget_reader(&self, waker: &Waker) {
         match &self.kind {

@@ -11,13 +11,13 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::{Completion, Priority};
-use abi_unix::types::{SocketAddress, TimeSpec};
+use abi_unix::types::{self, SocketAddress, TimeSpec};
 use abi_unix::{Counter, Errno, errno};
 use hal_api::Machine as _;
 use platform::Machine;
 use smallvec::SmallVec;
 
-use crate::executor::SpawnError;
+use crate::executor::{Cid, SpawnError};
 use crate::file::OpenFile;
 use crate::kernel_side::Side;
 use crate::process::{self, Children, Process};
@@ -186,6 +186,16 @@ impl Operation {
         )
     }
 
+    /// The file that it waits for input of, if to register there is all that a first poll after an attempt would do.
+    fn waits_for_input_of(&self) -> Option<&Arc<OpenFile>> {
+        match self {
+            Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
+                if file.is_pipe_or_socket() { Some(file) } else { None }
+            }
+            _ => None,
+        }
+    }
+
     /// Takes back what [`poll`](Self::poll) registered.
     fn forget(&mut self, waker: &Waker) {
         match self {
@@ -274,6 +284,8 @@ struct AsynchronousCall {
     token: u64,
     cid: u64,
     priority: Priority,
+    /// Who made it has registered its waker where it waits.
+    is_registered: bool,
 }
 
 /// Bytes of kernel memory for a call in flight: its coroutine, and its entries in tables and lists.
@@ -284,7 +296,11 @@ impl Future for AsynchronousCall {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        let was_registered = core::mem::take(&mut this.is_registered);
         let result = if this.process.has_ended() || this.process.call_is_cancelled(this.key) {
+            if was_registered {
+                this.waiting.operation.forget(cx.waker());
+            }
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
             match this.waiting.poll(&this.process, cx.waker()) {
@@ -325,15 +341,40 @@ pub fn go_on_asynchronously(
         return Ok(());
     }
     process.begin_call(token, priority, operation, |key, operation| {
+        let source = operation.waits_for_input_of().cloned();
+        let is_registered = source.is_some();
         let waiting = Waiting { operation, registered: None };
-        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
-        executor::try_spawn(priority, call).map_err(|SpawnError(mut call)| {
+        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority, is_registered };
+        let spawned = match source {
+            None => executor::try_spawn(priority, call),
+            // The call has just been attempted. Registering is less than another attempt, and a turn, only for that.
+            Some(_) => executor::try_spawn_blocked(priority, call),
+        };
+        let coroutine = spawned.map_err(|SpawnError(mut call)| {
             let nothing = Operation::Sleep { deadline: 0, alarm: None };
             core::mem::replace(&mut call.waiting.operation, nothing)
-        })
+        })?;
+        if let Some(source) = source {
+            wait_for_input(&source, coroutine);
+        }
+        Ok(coroutine)
     })?;
     counters::count(Counter::AsynchronousCalls);
     Ok(())
+}
+
+/// Registers a call's coroutine for input of a file; if there is some already, or this fails, lets the coroutine look itself.
+///
+/// Under the lock of the process's calls, so that whoever cancels the call or ends the process comes before or after all of
+/// it. Pipes and sockets do nothing with their locks held that would need that one.
+fn wait_for_input(file: &OpenFile, coroutine: Cid) {
+    use types::epoll::{ERR, HUP, IN, RDHUP};
+    let waker = executor::waker(coroutine);
+    if file.readiness(IN | RDHUP | HUP | ERR, Some(&waker)) != Ok(0) {
+        // One who was woken has no registration any more.
+        file.forget_reader(&waker);
+        executor::wake(coroutine);
+    }
 }
 
 /// Decodes a time that a process gives.
