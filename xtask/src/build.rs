@@ -63,6 +63,9 @@ const ROOT_TASK: &str = "root-task";
 /// How the kernel's build learns where the vDSO image is.
 const VDSO_VARIABLE: &str = "COPS_VDSO_IMAGE";
 
+/// How the build of root tasks learns where the archive of the programs is that they contain.
+const CONTAINED_VARIABLE: &str = "COPS_CONTAINED_PROGRAMS";
+
 /// How long one call of the linker or of clang may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(120);
 
@@ -85,7 +88,7 @@ pub struct Products {
 pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let vdso = builder.vdso()?;
-    let mut programs = builder.programs(Kernel::Unix)?;
+    let mut programs = builder.programs(|package| package.is_program_for(Kernel::Unix), None)?;
     programs.extend(builder.c_programs()?);
     programs.sort_by(|one, other| one.name.cmp(&other.name));
     let initramfs = workspace.products().join("initramfs.cpio");
@@ -107,7 +110,9 @@ pub fn microkernel(
     variation: Variation,
 ) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
-    let programs = builder.programs(Kernel::Micro)?;
+    let contained = workspace.products().join("contained.cpio");
+    write_if_changed(&contained, &archive(&builder.programs(Package::is_contained, None)?)?)?;
+    let programs = builder.programs(Package::is_root_task, Some(&contained))?;
     for program in &programs {
         write_if_changed(&workspace.products().join(&program.name), &program.content)?;
     }
@@ -234,13 +239,16 @@ impl Builder<'_> {
         self.workspace.products().join("vdso.so")
     }
 
-    fn programs(&self, kernel: Kernel) -> Result<Vec<Program>> {
-        let packages: Vec<_> =
-            self.workspace.packages.iter().filter(|package| package.is_program_for(kernel)).collect();
+    /// Builds the programs that are `chosen`; those that contain others find their archive in a file.
+    fn programs(&self, chosen: impl Fn(&Package) -> bool, contained: Option<&Path>) -> Result<Vec<Program>> {
+        let packages: Vec<_> = self.workspace.packages.iter().filter(|package| chosen(package)).collect();
         if packages.is_empty() {
             bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
         }
         let mut command = self.cargo("build", Part::Programs);
+        if let Some(contained) = contained {
+            command.env(CONTAINED_VARIABLE, contained);
+        }
         for package in &packages {
             command.args(["--package", &package.name]);
         }

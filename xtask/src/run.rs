@@ -81,7 +81,7 @@ fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products
     }
     // The name of a program of this workspace, or a file, which is looked at before anything is built.
     let is_own = |name: &&String| {
-        context.workspace.packages.iter().any(|package| package.name == **name && package.is_program_for(Kernel::Micro))
+        context.workspace.packages.iter().any(|package| package.name == **name && package.is_root_task())
     };
     let own = arguments.program.as_ref().filter(is_own);
     let file = arguments.program.as_ref().filter(|_| own.is_none()).map(PathBuf::from);

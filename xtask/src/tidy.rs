@@ -283,7 +283,13 @@ mod tests {
     fn package(name: &str, rank: &str, side: &str, dependencies: &[&str]) -> Facts {
         Facts {
             name: name.into(),
-            cops: Some(Cops { rank: rank.into(), side: side.into(), target_only: false, kernel: Kernel::Unix }),
+            cops: Some(Cops {
+                rank: rank.into(),
+                side: side.into(),
+                target_only: false,
+                kernel: Kernel::Unix,
+                contained: false,
+            }),
             dependencies: dependencies.iter().map(|name| name.to_string()).collect(),
             roots: vec![(format!("{name}/src/lib.rs"), "//! Text.\n#![no_std]\n#![forbid(unsafe_code)]\n".into())],
             manifest: MANIFEST.into(),

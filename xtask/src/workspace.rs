@@ -80,6 +80,9 @@ pub struct Cops {
     /// For a program: the kernel that it runs on.
     #[serde(default)]
     pub kernel: Kernel,
+    /// For a program of the microkernel: whether root tasks contain it and start it.
+    #[serde(default)]
+    pub contained: bool,
 }
 
 /// A kernel, and so a kind of programs.
@@ -112,6 +115,16 @@ impl Package {
     /// Whether the package is a program that runs on this kernel.
     pub fn is_program_for(&self, kernel: Kernel) -> bool {
         self.is_program() && self.cops().is_some_and(|cops| cops.kernel == kernel)
+    }
+
+    /// Whether the package is a root task of the microkernel.
+    pub fn is_root_task(&self) -> bool {
+        self.is_program_for(Kernel::Micro) && !self.is_contained()
+    }
+
+    /// Whether the package is a program that root tasks contain and start.
+    pub fn is_contained(&self) -> bool {
+        self.is_program_for(Kernel::Micro) && self.cops().is_some_and(|cops| cops.contained)
     }
 
     /// Whether it has nothing that a host can build: programs for COPS, and what says so.
@@ -210,7 +223,13 @@ mod tests {
         let xtask = workspace.package("xtask").unwrap();
         assert_eq!(
             xtask.cops(),
-            Some(&Cops { rank: "tool".into(), side: "host".into(), target_only: false, kernel: Kernel::Unix })
+            Some(&Cops {
+                rank: "tool".into(),
+                side: "host".into(),
+                target_only: false,
+                kernel: Kernel::Unix,
+                contained: false
+            })
         );
         assert_eq!(xtask.programs().count(), 1);
         assert!(!xtask.is_linked() && !xtask.is_target_only() && !xtask.is_program());

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod completion;
 pub mod pages;
 pub mod priority;

@@ -9,8 +9,12 @@ extern crate alloc;
 mod asynchronous;
 mod coroutines;
 mod heap;
+mod messages;
+mod programs;
 
 use alloc::string::String;
+
+use filesystem::cpio;
 use sel4::capability::Slot;
 use sel4::mapping::Window;
 use sel4::{Allocator, BootInformation, Failure, Rights, println};
@@ -23,6 +27,16 @@ const HEAP_STEPS: u64 = 4;
 
 /// The priority of threads and programs that tests start.
 const PRIORITY: u64 = 100;
+
+/// The programs that this one contains.
+static CONTAINED: &[u8] = include_bytes!(env!("COPS_CONTAINED_PROGRAMS"));
+
+/// The file of one of them; nothing if there is none.
+fn contained(name: &str) -> &'static [u8] {
+    let path = alloc::format!("bin/{name}");
+    let mut entries = cpio::entries(CONTAINED).filter_map(Result::ok);
+    entries.find(|entry| entry.path == path.as_bytes()).map_or(&[], |entry| entry.data)
+}
 
 /// What a test has.
 struct Bench<'a> {
@@ -93,6 +107,15 @@ const TESTS: &[Test] = tests![
     asynchronous::more_coroutines_than_places_map_and_unmap,
     asynchronous::dropped_invocations_give_their_places_back,
     asynchronous::slots_are_filled_and_emptied,
+    programs::they_end_in_every_way,
+    programs::what_they_were_is_used_again,
+    programs::files_that_are_none_are_refused,
+    messages::calls_are_answered_by_another_program,
+    messages::a_server_has_many_clients,
+    messages::a_server_that_dies_ends_all_calls,
+    messages::a_client_that_dies_ends_its_requests,
+    messages::a_peer_that_scribbles_ends_only_its_connection,
+    messages::the_data_behind_the_rings_is_shared,
 ];
 
 #[sel4::root_task]

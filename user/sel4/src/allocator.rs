@@ -104,10 +104,15 @@ impl Arena {
     }
 }
 
+/// How many ranges of slots that were given back are remembered.
+const RETURNED: usize = 32;
+
 /// Slots and memory of a root task.
 #[derive(Debug)]
 pub struct Allocator {
     slots: Slots,
+    /// Ranges of slots that were given back.
+    returned: heapless::Vec<Slots, RETURNED>,
     arenas: heapless::Vec<Arena, MAXIMUM_BOOT_UNTYPEDS>,
 }
 
@@ -119,14 +124,14 @@ impl Allocator {
             let arena = Arena::new(untyped, description.size_bits.into());
             arenas.push(arena).expect("the boot information lists no more than this");
         }
-        Allocator { slots: Slots::new(boot.empty_slots()), arenas }
+        Allocator { slots: Slots::new(boot.empty_slots()), returned: heapless::Vec::new(), arenas }
     }
 
     /// An allocator over these slots and this one memory.
     pub fn over(slots: Slots, arena: Arena) -> Allocator {
         let mut arenas = heapless::Vec::new();
         arenas.push(arena).expect("one fits");
-        Allocator { slots, arenas }
+        Allocator { slots, returned: heapless::Vec::new(), arenas }
     }
 
     /// How many slots are left.
@@ -145,6 +150,10 @@ impl Allocator {
     ///
     /// There are not as many left: [`Error::RangeError`], as the kernel says it.
     pub fn slots(&mut self, count: u64) -> Result<u64> {
+        if let Some(first) = self.returned.iter_mut().find_map(|slots| slots.take(count)) {
+            self.returned.retain(|slots| slots.left() > 0);
+            return Ok(first);
+        }
         let left = self.slots.left();
         self.slots.take(count).ok_or(Failure { error: Error::RangeError, details: [0, left, 0, 0, 0, 0] })
     }
@@ -169,11 +178,13 @@ impl Allocator {
         let Some(arena) = fits.min_by_key(|arena| arena.left()) else {
             return Err(Failure { error: Error::NotEnoughMemory, details: [self.bytes_left(), 0, 0, 0, 0, 0] });
         };
-        let mut slots = self.slots;
+        let place = self.returned.iter_mut().find(|slots| slots.left() >= count).unwrap_or(&mut self.slots);
+        let mut slots = *place;
         let left = slots.left();
         let first = slots.take(count).ok_or(Failure { error: Error::RangeError, details: [0, left, 0, 0, 0, 0] })?;
         arena.make(object, size_bits, first, count)?;
-        self.slots = slots;
+        *place = slots;
+        self.returned.retain(|slots| slots.left() > 0);
         Ok(first)
     }
 
@@ -184,6 +195,21 @@ impl Allocator {
     /// As [`make`](Allocator::make).
     pub fn object(&mut self, object: ObjectType) -> Result<u64> {
         self.make(object, 0, 1)
+    }
+
+    /// Takes back slots that are empty again. With very many ranges given back some are forgotten.
+    pub fn give_back_slots(&mut self, first: u64, count: u64) {
+        let slots = Slots { next: first, end: first + count };
+        if slots.left() > 0 {
+            let _ = self.returned.push(slots);
+        }
+    }
+
+    /// Takes back what [`memory`](Allocator::memory) gave, after it was revoked.
+    pub fn give_back(&mut self, memory: Arena) {
+        debug_assert_eq!(memory.used, 0, "what was made of the memory is gone");
+        // The list has room for what the boot information can list; a longer one forgets.
+        let _ = self.arenas.push(memory);
     }
 
     /// An untyped memory of its own, to be revoked as a whole.
@@ -210,6 +236,17 @@ mod tests {
         assert_eq!(slots.take(u64::MAX), None);
         assert_eq!(slots.take(1), Some(12));
         assert_eq!((slots.take(0), slots.left()), (Some(13), 0));
+    }
+
+    #[test]
+    fn slots_that_were_given_back_are_used_first() {
+        let memory = Arena::new(Untyped::from_pointer(1), 12);
+        let mut allocator = Allocator::over(Slots::new(SlotRegion { start: 10, end: 100 }), memory);
+        assert_eq!(allocator.slots(20), Ok(10));
+        allocator.give_back_slots(12, 3);
+        allocator.give_back_slots(20, 5);
+        assert_eq!((allocator.slots(4), allocator.slots(3), allocator.slots(2)), (Ok(20), Ok(12), Ok(30)));
+        assert_eq!((allocator.slot(), allocator.slot()), (Ok(24), Ok(32)));
     }
 
     #[test]

@@ -3,7 +3,48 @@
 use abi_sel4::boot::{BootInfo, CHUNK_DEVICE_TREE, ChunkHeader, EXTRA_OFFSET};
 use abi_sel4::{SlotRegion, UntypedDescription};
 
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::capability::{Page, Untyped};
+use crate::process::CHUNK_PROGRAM;
+use crate::shared::SharedMemory;
+
+/// How many cores there are; what [`remember`] has seen.
+static CORES: AtomicU64 = AtomicU64::new(1);
+
+/// The name of this program, if another one has started it; what [`remember`] has seen.
+static NAME: spin::Once<&'static str> = spin::Once::new();
+
+/// Keeps what other parts of the library need.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub(crate) fn remember(boot: &BootInformation) {
+    CORES.store(boot.cores().1, Ordering::Relaxed);
+    if let Some(name) = boot.name() {
+        NAME.call_once(|| name);
+    }
+}
+
+/// How many cores there are.
+pub(crate) fn cores() -> u64 {
+    CORES.load(Ordering::Relaxed)
+}
+
+/// The name of this program, if another one has started it.
+pub fn own_name() -> Option<&'static str> {
+    NAME.get().copied()
+}
+
+/// The chunk that says what a program was given. The words are: how many arguments and how many regions; the arguments; address and
+/// length of each region. The rest is the name.
+pub(crate) fn program_chunk(name: &str, arguments: &[u64], regions: &[(u64, u64)]) -> Vec<u8> {
+    let regions_words = regions.iter().flat_map(|(address, length)| [address, length]);
+    let counts = [arguments.len() as u64, regions.len() as u64];
+    let words = counts.iter().chain(arguments).chain(regions_words).flat_map(|word| word.to_le_bytes());
+    let content: Vec<u8> = words.chain(name.bytes()).collect();
+    let length = (size_of::<ChunkHeader>() + content.len()) as u64;
+    [CHUNK_PROGRAM, length].iter().flat_map(|word| word.to_le_bytes()).chain(content).collect()
+}
 
 /// The boot information: a page that nobody changes any more.
 #[derive(Clone, Copy, Debug)]
@@ -71,9 +112,58 @@ impl BootInformation {
         })
     }
 
+    /// What whoever has started this program has told it: words, regions, name. Nothing for a root task.
+    fn program(&self) -> Option<(Words, Words, &'static [u8])> {
+        let (_, content) = self.chunks().find(|(id, _)| *id == CHUNK_PROGRAM)?;
+        let (counts, rest) = Words::split(content, 2)?;
+        let (arguments, regions) = (counts.get(0)?, counts.get(1)?);
+        let (arguments, rest) = Words::split(rest, arguments)?;
+        let (regions, name) = Words::split(rest, regions.checked_mul(2)?)?;
+        Some((arguments, regions, name))
+    }
+
+    /// The words that whoever has started this program has for it.
+    pub fn arguments(&self) -> impl Iterator<Item = u64> + use<> {
+        let words = self.program().map(|(arguments, ..)| arguments).unwrap_or(Words(&[]));
+        (0..).map_while(move |index| words.get(index))
+    }
+
+    /// The shared memory that was mapped for this program.
+    pub fn regions(&self) -> impl Iterator<Item = SharedMemory> + use<> {
+        let words = self.program().map(|(_, regions, _)| regions).unwrap_or(Words(&[]));
+        (0..).map_while(move |index| {
+            let (address, length) = (words.get(2 * index)?, words.get(2 * index + 1)?);
+            // SAFETY: whoever wrote the boot information has mapped it, for this and nothing else; that is what this chunk means
+            // (the promise of `from_address`).
+            Some(unsafe { SharedMemory::new(address, length as usize) })
+        })
+    }
+
+    /// The name of this program, if another one has started it.
+    pub fn name(&self) -> Option<&'static str> {
+        self.program().and_then(|(.., name)| core::str::from_utf8(name).ok())
+    }
+
     /// The machine's device tree.
     pub fn device_tree(&self) -> Option<&'static [u8]> {
         self.chunks().find(|(id, _)| *id == CHUNK_DEVICE_TREE).map(|(_, content)| content)
+    }
+}
+
+/// Words in memory that is not aligned to words.
+#[derive(Clone, Copy)]
+struct Words(&'static [u8]);
+
+impl Words {
+    /// The first `count` words, and what follows.
+    fn split(bytes: &'static [u8], count: u64) -> Option<(Words, &'static [u8])> {
+        let (words, rest) = bytes.split_at_checked(usize::try_from(count.checked_mul(8)?).ok()?)?;
+        Some((Words(words), rest))
+    }
+
+    fn get(self, index: u64) -> Option<u64> {
+        let start = usize::try_from(index.checked_mul(8)?).ok()?;
+        Some(u64::from_le_bytes(self.0.get(start..)?.get(..8)?.try_into().ok()?))
     }
 }
 
@@ -98,6 +188,19 @@ mod tests {
         let boot = with_extra(extra);
         assert_eq!(boot.device_tree(), Some(&b"dtb"[..]));
         assert_eq!(boot.chunks().count(), 2);
+    }
+
+    #[test]
+    fn a_program_finds_what_it_was_given() {
+        let boot = with_extra(program_chunk("worker", &[7, u64::MAX], &[(0x1000, 64), (0x2000, 128)]));
+        assert_eq!(boot.arguments().collect::<Vec<_>>(), [7, u64::MAX]);
+        let regions: Vec<_> = boot.regions().map(|region| (region.address(), region.len())).collect();
+        assert_eq!((regions, boot.name()), (vec![(0x1000, 64), (0x2000, 128)], Some("worker")));
+        assert_eq!((with_extra(vec![]).arguments().count(), with_extra(vec![]).name()), (0, None));
+        // Counts that are larger than the chunk.
+        let mut chunk = program_chunk("", &[1], &[]);
+        chunk[16] = 2;
+        assert_eq!(with_extra(chunk).arguments().count(), 0);
     }
 
     #[test]

@@ -49,6 +49,10 @@ static PATIENCE: AtomicU32 = AtomicU32::new(0);
 /// Signals that have come and that nobody has awaited yet.
 static CAME: AtomicU64 = AtomicU64::new(0);
 static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
+/// How often the worker has looked at everything.
+static WAITS: AtomicU64 = AtomicU64::new(0);
+/// Who waits for the next time.
+static PAUSING: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
 static SOURCES: Mutex<Vec<Arc<dyn Source>>> = Mutex::new(Vec::new());
 
 /// What the scheduler needs from the system.
@@ -204,6 +208,9 @@ fn sleep(doorbell: Notification) {
     if let Some(badge) = badge {
         ring(badge);
     }
+    WAITS.fetch_add(1, Ordering::Relaxed);
+    let pausing = core::mem::take(&mut *PAUSING.lock());
+    pausing.into_iter().for_each(Waker::wake);
 }
 
 /// Makes the signals of this badge known.
@@ -218,6 +225,26 @@ fn ring(badge: u64) {
         AWAITED[left.trailing_zeros() as usize].wake();
         left &= left - 1;
     }
+}
+
+/// Lets everything else have its turn, and the worker sleep until something has come, whatever it is.
+///
+/// # Cancellation
+///
+/// Nothing happens.
+pub async fn pause() {
+    let before = WAITS.load(Ordering::Relaxed);
+    poll_fn(|context| {
+        if WAITS.load(Ordering::Relaxed) != before {
+            return Poll::Ready(());
+        }
+        let mut pausing = PAUSING.lock();
+        if !pausing.iter().any(|waker| waker.will_wake(context.waker())) {
+            pausing.push(context.waker().clone());
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Waits until the doorbell was signalled with this bit of the badge, 1 to 63, since the last time. One coroutine at a time awaits a bit.

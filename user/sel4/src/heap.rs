@@ -40,10 +40,11 @@ pub const STEP: u64 = 1 << MEGA_PAGE_BITS;
 ///
 /// Slots, memory or addresses are too few; the heap is as it was.
 pub fn grow(allocator: &mut Allocator, window: &mut Window, count: u64) -> Result<()> {
+    // The large pages first, so that little is lost to their alignment.
+    let (address, _) = window.mega_pages(allocator, count)?;
     if !HEAP.talc.has_notification() {
         HEAP.talc.set_notification(Notification::from_pointer(allocator.object(ObjectType::Notification)?));
     }
-    let (address, _) = window.mega_pages(allocator, count)?;
     // SAFETY: the pages are new and mapped for ever, nobody else knows them.
     unsafe { HEAP.claim(core::ptr::with_exposed_provenance_mut(address as usize), (count * STEP) as usize) };
     Ok(())

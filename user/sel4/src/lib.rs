@@ -34,6 +34,8 @@ pub mod allocator;
 pub mod asynchronous;
 pub mod boot;
 pub mod capability;
+pub mod channel;
+pub mod device;
 pub mod executor;
 pub mod fault;
 pub mod heap;
@@ -43,7 +45,9 @@ pub mod message;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 mod panic;
 pub mod print;
+pub mod process;
 pub mod raw;
+pub mod shared;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 mod start;
 pub mod syscall_buffer;
@@ -57,3 +61,6 @@ pub use message::{Message, Received};
 pub use raw::{Failure, Result};
 pub use sel4_macros::root_task;
 pub use syscall_buffer::SyscallBuffer;
+pub use shared::SharedMemory;
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub use start::exit;

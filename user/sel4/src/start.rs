@@ -9,7 +9,7 @@ use crate::boot::BootInformation;
 use crate::capability::{Thread, initial};
 
 /// Bytes of the initial thread's stack.
-const STACK_SIZE: usize = 64 << 10;
+const STACK_SIZE: usize = 128 << 10;
 
 /// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it.
 #[repr(C, align(16))]
@@ -55,12 +55,19 @@ unsafe extern "C" fn start(info: *const BootInfo) -> ! {
     // SAFETY: nothing in this program uses `tp` otherwise: it has no thread-local storage.
     unsafe { core::arch::asm!("mv tp, {}", in(reg) boot.raw().ipc_buffer, options(nomem, nostack, preserves_flags)) };
     crate::raw::detect_numbering(initial::THREAD.pointer());
+    crate::boot::remember(&boot);
     sel4_root_task(boot);
-    end()
+    exit(0)
 }
 
-/// Ends the machine, or at least this thread.
-pub(crate) fn end() -> ! {
+/// Ends this program. A root task ends the machine, or at least its thread; any other program tells whoever has started it, by a system call
+/// that does not exist, and goes no further.
+pub fn exit(status: u64) -> ! {
+    if crate::boot::own_name().is_some() {
+        loop {
+            crate::raw::system_call(crate::process::EXIT as isize, [status, 0, 0, 0, 0, 0]);
+        }
+    }
     crate::raw::debug_halt();
     loop {
         let _ = Thread::suspend(initial::THREAD);

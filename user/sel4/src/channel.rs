@@ -1,0 +1,912 @@
+//! Asynchronous IPC: calls between two programs through rings that they share, without the kernel while both run.
+//!
+//! ```text
+//!   client program                    shared memory                    server program
+//!   client.call(message).await  -->   requests    |||||   -->   a coroutine for each request
+//!   (any number at a time)      <--   responses   |||||   <--   its answer, in any order
+//!         doorbell  <------------- signal, if it sleeps ------------->  doorbell
+//! ```
+//!
+//! The layout stands in [`abi_queue::channel`], the algorithm of a ring in the crate `ring`, and who is waited for when in [`crate::executor`], whose
+//! [sources](crate::executor::Source) both ends are.
+//!
+//! **Set-up.** Whoever has capabilities to both programs makes the connection ([`connect`], [`connect_to`]): it maps the same pages for both and gives each the right
+//! to signal the other's notification, nothing more. Each end is told the capacity; none reads it from the shared memory.
+//!
+//! **Requests** are words: seven of them each way. What is larger lies in the memory behind the rings ([`End::data`]), and the words say
+//! where; both sides copy it before they look at it.
+//!
+//! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`, until an answer has
+//! come; nothing is lost, and the server needs memory for no more than that from each client.
+//!
+//! **Priorities.** A server spawns [`Server::serve`] at the priority that the client has *for the server*: all requests of a connection have that
+//! one, whatever the client thinks of them. A client with important and other requests has two connections. In the client, whoever awaits a call has
+//! the priority of its own coroutine.
+//!
+//! **Dropping** a call that was sent does not take it back: the server answers it, and until then its place in the rings is taken.
+//!
+//! **The end.** Dropping the last [`Client`], or the [`Server`] or what serves it, closes the connection, and so can whoever has set it up
+//! ([`Connection::close`]), for example because it has learnt that one of the programs has died. Calls in flight and later ones then fail with
+//! [`Error::Closed`]; the server's coroutines of this connection are dropped. Closing does not take the memory away from those who have it
+//! mapped: a program would fault in the middle of an honest look. It is the maker's, who gives it back when both have ended.
+//!
+//! **Hostile peers.** Whatever the other side writes into the shared memory, each side stays right: it keeps its own indexes and tokens, takes
+//! every entry out once, and checks it. What cannot be (an index too far ahead, an answer to no question, more requests than there are
+//! places) is [`Error::Broken`]: the connection is over. What can be but is wrong, like a wrong answer, is the other side's business, as with
+//! any call. A peer can also signal for nothing, or never: the one costs time, the other only itself.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::channel::{self, ENTRY_WORDS, MESSAGE_WORDS};
+use abi_queue::request::AWAKE;
+use abi_sel4::object::PAGE_BITS;
+use abi_sel4::{ObjectType, Rights, SystemCall};
+use async_lock::{Semaphore, SemaphoreGuard};
+use atomic_waker::AtomicWaker;
+use ring::{Consumer, Producer, Words, must_be_called};
+use spin::Mutex;
+
+use crate::allocator::Allocator;
+use crate::boot::BootInformation;
+use crate::capability::{Notification, Page, Slot, initial};
+use crate::executor::{self, Source};
+use crate::mapping::{self, Window};
+use crate::process::Process;
+use crate::raw::Result as KernelResult;
+use crate::shared::SharedMemory;
+
+/// What goes each way.
+pub type Message = [u64; MESSAGE_WORDS];
+
+/// Why a connection cannot be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// One of the sides, or whoever has set it up, has ended it.
+    Closed,
+    /// The other side has written what cannot be.
+    Broken,
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(match self {
+            Error::Closed => "the connection was closed",
+            Error::Broken => "the other side has broken the rules of the connection",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// How the other side is woken.
+pub trait Doorbell: Send + Sync + 'static {
+    /// Wakes it, if it sleeps.
+    fn ring(&self);
+}
+
+impl Doorbell for Notification {
+    fn ring(&self) {
+        // A signal through a capability that is gone must do nothing: the other side has died. Of the calls that send, only this one
+        // makes no fault of it.
+        crate::raw::system_call(SystemCall::NBSend.number(), [self.pointer(), 0, 0, 0, 0, 0]);
+    }
+}
+
+/// What one side of a connection is given.
+#[derive(Clone, Copy, Debug)]
+pub struct End<D = Notification> {
+    /// The shared memory.
+    memory: SharedMemory,
+    capacity: usize,
+    /// The other side's doorbell.
+    doorbell: D,
+}
+
+impl<D> End<D> {
+    /// An end in this memory, with rings of so many entries; `None` if the memory is too small or there are no such rings.
+    pub fn new(memory: SharedMemory, capacity: usize, doorbell: D) -> Option<End<D>> {
+        let fits = channel::is_capacity(capacity) && memory.len() >= channel::words(capacity) * 8;
+        fits.then_some(End { memory, capacity, doorbell })
+    }
+
+    /// The memory behind the rings, which begins with a page.
+    pub fn data(&self) -> SharedMemory {
+        let start = (channel::words(self.capacity) * 8).next_multiple_of(1 << PAGE_BITS).min(self.memory.len());
+        self.memory.part(start, self.memory.len() - start).expect("it ends where the memory does")
+    }
+
+    /// How many calls can be in flight.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+/// The rings as `ring` wants them.
+#[derive(Clone, Copy)]
+struct Rings {
+    words: &'static [AtomicU64],
+    capacity: usize,
+}
+
+/// One of the two rings.
+#[derive(Clone, Copy)]
+struct OneRing {
+    words: &'static [AtomicU64],
+    tail: usize,
+    head: usize,
+    entries: usize,
+}
+
+impl Rings {
+    fn new<D>(end: &End<D>) -> Rings {
+        Rings { words: end.memory.words(), capacity: end.capacity }
+    }
+
+    #[inline]
+    fn requests(&self) -> OneRing {
+        let entries = channel::request_entry(0);
+        OneRing { words: self.words, tail: channel::REQUEST_TAIL, head: channel::REQUEST_HEAD, entries }
+    }
+
+    #[inline]
+    fn responses(&self) -> OneRing {
+        let entries = channel::response_entry(self.capacity, 0);
+        OneRing { words: self.words, tail: channel::RESPONSE_TAIL, head: channel::RESPONSE_HEAD, entries }
+    }
+
+    fn is_closed(&self) -> bool {
+        // Acquire: what was written before the end is seen.
+        self.words[channel::CLOSED].load(Ordering::Acquire) != 0
+    }
+
+    fn close(&self) {
+        self.words[channel::CLOSED].store(1, Ordering::Release);
+    }
+
+    /// Wakes the other side if it sleeps; `state` is its word.
+    fn call(&self, state: usize, doorbell: &impl Doorbell) {
+        let state = &self.words[state];
+        if must_be_called(state) {
+            // So that it is signalled once for all that comes until it runs. The signal follows, so that nothing is lost if it has
+            // fallen asleep again in between.
+            state.store(AWAKE, Ordering::Relaxed);
+            doorbell.ring();
+        }
+    }
+}
+
+impl Words<ENTRY_WORDS> for OneRing {
+    #[inline]
+    fn tail(&self) -> &AtomicU64 {
+        &self.words[self.tail]
+    }
+
+    #[inline]
+    fn head(&self) -> &AtomicU64 {
+        &self.words[self.head]
+    }
+
+    #[inline]
+    fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
+        let first = self.entries + place * ENTRY_WORDS;
+        let words = &self.words[first..first + ENTRY_WORDS];
+        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn write(&self, place: usize, entry: [u64; ENTRY_WORDS]) {
+        let first = self.entries + place * ENTRY_WORDS;
+        let words = &self.words[first..first + ENTRY_WORDS];
+        for (word, value) in words.iter().zip(entry) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+fn split([token, message @ ..]: [u64; ENTRY_WORDS]) -> (u64, Message) {
+    (token, message)
+}
+
+fn entry(token: u64, [m0, m1, m2, m3, m4, m5, m6]: Message) -> [u64; ENTRY_WORDS] {
+    [token, m0, m1, m2, m3, m4, m5, m6]
+}
+
+// ---- the client ----
+
+/// The calling side. Clones are the same connection.
+pub struct Client<D: Doorbell = Notification> {
+    end: Arc<ClientEnd<D>>,
+    /// The last clone closes the connection. Apart from the end, of which the executor has a share.
+    _open: Arc<CloseClient<D>>,
+}
+
+impl<D: Doorbell> Clone for Client<D> {
+    fn clone(&self) -> Client<D> {
+        Client { end: self.end.clone(), _open: self._open.clone() }
+    }
+}
+
+struct CloseClient<D: Doorbell>(Arc<ClientEnd<D>>);
+
+impl<D: Doorbell> Drop for CloseClient<D> {
+    fn drop(&mut self) {
+        self.0.finish(Error::Closed);
+    }
+}
+
+struct ClientEnd<D> {
+    rings: Rings,
+    doorbell: D,
+    /// A place for each call in flight.
+    places: Semaphore,
+    state: Mutex<ClientState>,
+}
+
+struct ClientState {
+    requests: Producer,
+    responses: Consumer,
+    calls: Vec<Place>,
+    free: Vec<u16>,
+    /// Requests that were published when the server was last called if it slept.
+    called: u64,
+    failure: Option<Error>,
+}
+
+/// A place for a call in flight.
+struct Place {
+    /// How often it was used: the other half of the token, so that an answer to an earlier call is known as such.
+    uses: u64,
+    call: InFlight,
+}
+
+enum InFlight {
+    None,
+    Waiting(Waker),
+    Answered(Message),
+    /// Nobody awaits it any more.
+    Dropped,
+}
+
+const PLACE_BITS: u32 = 16;
+
+fn token(place: u16, uses: u64) -> u64 {
+    uses << PLACE_BITS | u64::from(place)
+}
+
+impl<D: Doorbell> Client<D> {
+    /// The client of this end; the executor looks at it from now on.
+    pub fn new(end: End<D>) -> Client<D> {
+        let client = Client::unattended(end);
+        executor::add_source(client.end.clone());
+        client
+    }
+
+    /// The same for somebody who attends to it himself.
+    fn unattended(end: End<D>) -> Client<D> {
+        let places = end.capacity;
+        let state = ClientState {
+            requests: Producer::new(places),
+            responses: Consumer::new(places),
+            calls: (0..places).map(|_| Place { uses: 0, call: InFlight::None }).collect(),
+            free: (0..places as u16).rev().collect(),
+            called: 0,
+            failure: None,
+        };
+        let rings = Rings::new(&end);
+        let places = Semaphore::new(places);
+        let end = Arc::new(ClientEnd { rings, doorbell: end.doorbell, places, state: Mutex::new(state) });
+        Client { _open: Arc::new(CloseClient(end.clone())), end }
+    }
+
+    /// Calls the server and waits for its answer; if as many calls as can be are in flight, first for one of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; whether the server has acted on the call is then unknown.
+    ///
+    /// # Cancellation
+    ///
+    /// Before the call is sent nothing has happened. After that the server answers it all the same, to nobody.
+    pub async fn call(&self, message: Message) -> Result<Message, Error> {
+        let permit = match self.end.places.try_acquire() {
+            Some(permit) => permit,
+            None => self.end.places.acquire().await,
+        };
+        Call { end: &self.end, permit: Some(permit), message, token: None }.await
+    }
+
+    /// Why the connection cannot be used any more, if so.
+    pub fn failure(&self) -> Option<Error> {
+        self.end.state.lock().failure
+    }
+}
+
+impl<D> ClientEnd<D> {
+    /// The connection is over: all calls end.
+    fn fail(&self, state: &mut ClientState, error: Error) {
+        if state.failure.is_some() {
+            return;
+        }
+        state.failure = Some(error);
+        for place in &mut state.calls {
+            if let InFlight::Waiting(waker) = core::mem::replace(&mut place.call, InFlight::None) {
+                waker.wake();
+            }
+        }
+        // Whoever waits for a place finds out too.
+        self.places.add_permits(state.calls.len());
+    }
+
+    fn finish(&self, error: Error)
+    where
+        D: Doorbell,
+    {
+        let mut state = self.state.lock();
+        if state.failure.is_none() {
+            self.fail(&mut state, error);
+            self.rings.close();
+            self.rings.call(channel::SERVER_STATE, &self.doorbell);
+        }
+    }
+
+    /// Takes the answers that have come.
+    fn take(&self, state: &mut ClientState) -> Result<bool, Error> {
+        let ring = self.rings.responses();
+        let count = state.responses.look(&ring).map_err(|_| Error::Broken)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        while let Some(words) = state.responses.take(&ring) {
+            let (answered, message) = split(words);
+            let number = answered as u16;
+            let place = state.calls.get_mut(usize::from(number)).ok_or(Error::Broken)?;
+            if token(number, place.uses) != answered {
+                return Err(Error::Broken);
+            }
+            match core::mem::replace(&mut place.call, InFlight::None) {
+                InFlight::Waiting(waker) => {
+                    place.call = InFlight::Answered(message);
+                    waker.wake();
+                }
+                InFlight::Dropped => {
+                    state.free.push(number);
+                    self.places.add_permits(1);
+                }
+                // An answer to no question, or a second one.
+                InFlight::None | InFlight::Answered(_) => return Err(Error::Broken),
+            }
+        }
+        state.responses.hand_back(&ring);
+        Ok(true)
+    }
+}
+
+impl<D: Doorbell> Source for ClientEnd<D> {
+    fn attend(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.failure.is_some() {
+            return false;
+        }
+        // What was answered before the end is an answer.
+        let came = match self.take(&mut state) {
+            Ok(came) => came,
+            Err(error) => {
+                self.fail(&mut state, error);
+                self.rings.close();
+                self.rings.call(channel::SERVER_STATE, &self.doorbell);
+                return true;
+            }
+        };
+        if self.rings.is_closed() {
+            self.fail(&mut state, Error::Closed);
+            return true;
+        }
+        let published = state.requests.published();
+        if published != state.called {
+            state.called = published;
+            self.rings.call(channel::SERVER_STATE, &self.doorbell);
+        }
+        came
+    }
+
+    fn fall_asleep(&self) -> bool {
+        let mut state = self.state.lock();
+        let sleeping = &self.rings.words[channel::CLIENT_STATE];
+        // One that is broken has something to say at the next look.
+        state.failure.is_some() || state.responses.fall_asleep(&self.rings.responses(), sleeping) == Ok(true)
+    }
+
+    fn wake_up(&self) {
+        self.rings.words[channel::CLIENT_STATE].store(AWAKE, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.lock().failure.is_some()
+    }
+}
+
+/// A call that has its permit.
+struct Call<'a, D> {
+    end: &'a ClientEnd<D>,
+    permit: Option<SemaphoreGuard<'a>>,
+    message: Message,
+    /// Since it was sent.
+    token: Option<u64>,
+}
+
+impl<D: Doorbell> Future for Call<'_, D> {
+    type Output = Result<Message, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.end.state.lock();
+        let state = &mut *state;
+        let Some(token) = self.token else {
+            if let Some(failure) = state.failure {
+                return Poll::Ready(Err(failure));
+            }
+            // Whoever has a permit finds a place, and the ring has as many entries as there are places: it is full only if the server
+            // says so against the rules.
+            let Some(number) = state.free.pop() else { return Poll::Ready(Err(Error::Broken)) };
+            let place = &mut state.calls[usize::from(number)];
+            place.uses += 1;
+            let token = token(number, place.uses);
+            place.call = InFlight::Waiting(context.waker().clone());
+            let ring = self.end.rings.requests();
+            if state.requests.post(&ring, entry(token, self.message)).is_err() {
+                place.call = InFlight::None;
+                self.end.fail(state, Error::Broken);
+                self.end.rings.close();
+                return Poll::Ready(Err(Error::Broken));
+            }
+            self.token = Some(token);
+            return Poll::Pending;
+        };
+        let number = token as u16;
+        let place = &mut state.calls[usize::from(number)];
+        match &mut place.call {
+            InFlight::Answered(message) => {
+                let message = *message;
+                place.call = InFlight::None;
+                state.free.push(number);
+                self.token = None;
+                Poll::Ready(Ok(message))
+            }
+            InFlight::Waiting(waker) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            // Only a failure empties the place of a call that is awaited.
+            InFlight::None | InFlight::Dropped => {
+                self.token = None;
+                Poll::Ready(Err(state.failure.unwrap_or(Error::Broken)))
+            }
+        }
+    }
+}
+
+impl<D> Drop for Call<'_, D> {
+    fn drop(&mut self) {
+        let Some(token) = self.token else { return };
+        let mut state = self.end.state.lock();
+        let number = token as u16;
+        let place = &mut state.calls[usize::from(number)];
+        match place.call {
+            InFlight::Waiting(_) => {
+                place.call = InFlight::Dropped;
+                // The place is taken until the answer comes, and with it the permit.
+                if let Some(permit) = self.permit.take() {
+                    permit.forget();
+                }
+            }
+            _ => {
+                place.call = InFlight::None;
+                state.free.push(number);
+            }
+        }
+    }
+}
+
+// ---- the server ----
+
+/// The answering side.
+pub struct Server<D: Doorbell = Notification> {
+    end: Arc<ServerEnd<D>>,
+}
+
+struct ServerEnd<D> {
+    rings: Rings,
+    doorbell: D,
+    /// Who serves.
+    serving: AtomicWaker,
+    state: Mutex<ServerState>,
+}
+
+struct ServerState {
+    requests: Consumer,
+    responses: Producer,
+    failure: Option<Error>,
+}
+
+/// The requests of a connection that have a coroutine and can go on.
+struct Ready {
+    /// A bit for each.
+    bits: Vec<AtomicU64>,
+    serving: AtomicWaker,
+}
+
+/// The waker of one request's coroutine.
+struct RequestWaker {
+    ready: Arc<Ready>,
+    number: usize,
+}
+
+impl Wake for RequestWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release: pairs with the look in `serve`, which sees what was done before.
+        self.ready.bits[self.number / 64].fetch_or(1 << (self.number % 64), Ordering::Release);
+        self.ready.serving.wake();
+    }
+}
+
+/// A place for the coroutine of one request: its memory stays for the next one.
+struct Coroutine<F> {
+    future: Pin<Box<Option<F>>>,
+    waker: Waker,
+    token: u64,
+}
+
+impl<D: Doorbell> Server<D> {
+    /// The server of this end; the executor looks at it from now on.
+    pub fn new(end: End<D>) -> Server<D> {
+        let server = Server::unattended(end);
+        executor::add_source(server.end.clone());
+        server
+    }
+
+    fn unattended(end: End<D>) -> Server<D> {
+        let state = ServerState {
+            requests: Consumer::new(end.capacity),
+            responses: Producer::new(end.capacity),
+            failure: None,
+        };
+        let rings = Rings::new(&end);
+        let (serving, state) = (AtomicWaker::new(), Mutex::new(state));
+        Server { end: Arc::new(ServerEnd { rings, doorbell: end.doorbell, serving, state }) }
+    }
+
+    /// Answers each request with what `handler` makes of it, until the connection ends; gives the reason.
+    ///
+    /// Each request is a coroutine of its own, polled at once and then whenever it was woken; so they are answered in any order. They live in this
+    /// future, in places that are used again and again: a request that need not wait costs neither an allocation nor a turn of the scheduler.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping this drops the coroutines of all requests and closes the connection.
+    pub async fn serve<F>(self, mut handler: impl FnMut(Message) -> F) -> Error
+    where
+        F: Future<Output = Message>,
+    {
+        let capacity = self.end.rings.capacity;
+        let bits = (0..capacity.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let ready = Arc::new(Ready { bits, serving: AtomicWaker::new() });
+        let mut coroutines: Vec<Coroutine<F>> = Vec::new();
+        let mut free: Vec<usize> = Vec::new();
+        poll_fn(|context| {
+            ready.serving.register(context.waker());
+            self.end.serving.register(context.waker());
+            match self.end.turn(&ready, &mut coroutines, &mut free, &mut handler) {
+                Ok(Turn::Done) => Poll::Pending,
+                Ok(Turn::More) => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Err(error) => {
+                    self.end.finish(error);
+                    Poll::Ready(error)
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// What a turn of serving has left.
+enum Turn {
+    /// Nothing: whoever has something wakes.
+    Done,
+    /// Requests that have not been looked at, so that others have their turn first.
+    More,
+}
+
+impl<D: Doorbell> ServerEnd<D> {
+    fn turn<F: Future<Output = Message>>(
+        &self,
+        ready: &Arc<Ready>,
+        coroutines: &mut Vec<Coroutine<F>>,
+        free: &mut Vec<usize>,
+        handler: &mut impl FnMut(Message) -> F,
+    ) -> Result<Turn, Error> {
+        if self.rings.is_closed() {
+            return Err(Error::Closed);
+        }
+        let (requests, responses) = (self.rings.requests(), self.rings.responses());
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for (index, word) in ready.bits.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut left = word.swap(0, Ordering::Acquire);
+            while left != 0 {
+                let number = index * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                // It may have ended, and something else may have kept its waker.
+                if let Some(coroutine) = coroutines.get_mut(number)
+                    && coroutine.advance(&mut state.responses, &responses)?
+                {
+                    free.push(number);
+                }
+            }
+        }
+        let count = state.requests.look(&requests).map_err(|_| Error::Broken)?;
+        let mut taken = 0;
+        // No more than were there: others have their turn.
+        while taken < count {
+            // With all places taken the client has more in flight than it may, or has taken answers back that are not made yet: what is in
+            // the ring stays there.
+            let number = match free.pop() {
+                Some(number) => number,
+                None if coroutines.len() < self.rings.capacity => {
+                    let number = coroutines.len();
+                    let waker = Waker::from(Arc::new(RequestWaker { ready: ready.clone(), number }));
+                    coroutines.push(Coroutine { future: Box::pin(None), waker, token: 0 });
+                    number
+                }
+                None => break,
+            };
+            let Some(words) = state.requests.take(&requests) else { break };
+            taken += 1;
+            let (token, message) = split(words);
+            let coroutine = &mut coroutines[number];
+            coroutine.token = token;
+            coroutine.future.set(Some(handler(message)));
+            if coroutine.advance(&mut state.responses, &responses)? {
+                free.push(number);
+            }
+        }
+        if taken > 0 {
+            state.requests.hand_back(&requests);
+        }
+        if state.responses.unpublished() > 0 {
+            state.responses.publish(&responses);
+            self.rings.call(channel::CLIENT_STATE, &self.doorbell);
+        }
+        let more = taken == count && count > 0 && state.requests.look(&requests) != Ok(0);
+        Ok(if more { Turn::More } else { Turn::Done })
+    }
+}
+
+impl<D: Doorbell> ServerEnd<D> {
+    fn finish(&self, error: Error) {
+        let mut state = self.state.lock();
+        if state.failure.is_none() {
+            state.failure = Some(error);
+            self.rings.close();
+            self.rings.call(channel::CLIENT_STATE, &self.doorbell);
+        }
+    }
+}
+
+impl<F: Future<Output = Message>> Coroutine<F> {
+    /// Polls it; says whether it has ended, and makes its answer if so.
+    fn advance(&mut self, responses: &mut Producer, ring: &OneRing) -> Result<bool, Error> {
+        let Some(future) = self.future.as_mut().as_pin_mut() else { return Ok(false) };
+        let Poll::Ready(message) = future.poll(&mut Context::from_waker(&self.waker)) else { return Ok(false) };
+        self.future.set(None);
+        // There are as many entries as calls may be in flight: it is full only if the client takes no answers and goes on asking.
+        responses.push(ring, entry(self.token, message)).map_err(|_| Error::Broken)?;
+        Ok(true)
+    }
+}
+
+impl<D: Doorbell> Source for ServerEnd<D> {
+    fn attend(&self) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
+        if state.failure.is_some() {
+            return false;
+        }
+        // Nonsense is for whoever serves to see.
+        let came = self.rings.is_closed() || state.requests.look(&self.rings.requests()) != Ok(0);
+        if came {
+            self.serving.wake();
+        }
+        came
+    }
+
+    fn fall_asleep(&self) -> bool {
+        let mut state = self.state.lock();
+        let sleeping = &self.rings.words[channel::SERVER_STATE];
+        state.failure.is_some() || state.requests.fall_asleep(&self.rings.requests(), sleeping) == Ok(true)
+    }
+
+    fn wake_up(&self) {
+        self.rings.words[channel::SERVER_STATE].store(AWAKE, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.lock().failure.is_some()
+    }
+}
+
+impl<D: Doorbell> Drop for Server<D> {
+    fn drop(&mut self) {
+        self.end.finish(Error::Closed);
+    }
+}
+
+// ---- set-up ----
+
+/// A connection as whoever has made it sees it.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its first page, where the end of the connection is written.
+    header: SharedMemory,
+    /// Slots with the rights to signal the client and the server, from which theirs were copied.
+    doorbells: [u64; 2],
+}
+
+impl Connection {
+    /// Ends the connection and takes the right to signal each other from both sides.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn close(self) -> KernelResult<()> {
+        self.header.words()[channel::CLOSED].store(1, Ordering::Release);
+        for doorbell in self.doorbells {
+            Notification::from_pointer(doorbell).ring();
+            Slot::own(doorbell).revoke()?;
+            Slot::own(doorbell).delete()?;
+        }
+        Ok(())
+    }
+}
+
+/// Pages of a connection with rings of so many entries and so many pages of data behind them.
+fn pages(capacity: usize, data_pages: u64) -> u64 {
+    (channel::words(capacity) * 8).div_ceil(1 << PAGE_BITS) as u64 + data_pages
+}
+
+/// One side of a connection that is being made: the program, and this program's capability to all of its notification.
+pub struct Side<'a> {
+    /// The program, which does not run yet.
+    pub process: &'a mut Process,
+    /// What it waits on, as [`Process::notification`] gives it.
+    pub notification: u64,
+}
+
+/// Makes pages for a connection, and for each of the two notifications the right to signal it.
+fn make(
+    allocator: &mut Allocator,
+    capacity: usize,
+    data_pages: u64,
+    notifications: [u64; 2],
+) -> KernelResult<(Page, u64, [u64; 2])> {
+    assert!(channel::is_capacity(capacity), "there are no rings of {capacity} entries");
+    let count = pages(capacity, data_pages);
+    let first = Page::from_pointer(allocator.make(ObjectType::Page, 0, count)?);
+    let [one, other] = notifications.map(|notification| {
+        let slot = allocator.slot()?;
+        Slot::own(slot).mint_from(Slot::own(notification), Rights::WRITE, executor::RINGS)?;
+        Ok(slot)
+    });
+    Ok((first, count, [one?, other?]))
+}
+
+/// Maps pages of a connection here.
+fn map_here(allocator: &mut Allocator, window: &mut Window, first: Page, count: u64) -> KernelResult<SharedMemory> {
+    let address = window.addresses(PAGE_BITS, count)?;
+    for number in 0..count {
+        let page = Page::from_pointer(first.pointer() + number);
+        mapping::map(allocator, initial::ADDRESS_SPACE, page, address + (number << PAGE_BITS), Rights::READ_WRITE, 0)?;
+    }
+    // SAFETY: mapped just now, to stay.
+    Ok(unsafe { SharedMemory::new(address, (count << PAGE_BITS) as usize) })
+}
+
+fn give(
+    allocator: &mut Allocator,
+    side: Side<'_>,
+    (first, count): (Page, u64),
+    capacity: usize,
+    bell: u64,
+) -> KernelResult<()> {
+    side.process.share(allocator, first, count)?;
+    let pointer = side.process.grant_copy(bell, Rights::WRITE)?;
+    side.process.argument(capacity as u64);
+    side.process.argument(pointer);
+    Ok(())
+}
+
+/// Connects two programs: their next [`ends`] are of this connection.
+///
+/// # Errors
+///
+/// Slots or memory are too few, or what the kernel says.
+///
+/// # Panics
+///
+/// If there are no rings of this capacity.
+pub fn connect(
+    allocator: &mut Allocator,
+    window: &mut Window,
+    capacity: usize,
+    data_pages: u64,
+    client: Side<'_>,
+    server: Side<'_>,
+) -> KernelResult<Connection> {
+    let notifications = [client.notification, server.notification];
+    let (first, count, doorbells) = make(allocator, capacity, data_pages, notifications)?;
+    give(allocator, client, (first, count), capacity, doorbells[1])?;
+    give(allocator, server, (first, count), capacity, doorbells[0])?;
+    let header = map_here(allocator, window, first, 1)?;
+    Ok(Connection { header, doorbells })
+}
+
+/// Connects this program, which waits on the notification `own`, to another one: its next end is one side of this connection, and the other is given
+/// back. Both sides are made alike: which is the client is for them to know.
+///
+/// # Errors
+///
+/// As [`connect`].
+///
+/// # Panics
+///
+/// If there are no rings of this capacity.
+pub fn connect_to(
+    allocator: &mut Allocator,
+    window: &mut Window,
+    capacity: usize,
+    data_pages: u64,
+    own: u64,
+    other: Side<'_>,
+) -> KernelResult<(Connection, End)> {
+    let (first, count, doorbells) = make(allocator, capacity, data_pages, [own, other.notification])?;
+    give(allocator, other, (first, count), capacity, doorbells[0])?;
+    let header = map_here(allocator, window, first, count)?;
+    let end = End { memory: header, capacity, doorbell: Notification::from_pointer(doorbells[1]) };
+    Ok((Connection { header, doorbells }, end))
+}
+
+/// The ends that a program was given, in the order in which they were made. Its first argument is the notification that it waits on; each end is two more,
+/// and a region.
+pub fn ends(boot: &BootInformation) -> impl Iterator<Item = End> {
+    let mut words = boot.arguments().skip(1);
+    boot.regions().map_while(move |memory| {
+        let (capacity, doorbell) = (words.next()?, words.next()?);
+        End::new(memory, capacity as usize, Notification::from_pointer(doorbell))
+    })
+}
+
+/// Both ends of a connection within a program, of which each is given the other's doorbell.
+#[cfg(test)]
+fn connect_here<D>(capacity: usize, data_words: usize, of_client: D, of_server: D) -> (End<D>, End<D>) {
+    let rings = (channel::words(capacity) * 8).next_multiple_of(1 << PAGE_BITS) / 8;
+    let memory = SharedMemory::private(rings + data_words);
+    let end = |doorbell| End::new(memory, capacity, doorbell).expect("there are no rings of this capacity");
+    (end(of_server), end(of_client))
+}
+
+#[cfg(test)]
+mod tests;
