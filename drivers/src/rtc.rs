@@ -1,17 +1,22 @@
 //! The Goldfish real-time clock: what QEMU's `virt` machine has, under the device tree's name `google,goldfish-rtc`.
 //!
-//! It counts the nanoseconds since 1970 in UTC. Only the two registers that tell the time are used; a kernel reads it once
-//! and goes on with its own timer, which is quicker to read and never jumps. The registers are those of the Android
+//! It counts the nanoseconds since 1970 in UTC. A kernel reads it once and goes on with its own timer, which is quicker to read
+//! and never jumps; a server of the microkernel, which has no timer, uses its alarm. The registers are those of the Android
 //! emulator's hardware description (`GOLDFISH-VIRTUAL-HARDWARE.TXT`, section "Goldfish Timer").
 
 use crate::Registers;
 
-/// Bytes of registers that the driver needs.
+/// Bytes of registers that are needed to tell the time. The alarm's follow them, in the same page.
 pub const LENGTH: u64 = 8;
 
 /// The lower half of the time. Reading it holds the upper half still.
 const TIME_LOW: usize = 0x00;
 const TIME_HIGH: usize = 0x04;
+/// The time of the alarm. Writing the lower half sets it, so that the upper half is written first.
+const ALARM_LOW: usize = 0x08;
+const ALARM_HIGH: usize = 0x0c;
+const INTERRUPT_ENABLE: usize = 0x10;
+const CLEAR_INTERRUPT: usize = 0x1c;
 
 /// A real-time clock.
 #[derive(Debug)]
@@ -29,6 +34,18 @@ impl<R: Registers> RealTimeClock<R> {
         let high = self.0.read32(TIME_HIGH);
         u64::from(high) << 32 | u64::from(low)
     }
+
+    /// Has the clock interrupt once at this time, in nanoseconds since 1970, or at once if that has passed. Takes the place of an earlier alarm.
+    pub fn set_alarm(&self, at: u64) {
+        self.0.write32(INTERRUPT_ENABLE, 1);
+        self.0.write32(ALARM_HIGH, (at >> 32) as u32);
+        self.0.write32(ALARM_LOW, at as u32);
+    }
+
+    /// Takes the interrupt of an alarm back.
+    pub fn acknowledge(&self) {
+        self.0.write32(CLEAR_INTERRUPT, 1);
+    }
 }
 
 #[cfg(test)]
@@ -37,9 +54,13 @@ mod tests {
     use std::cell::Cell;
 
     /// The device: every look at the lower half is later than the one before.
+    #[derive(Default)]
     struct Model {
         time: Cell<u64>,
         held: Cell<u32>,
+        alarm: Cell<u64>,
+        upper: Cell<u32>,
+        interrupts: Cell<bool>,
     }
 
     impl Registers for &Model {
@@ -61,17 +82,33 @@ mod tests {
                 register => panic!("register {register:#x} is never read"),
             }
         }
-        fn write32(&self, _: usize, _: u32) {
-            panic!("nothing is ever set")
+        fn write32(&self, offset: usize, value: u32) {
+            match offset {
+                ALARM_HIGH => self.upper.set(value),
+                ALARM_LOW => self.alarm.set(u64::from(self.upper.get()) << 32 | u64::from(value)),
+                INTERRUPT_ENABLE => self.interrupts.set(value == 1),
+                CLEAR_INTERRUPT => self.alarm.set(0),
+                register => panic!("register {register:#x} is never written"),
+            }
         }
     }
 
     #[test]
     fn the_halves_belong_together() {
         let start = 0x1234_ffff_ffff_ff00;
-        let model = Model { time: Cell::new(start), held: Cell::new(0) };
+        let model = Model { time: Cell::new(start), ..Model::default() };
         let clock = RealTimeClock::new(&model);
         assert_eq!(clock.nanoseconds(), start);
         assert_eq!(clock.nanoseconds(), start + 1000);
+    }
+
+    #[test]
+    fn alarms_are_set_whole_and_taken_back() {
+        let model = Model::default();
+        let clock = RealTimeClock::new(&model);
+        clock.set_alarm(0x1_2345_6789);
+        assert_eq!((model.alarm.get(), model.interrupts.get()), (0x1_2345_6789, true));
+        clock.acknowledge();
+        assert_eq!(model.alarm.get(), 0);
     }
 }

@@ -268,6 +268,9 @@ pub struct Demo {
     /// These numbers of connections instead.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub connections: Vec<u16>,
+    /// Which kernel: the microkernel has the network in a program of its own.
+    #[arg(long, value_enum, default_value_t = Kernel::Unix)]
+    pub kernel: Kernel,
     /// What the server works with, in the kernel and in the program; the default is kcuc.
     #[arg(long)]
     pub model: Option<Model>,

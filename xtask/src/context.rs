@@ -80,6 +80,20 @@ impl Context {
         Ok((toolchain, products))
     }
 
+    /// The same, to boot a root task of the workspace.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::build_microkernel`], and there is no such root task.
+    pub fn build_root_task(&self, variation: Variation, name: &str) -> Result<(Toolchain, Products)> {
+        let (toolchain, mut products) = self.build_microkernel(variation)?;
+        if !products.programs.iter().any(|program| program == name) {
+            anyhow::bail!("the workspace has no root task `{name}`");
+        }
+        products.initramfs = self.workspace.products().join(name);
+        Ok((toolchain, products))
+    }
+
     /// Which microkernel a machine needs.
     pub fn variation(&self, machine: &Machine) -> Variation {
         let harts = match machine.harts.unwrap_or(self.board.defaults.harts) {

@@ -7,16 +7,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use load::{Measurement, Order, Pace, Plan, ProbeError, Stage};
 
+use crate::build::Products;
 use crate::cli;
 use crate::context::{Context as Tools, Need};
 use crate::guest::{self, Echo, Failure, FailureKind, Forward, Guest};
 use crate::progress::Activity;
 use crate::report::{self, Conditions, Report, Row};
-use crate::workspace::write_if_changed;
+use crate::toolchain::Toolchain;
+use crate::workspace::{Kernel, write_if_changed};
 
 /// The program that serves, and the port it listens on.
 const SERVER: &str = "matrix-server";
 const SERVER_PORT: u16 = 7000;
+
+/// The root task of the microkernel that starts its counterpart.
+const ROOT_TASK: &str = "network-system";
 
 /// The line by which the server says that it listens, up to the address.
 const LISTENING: &str = "matrix-server: listening on";
@@ -72,15 +77,15 @@ impl Programme {
 ///
 /// Something kept it from its end, or a request was not answered rightly.
 pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
-    let (toolchain, products) = tools.build(Need::Boot)?;
-    if !products.programs.iter().any(|program| program == SERVER) {
-        bail!("the workspace has no program `{SERVER}`");
-    }
-    let log = tools.workspace.logs().join("demo.log");
-    let command_line = match &arguments.model {
-        Some(model) => format!("init=/bin/{SERVER} -- --model {}", model.name()),
-        None => format!("init=/bin/{SERVER}"),
+    let (toolchain, products, command_line) = match arguments.kernel {
+        Kernel::Unix => unix(tools, arguments)?,
+        Kernel::Micro => micro(tools, arguments)?,
     };
+    let name = match arguments.kernel {
+        Kernel::Unix => "demo",
+        Kernel::Micro => "demo-micro",
+    };
+    let log = tools.workspace.logs().join(format!("{name}.log"));
 
     let mut attempts = PORT_ATTEMPTS;
     let (mut guest, port, configuration, boot) = loop {
@@ -107,7 +112,10 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         peak: None,
         conditions: Conditions {
             commit: report::commit(&tools.workspace.root),
-            machine: format!("{} {}", tools.board.name, configuration.machine),
+            machine: match arguments.kernel {
+                Kernel::Unix => format!("{} {}", tools.board.name, configuration.machine),
+                Kernel::Micro => format!("{} {}, microkernel", tools.board.name, configuration.machine),
+            },
             harts: configuration.harts,
             memory: configuration.memory.clone(),
             emulator: toolchain.qemu_version(),
@@ -152,13 +160,35 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
     if let Some(file) = &arguments.json {
         std::fs::write(file, report.json()).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let html = arguments.html.clone().unwrap_or_else(|| tools.workspace.products().join("demo.html"));
+    let html = arguments.html.clone().unwrap_or_else(|| tools.workspace.products().join(format!("{name}.html")));
     write_if_changed(&html, report.html().as_bytes())?;
     after?;
     verdict(&report, programme.rows.len(), first_failure, &log)?;
     println!("\nEvery request was answered and every answer verified. The report is");
     println!("{}", html.display());
     Ok(())
+}
+
+/// What a boot of the Unix kernel with its server needs.
+fn unix(tools: &Tools, arguments: &cli::Demo) -> Result<(Toolchain, Products, String)> {
+    let (toolchain, products) = tools.build(Need::Boot)?;
+    if !products.programs.iter().any(|program| program == SERVER) {
+        bail!("the workspace has no program `{SERVER}`");
+    }
+    let command_line = match &arguments.model {
+        Some(model) => format!("init=/bin/{SERVER} -- --model {}", model.name()),
+        None => format!("init=/bin/{SERVER}"),
+    };
+    Ok((toolchain, products, command_line))
+}
+
+/// What a boot of the microkernel with its network server and services needs.
+fn micro(tools: &Tools, arguments: &cli::Demo) -> Result<(Toolchain, Products, String)> {
+    if arguments.model.is_some() {
+        bail!("models are the Unix kernel's: the microkernel has one");
+    }
+    let (toolchain, products) = tools.build_root_task(tools.variation(&arguments.machine), ROOT_TASK)?;
+    Ok((toolchain, products, String::new()))
 }
 
 /// Waits until the server answers.

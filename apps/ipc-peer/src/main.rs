@@ -1,4 +1,4 @@
-//! The other side of asynchronous IPC, for the suite and for measurements: a program that is told by its last arguments what to be.
+//! The other side of asynchronous IPC, for the suite and for measurements: a program that is told by its arguments what to be.
 //!
 //! A server answers each message with its first word plus one; the second word says how. As a program that ends it does so in the way it is told.
 #![no_std]
@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use coroutine::Priority;
-use sel4::capability::{Endpoint, Notification};
+use sel4::capability::Endpoint;
 use sel4::channel::{self, Client, Message as Words, Server};
 use sel4::mapping::Window;
 use sel4::{Allocator, BootInformation, Message, executor};
@@ -22,7 +22,7 @@ const EXIT: u64 = 2;
 const PANIC: u64 = 3;
 /// Reads an address, the next argument.
 const READ: u64 = 4;
-/// Writes anything anywhere into its first region, so many times, and signals the other side now and then.
+/// Writes anything anywhere into the memory of its first end, so many times, and signals the other side now and then.
 const SCRIBBLE: u64 = 5;
 /// Calls the server at its first end so many times, one after the other, and ends with the number of wrong answers.
 const CALL: u64 = 6;
@@ -54,9 +54,8 @@ fn serve_synchronously(endpoint: Endpoint) -> ! {
 
 /// Writes anything anywhere.
 fn scribble(boot: &BootInformation, times: u64) {
-    let Some(memory) = boot.regions().next() else { return };
-    let words = memory.words();
-    let doorbell = boot.arguments().nth(2).map(Notification::from_pointer);
+    let Some(end) = channel::ends(boot).next() else { return };
+    let words = end.memory().words();
     let mut random = 88_172_645_463_325_252_u64;
     for _ in 0..times {
         random ^= random << 13;
@@ -68,10 +67,8 @@ fn scribble(boot: &BootInformation, times: u64) {
         if place != abi_queue::channel::CLOSED {
             words[place].store(if random & 4 == 0 { random >> 40 } else { random >> 8 & 15 }, Ordering::Relaxed);
         }
-        if random & 0xff0 == 0
-            && let Some(doorbell) = doorbell
-        {
-            doorbell.signal();
+        if random & 0xff0 == 0 {
+            end.doorbell().signal();
         }
     }
 }
@@ -79,9 +76,7 @@ fn scribble(boot: &BootInformation, times: u64) {
 #[sel4::root_task]
 fn main(boot: BootInformation) {
     let mut arguments = boot.arguments();
-    let own = arguments.next().map(Notification::from_pointer);
-    let mut role = arguments.skip(2 * boot.regions().count());
-    let (role, parameter) = (role.next().unwrap_or(SERVE), role.next().unwrap_or(0));
+    let (role, parameter) = (arguments.next().unwrap_or(SERVE), arguments.next().unwrap_or(0));
     match role {
         SERVE_SYNCHRONOUSLY => serve_synchronously(Endpoint::from_pointer(parameter)),
         EXIT => sel4::exit(parameter),
@@ -97,7 +92,7 @@ fn main(boot: BootInformation) {
     let mut allocator = Allocator::new(&boot);
     let mut window = Window::new(0x10_0000_0000, 0x10_1000_0000);
     sel4::heap::grow(&mut allocator, &mut window, 1).expect("it has memory for a heap");
-    let own = own.expect("it has a notification");
+    let own = boot.notification().expect("it has a notification");
     let status = executor::run(own, async move {
         if role == CALL {
             let client = Client::new(channel::ends(&boot).next().expect("it has an end"));

@@ -47,8 +47,7 @@ impl Peer {
         let supervisor = Endpoint::from_pointer(bench.allocator.object(ObjectType::Endpoint)?);
         let program = program(bench);
         let mut process = Process::load(&mut bench.allocator, &mut bench.window, &program, supervisor, 1)?;
-        let (pointer, notification) = process.notification(&mut bench.allocator)?;
-        process.argument(pointer);
+        let notification = process.notification(&mut bench.allocator)?;
         let (mut connections, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let theirs = Side { process: &mut process, notification };
@@ -160,13 +159,12 @@ pub fn a_server_that_dies_ends_all_calls(bench: &mut Bench<'_>) -> Outcome {
     });
     // It has not been told yet if it slept: this program's executor has ended first.
     let again = client.clone();
-    let over = executor::run(doorbell, async move {
+    executor::run(doorbell, async move {
         executor::spawn(Priority::HIGHEST, async move { again.call([1, DIE, 0, 0, 0, 0, 0]).await }).detach();
         for _ in 0..3 {
             coroutine::yield_now().await;
         }
     });
-    equal!(over, ());
     equal!(peer.ending(), Some(Ending::Exited(PANICKED)));
     for connection in peer.connections.drain(..) {
         connection.close()?;
@@ -200,12 +198,13 @@ pub fn a_client_that_dies_ends_its_requests(bench: &mut Bench<'_>) -> Outcome {
             // Sleeps in between: the client wakes it.
             executor::pause().await;
         }
-        serving
+        Some(serving)
     });
     peer.process.thread().suspend()?;
     for connection in peer.connections.drain(..) {
         connection.close()?;
     }
+    let serving = serving.expect("it was started");
     equal!(executor::run(doorbell, serving), Ok(Error::Closed));
     peer.end(bench)
 }

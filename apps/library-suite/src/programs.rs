@@ -32,8 +32,7 @@ fn run(bench: &mut Bench<'_>, role: u64, parameter: u64) -> Result<Ending, Wrong
     let supervisor = Endpoint::from_pointer(bench.allocator.object(ObjectType::Endpoint)?);
     let program = program(bench);
     let mut process = Process::load(&mut bench.allocator, &mut bench.window, &program, supervisor, 77)?;
-    // The peer's first argument is its notification, which it does not need here.
-    [0, role, parameter].into_iter().for_each(|word| process.argument(word));
+    [role, parameter].into_iter().for_each(|word| process.argument(word));
     process.start(&mut bench.allocator)?;
     let received = supervisor.receive();
     let ending = Ending::of(&received).filter(|_| received.badge() == 77);

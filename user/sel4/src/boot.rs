@@ -6,7 +6,7 @@ use abi_sel4::{SlotRegion, UntypedDescription};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::capability::{Page, Untyped};
+use crate::capability::{Notification, Page, Untyped};
 use crate::process::CHUNK_PROGRAM;
 use crate::shared::SharedMemory;
 
@@ -35,13 +35,26 @@ pub fn own_name() -> Option<&'static str> {
     NAME.get().copied()
 }
 
-/// The chunk that says what a program was given. The words are: how many arguments and how many regions; the arguments; address and
-/// length of each region. The rest is the name.
-pub(crate) fn program_chunk(name: &str, arguments: &[u64], regions: &[(u64, u64)]) -> Vec<u8> {
-    let regions_words = regions.iter().flat_map(|(address, length)| [address, length]);
-    let counts = [arguments.len() as u64, regions.len() as u64];
-    let words = counts.iter().chain(arguments).chain(regions_words).flat_map(|word| word.to_le_bytes());
-    let content: Vec<u8> = words.chain(name.bytes()).collect();
+/// What a program was given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    /// The notification that it waits on; 0 for none.
+    pub(crate) notification: u64,
+    /// Words for it.
+    pub(crate) arguments: Vec<u64>,
+    /// Address and length of shared memory.
+    pub(crate) regions: Vec<[u64; 2]>,
+    /// Address, length, capacity and doorbell of each end of a connection.
+    pub(crate) ends: Vec<[u64; 4]>,
+}
+
+/// The chunk that says what a program was given. The words are: the notification, the numbers of arguments, of regions and of ends; then these. The
+/// rest is the name.
+pub(crate) fn program_chunk(name: &str, given: &Given) -> Vec<u8> {
+    let Given { notification, arguments, regions, ends } = given;
+    let counts = [*notification, arguments.len() as u64, regions.len() as u64, ends.len() as u64];
+    let words = counts.iter().chain(arguments).chain(regions.as_flattened()).chain(ends.as_flattened());
+    let content: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).chain(name.bytes()).collect();
     let length = (size_of::<ChunkHeader>() + content.len()) as u64;
     [CHUNK_PROGRAM, length].iter().flat_map(|word| word.to_le_bytes()).chain(content).collect()
 }
@@ -112,36 +125,45 @@ impl BootInformation {
         })
     }
 
-    /// What whoever has started this program has told it: words, regions, name. Nothing for a root task.
-    fn program(&self) -> Option<(Words, Words, &'static [u8])> {
+    /// What whoever has started this program has given it: notification, arguments, regions, ends, name. Nothing for a root task.
+    fn given(&self) -> Option<(u64, Words, Words, Words, &'static [u8])> {
         let (_, content) = self.chunks().find(|(id, _)| *id == CHUNK_PROGRAM)?;
-        let (counts, rest) = Words::split(content, 2)?;
-        let (arguments, regions) = (counts.get(0)?, counts.get(1)?);
-        let (arguments, rest) = Words::split(rest, arguments)?;
-        let (regions, name) = Words::split(rest, regions.checked_mul(2)?)?;
-        Some((arguments, regions, name))
+        let (counts, rest) = Words::split(content, 4)?;
+        let (arguments, rest) = Words::split(rest, counts.get(1)?)?;
+        let (regions, rest) = Words::split(rest, counts.get(2)?.checked_mul(2)?)?;
+        let (ends, name) = Words::split(rest, counts.get(3)?.checked_mul(4)?)?;
+        Some((counts.get(0)?, arguments, regions, ends, name))
+    }
+
+    /// The notification that this program waits on, if whoever has started it has made one.
+    pub fn notification(&self) -> Option<Notification> {
+        let (pointer, ..) = self.given()?;
+        (pointer != 0).then_some(Notification::from_pointer(pointer))
     }
 
     /// The words that whoever has started this program has for it.
     pub fn arguments(&self) -> impl Iterator<Item = u64> + use<> {
-        let words = self.program().map(|(arguments, ..)| arguments).unwrap_or(Words(&[]));
+        let words = self.given().map_or(Words(&[]), |(_, arguments, ..)| arguments);
         (0..).map_while(move |index| words.get(index))
     }
 
-    /// The shared memory that was mapped for this program.
+    /// The shared memory that was mapped for this program, without that of connections.
     pub fn regions(&self) -> impl Iterator<Item = SharedMemory> + use<> {
-        let words = self.program().map(|(_, regions, _)| regions).unwrap_or(Words(&[]));
+        let words = self.given().map_or(Words(&[]), |(_, _, regions, ..)| regions);
+        (0..).map_while(move |index| words.memory(2 * index))
+    }
+
+    /// The ends of connections, each with its memory, its capacity and the pointer of the other side's doorbell.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (SharedMemory, u64, u64)> + use<> {
+        let words = self.given().map_or(Words(&[]), |(_, _, _, ends, _)| ends);
         (0..).map_while(move |index| {
-            let (address, length) = (words.get(2 * index)?, words.get(2 * index + 1)?);
-            // SAFETY: whoever wrote the boot information has mapped it, for this and nothing else; that is what this chunk means
-            // (the promise of `from_address`).
-            Some(unsafe { SharedMemory::new(address, length as usize) })
+            Some((words.memory(4 * index)?, words.get(4 * index + 2)?, words.get(4 * index + 3)?))
         })
     }
 
     /// The name of this program, if another one has started it.
     pub fn name(&self) -> Option<&'static str> {
-        self.program().and_then(|(.., name)| core::str::from_utf8(name).ok())
+        self.given().and_then(|(.., name)| core::str::from_utf8(name).ok())
     }
 
     /// The machine's device tree.
@@ -159,6 +181,14 @@ impl Words {
     fn split(bytes: &'static [u8], count: u64) -> Option<(Words, &'static [u8])> {
         let (words, rest) = bytes.split_at_checked(usize::try_from(count.checked_mul(8)?).ok()?)?;
         Some((Words(words), rest))
+    }
+
+    /// The memory whose address and length stand here.
+    fn memory(self, index: u64) -> Option<SharedMemory> {
+        let (address, length) = (self.get(index)?, self.get(index + 1)?);
+        // SAFETY: whoever wrote the boot information has mapped it, for this and nothing else; that is what these words mean (the promise
+        // of `from_address`).
+        Some(unsafe { SharedMemory::new(address, length as usize) })
     }
 
     fn get(self, index: u64) -> Option<u64> {
@@ -192,14 +222,23 @@ mod tests {
 
     #[test]
     fn a_program_finds_what_it_was_given() {
-        let boot = with_extra(program_chunk("worker", &[7, u64::MAX], &[(0x1000, 64), (0x2000, 128)]));
+        let given = Given {
+            notification: 9,
+            arguments: vec![7, u64::MAX],
+            regions: vec![[0x1000, 64], [0x2000, 128]],
+            ends: vec![[0x3000, 4096, 16, 3]],
+        };
+        let boot = with_extra(program_chunk("worker", &given));
         assert_eq!(boot.arguments().collect::<Vec<_>>(), [7, u64::MAX]);
         let regions: Vec<_> = boot.regions().map(|region| (region.address(), region.len())).collect();
         assert_eq!((regions, boot.name()), (vec![(0x1000, 64), (0x2000, 128)], Some("worker")));
-        assert_eq!((with_extra(vec![]).arguments().count(), with_extra(vec![]).name()), (0, None));
+        let ends: Vec<_> = boot.ends().map(|(memory, capacity, bell)| (memory.address(), capacity, bell)).collect();
+        assert_eq!((ends, boot.notification()), (vec![(0x3000, 16, 3)], Some(Notification::from_pointer(9))));
+        let nothing = with_extra(vec![]);
+        assert_eq!((nothing.arguments().count(), nothing.name(), nothing.notification()), (0, None, None));
         // Counts that are larger than the chunk.
-        let mut chunk = program_chunk("", &[1], &[]);
-        chunk[16] = 2;
+        let mut chunk = program_chunk("", &Given { arguments: vec![1], ..Given::default() });
+        chunk[24] = 2;
         assert_eq!(with_extra(chunk).arguments().count(), 0);
     }
 

@@ -122,6 +122,16 @@ impl<D> End<D> {
         self.memory.part(start, self.memory.len() - start).expect("it ends where the memory does")
     }
 
+    /// All of the shared memory.
+    pub fn memory(&self) -> SharedMemory {
+        self.memory
+    }
+
+    /// The other side's doorbell.
+    pub fn doorbell(&self) -> &D {
+        &self.doorbell
+    }
+
     /// How many calls can be in flight.
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -802,41 +812,37 @@ fn make(
     capacity: usize,
     data_pages: u64,
     notifications: [u64; 2],
-) -> KernelResult<(Page, u64, [u64; 2])> {
+) -> KernelResult<(Vec<Page>, [u64; 2])> {
     assert!(channel::is_capacity(capacity), "there are no rings of {capacity} entries");
-    let count = pages(capacity, data_pages);
-    let first = Page::from_pointer(allocator.make(ObjectType::Page, 0, count)?);
+    let mut left = pages(capacity, data_pages);
+    let mut made = Vec::new();
+    while left > 0 {
+        let count = left.min(abi_sel4::configuration::RETYPE_LIMIT as u64);
+        let first = allocator.make(ObjectType::Page, 0, count)?;
+        made.extend((first..first + count).map(Page::from_pointer));
+        left -= count;
+    }
     let [one, other] = notifications.map(|notification| {
         let slot = allocator.slot()?;
         Slot::own(slot).mint_from(Slot::own(notification), Rights::WRITE, executor::RINGS)?;
         Ok(slot)
     });
-    Ok((first, count, [one?, other?]))
+    Ok((made, [one?, other?]))
 }
 
 /// Maps pages of a connection here.
-fn map_here(allocator: &mut Allocator, window: &mut Window, first: Page, count: u64) -> KernelResult<SharedMemory> {
-    let address = window.addresses(PAGE_BITS, count)?;
-    for number in 0..count {
-        let page = Page::from_pointer(first.pointer() + number);
-        mapping::map(allocator, initial::ADDRESS_SPACE, page, address + (number << PAGE_BITS), Rights::READ_WRITE, 0)?;
+fn map_here(allocator: &mut Allocator, window: &mut Window, pages: &[Page]) -> KernelResult<SharedMemory> {
+    let start = window.addresses(PAGE_BITS, pages.len() as u64)?;
+    for (address, page) in (start..).step_by(1 << PAGE_BITS).zip(pages) {
+        mapping::map(allocator, initial::ADDRESS_SPACE, *page, address, Rights::READ_WRITE, 0)?;
     }
     // SAFETY: mapped just now, to stay.
-    Ok(unsafe { SharedMemory::new(address, (count << PAGE_BITS) as usize) })
+    Ok(unsafe { SharedMemory::new(start, pages.len() << PAGE_BITS) })
 }
 
-fn give(
-    allocator: &mut Allocator,
-    side: Side<'_>,
-    (first, count): (Page, u64),
-    capacity: usize,
-    bell: u64,
-) -> KernelResult<()> {
-    side.process.share(allocator, first, count)?;
+fn give(allocator: &mut Allocator, side: Side<'_>, pages: &[Page], capacity: usize, bell: u64) -> KernelResult<()> {
     let pointer = side.process.grant_copy(bell, Rights::WRITE)?;
-    side.process.argument(capacity as u64);
-    side.process.argument(pointer);
-    Ok(())
+    side.process.add_end(allocator, pages, capacity as u64, pointer)
 }
 
 /// Connects two programs: their next [`ends`] are of this connection.
@@ -857,10 +863,10 @@ pub fn connect(
     server: Side<'_>,
 ) -> KernelResult<Connection> {
     let notifications = [client.notification, server.notification];
-    let (first, count, doorbells) = make(allocator, capacity, data_pages, notifications)?;
-    give(allocator, client, (first, count), capacity, doorbells[1])?;
-    give(allocator, server, (first, count), capacity, doorbells[0])?;
-    let header = map_here(allocator, window, first, 1)?;
+    let (pages, doorbells) = make(allocator, capacity, data_pages, notifications)?;
+    give(allocator, client, &pages, capacity, doorbells[1])?;
+    give(allocator, server, &pages, capacity, doorbells[0])?;
+    let header = map_here(allocator, window, &pages[..1])?;
     Ok(Connection { header, doorbells })
 }
 
@@ -882,20 +888,17 @@ pub fn connect_to(
     own: u64,
     other: Side<'_>,
 ) -> KernelResult<(Connection, End)> {
-    let (first, count, doorbells) = make(allocator, capacity, data_pages, [own, other.notification])?;
-    give(allocator, other, (first, count), capacity, doorbells[0])?;
-    let header = map_here(allocator, window, first, count)?;
+    let (pages, doorbells) = make(allocator, capacity, data_pages, [own, other.notification])?;
+    give(allocator, other, &pages, capacity, doorbells[0])?;
+    let header = map_here(allocator, window, &pages)?;
     let end = End { memory: header, capacity, doorbell: Notification::from_pointer(doorbells[1]) };
     Ok((Connection { header, doorbells }, end))
 }
 
-/// The ends that a program was given, in the order in which they were made. Its first argument is the notification that it waits on; each end is two more,
-/// and a region.
-pub fn ends(boot: &BootInformation) -> impl Iterator<Item = End> {
-    let mut words = boot.arguments().skip(1);
-    boot.regions().map_while(move |memory| {
-        let (capacity, doorbell) = (words.next()?, words.next()?);
-        End::new(memory, capacity as usize, Notification::from_pointer(doorbell))
+/// The ends that a program was given, in the order in which they were made.
+pub fn ends(boot: &BootInformation) -> impl Iterator<Item = End> + use<> {
+    boot.ends().map_while(|(memory, capacity, doorbell)| {
+        End::new(memory, usize::try_from(capacity).ok()?, Notification::from_pointer(doorbell))
     })
 }
 

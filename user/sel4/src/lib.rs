@@ -52,6 +52,7 @@ pub mod shared;
 mod start;
 pub mod syscall_buffer;
 pub mod thread;
+pub mod time;
 
 pub use abi_sel4 as abi;
 pub use abi_sel4::{CNodeData, Error, Numbering, ObjectType, Rights};

@@ -26,6 +26,7 @@ use abi_sel4::{
 use program::{Image, ImageError, Protection};
 
 use crate::allocator::{Allocator, Arena, Slots};
+use crate::boot::Given;
 use crate::capability::{CNode, Endpoint, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
 use crate::fault::Fault;
 use crate::mapping::{self, Window};
@@ -123,8 +124,7 @@ pub struct Process {
     /// Slots of this program with the capabilities by which shared pages are mapped there.
     shares: Vec<u64>,
     untyped: (SlotRegion, Vec<UntypedDescription>),
-    arguments: Vec<u64>,
-    regions: Vec<(u64, u64)>,
+    given: Given,
 }
 
 /// Slots of this program that a process with so much memory may need: one for each of its pages, and some.
@@ -200,8 +200,7 @@ impl Process {
             shared_end: SHARED,
             shares: Vec::new(),
             untyped: (SlotRegion::default(), Vec::new()),
-            arguments: Vec::new(),
-            regions: Vec::new(),
+            given: Given::default(),
         };
         for segment in image.segments() {
             let (rights, attributes) = match segment.protection {
@@ -315,43 +314,61 @@ impl Process {
         Ok(())
     }
 
-    /// Makes a new notification that it can wait on, and gives its pointer there and, for this program, a capability to all of it.
+    /// Makes the notification that it waits on, and gives this program's capability to all of it.
     ///
     /// # Errors
     ///
     /// Slots or memory are too few.
-    pub fn notification(&mut self, allocator: &mut Allocator) -> Result<(u64, u64)> {
+    pub fn notification(&mut self, allocator: &mut Allocator) -> Result<u64> {
         // Not of its memory: others signal it, also when it is gone.
         let notification = allocator.object(ObjectType::Notification)?;
-        let pointer = self.grant(notification, Rights::READ_WRITE, 0)?;
-        Ok((pointer, notification))
+        self.given.notification = self.grant(notification, Rights::READ_WRITE, 0)?;
+        Ok(notification)
     }
 
-    /// Maps pages of somebody else for it: `count` whose capabilities follow each other from `first` on. It finds them as the next of its
-    /// [regions](crate::BootInformation::regions).
+    /// Maps pages of somebody else for it. It finds them as the next of its [regions](crate::BootInformation::regions).
     ///
     /// # Errors
     ///
     /// Slots or memory are too few, or what the kernel says.
-    pub fn share(&mut self, allocator: &mut Allocator, first: Page, count: u64) -> Result<()> {
+    pub fn share(&mut self, allocator: &mut Allocator, pages: &[Page]) -> Result<()> {
+        let (address, length) = self.map_shared(allocator, pages)?;
+        self.given.regions.push([address, length]);
+        Ok(())
+    }
+
+    /// Makes pages the memory of the next end of a connection.
+    pub(crate) fn add_end(
+        &mut self,
+        allocator: &mut Allocator,
+        pages: &[Page],
+        capacity: u64,
+        bell: u64,
+    ) -> Result<()> {
+        let (address, length) = self.map_shared(allocator, pages)?;
+        self.given.ends.push([address, length, capacity, bell]);
+        Ok(())
+    }
+
+    /// Maps pages one after the other; gives address and length.
+    fn map_shared(&mut self, allocator: &mut Allocator, pages: &[Page]) -> Result<(u64, u64)> {
         let address = self.shared_end;
-        for number in 0..count {
+        let length = pages.len() as u64 * PAGE;
+        for (at, page) in (address..).step_by(PAGE as usize).zip(pages) {
             // A mapping belongs to a capability: this one is for this process, and stays with this program.
             let copy = allocator.slot()?;
-            Slot::own(copy).copy_from(Slot::own(first.pointer() + number), Rights::ALL)?;
+            Slot::own(copy).copy_from(Slot::own(page.pointer()), Rights::ALL)?;
             self.shares.push(copy);
             let page = Page::from_pointer(copy);
-            let at = address + number * PAGE;
             mapping::map(&mut self.own, self.space, page, at, Rights::READ_WRITE, message::EXECUTE_NEVER)?;
         }
-        self.shared_end = address + (count + 1) * PAGE;
-        self.regions.push((address, count * PAGE));
-        Ok(())
+        self.shared_end = address + length + PAGE;
+        Ok((address, length))
     }
 
     /// Adds a word to its arguments.
     pub fn argument(&mut self, word: u64) {
-        self.arguments.push(word);
+        self.given.arguments.push(word);
     }
 
     /// Starts it.
@@ -360,7 +377,7 @@ impl Process {
     ///
     /// It has more arguments and regions than fit into a page; or what the kernel says.
     pub fn start(&mut self, allocator: &mut Allocator) -> Result<()> {
-        let chunk = crate::boot::program_chunk(&self.name, &self.arguments, &self.regions);
+        let chunk = crate::boot::program_chunk(&self.name, &self.given);
         let mut list = [UntypedDescription::default(); abi_sel4::configuration::MAXIMUM_BOOT_UNTYPEDS];
         list[..self.untyped.1.len()].copy_from_slice(&self.untyped.1);
         let numbers = BootInfo {

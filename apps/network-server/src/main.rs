@@ -1,0 +1,211 @@
+//! The network as a program: a virtio network device and TCP/IP, served to other programs over asynchronous IPC.
+//!
+//! The driver is the crate `virtio` and the stack the crate `network`, the same as in the Unix kernel. This program gives them what a kernel gives
+//! them there: registers and memory, the device's interrupts, the time, and somebody who waits. What it serves is [`sockets::protocol`].
+//!
+//! ```text
+//!   device --interrupt--> arrivals (most important): takes frames, wakes the requests that wait for them
+//!   requests of all programs: receive and send, on the stack's buffers
+//!   departures (least important): hands the device all that requests have left to be sent, in one go
+//!   clock  --interrupt--> arrivals: what has expired
+//! ```
+//!
+//! **Whom it trusts.** Nobody whom it serves: sockets are numbers in a table of each connection, and offsets are checked. When a program's connection ends,
+//! its sockets are closed. The device is trusted with the memory that it was given, and with nothing that it says about it (see `virtio`).
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod device;
+mod serve;
+
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::Poll;
+
+use coroutine::Priority;
+use drivers::rtc::RealTimeClock;
+use network::{Address, Configuration, Stack};
+use sel4::capability::{IrqHandler, Notification, Slot};
+use sel4::channel::Server;
+use sel4::mapping::Window;
+use sel4::shared::Registers;
+use sel4::{Allocator, BootInformation, Rights, channel, executor, println};
+use spin::{Mutex, Once};
+use virtio::Mmio;
+
+use device::Piece;
+use serve::Customer;
+
+/// Where this machine is in QEMU's user network, which has no other way to tell a machine its address than DHCP.
+const ADDRESS: Address =
+    Address { address: Ipv4Addr::new(10, 0, 2, 15), prefix: 24, gateway: Some(Ipv4Addr::new(10, 0, 2, 2)) };
+
+/// Steps of the heap: connections have their buffers there.
+const HEAP_STEPS: u64 = 12;
+
+/// Bits of the doorbell's badge.
+const DEVICE: u32 = 1;
+const CLOCK: u32 = 2;
+
+/// Programs have the priorities behind that of arrivals, in the order in which they are connected.
+const FIRST_CUSTOMER: u64 = 1;
+
+type Card = virtio::Network<Registers, Piece>;
+
+/// The stack, and who drives it.
+pub struct Network {
+    /// Held for an operation, never across an `await`.
+    stack: Mutex<Stack<Card>>,
+    /// Something was left to be sent.
+    departing: AtomicBool,
+    departures: atomic_waker::AtomicWaker,
+    clock: Clock,
+}
+
+impl Network {
+    /// What operations have left to be sent is sent when everybody more important has had a turn.
+    fn departs(&self) {
+        if !self.departing.swap(true, Ordering::Release) {
+            self.departures.wake();
+        }
+    }
+}
+
+/// The alarm of the machine's real-time clock.
+struct Clock {
+    clock: RealTimeClock<Registers>,
+    /// The time for which it is set; `u64::MAX` for none.
+    set: AtomicU64,
+}
+
+impl Clock {
+    /// Has the clock interrupt at this time, or earlier. Without an earlier wish it stays as it is: one that comes for nothing costs less
+    /// than three registers for each packet.
+    fn wish(&self, deadline: Option<u64>) {
+        let Some(deadline) = deadline else { return };
+        if deadline < self.set.load(Ordering::Relaxed) {
+            self.set.store(deadline, Ordering::Relaxed);
+            let ahead = deadline.saturating_sub(now_ns());
+            self.clock.set_alarm(self.clock.nanoseconds() + ahead);
+        }
+    }
+}
+
+/// Nanoseconds since the machine was started.
+fn now_ns() -> u64 {
+    sel4::time::now() * NANOSECONDS_PER_TICK.get().copied().unwrap_or(100)
+}
+
+static NANOSECONDS_PER_TICK: Once<u64> = Once::new();
+
+/// Takes what has arrived and acts on what has expired.
+async fn arrivals(network: Arc<Network>, interrupt: IrqHandler) {
+    loop {
+        let next = {
+            let mut stack = network.stack.lock();
+            // Before the look: an interrupt for what comes after it stays.
+            stack.link().acknowledge_interrupt();
+            let next = stack.poll(now_ns());
+            if let Some(failure) = stack.link().failure() {
+                println!("network-server: the device cannot be used any more: {failure}");
+                sel4::exit(1);
+            }
+            next
+        };
+        match next {
+            // There is more: after others had their turn.
+            Some(at) if at <= now_ns() => coroutine::yield_now().await,
+            deadline => {
+                network.clock.wish(deadline);
+                let _ = interrupt.acknowledge();
+                executor::signal(DEVICE).await;
+            }
+        }
+    }
+}
+
+/// Hands over what requests have left to be sent.
+async fn departures(network: Arc<Network>) {
+    loop {
+        poll_fn(|context| {
+            network.departures.register(context.waker());
+            if network.departing.swap(false, Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let deadline = network.stack.lock().flush(now_ns());
+        network.clock.wish(deadline);
+    }
+}
+
+/// Acts on what has expired, without an arrival.
+async fn expiries(network: Arc<Network>, interrupt: IrqHandler) {
+    loop {
+        let _ = interrupt.acknowledge();
+        executor::signal(CLOCK).await;
+        network.clock.clock.acknowledge();
+        network.clock.set.store(u64::MAX, Ordering::Relaxed);
+        let deadline = network.stack.lock().poll(now_ns());
+        network.clock.wish(deadline.map(|deadline| deadline.max(now_ns() + 1)));
+    }
+}
+
+/// The handler in this slot, which signals this bit from now on.
+fn handler(allocator: &mut Allocator, doorbell: Notification, pointer: u64, bit: u32) -> sel4::Result<IrqHandler> {
+    let slot = allocator.slot()?;
+    Slot::own(slot).mint_from(Slot::own(doorbell.pointer()), Rights::WRITE, 1 << bit)?;
+    let handler = IrqHandler::from_pointer(pointer);
+    handler.set_notification(Notification::from_pointer(slot))?;
+    Ok(handler)
+}
+
+#[sel4::root_task]
+fn main(boot: BootInformation) {
+    let (mut allocator, mut window) = (Allocator::new(&boot), Window::new(0x10_0000_0000, 0x11_0000_0000));
+    sel4::heap::grow(&mut allocator, &mut window, HEAP_STEPS).expect("it has memory for a heap");
+    let doorbell = boot.notification().expect("it has a notification");
+    // Registers of the device and of the clock; interrupts of both, ticks of the time in a second, and a number to begin with.
+    let mut regions = boot.regions();
+    let mut arguments = boot.arguments();
+    let mut argument = || arguments.next().expect("it has all its arguments");
+    let mut registers = || Registers::new(regions.next().expect("it has all its regions"));
+    let (device, clock) = (registers(), registers());
+    let (device_interrupt, clock_interrupt) = (argument(), argument());
+    NANOSECONDS_PER_TICK.call_once(|| 1_000_000_000 / argument().max(1));
+    let seed = argument() ^ sel4::time::now();
+
+    let transport = Mmio::probe(device).expect("it has a virtio device");
+    let memory = |bytes: usize| {
+        let pages = bytes.div_ceil(4096) as u64;
+        let (memory, physical) = window.device_reachable(&mut allocator, pages).ok()?;
+        Some(Piece { memory, physical })
+    };
+    let card = Card::new(transport, memory).expect("the device is a network device that can be driven");
+    let configuration = Configuration { address: Some(ADDRESS), seed, ..Configuration::default() };
+    let stack = Stack::new(card, &configuration, now_ns()).expect("there is memory for the stack");
+    let network = Arc::new(Network {
+        stack: Mutex::new(stack),
+        departing: AtomicBool::new(false),
+        departures: atomic_waker::AtomicWaker::new(),
+        clock: Clock { clock: RealTimeClock::new(clock), set: AtomicU64::new(u64::MAX) },
+    });
+    let device_interrupt =
+        handler(&mut allocator, doorbell, device_interrupt, DEVICE).expect("it was given the device's interrupt");
+    let clock_interrupt =
+        handler(&mut allocator, doorbell, clock_interrupt, CLOCK).expect("it was given the clock's interrupt");
+
+    executor::run(doorbell, async move {
+        executor::spawn(Priority::HIGHEST, arrivals(network.clone(), device_interrupt)).detach();
+        executor::spawn(Priority::HIGHEST, expiries(network.clone(), clock_interrupt)).detach();
+        executor::spawn(Priority::LOWEST, departures(network.clone())).detach();
+        for (number, end) in (FIRST_CUSTOMER..).zip(channel::ends(&boot)) {
+            let customer = Customer::new(network.clone(), end.data());
+            let priority = Priority::saturating(number.min(u64::from(Priority::LOWEST.number()) - 1));
+            executor::spawn(priority, Server::new(end).serve(move |message| customer.request(message))).detach();
+        }
+        core::future::pending::<()>().await;
+    });
+}
