@@ -29,6 +29,7 @@ use crate::context::{Context, Need, command_line};
 use crate::experiments;
 use crate::figures::{figure, table};
 use crate::guest::{Echo, FailureKind, Guest};
+use crate::ipc;
 use crate::microkernel;
 use crate::progress::Activity;
 use crate::report;
@@ -55,6 +56,10 @@ pub enum BenchName {
     Scheduler,
     /// The microkernel's interface beside seL4's, in instructions, and the kernel's size.
     Micro,
+    /// The microkernel: asynchronous IPC beside synchronous IPC, with 1 to 256 calls in flight.
+    MicroIpc,
+    /// The microkernel: echo and matrix server through its network server, beside the Unix kernel and Linux.
+    MicroNet,
     /// Linux beside COPS: basic costs, and its best servers.
     Peers,
     /// Experiment A: tasks that count in turn; coroutines beside threads.
@@ -136,6 +141,7 @@ impl BenchName {
                 ("speed_vs_sync_64_one_hart", 2.1),
                 ("instructions_saved_64", 1.2),
             ],
+            BenchName::MicroIpc => ipc::GOALS,
             BenchName::Memory => &[("connections_kcuc", CONNECTIONS)],
             _ => &[],
         }
@@ -243,6 +249,7 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     let (lines, machine) = match name {
         BenchName::Scheduler => on_the_host(context)?,
         BenchName::Micro => microkernel::measure(context)?,
+        BenchName::MicroIpc => ipc::measure(context)?,
         _ => in_the_machine(context, name, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;

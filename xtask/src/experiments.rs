@@ -10,6 +10,7 @@
 //! interrupted run loses only the part that was under way.
 
 mod matrix;
+mod network;
 mod peers;
 mod priorities;
 mod rings;
@@ -29,6 +30,7 @@ use crate::build::Products;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::guest::{self, Echo, FailureKind, Forward, Guest};
+use crate::ipc;
 use crate::linux::{self, Linux};
 use crate::report;
 use crate::results;
@@ -69,7 +71,7 @@ pub struct Experiment {
 }
 
 /// All of them, in the order of `paper`.
-const EXPERIMENTS: [Experiment; 8] = [
+const EXPERIMENTS: [Experiment; 9] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
     Experiment { name: BenchName::Workers, measure: workers::measure },
@@ -77,12 +79,19 @@ const EXPERIMENTS: [Experiment; 8] = [
     Experiment { name: BenchName::Creation, measure: matrix::creation },
     Experiment { name: BenchName::MatrixPriorities, measure: priorities::levels },
     Experiment { name: BenchName::PriorityLatency, measure: priorities::distribution },
+    Experiment { name: BenchName::MicroNet, measure: network::measure },
     Experiment { name: BenchName::Peers, measure: peers::measure },
 ];
 
 /// Benchmarks that are no experiments of this module and belong to the papers all the same.
-const OTHERS: [BenchName; 5] =
-    [BenchName::Memory, BenchName::AsyncCalls, BenchName::Syscall, BenchName::Switch, BenchName::Scheduler];
+const OTHERS: [BenchName; 6] = [
+    BenchName::Memory,
+    BenchName::AsyncCalls,
+    BenchName::Syscall,
+    BenchName::Switch,
+    BenchName::Scheduler,
+    BenchName::MicroIpc,
+];
 
 /// The experiment of a name, if it is one.
 pub fn find(name: BenchName) -> Option<&'static Experiment> {
@@ -139,6 +148,7 @@ pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
         }
         let measured = match name {
             BenchName::Scheduler => bench::on_the_host(context),
+            BenchName::MicroIpc => ipc::measure(context),
             _ => bench::in_the_machine(context, name, None),
         };
         let results = measured.and_then(|(lines, machine)| {
@@ -312,10 +322,30 @@ impl<'a> Lab<'a> {
 
     /// Boots COPS's matrix server, waits until it answers, and hands it over.
     pub fn serve_cops(&self, title: &str, words: &[String], harts: u8) -> Result<Server> {
-        let port = guest::free_port()?;
-        let mut configuration = self.cops(command_line("matrix-server", words)?, harts);
-        configuration.forwards = vec![Forward { host: port, guest: linux::FIRST_PORT }];
-        self.serve(title, &configuration, "matrix-server: listening")
+        let server = self.serve_program(title, "matrix-server", words, linux::FIRST_PORT, harts)?;
+        server.wait_for_answers(linux::FIRST_PORT)?;
+        Ok(server)
+    }
+
+    /// Boots a server of COPS that says that it listens on a port.
+    pub fn serve_program(&self, title: &str, name: &str, words: &[String], port: u16, harts: u8) -> Result<Server> {
+        let mut configuration = self.cops(command_line(name, words)?, harts);
+        configuration.forwards = vec![Forward { host: guest::free_port()?, guest: port }];
+        self.serve(title, &configuration, &format!("{name}: listening"))
+    }
+
+    /// Boots the microkernel with its network server and the services on it, and waits until they answer.
+    pub fn serve_microkernel(&self, title: &str, harts: u8) -> Result<Server> {
+        let machine =
+            cli::Machine { harts: Some(harts), memory: None, machine: Some(linux::MACHINE), user_interrupts: None };
+        let (_, products) = self.context.build_root_task(self.context.variation(&machine), "network-system")?;
+        let mut configuration = self.context.configuration(&products, &machine, String::new());
+        for guest in [linux::FIRST_PORT, network::ECHO_PORT] {
+            configuration.forwards.push(Forward { host: guest::free_port()?, guest });
+        }
+        let server = self.serve(title, &configuration, "matrix-server: listening")?;
+        server.wait_for_answers(linux::FIRST_PORT)?;
+        Ok(server)
     }
 
     /// Boots Linux with all of its servers; those of [`Linux::servers`] answer.
@@ -326,7 +356,9 @@ impl<'a> Lab<'a> {
             let guest = linux::port(name).context("the list of servers has it")?;
             configuration.forwards.push(Forward { host: guest::free_port()?, guest });
         }
-        self.serve(title, &configuration, linux::SERVING)
+        let server = self.serve(title, &configuration, linux::SERVING)?;
+        server.wait_for_answers(linux::FIRST_PORT)?;
+        Ok(server)
     }
 
     fn serve(&self, title: &str, configuration: &Configuration, listening: &str) -> Result<Server> {
@@ -337,10 +369,8 @@ impl<'a> Lab<'a> {
             activity.detail(line);
             line.contains(listening).then_some(())
         })?;
-        let server = Server { guest, forwards: configuration.forwards.clone() };
-        server.wait_for_answers(linux::FIRST_PORT)?;
         activity.clear();
-        Ok(server)
+        Ok(Server { guest, forwards: configuration.forwards.clone() })
     }
 }
 

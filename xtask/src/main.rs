@@ -23,6 +23,7 @@ mod experiments;
 mod figures;
 mod guest;
 mod interrupt;
+mod ipc;
 mod links;
 mod linux;
 mod microkernel;

@@ -47,8 +47,10 @@ async fn answer(message: Words) -> Words {
 fn serve_synchronously(endpoint: Endpoint) -> ! {
     let mut request = endpoint.receive();
     loop {
-        let words = [request.word(0).unwrap_or(0) + 1, 0, 0, 0];
-        request = endpoint.reply_and_receive(&Message::new(0, &words[..request.length().min(4)]));
+        let mut words = [0; 8];
+        words[0] = request.word(0).unwrap_or(0) + 1;
+        // As long as the request, so that both take the same way.
+        request = endpoint.reply_and_receive(&Message::new(0, &words[..request.length().min(8)]));
     }
 }
 

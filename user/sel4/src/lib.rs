@@ -61,7 +61,7 @@ pub use boot::BootInformation;
 pub use message::{Message, Received};
 pub use raw::{Failure, Result};
 pub use sel4_macros::root_task;
-pub use syscall_buffer::SyscallBuffer;
 pub use shared::SharedMemory;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub use start::exit;
+pub use syscall_buffer::SyscallBuffer;

@@ -183,12 +183,12 @@ fn wall(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-fn plot_name(order: u32, pace: Pace, kind: usize) -> String {
+pub(super) fn plot_name(order: u32, pace: Pace, kind: usize) -> String {
     let pace = if pace == Pace::ClosedLoop { "without pauses" } else { "with pauses of 100 ms" };
     format!("{}, {order}x{order} {pace} (wall)", KINDS[kind])
 }
 
-fn measure_server(
+pub(super) fn measure_server(
     lab: &Lab<'_>,
     notebook: &mut Notebook<'_>,
     server: &mut Server,

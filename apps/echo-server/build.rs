@@ -1,0 +1,9 @@
+//! Links the program as COPS programs are linked.
+
+fn main() {
+    println!("cargo::rerun-if-changed=../../user/runtime/program.ld");
+    if std::env::var("TARGET").is_ok_and(|target| target == "riscv64gc-unknown-none-elf") {
+        let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the manifest is");
+        println!("cargo::rustc-link-arg-bins=-T{here}/../../user/runtime/program.ld");
+    }
+}

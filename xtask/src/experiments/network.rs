@@ -1,0 +1,175 @@
+//! The network as a program: echo and matrix server on the microkernel, through its network server, beside the Unix kernel and Linux.
+//!
+//! The servers do the same and are asked by the same clients on the host. What differs is where the network is: on the microkernel every byte goes
+//! through another program, by asynchronous IPC, which is what this measures.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use load::Pace;
+
+use super::{Lab, Notebook, PATIENCE, Server, Way, matrix, words};
+use crate::linux;
+
+/// Harts of each machine.
+const HARTS: u8 = 4;
+
+/// The echo servers' port, and the bytes of a message.
+pub(super) const ECHO_PORT: u16 = 7001;
+const MESSAGE: usize = 64;
+
+/// The server of Linux that stands beside ours.
+const LINUX: &str = "epoll-each";
+
+const MICRO: &str = "COPS microkernel";
+const UNIX: &str = "COPS kcuc";
+
+/// Measures all of them.
+pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    if !lab.ways().any(|way| way == Way::Wall) {
+        bail!("this experiment has a client outside the machine: it is measured by the wall clock only");
+    }
+    let booted = lab.serve_microkernel("the network as a program: microkernel", HARTS);
+    if let Some(mut server) = notebook.part(MICRO, booted) {
+        matrices(lab, notebook, &mut server, linux::FIRST_PORT, MICRO);
+        echo(lab, notebook, &server, MICRO);
+    }
+    let booted = lab.serve_cops("the network as a program: Unix kernel", &matrix::server_words("kcuc", HARTS), HARTS);
+    if let Some(mut server) = notebook.part(UNIX, booted) {
+        matrices(lab, notebook, &mut server, linux::FIRST_PORT, UNIX);
+    }
+    let booted =
+        lab.serve_program("the network as a program: Unix kernel, echo", "echo-server", &words(""), ECHO_PORT, HARTS);
+    if let Some(server) = notebook.part(&format!("{UNIX}, echo"), booted) {
+        echo(lab, notebook, &server, UNIX);
+    }
+    if lab.linux().is_some() {
+        let booted = lab.serve_linux("the network as a program: Linux", HARTS);
+        if let Some(mut server) = notebook.part("Linux", booted) {
+            let port = linux::port(LINUX).context("a server without a port")?;
+            matrices(lab, notebook, &mut server, port, &format!("Linux {LINUX}"));
+        }
+    }
+    for (name, rival) in [("unix", UNIX.to_string()), ("linux", format!("Linux {LINUX}"))] {
+        for connections in counts(lab) {
+            let x = connections as f64;
+            for (id, plot) in [("matrix", matrix::plot_name(15, Pace::ClosedLoop, 0)), ("echo", echo_plot(0))] {
+                if let (Some(ours), Some(theirs)) = (notebook.value(&plot, MICRO, x), notebook.value(&plot, &rival, x))
+                {
+                    notebook.figure(&format!("micro_vs_{name}_{id}_{connections}"), ours / theirs, "times");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn counts(lab: &Lab<'_>) -> Vec<usize> {
+    if lab.quick { vec![1, 16] } else { vec![1, 4, 16, 64] }
+}
+
+fn matrices(lab: &Lab<'_>, notebook: &mut Notebook<'_>, server: &mut Server, port: u16, id: &str) {
+    matrix::measure_server(lab, notebook, server, port, 15, &[(Pace::ClosedLoop, counts(lab))], id);
+}
+
+fn echo_plot(kind: usize) -> String {
+    format!("{}, echo of {MESSAGE} bytes (wall)", ["throughput", "mean latency"][kind])
+}
+
+fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, server: &Server, id: &str) {
+    let duration = if lab.quick { Duration::from_millis(1200) } else { Duration::from_secs(5) };
+    let mut points = [Vec::new(), Vec::new()];
+    for connections in counts(lab) {
+        let measured = server.address(ECHO_PORT).and_then(|address| ask(address, connections, duration));
+        let Some(messages) = notebook.part(&format!("{id}, echo with {connections} connections"), measured) else {
+            break;
+        };
+        let x = connections as f64;
+        points[0].push((x, messages as f64 / duration.as_secs_f64()));
+        points[1].push((x, duration.as_micros() as f64 * x / messages as f64));
+    }
+    for (kind, (points, unit)) in points.into_iter().zip(["messages/s", "us"]).enumerate() {
+        if !points.is_empty() {
+            notebook.series(&echo_plot(kind), id, unit, "connections", points);
+        }
+    }
+}
+
+/// Sends messages over so many connections, each the next when the last has come back; gives how many have.
+fn ask(address: SocketAddr, connections: usize, duration: Duration) -> Result<u64> {
+    let stop = AtomicBool::new(false);
+    let answered = thread::scope(|scope| {
+        let threads: Vec<_> = (0..connections)
+            .map(|number| {
+                scope.spawn({
+                    let stop = &stop;
+                    move || talk(address, number as u8, stop)
+                })
+            })
+            .collect();
+        let end = Instant::now() + duration;
+        thread::sleep(end.saturating_duration_since(Instant::now()));
+        stop.store(true, Ordering::Relaxed);
+        threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
+            .sum::<Result<u64>>()
+    })?;
+    if answered == 0 {
+        bail!("nothing came back");
+    }
+    Ok(answered)
+}
+
+fn talk(address: SocketAddr, mark: u8, stop: &AtomicBool) -> Result<u64> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (mut sent, mut received) = ([mark; MESSAGE], [0; MESSAGE]);
+    let mut count = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        sent[..8].copy_from_slice(&count.to_le_bytes());
+        stream.write_all(&sent)?;
+        stream.read_exact(&mut received)?;
+        if received != sent {
+            bail!("something else came back than was sent");
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A server for one connection that changes the bytes of the message with this number.
+    fn serve(wrong: u64) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; MESSAGE];
+            for number in 0.. {
+                if stream.read_exact(&mut bytes).is_err() {
+                    return;
+                }
+                bytes[MESSAGE - 1] ^= u8::from(number == wrong);
+                stream.write_all(&bytes).unwrap();
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn what_comes_back_is_counted_and_checked() {
+        assert!(ask(serve(u64::MAX), 1, Duration::from_millis(50)).unwrap() > 0);
+        let error = ask(serve(3), 1, Duration::from_millis(200)).unwrap_err();
+        assert!(error.to_string().contains("something else came back"), "{error}");
+    }
+}
