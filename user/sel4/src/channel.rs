@@ -17,7 +17,7 @@
 //! where; both sides copy it before they look at it.
 //!
 //! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`, until an answer has
-//! come; nothing is lost, and the server needs memory for no more than that from each client.
+//! come and those who have waited longer had theirs; nothing is lost, and the server needs memory for no more than that from each client.
 //!
 //! **Priorities.** A server spawns [`Server::serve`] at the priority that the client has *for the server*: all requests of a connection have that
 //! one, whatever the client thinks of them. A client with important and other requests has two connections. In the client, whoever awaits a call has
@@ -36,6 +36,7 @@
 //! any call. A peer can also signal for nothing, or never: the one costs time, the other only itself.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
@@ -48,7 +49,6 @@ use abi_queue::channel::{self, ENTRY_WORDS, MESSAGE_WORDS};
 use abi_queue::request::AWAKE;
 use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{ObjectType, Rights, SystemCall};
-use async_lock::{Semaphore, SemaphoreGuard};
 use atomic_waker::AtomicWaker;
 use ring::{Consumer, Producer, Words, must_be_called};
 use spin::Mutex;
@@ -254,8 +254,6 @@ impl<D: Doorbell> Drop for CloseClient<D> {
 struct ClientEnd<D> {
     rings: Rings,
     doorbell: D,
-    /// A place for each call in flight.
-    places: Semaphore,
     state: Mutex<ClientState>,
 }
 
@@ -264,6 +262,12 @@ struct ClientState {
     responses: Consumer,
     calls: Vec<Place>,
     free: Vec<u16>,
+    /// Calls that wait for a place, in the order in which they came, by their numbers.
+    waiting: VecDeque<(u64, Waker)>,
+    /// Places that such calls were given, until they go on.
+    given: Vec<(u64, u16)>,
+    /// How many calls have waited for a place.
+    waited: u64,
     /// Requests that were published when the server was last called if it slept.
     called: u64,
     failure: Option<Error>,
@@ -306,12 +310,14 @@ impl<D: Doorbell> Client<D> {
             responses: Consumer::new(places),
             calls: (0..places).map(|_| Place { uses: 0, call: InFlight::None }).collect(),
             free: (0..places as u16).rev().collect(),
+            waiting: VecDeque::new(),
+            given: Vec::new(),
+            waited: 0,
             called: 0,
             failure: None,
         };
         let rings = Rings::new(&end);
-        let places = Semaphore::new(places);
-        let end = Arc::new(ClientEnd { rings, doorbell: end.doorbell, places, state: Mutex::new(state) });
+        let end = Arc::new(ClientEnd { rings, doorbell: end.doorbell, state: Mutex::new(state) });
         Client { _open: Arc::new(CloseClient(end.clone())), end }
     }
 
@@ -324,17 +330,45 @@ impl<D: Doorbell> Client<D> {
     /// # Cancellation
     ///
     /// Before the call is sent nothing has happened. After that the server answers it all the same, to nobody.
-    pub async fn call(&self, message: Message) -> Result<Message, Error> {
-        let permit = match self.end.places.try_acquire() {
-            Some(permit) => permit,
-            None => self.end.places.acquire().await,
-        };
-        Call { end: &self.end, permit: Some(permit), message, token: None }.await
+    pub fn call(&self, message: Message) -> impl Future<Output = Result<Message, Error>> + Send + '_ {
+        Call { end: &*self.end, message, step: Step::New }
     }
 
     /// Why the connection cannot be used any more, if so.
     pub fn failure(&self) -> Option<Error> {
         self.end.state.lock().failure
+    }
+}
+
+impl ClientState {
+    /// A place is free: the call that has waited longest gets it.
+    fn release(&mut self, place: u16) {
+        match self.waiting.pop_front() {
+            Some((number, waker)) => {
+                self.given.push((number, place));
+                waker.wake();
+            }
+            None => self.free.push(place),
+        }
+    }
+
+    /// The place for a call that comes now or has come before.
+    fn place(&mut self, step: Step, waker: &Waker) -> Result<u16, Step> {
+        if let Step::Waiting(number) = step {
+            if let Some(index) = self.given.iter().position(|given| given.0 == number) {
+                return Ok(self.given.swap_remove(index).1);
+            }
+            if let Some((_, kept)) = self.waiting.iter_mut().find(|waiting| waiting.0 == number) {
+                kept.clone_from(waker);
+            }
+            return Err(step);
+        }
+        // A place is free only if nobody waits for one.
+        self.free.pop().ok_or_else(|| {
+            self.waited += 1;
+            self.waiting.push_back((self.waited, waker.clone()));
+            Step::Waiting(self.waited)
+        })
     }
 }
 
@@ -351,7 +385,7 @@ impl<D> ClientEnd<D> {
             }
         }
         // Whoever waits for a place finds out too.
-        self.places.add_permits(state.calls.len());
+        state.waiting.drain(..).for_each(|(_, waker)| waker.wake());
     }
 
     fn finish(&self, error: Error)
@@ -385,10 +419,7 @@ impl<D> ClientEnd<D> {
                     place.call = InFlight::Answered(message);
                     waker.wake();
                 }
-                InFlight::Dropped => {
-                    state.free.push(number);
-                    self.places.add_permits(1);
-                }
+                InFlight::Dropped => state.release(number),
                 // An answer to no question, or a second one.
                 InFlight::None | InFlight::Answered(_) => return Err(Error::Broken),
             }
@@ -442,40 +473,58 @@ impl<D: Doorbell> Source for ClientEnd<D> {
     }
 }
 
-/// A call that has its permit.
+/// How far a call has come.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Nothing has happened.
+    New,
+    /// It waits for a place; its number among those who do.
+    Waiting(u64),
+    /// It was sent, with this token.
+    Sent(u64),
+    /// It is over.
+    Done,
+}
+
 struct Call<'a, D> {
     end: &'a ClientEnd<D>,
-    permit: Option<SemaphoreGuard<'a>>,
     message: Message,
-    /// Since it was sent.
-    token: Option<u64>,
+    step: Step,
 }
 
 impl<D: Doorbell> Future for Call<'_, D> {
     type Output = Result<Message, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.end.state.lock();
+        let call = &mut *self;
+        let mut state = call.end.state.lock();
         let state = &mut *state;
-        let Some(token) = self.token else {
+        let Step::Sent(token) = call.step else {
             if let Some(failure) = state.failure {
+                call.step = Step::Done;
                 return Poll::Ready(Err(failure));
             }
-            // Whoever has a permit finds a place, and the ring has as many entries as there are places: it is full only if the server
-            // says so against the rules.
-            let Some(number) = state.free.pop() else { return Poll::Ready(Err(Error::Broken)) };
+            let number = match state.place(call.step, context.waker()) {
+                Ok(number) => number,
+                Err(step) => {
+                    call.step = step;
+                    return Poll::Pending;
+                }
+            };
             let place = &mut state.calls[usize::from(number)];
             place.uses += 1;
             let token = token(number, place.uses);
             place.call = InFlight::Waiting(context.waker().clone());
-            let ring = self.end.rings.requests();
-            if state.requests.post(&ring, entry(token, self.message)).is_err() {
+            let ring = call.end.rings.requests();
+            // The ring has as many entries as there are places: it is full only if the server says so against the rules.
+            if state.requests.post(&ring, entry(token, call.message)).is_err() {
                 place.call = InFlight::None;
-                self.end.fail(state, Error::Broken);
-                self.end.rings.close();
+                call.step = Step::Done;
+                call.end.fail(state, Error::Broken);
+                call.end.rings.close();
                 return Poll::Ready(Err(Error::Broken));
             }
-            self.token = Some(token);
+            call.step = Step::Sent(token);
             return Poll::Pending;
         };
         let number = token as u16;
@@ -484,8 +533,8 @@ impl<D: Doorbell> Future for Call<'_, D> {
             InFlight::Answered(message) => {
                 let message = *message;
                 place.call = InFlight::None;
-                state.free.push(number);
-                self.token = None;
+                call.step = Step::Done;
+                state.release(number);
                 Poll::Ready(Ok(message))
             }
             InFlight::Waiting(waker) => {
@@ -494,7 +543,7 @@ impl<D: Doorbell> Future for Call<'_, D> {
             }
             // Only a failure empties the place of a call that is awaited.
             InFlight::None | InFlight::Dropped => {
-                self.token = None;
+                call.step = Step::Done;
                 Poll::Ready(Err(state.failure.unwrap_or(Error::Broken)))
             }
         }
@@ -503,21 +552,29 @@ impl<D: Doorbell> Future for Call<'_, D> {
 
 impl<D> Drop for Call<'_, D> {
     fn drop(&mut self) {
-        let Some(token) = self.token else { return };
-        let mut state = self.end.state.lock();
-        let number = token as u16;
-        let place = &mut state.calls[usize::from(number)];
-        match place.call {
-            InFlight::Waiting(_) => {
-                place.call = InFlight::Dropped;
-                // The place is taken until the answer comes, and with it the permit.
-                if let Some(permit) = self.permit.take() {
-                    permit.forget();
+        match self.step {
+            Step::New | Step::Done => {}
+            Step::Waiting(number) => {
+                let mut state = self.end.state.lock();
+                state.waiting.retain(|waiting| waiting.0 != number);
+                // One that it was given goes to the next.
+                if let Some(index) = state.given.iter().position(|given| given.0 == number) {
+                    let (_, place) = state.given.swap_remove(index);
+                    state.release(place);
                 }
             }
-            _ => {
-                place.call = InFlight::None;
-                state.free.push(number);
+            Step::Sent(token) => {
+                let mut state = self.end.state.lock();
+                let number = token as u16;
+                let place = &mut state.calls[usize::from(number)];
+                match place.call {
+                    // The place is taken until the answer comes.
+                    InFlight::Waiting(_) => place.call = InFlight::Dropped,
+                    _ => {
+                        place.call = InFlight::None;
+                        state.release(number);
+                    }
+                }
             }
         }
     }

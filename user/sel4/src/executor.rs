@@ -23,7 +23,7 @@ use core::task::{Context, Poll, Waker};
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use atomic_waker::AtomicWaker;
-use coroutine::{Executor, JoinHandle, Outcome, Platform, Signals, Table};
+use coroutine::{Executor, JoinHandle, Platform, Signals, Table};
 use spin::Mutex;
 
 use crate::capability::Notification;
@@ -32,11 +32,17 @@ use crate::capability::Notification;
 pub const RINGS: u64 = 1;
 
 /// After how many polls the rings are looked at, if there is always something ready.
-const BATCH: usize = 64;
+const BATCH: u64 = 64;
 /// After how many such looks the doorbell is asked too, which takes an entry into the kernel.
-const BATCHES: usize = 16;
+const BATCHES: u64 = 16;
 
 static EXECUTOR: Executor = Executor::new();
+/// Two words that differ, so that the scheduler calls [`Platform::completions`] before each poll.
+static DIFFERENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(1)];
+/// Not 0: the main coroutine has ended, and the worker is to stop.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+/// Polls so far.
+static POLLS: AtomicU64 = AtomicU64::new(0);
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
 static WORKER: WorkerThread = WorkerThread;
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -69,6 +75,19 @@ impl Platform for WorkerThread {
         core::sync::atomic::fence(Ordering::SeqCst);
         if SLEEPING.load(Ordering::Relaxed) {
             Notification::from_pointer(DOORBELL.load(Ordering::Relaxed)).signal();
+        }
+    }
+
+    fn completions(&self, _: usize) {
+        // Asked before each poll: see `run`. Relaxed: only the worker's thread comes here.
+        let polls = POLLS.load(Ordering::Relaxed);
+        POLLS.store(polls + 1, Ordering::Relaxed);
+        if polls % BATCH == BATCH - 1 {
+            attend();
+            if polls % (BATCH * BATCHES) == BATCH * BATCHES - 1 {
+                let doorbell = Notification::from_pointer(DOORBELL.load(Ordering::Relaxed));
+                doorbell.poll().into_iter().for_each(ring);
+            }
         }
     }
 
@@ -136,36 +155,35 @@ where
     DOORBELL.store(doorbell.pointer(), Ordering::Relaxed);
     // It may have been made by an earlier run.
     let _ = EXECUTOR.initialise(Table::native(), &READY, &WORKER);
-    let mut worker = EXECUTOR.worker(0, Signals::default()).expect("this is the only worker, and the last one is gone");
+    // The scheduler's own loop, which ends when nothing is ready, is quicker than one here around single polls; so the look at the rings in
+    // between is made from within.
+    let signals = Signals { attention: Some(&ENDED), completions: Some((&DIFFERENT[0], &DIFFERENT[1])) };
+    ENDED.store(0, Ordering::Relaxed);
+    let mut worker = EXECUTOR.worker(0, signals).expect("this is the only worker, and the last one is gone");
+    let main = async move {
+        let result = main.await;
+        ENDED.store(1, Ordering::Relaxed);
+        result
+    };
     let mut main = pin!(EXECUTOR.spawn(main, Priority::DEFAULT));
-    let (mut looks, mut batches) = (0, 0);
+    let mut looks = 0;
     loop {
-        let mut polls = 0;
-        let mut outcome = worker.run_one();
-        while outcome == Outcome::Ran && polls < BATCH {
-            polls += 1;
-            outcome = worker.run_one();
-        }
+        let polls = POLLS.load(Ordering::Relaxed);
+        worker.run();
         let came = attend();
         if main.is_finished() {
             break;
         }
-        if outcome != Outcome::Idle || came {
+        // Asked once more than there were polls.
+        if came || POLLS.load(Ordering::Relaxed) > polls + 1 {
             looks = 0;
-            batches += 1;
-            if batches >= BATCHES {
-                batches = 0;
-                doorbell.poll().into_iter().for_each(ring);
-            }
-            continue;
-        }
-        if looks < PATIENCE.load(Ordering::Relaxed) {
+        } else if looks < PATIENCE.load(Ordering::Relaxed) {
             looks += 1;
             core::hint::spin_loop();
-            continue;
+        } else {
+            looks = 0;
+            sleep(doorbell);
         }
-        (looks, batches) = (0, 0);
-        sleep(doorbell);
     }
     drop(worker);
     RUNNING.store(false, Ordering::Release);
