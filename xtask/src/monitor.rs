@@ -140,6 +140,12 @@ pub fn top(tools: &Tools, arguments: &cli::Watch) -> Result<()> {
             if is_terminal {
                 // Home, then each line and what is left of the old one, then everything below. Nothing is switched on that
                 // would have to be switched off again, so the terminal is as it was whenever this ends.
+                let text = match rustix::termios::tcgetwinsize(&out) {
+                    Ok(size) if size.ws_col > 1 && size.ws_row > 2 => {
+                        fit(&text, usize::from(size.ws_col), usize::from(size.ws_row))
+                    }
+                    _ => text,
+                };
                 let text = text.replace('\n', "\x1b[K\n");
                 write!(out, "\x1b[H{text}\x1b[J")?;
             } else {
@@ -154,6 +160,15 @@ pub fn top(tools: &Tools, arguments: &cli::Watch) -> Result<()> {
         bail!("the machine told nothing; its serial log is {}", watched.guest.log().display());
     }
     Ok(())
+}
+
+/// What of a text a terminal of this size can show without wrapping or scrolling: the beginning of each line, the first
+/// lines, and the last one. The last column and the last row stay free, as the cursor stands behind what was written.
+fn fit(text: &str, columns: usize, rows: usize) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    let last = lines.len().saturating_sub(1);
+    let shown = lines.iter().enumerate().filter(|(index, _)| *index == last || index + 2 < rows);
+    shown.flat_map(|(_, line)| line.chars().take(columns - 1).chain(['\n'])).collect()
 }
 
 /// What the machine does at one moment.
@@ -305,6 +320,14 @@ mod tests {
         assert_eq!(levels(0b1000_1111), "0-3,7");
         assert_eq!(levels(1 << 63 | 1), "0,63");
         assert_eq!(levels(u64::MAX), "0-63");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut() {
+        let text = "one line\n2\n3×4×5\nmiddle\nlast\n";
+        assert_eq!(fit(text, 80, 24), text);
+        assert_eq!(fit(text, 4, 4), "one\n2\nlas\n");
+        assert_eq!(fit(text, 3, 6), "on\n2\n3×\nmi\nla\n");
     }
 
     #[test]
