@@ -45,7 +45,7 @@ pub fn forward(text: &str) -> Result<Forward, String> {
 }
 
 /// How long the report of a panic may take from its first line to the end of QEMU.
-const PANIC_LIMIT: Duration = Duration::from_secs(5);
+const PANIC_LIMIT: Duration = Duration::from_secs(20);
 
 /// What a machine prints goes also here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -468,7 +468,7 @@ mod tests {
         }
     }
 
-    const LIMIT: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     fn is(text: &str) -> impl Fn(&str) -> Option<String> {
         move |line| (line == text).then(|| line.to_string())
@@ -519,8 +519,9 @@ mod tests {
 
     #[test]
     fn silence_ends_at_the_limit_with_the_last_line() {
-        let script = Script::new("silence", "echo booting; sleep 100");
+        let script = Script::new("silence", "echo booting; echo booted; sleep 100");
         let mut guest = script.start(Vec::new()).unwrap();
+        guest.wait_for("booted", LIMIT, is("booted")).unwrap();
         let failure = guest.wait_for("the server", Duration::from_secs(1), is("x")).unwrap_err();
         let text = failure.to_string();
         assert!(text.contains("1 seconds were not enough: waited for the server"), "{text}");

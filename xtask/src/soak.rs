@@ -29,11 +29,11 @@ const SERVING: &str = "soak: serving for ";
 const WELL: &str = "soak: as before after ";
 
 /// How long the machine may take to boot, and to come to rest after the end.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
-const END_LIMIT: Duration = Duration::from_secs(240);
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+const END_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long an answer may take. The machine does everything else it can do meanwhile.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is asked in turn: connections, rows of the matrices, pace.
 const ROUNDS: [(usize, u32, Pace); 6] = [

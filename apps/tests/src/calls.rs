@@ -8,7 +8,7 @@ use cops::time::Duration;
 use cops::{Errno, system};
 use core::pin::pin;
 
-use crate::harness::{Outcome, counter, poll_once, returns_to};
+use crate::harness::{LIMIT, Outcome, counter, poll_once, returns_to};
 use crate::{check, check_eq, must};
 
 pub async fn what_is_ready_is_done_in_place() -> Outcome {
@@ -83,7 +83,7 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
         // Freed when the kernel has let go.
         let start = cops::time::Instant::now();
         while freed_now() < round {
-            check!(start.elapsed() < Duration::from_secs(5), "a buffer was not freed");
+            check!(start.elapsed() < LIMIT, "a buffer was not freed");
             cops::sleep(Duration::from_micros(100)).await;
         }
         check_eq!(freed_now(), round);
@@ -142,7 +142,7 @@ pub async fn a_dropped_accept_leaves_no_connection() -> Outcome {
     returns_to(Counter::CallsInFlight, in_flight).await?;
     // The listener works on.
     let connecting = cops::spawn(TcpStream::connect(address));
-    let (accepted, _) = must!(must!(cops::timeout(Duration::from_secs(5), listener.accept()).await));
+    let (accepted, _) = must!(must!(cops::timeout(LIMIT, listener.accept()).await));
     let connected = must!(must!(connecting.await));
     check_eq!(connected.write(&b"hi"[..]).await.0, Ok(2));
     check_eq!(accepted.read(alloc::vec![0; 2]).await, (Ok(2), b"hi".to_vec()));
@@ -161,7 +161,7 @@ pub async fn more_completions_than_the_ring_holds() -> Outcome {
     }
     must!(system::system::sleep(abi_unix::types::TimeSpec::from_ns(100_000_000)));
     for sleeper in sleepers {
-        check_eq!(must!(cops::timeout(Duration::from_secs(5), sleeper).await), Ok(Ok(0)));
+        check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Ok(Ok(0)));
     }
     Ok(())
 }
@@ -173,7 +173,7 @@ pub async fn cancelling_by_hand() -> Outcome {
     let in_flight = counter(Counter::CallsInFlight)?;
     check!(in_flight > 0);
     sleeper.cancel();
-    check_eq!(must!(cops::timeout(Duration::from_secs(5), sleeper).await), Err(cops::Cancelled));
+    check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Err(cops::Cancelled));
     returns_to(Counter::CallsInFlight, in_flight - 1).await
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every test runs in a process of its own, started by the suite with `--one NAME`: a panic, a fault or a hang is then a
 //! failure of that test, and whatever the test leaves behind goes with its process. The suite waits no longer than the
-//! test's limit and kills what has not ended by then.
+//! limit and kills what has not ended by then. The next test begins when all processes of the one before have gone.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -17,6 +17,8 @@ use cops::{Errno, println};
 
 /// How long a test waits for what must happen. Nothing takes that long: it ends a hang, on however slow a host.
 pub const LIMIT: Duration = Duration::from_secs(60);
+/// How long a whole test may take, for the same reason.
+const TEST_LIMIT: Duration = Duration::from_secs(600);
 
 /// What a test ends with: nothing, or what was wrong.
 pub type Outcome = Result<(), String>;
@@ -27,19 +29,16 @@ type Body = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub struct Test {
     /// Its name, which is also how it is started alone.
     pub name: &'static str,
-    /// How long it may take.
-    pub limit: Duration,
     /// Makes its coroutine.
     pub body: fn() -> Body,
 }
 
-/// Lists tests: `tests![module::function, limit seconds; …]`.
+/// Lists tests: `tests![module::function; …]`.
 #[macro_export]
 macro_rules! tests {
-    ($($module:ident :: $function:ident, $seconds:literal;)*) => {
+    ($($module:ident :: $function:ident;)*) => {
         &[$($crate::harness::Test {
             name: concat!(stringify!($module), "::", stringify!($function)),
-            limit: core::time::Duration::from_secs($seconds),
             body: || alloc::boxed::Box::pin($module::$function()),
         }),*]
     };
@@ -82,19 +81,30 @@ macro_rules! must {
 /// Runs a test in a process of its own; prints and tells whether it passed.
 pub async fn run(test: &Test) -> bool {
     let start = Instant::now();
-    let verdict = match Command::new(OWN_PATH).argument("--one").argument(test.name).spawn() {
+    let processes = counter(Counter::Processes);
+    let mut verdict = match Command::new(OWN_PATH).argument("--one").argument(test.name).spawn() {
         Ok(child) => {
             // Some tests change how the system schedules, which a child may not unless it is allowed to.
             let _ = cops::system::scheduling::set_privilege(child.number(), true);
-            match wait_for_test(&child, test.limit).await {
+            match wait_for_test(&child).await {
                 Some(Ok(Ending::Exited(0))) => Ok(()),
                 Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
                 Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
-                None => Err(alloc::format!("it was still running after {} s", test.limit.as_secs())),
+                None => Err(alloc::format!("it was still running after {} s", TEST_LIMIT.as_secs())),
             }
         }
         Err(error) => Err(alloc::format!("its process could not be started: {error}")),
     };
+    if verdict.is_err() && cops::process::number() == 1 {
+        // What it has started and not ended must not be the next ones' trouble.
+        // SAFETY: the call has no pointers.
+        let _ = unsafe { cops::system::call!(Kill, -1i64, abi_unix::types::signal::KILL) };
+    }
+    let gone = match processes {
+        Ok(processes) => returns_to(Counter::Processes, processes).await,
+        Err(error) => Err(error),
+    };
+    verdict = verdict.and(gone.map_err(|reason| alloc::format!("it has left something behind: {reason}")));
     let took = start.elapsed().as_millis();
     match &verdict {
         Ok(()) => println!("test {} ... ok ({took} ms)", test.name),
@@ -104,7 +114,7 @@ pub async fn run(test: &Test) -> bool {
 }
 
 /// As [`wait`], but takes the statuses of orphans too: the suite is usually the machine's first program.
-async fn wait_for_test(child: &Child, limit: Duration) -> Option<cops::system::Result<Ending>> {
+async fn wait_for_test(child: &Child) -> Option<cops::system::Result<Ending>> {
     let ended = async {
         loop {
             match cops::process::wait_any().await {
@@ -114,11 +124,11 @@ async fn wait_for_test(child: &Child, limit: Duration) -> Option<cops::system::R
             }
         }
     };
-    match cops::timeout(limit, ended).await {
+    match cops::timeout(TEST_LIMIT, ended).await {
         Ok(ending) => Some(ending),
         Err(_) => {
             let _ = child.kill();
-            let _ = cops::timeout(Duration::from_secs(5), child.wait()).await;
+            let _ = cops::timeout(LIMIT, child.wait()).await;
             None
         }
     }
@@ -127,13 +137,13 @@ async fn wait_for_test(child: &Child, limit: Duration) -> Option<cops::system::R
 /// Where this program is.
 pub const OWN_PATH: &str = "/bin/tests";
 
-/// Waits for a process; after the limit it is killed and waited for, and the answer is `None`.
-pub async fn wait(child: &Child, limit: Duration) -> Option<cops::system::Result<Ending>> {
-    match cops::timeout(limit, child.wait()).await {
+/// Waits for a process; after [`LIMIT`] it is killed and waited for, and the answer is `None`.
+pub async fn wait(child: &Child) -> Option<cops::system::Result<Ending>> {
+    match cops::timeout(LIMIT, child.wait()).await {
         Ok(ending) => Some(ending),
         Err(_) => {
             let _ = child.kill();
-            let _ = cops::timeout(Duration::from_secs(5), child.wait()).await;
+            let _ = cops::timeout(LIMIT, child.wait()).await;
             None
         }
     }
@@ -147,7 +157,7 @@ pub fn act(name: &str) -> cops::system::Result<Child> {
 /// The same, and waits for its end.
 pub async fn ending_of_act(name: &str) -> Result<Ending, String> {
     let child = must!(act(name));
-    match wait(&child, Duration::from_secs(100)).await {
+    match wait(&child).await {
         Some(ending) => Ok(must!(ending)),
         None => Err(alloc::format!("the process for `{name}` did not end")),
     }
@@ -178,7 +188,7 @@ pub async fn returns_to(which: Counter, value: u64) -> Outcome {
         if now <= value {
             return Ok(());
         }
-        check!(start.elapsed() < Duration::from_secs(5), "{} is {now} and was {value}", which.name());
+        check!(start.elapsed() < LIMIT, "{} is {now} and was {value}", which.name());
         cops::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -191,9 +201,17 @@ pub async fn reaches(which: Counter, value: u64) -> Outcome {
         if now >= value {
             return Ok(());
         }
-        check!(start.elapsed() < Duration::from_secs(40), "{} is {now} and has not reached {value}", which.name());
+        check!(start.elapsed() < LIMIT, "{} is {now} and has not reached {value}", which.name());
         cops::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Waits until a condition holds that some process brings about; the test's own limit bounds it.
+pub async fn until(mut condition: impl FnMut() -> cops::system::Result<bool>) -> Outcome {
+    while !must!(condition()) {
+        cops::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
 }
 
 /// Whether a result is one of these errors.

@@ -11,7 +11,7 @@ use cops::time::Duration;
 use cops::{Errno, system};
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::harness::{self, Outcome, counter, reaches};
+use crate::harness::{self, LIMIT, Outcome, counter, reaches};
 use crate::{check, check_eq, must};
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
@@ -41,7 +41,7 @@ pub async fn a_refused_accept_leaves_the_connection() -> Outcome {
     // As on Linux: nobody waits for a connection for which there would be no descriptor.
     check_eq!(system::network::accept(idle.descriptor().raw()).err(), Some(Errno::EMFILE));
     files.truncate(1);
-    let (server, _) = must!(must!(cops::timeout(Duration::from_secs(10), listener.accept()).await));
+    let (server, _) = must!(must!(cops::timeout(LIMIT, listener.accept()).await));
     check_eq!(server.read(alloc::vec![0; 8]).await, (Ok(8), b"patience".to_vec()));
     Ok(())
 }
@@ -74,7 +74,7 @@ pub async fn more_calls_than_may_be_in_flight() -> Outcome {
         must!(result);
     }
     for read in reads {
-        check_eq!(must!(cops::timeout(Duration::from_secs(40), read).await), Ok(Ok(1)));
+        check_eq!(must!(cops::timeout(LIMIT, read).await), Ok(Ok(1)));
         expected -= 1;
     }
     check_eq!(expected, 0);
@@ -88,14 +88,14 @@ pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
         drop(writer);
         let hoarder = Command::new(harness::OWN_PATH).argument("--act").argument(hoard).argument("55");
         let hoarder = must!(hoarder.descriptor(1, output).spawn());
-        let ready = cops::timeout(Duration::from_secs(60), reader.read(alloc::vec![0; 16])).await;
+        let ready = cops::timeout(LIMIT, reader.read(alloc::vec![0; 16])).await;
         check_eq!(must!(ready).0, Ok(6));
         // Only if the other one goes is there memory for this one, which has less when it runs out.
         let innocent = Command::new(harness::OWN_PATH).argument("--act").argument("touch").argument("60");
         let innocent = must!(innocent.spawn());
-        let ending = harness::wait(&innocent, Duration::from_secs(60)).await;
+        let ending = harness::wait(&innocent).await;
         check_eq!(ending, Some(Ok(Ending::Exited(0))));
-        let ending = harness::wait(&hoarder, Duration::from_secs(5)).await;
+        let ending = harness::wait(&hoarder).await;
         check_eq!(ending, Some(Ok(Ending::Killed(9))));
     }
     Ok(())

@@ -12,7 +12,7 @@ use cops::system::kernel_side::{KernelSide, choose};
 use cops::thread;
 use cops::time::Duration;
 
-use crate::harness::{self, Outcome, counter};
+use crate::harness::{self, LIMIT, Outcome, counter};
 use crate::server::{Server, ask};
 use crate::{check, check_eq, must};
 
@@ -116,17 +116,8 @@ pub async fn kernel_threads_come_and_go() -> Outcome {
         check_eq!(must!(child.wait().await), Ending::Killed(abi_unix::types::signal::KILL as u8));
     }
     check_eq!(harness::ending_of_act("models-execute").await?, Ending::Exited(7));
-    let start = cops::time::Instant::now();
     // The kernel keeps some stacks for threads to come.
-    while counter(Counter::FramesFree)? + 800 < free {
-        check!(
-            start.elapsed() < Duration::from_secs(10),
-            "{} of {free} frames are free",
-            counter(Counter::FramesFree)?
-        );
-        cops::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+    harness::reaches(Counter::FramesFree, free.saturating_sub(800)).await
 }
 
 /// What the tests above start as processes of their own.
@@ -197,7 +188,7 @@ async fn serves(model: &str, port: u16) -> Result<(), String> {
         drop(unfinished);
         let mad = server.connect().await?;
         let _ = mad.write_all(alloc::vec![0xff; 100]).await;
-        check_eq!(must!(cops::timeout(Duration::from_secs(20), mad.read(alloc::vec![0; 1])).await).0.unwrap_or(0), 0);
+        check_eq!(must!(cops::timeout(LIMIT, mad.read(alloc::vec![0; 1])).await).0.unwrap_or(0), 0);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Calls through request rings: by the runtime, by hand, and by processes that mean harm.
 //!
-//! Tests that look at a ring by hand make their calls directly otherwise, so that the runtime sets up no ring, and ask for
-//! their own priority, so that no completion is announced by an interrupt and taken before the test has seen it. They wait
-//! for completions without rest: something more important may have come between, and then the ring's handler takes requests.
+//! Tests that look at a ring by hand make their calls directly otherwise, so that the runtime sets up no ring, and have no
+//! handler of interrupts, which would take completions before the test has seen them. They wait for completions without
+//! rest: something more important may have come between, and then the ring's handler takes requests.
 
 use core::pin::pin;
 use core::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use cops::time::{Duration, Instant};
 use cops::{Errno, system};
 use ring::{Completions, Full, Producer, Requests};
 
-use crate::harness::{self, Outcome, counter, poll_once, returns_to};
+use crate::harness::{self, LIMIT, Outcome, counter, poll_once, reaches, returns_to};
 use crate::{check, check_eq, must};
 
 /// A ring that the test fills and looks at itself, in a process whose runtime has none.
@@ -37,12 +37,10 @@ pub struct Raw {
 const SMALL: usize = 64;
 
 impl Raw {
-    pub async fn new() -> Result<Raw, Errno> {
+    pub fn new() -> Result<Raw, Errno> {
         set_way(Way::Direct);
-        // On a slow machine the alarm of the last sleep, which is the runtime's, may still be on its way long after that.
-        system::system::sleep(TimeSpec::from_ns(5_000_000))?;
-        cops::yield_now().await;
-        cops::yield_now().await;
+        // SAFETY: the call has no pointers.
+        unsafe { system::call!(InterruptHandler, 0) }?;
         let address = system::worker::ring_setup(SMALL, 0)?;
         let header = address as *const RequestHeader;
         // SAFETY: the kernel has mapped the rings there, and all of them is atomic words.
@@ -83,17 +81,20 @@ impl Raw {
         }
     }
 
-    /// Waits for a completion without letting the runtime see it.
+    /// Takes a completion without letting the runtime see it.
+    fn take(&mut self) -> Option<Completion> {
+        // The alarm of the runtime's last sleep may still be on its way long after that. These tests do not sleep any more.
+        core::iter::from_fn(|| self.completions.take()).find(|completion| completion.token as u32 != u32::MAX)
+    }
+
+    /// Waits for a completion.
     fn wait(&mut self) -> Result<Completion, alloc::string::String> {
         let start = Instant::now();
         loop {
-            match self.completions.take() {
-                // The runtime's alarm, see `new`. These tests do not sleep any more.
-                Some(completion) if completion.token as u32 == u32::MAX => {}
-                Some(completion) => return Ok(completion),
-                None => {}
+            if let Some(completion) = self.take() {
+                return Ok(completion);
             }
-            check!(start.elapsed() < Duration::from_secs(20), "no completion came");
+            check!(start.elapsed() < LIMIT, "no completion came");
             core::hint::spin_loop();
         }
     }
@@ -108,7 +109,7 @@ pub async fn wrong_sizes_and_numbers() -> Outcome {
             check_eq!(system::worker::ring_setup(64, wrong), Err(Errno::EINVAL));
         }
     }
-    let raw = must!(Raw::new().await);
+    let raw = must!(Raw::new());
     check_eq!(system::worker::ring_setup(64, 0), Err(Errno::EEXIST));
     check_eq!(core::ptr::from_ref(raw.requests.header()) as usize, REQUEST_RINGS_ADDRESS);
     check_eq!(raw.requests.header().capacity.load(Ordering::Relaxed), 64);
@@ -146,13 +147,13 @@ pub async fn the_completion_ring_can_grow() -> Outcome {
     check!(header.capacity.load(Ordering::Relaxed) >= 1024);
     let sleepers: Vec<_> = (0..3000).map(|_| cops::spawn(async { cops::macros::nanosleep(100_000).await.0 })).collect();
     for sleeper in sleepers {
-        check_eq!(must!(cops::timeout(Duration::from_secs(20), sleeper).await), Ok(Ok(0)));
+        check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Ok(Ok(0)));
     }
     Ok(())
 }
 
 pub async fn malformed_requests_complete_with_an_error() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     check_eq!(raw.make(SystemCall::GetProcess, &[]), Ok(system::process::number() as usize));
     for &call in SystemCall::ALL.iter().filter(|call| call.is_for_its_worker()) {
         check_eq!(raw.make(call, &[]), Err(Errno::EOPNOTSUPP));
@@ -181,7 +182,7 @@ pub async fn malformed_requests_complete_with_an_error() -> Outcome {
 }
 
 pub async fn a_full_request_ring_refuses_and_loses_nothing() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     let mut next = 0;
     for _ in 0..5 {
         let first = next;
@@ -195,13 +196,13 @@ pub async fn a_full_request_ring_refuses_and_loses_nothing() -> Outcome {
         for number in first..next {
             check_eq!(raw.wait()?.token, number);
         }
-        check_eq!(raw.completions.take(), None);
+        check_eq!(raw.take(), None);
     }
     Ok(())
 }
 
 pub async fn a_full_completion_ring_stops_the_taking() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     let both = completion::INITIAL_CAPACITY + SMALL;
     let mut next = 0u64;
     for _ in 0..3 {
@@ -233,7 +234,7 @@ pub async fn a_full_completion_ring_stops_the_taking() -> Outcome {
 }
 
 pub async fn indexes_that_cannot_be_break_the_ring() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     check_eq!(raw.make(SystemCall::GetProcess, &[]), Ok(system::process::number() as usize));
     raw.requests.header().tail.store(1 + SMALL as u64 + 1, Ordering::Release);
     check_eq!(system::worker::ring_enter(0, 0), Err(Errno::EPROTO));
@@ -244,7 +245,7 @@ pub async fn indexes_that_cannot_be_break_the_ring() -> Outcome {
     check_eq!(system::worker::ring_enter(0, 0), Err(Errno::EPROTO));
     check_eq!(system::worker::ring_enter(0, RING_WAKE), Err(Errno::EPROTO));
     check_eq!(system::worker::ring_setup(64, 0), Err(Errno::EEXIST));
-    check_eq!(raw.completions.take(), None);
+    check_eq!(raw.take(), None);
     // The other way works on.
     let (reader, writer) = must!(pipe());
     check_eq!(writer.write(&b"direct"[..]).await.0, Ok(6));
@@ -253,7 +254,7 @@ pub async fn indexes_that_cannot_be_break_the_ring() -> Outcome {
 }
 
 pub async fn the_kernel_s_words_are_not_read_by_it() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     for nonsense in [0u64, 1, 63, 64, 65, 1 << 32, u64::MAX] {
         let header = raw.requests.header();
         header.head.store(nonsense, Ordering::Relaxed);
@@ -268,7 +269,7 @@ pub async fn the_kernel_s_words_are_not_read_by_it() -> Outcome {
 }
 
 pub async fn unmapping_the_ring_hides_it_only() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     for number in 0..10 {
         check_eq!(raw.submit(SystemCall::GetProcess, number, &[]), Ok(()));
     }
@@ -288,13 +289,13 @@ pub async fn unmapping_the_ring_hides_it_only() -> Outcome {
     // SAFETY: it is ours.
     unsafe { area.cast::<u64>().write_volatile(5) };
     must!(system::worker::ring_enter(0, 0));
-    check_eq!(raw.completions.take(), None);
+    check_eq!(raw.take(), None);
     check_eq!(system::worker::ring_setup(64, 0), Err(Errno::EEXIST));
     Ok(())
 }
 
 pub async fn requests_are_taken_at_the_tick() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     for round in 0..3 {
         check_eq!(raw.submit(SystemCall::GetProcess, round, &[]), Ok(()));
         // Nobody is told, and this worker does not rest.
@@ -304,7 +305,7 @@ pub async fn requests_are_taken_at_the_tick() -> Outcome {
 }
 
 pub async fn an_idle_hart_takes_requests() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     for round in 0..50 {
         check_eq!(raw.submit(SystemCall::GetProcess, round, &[]), Ok(()));
         if ring::must_be_called(&raw.requests.header().state) {
@@ -316,7 +317,7 @@ pub async fn an_idle_hart_takes_requests() -> Outcome {
 }
 
 pub async fn a_sleeping_worker_s_requests_are_taken() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     let seen = raw.completions.header().head.load(Ordering::Relaxed);
     check_eq!(raw.submit(SystemCall::GetProcess, 1, &[]), Ok(()));
     check_eq!(system::worker::wait(seen, system::worker::NO_LIMIT), Ok(()));
@@ -329,7 +330,7 @@ pub async fn a_sleeping_worker_s_requests_are_taken() -> Outcome {
 }
 
 pub async fn requests_that_were_not_taken_can_be_cancelled() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     let (reader, writer) = must!(pipe());
     let mut buffer = [0u8; 8];
     let arguments = [reader.descriptor().raw() as usize, buffer.as_mut_ptr() as usize, 8];
@@ -557,7 +558,7 @@ pub async fn more_in_flight_than_the_rings_hold() -> Outcome {
         sleepers.push(cops::spawn(async { cops::macros::nanosleep(1_000_000).await.0 }));
     }
     for sleeper in sleepers {
-        check_eq!(must!(cops::timeout(Duration::from_secs(30), sleeper).await), Ok(Ok(0)));
+        check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Ok(Ok(0)));
     }
     returns_to(Counter::CallsInFlight, in_flight).await
 }
@@ -589,13 +590,13 @@ pub async fn every_worker_has_a_ring() -> Outcome {
         }));
     }
     for coroutine in pairs {
-        must!(must!(cops::timeout(Duration::from_secs(50), coroutine).await))?;
+        must!(must!(cops::timeout(LIMIT, coroutine).await))?;
     }
     Ok(())
 }
 
 pub async fn important_requests_do_not_wait_behind_others() -> Outcome {
-    let mut raw = must!(Raw::new().await);
+    let mut raw = must!(Raw::new());
     let important = |call: SystemCall| system::raw::asynchronous_number(call as usize, 0) as u64;
     for number in 0..20 {
         check_eq!(raw.submit(SystemCall::GetProcess, number, &[]), Ok(()));
@@ -644,15 +645,10 @@ pub async fn scribbling_while_the_kernel_takes() -> Outcome {
         cops::sleep(Duration::from_millis(2)).await;
     }
     for child in &children {
-        let ending = harness::wait(child, Duration::from_secs(40)).await;
+        let ending = harness::wait(child).await;
         check_eq!(ending.map(|ending| ending.ok()), Some(Some(Ending::Exited(0))));
     }
-    let start = Instant::now();
-    while counter(Counter::FramesFree)? + 500 < free {
-        check!(start.elapsed() < Duration::from_secs(5), "memory is gone");
-        cops::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+    reaches(Counter::FramesFree, free.saturating_sub(500)).await
 }
 
 /// What other processes do for these tests.
@@ -679,7 +675,7 @@ pub mod acts {
 
     /// Leaves with requests in the ring.
     pub async fn exit() -> i32 {
-        let Ok(mut raw) = Raw::new().await else { return 1 };
+        let Ok(mut raw) = Raw::new() else { return 1 };
         let Ok((reader, _writer)) = pipe() else { return 1 };
         let buffer = bytes(8);
         let arguments = [reader.descriptor().raw() as usize, buffer.as_ptr() as usize, 8];
@@ -701,7 +697,7 @@ pub mod acts {
 
     /// Fills the ring and becomes another program, which finds nothing of it.
     pub async fn execute() -> i32 {
-        let Ok(mut raw) = Raw::new().await else { return 1 };
+        let Ok(mut raw) = Raw::new() else { return 1 };
         let Ok((reader, _writer)) = pipe() else { return 1 };
         let buffer = bytes(8);
         let arguments = [reader.descriptor().raw() as usize, buffer.as_ptr() as usize, 8];
@@ -716,7 +712,7 @@ pub mod acts {
 
     /// Writes nonsense to a request ring from one worker while another has the kernel take what is there.
     pub async fn scribble(seed: u64) -> i32 {
-        let Ok(raw) = Raw::new().await else { return 1 };
+        let Ok(raw) = Raw::new() else { return 1 };
         if cops::alloc_cpu(1).is_err() {
             return 2;
         }

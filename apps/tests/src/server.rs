@@ -9,7 +9,7 @@ use cops::process::{Child, Command};
 use cops::time::Duration;
 use matrix::{Answer, Decoded, Order};
 
-use crate::harness::Outcome;
+use crate::harness::{LIMIT, Outcome};
 use crate::{check, check_eq, must};
 
 /// A server that ends with the test.
@@ -66,8 +66,7 @@ fn exchange(order: usize, sequence: u32) -> Result<(Vec<u8>, Vec<u8>), String> {
 pub async fn ask(stream: &TcpStream, order: usize, sequence: u32) -> Outcome {
     let (request, expected) = exchange(order, sequence)?;
     must!(stream.write_all(request).await.0);
-    let limit = Duration::from_secs(20);
-    let (result, answer) = must!(cops::timeout(limit, stream.read_exact(alloc::vec![0; expected.len()])).await);
+    let (result, answer) = must!(cops::timeout(LIMIT, stream.read_exact(alloc::vec![0; expected.len()])).await);
     must!(result);
     check!(matches!(Answer::decode(&answer), Ok(Decoded::Complete(_, _))));
     check!(answer == expected, "a wrong answer for order {order}");
@@ -117,7 +116,7 @@ pub async fn bad_requests_cost_their_own_connection() -> Outcome {
         ask(&stream, 2, 7).await?;
         // The server may close before everything has been sent.
         let _ = stream.write_all(bad).await;
-        let end = must!(cops::timeout(Duration::from_secs(10), stream.read(alloc::vec![0; 100])).await).0;
+        let end = must!(cops::timeout(LIMIT, stream.read(alloc::vec![0; 100])).await).0;
         check!(end == Ok(0) || end.is_err(), "{end:?}");
         ask(&good, 15, 2).await?;
     }

@@ -9,7 +9,7 @@ use cops::system::terminal::{self, When};
 use cops::time::Duration;
 use cops::{Errno, system};
 
-use crate::harness::{self, Outcome};
+use crate::harness::{self, LIMIT, Outcome};
 use crate::{check, check_eq, must};
 
 /// The settings as they were; they come back when this goes.
@@ -58,7 +58,7 @@ pub async fn lines_are_edited_before_they_are_read() -> Outcome {
     cops::sleep(Duration::from_millis(5)).await;
     check!(!waiting.is_finished());
     must!(press(b" line\n"));
-    check_eq!(must!(must!(must!(cops::timeout(Duration::from_secs(10), waiting).await))), b"next line\n");
+    check_eq!(must!(must!(must!(cops::timeout(LIMIT, waiting).await))), b"next line\n");
     // The end of the file is a read of nothing.
     must!(press(b"\x04"));
     check_eq!(must!(read(10)), b"");
@@ -103,7 +103,7 @@ pub async fn keys_end_the_foreground_and_nobody_else() -> Outcome {
     must!(terminal::set_foreground(0, foreground.number()));
     must!(press(b"junk\x03"));
     for child in [&foreground, &also] {
-        let ending = harness::wait(child, Duration::from_secs(10)).await;
+        let ending = harness::wait(child).await;
         check_eq!(ending, Some(Ok(Ending::Killed(signal::INT as u8))));
     }
     check_eq!(terminal::readable(0), Ok(0));
@@ -112,7 +112,7 @@ pub async fn keys_end_the_foreground_and_nobody_else() -> Outcome {
     must!(press(b"\x03"));
     must!(terminal::set_foreground(0, background.number()));
     must!(press(b"\x1c"));
-    let ending = harness::wait(&background, Duration::from_secs(10)).await;
+    let ending = harness::wait(&background).await;
     check_eq!(ending, Some(Ok(Ending::Killed(signal::QUIT as u8))));
     must!(terminal::set_foreground(0, own));
     Ok(())

@@ -6,7 +6,7 @@ use cops::system::system as sync;
 use cops::time::{Duration, Elapsed, Instant};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::harness::Outcome;
+use crate::harness::{LIMIT, Outcome};
 use crate::{check, check_eq, must};
 
 pub async fn clocks_agree_and_go_forward() -> Outcome {
@@ -18,8 +18,11 @@ pub async fn clocks_agree_and_go_forward() -> Outcome {
         check!(before >= last && before <= kernel && kernel <= after, "{last} {before} {kernel} {after}");
         last = after;
     }
+    const SECOND: u64 = 1_000_000_000;
+    let before = cops::time::now_since_epoch_ns();
     let wall = must!(sync::time(clock::REALTIME)).to_ns().unwrap_or(0);
-    check!(cops::time::now_since_epoch_ns().abs_diff(wall) < 1_000_000_000);
+    let after = cops::time::now_since_epoch_ns();
+    check!(before <= wall + SECOND && wall <= after + SECOND, "{before} {wall} {after}");
     Ok(())
 }
 
@@ -31,7 +34,14 @@ pub async fn the_date_is_plausible() -> Outcome {
     check!(YEARS.contains(&now.seconds), "{} seconds since 1970", now.seconds);
     let file = must!(cops::file::File::create("/tmp/date"));
     let written = must!(file.status()).modified;
-    check!((0..2).contains(&(written.seconds - now.seconds)), "{} and {}", written.seconds, now.seconds);
+    let after = must!(sync::time(clock::REALTIME));
+    check!(
+        (now.seconds..=after.seconds).contains(&written.seconds),
+        "{} and {}, written at {}",
+        now.seconds,
+        after.seconds,
+        written.seconds
+    );
     must!(cops::file::remove("/tmp/date"));
     Ok(())
 }
@@ -41,8 +51,7 @@ pub async fn sleeping() -> Outcome {
         let duration = Duration::from_millis(ms);
         let start = Instant::now();
         cops::sleep(duration).await;
-        let slept = start.elapsed();
-        check!(slept >= duration && slept < duration + Duration::from_millis(500), "{ms} ms took {slept:?}");
+        check!(start.elapsed() >= duration);
         let start = Instant::now();
         must!(sync::sleep(TimeSpec::from_ns(ms * 1_000_000)));
         check!(start.elapsed() >= duration);
@@ -100,22 +109,20 @@ pub async fn deadlines_come_while_the_worker_is_busy() -> Outcome {
     // Never idle, so that only the alarm in the kernel can tell.
     let start = Instant::now();
     while !sleeper.is_finished() {
-        check!(start.elapsed() < Duration::from_secs(5));
+        check!(start.elapsed() < LIMIT);
         cops::yield_now().await;
     }
     let slept = must!(sleeper.await);
-    check!(slept >= Duration::from_millis(10) && slept < Duration::from_millis(500), "{slept:?}");
+    check!(slept >= Duration::from_millis(10), "{slept:?}");
     Ok(())
 }
 
 pub async fn time_limits() -> Outcome {
     check_eq!(cops::timeout(Duration::from_millis(5), core::future::pending::<()>()).await, Err(Elapsed));
-    check_eq!(cops::timeout(Duration::from_secs(5), async { 3 }).await, Ok(3));
-    let start = Instant::now();
+    check_eq!(cops::timeout(LIMIT, async { 3 }).await, Ok(3));
     for _ in 0..1000 {
-        check_eq!(cops::timeout(Duration::from_secs(100), cops::yield_now()).await, Ok(()));
+        check_eq!(cops::timeout(LIMIT, cops::yield_now()).await, Ok(()));
     }
-    check!(start.elapsed() < Duration::from_secs(5));
     Ok(())
 }
 
@@ -126,6 +133,6 @@ pub async fn intervals() -> Outcome {
         interval.tick().await;
     }
     let took = start.elapsed();
-    check!(took >= Duration::from_millis(16) && took < Duration::from_millis(500), "{took:?}");
+    check!(took >= Duration::from_millis(16), "{took:?}");
     Ok(())
 }

@@ -16,11 +16,8 @@ use cops::system::Descriptor;
 use cops::time::Duration;
 use cops::{Errno, Priority};
 
-use crate::harness::{OWN_PATH, Outcome, counter, ending_of_act, returns_to, wait};
+use crate::harness::{LIMIT, OWN_PATH, Outcome, counter, ending_of_act, returns_to, wait};
 use crate::{check, check_eq, must};
-
-/// No signal takes that long.
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// Waits for a signal, but not for ever.
 async fn signalled(receiver: &Receiver) -> Outcome {
@@ -154,7 +151,7 @@ pub async fn between_processes() -> Outcome {
         must!(back.send());
         signalled(&receiver).await?;
     }
-    check_eq!(wait(&child, LIMIT).await, Some(Ok(Ending::Exited(0))));
+    check_eq!(wait(&child).await, Some(Ok(Ending::Exited(0))));
     // It has gone, its receiver too.
     check_eq!(back.send(), Err(Errno::EPIPE));
     Ok(())
@@ -200,7 +197,7 @@ pub async fn revoked_rights_are_worth_nothing() -> Outcome {
     must!(one.revoke());
     check_eq!(one.send(), Err(Errno::EPERM));
     check_eq!(copy.send(), Err(Errno::EPERM));
-    check_eq!(wait(&child, LIMIT).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
+    check_eq!(wait(&child).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
     while receiver.try_wait() {}
     check!(!receiver.try_wait());
     // The other one holds; until all are revoked.
@@ -210,7 +207,7 @@ pub async fn revoked_rights_are_worth_nothing() -> Outcome {
     signalled(&receiver).await?;
     must!(receiver.revoke_all());
     check_eq!(two.send(), Err(Errno::EPERM));
-    check_eq!(wait(&child, LIMIT).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
+    check_eq!(wait(&child).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
     let three = must!(receiver.grant());
     while receiver.try_wait() {}
     must!(three.send());
@@ -218,7 +215,7 @@ pub async fn revoked_rights_are_worth_nothing() -> Outcome {
     // Only the receiving process may revoke: a child that tries is refused.
     let command = Command::new(OWN_PATH).argument("--act").argument("revoke-descriptor-0");
     let child = must!(command.descriptor(0, must!(three.duplicate()).into_descriptor()).spawn());
-    check_eq!(wait(&child, LIMIT).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
+    check_eq!(wait(&child).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
     must!(three.send());
     signalled(&receiver).await
 }
@@ -242,7 +239,7 @@ pub async fn ends_of_either_side() -> Outcome {
         must!(back.send());
         signalled(&receiver).await?;
         must!(child.kill());
-        check!(wait(&child, LIMIT).await.is_some());
+        check!(wait(&child).await.is_some());
         check_eq!(back.send(), Err(Errno::EPIPE));
         check_eq!(SendRight::open(child.number(), 1).map(drop), Err(Errno::ESRCH));
         // The sender has gone; its receiver receives from others.
@@ -312,7 +309,7 @@ pub async fn more_receiving_processes_than_the_hardware_serves() -> Outcome {
         open.push(right);
     }
     for (child, right) in children.iter().zip(&open) {
-        let ended = wait(child, LIMIT);
+        let ended = wait(child);
         let sending = async {
             while right.send().is_ok() {
                 cops::sleep(Duration::from_micros(500)).await;

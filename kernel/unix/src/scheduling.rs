@@ -7,9 +7,9 @@
 //! * **Budget.** So much processor time in each period, over all harts and workers of the process. When it is used up the
 //!   process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes then is
 //!   what nobody else wanted, and costs it nothing. Time is charged when a worker leaves user mode for good and at
-//!   each interrupt that finds it there, so an overrun is at most a slice or two; it is paid back in the next period.
-//!   Everybody has the default budget; a budget that somebody set covers the children that are started afterwards too,
-//!   so that it cannot be escaped by starting more of them.
+//!   each interrupt that finds it there, so an overrun is at most a slice; it is paid back in the next period. Everybody
+//!   has the default budget; a budget that somebody set covers the children that are started afterwards too, so that it
+//!   cannot be escaped by starting more of them.
 //! * **Starvation bound.** Whoever has been ready for that long runs, however unimportant: the *keeper*, a kernel coroutine,
 //!   looks twice in each bound at who is ready, and whoever has not had a turn from one look to the next becomes the most
 //!   important of all until it has had a slice. It looks at all processes only if something was ready at one priority at
@@ -209,13 +209,16 @@ impl Standing {
 
 /// Charges a process for time that one of its workers has used.
 ///
-/// Nobody runs for much longer than a slice without being charged: the timer interrupts. If more time has passed, the whole
-/// machine stood still meanwhile (under a hypervisor, or an emulator without a processor), which costs no process its budget.
+/// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has passed,
+/// the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who happened to run then
+/// pays for one period at most, and is not behind everybody else for many.
 pub fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.
     standing.cpu.fetch_add(ticks, Ordering::Relaxed);
-    if standing.budget.charge(ticks.min(2 * time::slice_ticks()), now) && !standing.exhausted.load(Ordering::Relaxed) {
+    if standing.budget.charge(ticks.min(time::ticks_at_ns(DEFAULT_PERIOD_NS)), now)
+        && !standing.exhausted.load(Ordering::Relaxed)
+    {
         exhaust(process);
     }
 }
