@@ -102,14 +102,21 @@ struct Completions {
     promised: usize,
     /// Those that found the ring full. Room is reserved when a call is submitted, so this never fails.
     waiting: VecDeque<Completion>,
+    /// The most important of those in the ring.
+    most_important: Priority,
 }
 
 impl Completions {
     /// With the frames of a ring that is empty, as a process begins with it.
     fn new(shared: &Shared) -> Completions {
         let producer = Producer::new(completion::INITIAL_CAPACITY);
-        let completions =
-            Completions { producer, frames: shared.ring().to_vec(), promised: 0, waiting: VecDeque::new() };
+        let completions = Completions {
+            producer,
+            frames: shared.ring().to_vec(),
+            promised: 0,
+            waiting: VecDeque::new(),
+            most_important: Priority::LOWEST,
+        };
         completions.tell_capacity();
         completions
     }
@@ -119,6 +126,16 @@ impl Completions {
         let capacity = self.frames[0].bytes().atomic_u64(completion::CAPACITY_OFFSET);
         let capacity = capacity.expect("offsets of the ring's layout are aligned and inside");
         capacity.store(self.producer.capacity() as u64, Ordering::Relaxed);
+    }
+
+    /// Looks at the ring anew before completions of this priority are pushed: nonsense in the process's index has to mean
+    /// "full" at once.
+    #[inline(always)]
+    fn expect(&mut self, priority: Priority) {
+        let is_empty = self.producer.free(&CompletionView(&self.frames)) == self.producer.capacity();
+        if is_empty || priority.is_more_important_than(self.most_important) {
+            self.most_important = priority;
+        }
     }
 
     /// Puts a completion into the ring, not visible yet, or to those that wait.
@@ -573,8 +590,7 @@ impl Process {
             }
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
-            // Looked at anew each time: nonsense in the process's index has to mean "full" at once.
-            completions.producer.free(&CompletionView(&completions.frames));
+            completions.expect(priority);
             completions.push(completion);
             self.show_completions(completions);
         }
@@ -612,14 +628,15 @@ impl Process {
         promised
     }
 
-    /// Posts the completions of requests for which so many places were promised. The others of them are calls in flight
-    /// now, which have places of their own.
-    pub fn post_completions(&self, batch: &[Completion], promised: usize) {
+    /// Posts the completions of requests for which so many places were promised, of this priority at most. The others of them
+    /// are calls in flight now, which have places of their own.
+    pub fn post_completions(&self, batch: &[Completion], promised: usize, priority: Priority) {
         let mut completions = self.completions.lock();
         completions.promised -= promised;
         if batch.is_empty() || self.has_ended() {
             return;
         }
+        completions.expect(priority);
         batch.iter().for_each(|&completion| completions.push(completion));
         self.show_completions(&mut completions);
         drop(completions);
@@ -708,6 +725,24 @@ impl Process {
             if runs.is_some_and(|runs| priority.is_more_important_than(runs)) && worker.interrupt_for_completions() {
                 return;
             }
+        }
+    }
+
+    /// For a worker at its tick: interrupts it if it runs something less important than a completion in the ring.
+    ///
+    /// [`wake_a_worker`](Self::wake_a_worker) does that when the completion is posted. But a worker looks at the ring, takes a
+    /// coroutine and only then shows how important that is, without a fence in between: what is posted at that moment may
+    /// find its last one, and interrupt nobody.
+    pub fn remind(&self, worker: &Worker) {
+        let Some(runs) = Priority::most_important_in(self.shared.running(worker.index())) else { return };
+        let is_more_important = {
+            let mut completions = self.completions.lock();
+            let completions = &mut *completions;
+            completions.most_important.is_more_important_than(runs)
+                && completions.producer.free(&CompletionView(&completions.frames)) < completions.producer.capacity()
+        };
+        if is_more_important {
+            worker.interrupt_for_completions();
         }
     }
 

@@ -359,7 +359,7 @@ impl Ring {
         self.performed.store(taker.taken(), Ordering::Relaxed);
         taker.hand_back(view);
         counters::add(Counter::Requests, taker.taken().wrapping_sub(before));
-        process.post_completions(&results, promised);
+        process.post_completions(&results, promised, most_important);
         if by == By::Handler && !results.is_empty() {
             process.wake_a_worker(most_important);
         }

@@ -674,6 +674,9 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 }
                 let now = Machine::now();
                 worker.charge(now, now);
+                if pending.timer && !worker.is_thread() {
+                    process.remind(worker);
+                }
                 if time::slice_has_ended()
                     || executor::is_anything_ready() && executor::is_ready_at_least(worker.priority())
                 {
