@@ -181,6 +181,8 @@ impl Machine for Riscv64 {
         trap::enter_user(context)
     }
 
+    // Inlined, because what is to be flushed is known where it is called, and one instruction then.
+    #[inline(always)]
     fn flush_tlb(flush: Flush) {
         match flush {
             Flush::Local(scope) => flush_local(scope),
@@ -323,6 +325,7 @@ unsafe fn set_root(root_ppn: u64, asid: u16) {
     }
 }
 
+#[inline(always)]
 fn flush_local(scope: Scope) {
     // SAFETY: forgetting translations is always allowed; the page table says the same again.
     unsafe {
@@ -334,18 +337,20 @@ fn flush_local(scope: Scope) {
             Scope::Page { address, asid } => {
                 core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack));
             }
-            Scope::Range { start, length, asid } => {
-                let first = start & !(PAGE_SIZE - 1);
-                let pages = length.saturating_add(start - first).div_ceil(PAGE_SIZE);
-                if pages > MAXIMUM_PAGES {
-                    return flush_local(Scope::AddressSpace { asid });
-                }
-                for page in 0..pages {
-                    flush_local(Scope::Page { address: first + page * PAGE_SIZE, asid });
-                }
-            }
+            Scope::Range { start, length, asid } => flush_range(start, length, asid),
             Scope::Virtualised { start, length } => guest::flush(start, length),
         }
+    }
+}
+
+fn flush_range(start: usize, length: usize, asid: u16) {
+    let first = start & !(PAGE_SIZE - 1);
+    let pages = length.saturating_add(start - first).div_ceil(PAGE_SIZE);
+    if pages > MAXIMUM_PAGES {
+        return flush_local(Scope::AddressSpace { asid });
+    }
+    for page in 0..pages {
+        flush_local(Scope::Page { address: first + page * PAGE_SIZE, asid });
     }
 }
 

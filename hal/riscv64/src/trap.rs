@@ -55,15 +55,15 @@ global_asm!(
     .section .text.trap, "ax"
 
 # enter(a0: &mut UserContext) -> a0: cause
-# Keeps s0, s1, tp and sp. Changes every other register: `visit` tells the compiler so.
+# Keeps s0, s1, tp and sp. Changes every other register: `visit` tells the compiler so. They are kept below the stack pointer,
+# where nothing else is written until the trap: interrupts are off, and a fault of the kernel is reported on another stack.
     .balign 4
     .globl hal_enter_user
 hal_enter_user:
-    addi    sp, sp, -32
-    sd      ra, 24(sp)
-    sd      s0, 16(sp)
-    sd      s1, 8(sp)
-    sd      tp, 0(sp)
+    sd      ra, -8(sp)
+    sd      s0, -16(sp)
+    sd      s1, -24(sp)
+    sd      tp, -32(sp)
     sd      sp, {kernel_stack}(a0)
     csrw    sscratch, a0
     ld      t0, 0(a0)
@@ -89,11 +89,10 @@ hal_trap_vector:
     sd      t1, 0(a0)
     ld      sp, {kernel_stack}(a0)
     csrr    a0, scause
-    ld      ra, 24(sp)
-    ld      s0, 16(sp)
-    ld      s1, 8(sp)
-    ld      tp, 0(sp)
-    addi    sp, sp, 32
+    ld      ra, -8(sp)
+    ld      s0, -16(sp)
+    ld      s1, -24(sp)
+    ld      tp, -32(sp)
     ret
 
 # The kernel's own fault. Its stack may be what failed, so the report runs on the emergency stack.
@@ -183,9 +182,9 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
             unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
         }
         let cause = visit(context);
-        let status = read_csr!(csr::SSTATUS);
-        if status & STATUS_FS != 0 {
-            leave_floating_point(context, status);
+        // Without a token the unit was off.
+        if context.token() != 0 {
+            leave_floating_point(context);
         }
         if cause & !cause::VIRTUALISED_CALL_BIT == cause::USER_CALL {
             context.pc += 4;
@@ -194,7 +193,7 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
         if cause & cause::INTERRUPT != 0 {
             return Trap::Interrupt;
         }
-        if let Some(reason) = unusual(context, cause, status) {
+        if let Some(reason) = unusual(context, cause) {
             return reason;
         }
     }
@@ -222,17 +221,45 @@ fn visit(context: &mut UserContext) -> u64 {
 /// Every reason but system calls and interrupts. None if the program should simply go on: it wanted the floating-point unit.
 #[cold]
 #[inline(never)]
-fn unusual(context: &mut UserContext, cause: u64, status: u64) -> Option<Trap> {
-    if cause == cause::ILLEGAL_INSTRUCTION && status & STATUS_FS == 0 && !context.is_floating_point_forbidden() {
+fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
+    // The unit was on if the registers hold this program's contents.
+    let was_on = context.token() != 0 && context.token() == hart::this().token.load(Relaxed);
+    let value = read_csr!(csr::STVAL);
+    let wants_unit = cause == cause::ILLEGAL_INSTRUCTION && !was_on && may_be_floating_point(value as u32);
+    if wants_unit && !context.is_floating_point_forbidden() {
         load_floating_point(context);
         return None;
     }
-    Some(reason(cause, read_csr!(csr::STVAL)))
+    Some(reason(cause, value))
+}
+
+/// Whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do not tell the
+/// instruction say 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC Instruction Set Listings".)
+fn may_be_floating_point(bits: u32) -> bool {
+    match bits & 3 {
+        _ if bits == 0 => true,
+        // FLD, FSD and their forms with the stack pointer have these functions; a function of 3 or 7 is FLW or FSW on
+        // machines of 32 bits only.
+        0 | 2 => matches!(bits >> 13 & 7, 1 | 5),
+        1 => false,
+        _ => match bits & 0x7f {
+            // LOAD-FP, STORE-FP, MADD, MSUB, NMSUB, NMADD, OP-FP.
+            0x07 | 0x27 | 0x43 | 0x47 | 0x4b | 0x4f | 0x53 => true,
+            // Control registers: fflags, frm, fcsr.
+            0x73 => matches!(bits >> 20, 1..=3),
+            _ => false,
+        },
+    }
 }
 
 /// After a visit with the unit on: saves the contents if they changed, and turns the unit off.
 #[cold]
-fn leave_floating_point(context: &mut UserContext, status: u64) {
+#[inline(never)]
+fn leave_floating_point(context: &mut UserContext) {
+    let status = read_csr!(csr::SSTATUS);
+    if status & STATUS_FS == 0 {
+        return;
+    }
     if status & STATUS_FS == STATUS_FS {
         let registers = (&raw mut *context.floating_point_mut()).cast();
         // SAFETY: the unit is still on, and the memory is the context's, with room for all registers.

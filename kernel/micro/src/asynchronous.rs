@@ -32,8 +32,8 @@ use abi_queue::{SyscallRequest, SyscallResponse};
 use abi_sel4::{Invocation, MessageInfo, asynchronous};
 use hal_api::Machine as _;
 use objects::{
-    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, Words,
-    frame_words, own, tag,
+    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Rights, Slot, Space, Tcb, ThreadState, VirtualRights,
+    Words, frame_words, own, tag,
 };
 use platform::Machine;
 use ring::{Consumer, Producer};
@@ -395,7 +395,7 @@ impl Kernel {
         }
         // Nobody tells this hart when the address space goes that it ran in.
         if node.entered.take().is_some() {
-            objects::activate::<Machine>(None);
+            objects::activate::<Machine>(Space::kernel::<Machine>());
         }
         self.note_kernel();
         Next::Serve

@@ -9,10 +9,7 @@ use crate::error::Error;
 pub fn same_region(above: &Capability, below: &Capability) -> bool {
     use Capability::*;
     match (above, below) {
-        (Untyped { base, bits, .. }, other) => {
-            let Some((start, end)) = extent(other) else { return false };
-            *base <= start && end - base < 1 << bits
-        }
+        (Untyped { base, bits, .. }, other) => is_within(*base, *bits, other),
         (Frame { base, size, .. }, Frame { base: other, size: other_size, .. }) => {
             let end = base + (1 << size.bits()) - 1;
             let other_end = other + (1 << other_size.bits()) - 1;
@@ -47,7 +44,14 @@ pub fn same_object(first: &Capability, second: &Capability) -> bool {
     }
 }
 
+/// Whether an object lies in this memory.
+#[inline]
+pub fn is_within(base: u64, bits: u8, capability: &Capability) -> bool {
+    extent(capability).is_some_and(|(start, end)| base <= start && end - base < 1 << bits)
+}
+
 /// The physical memory of an object: first byte and last. `None` for what has none.
+#[inline]
 pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
     use Capability::*;
     let range = |start: u64, bits: u32| Some((start, start + ((1u64 << bits) - 1)));

@@ -13,22 +13,26 @@ use crate::error::Error;
 /// Where the way broke off.
 #[inline(always)]
 pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), LookupFailure> {
+    // The bits that are left, from the highest place on. Shifts are made in two steps where they may be by 64.
+    let mut left = address << ((64 - bits) & 63);
     loop {
-        let Node { slots, radix, guard_bits, guard } = node;
-        // Shifts by 64 mean 0 here only where the guard has no bits, and then nothing is left of it.
-        let address_guard = address >> (bits.wrapping_sub(guard_bits) & 63) & ((1 << guard_bits) - 1);
-        if guard_bits > bits || guard != address_guard {
-            return Err(LookupFailure::GuardMismatch { bits_left: bits, guard_found: guard, bits_found: guard_bits });
+        let Node { slots, radix, guard_bits, high_guard } = node;
+        left ^= high_guard;
+        if guard_bits > bits || left >> 1 >> (63 - guard_bits) != 0 {
+            let guard_found = node.guard();
+            return Err(LookupFailure::GuardMismatch { bits_left: bits, guard_found, bits_found: guard_bits });
         }
         let level = guard_bits + radix;
         if level > bits {
             return Err(LookupFailure::DepthMismatch { bits_left: bits, bits_found: level });
         }
+        left <<= guard_bits;
+        let slot = slots.in_node(left >> 1 >> (63 - radix));
         bits -= level;
-        let slot = slots.in_node(address >> bits & ((1 << radix) - 1));
         if bits == 0 {
             return Ok((slot, 0));
         }
+        left <<= radix;
         match slot.capability.node() {
             Some(next) => node = next,
             None => return Ok((slot, bits)),
@@ -58,7 +62,7 @@ pub fn target(is_source: bool, root: Capability, address: u64, depth: u64) -> Re
     if !(1..=64).contains(&depth) {
         return Err(Error::RangeError { minimum: 1, maximum: 64 });
     }
-    let root = Node { slots, radix: radix.into(), guard_bits: guard_bits.into(), guard };
+    let root = Node::new(slots, radix, guard_bits, guard);
     match resolve(root, address, depth).map_err(failed)? {
         (slot, 0) => Ok(slot),
         (_, bits_left) => Err(failed(LookupFailure::DepthMismatch { bits_left, bits_found: 0 })),

@@ -142,7 +142,12 @@ impl Kernel {
                 return (Capability::Null, Aftermath(Some(irq)));
             }
             Capability::Frame { base, size, mapping: Some(mapping), .. } => self.unmap_frame(base, size, mapping),
-            Capability::PageTable { table, mapping: Some(mapping) } if is_final => self.forget_table(table, mapping),
+            Capability::PageTable { table, mapping: Some(mapping) } => {
+                self.begin_space_epoch();
+                if is_final {
+                    self.forget_table(table, mapping);
+                }
+            }
             Capability::AsidPool { pool, base } if is_final => self.delete_asid_pool(pool, base),
             _ => {}
         }

@@ -10,7 +10,7 @@
 
 use objects::{Capability, Ref, Slot};
 
-use crate::capability::{same_object, same_region};
+use crate::capability::{is_within, same_object, same_region};
 
 /// Whether the second capability is a child of the first, given that it follows it in the list.
 pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
@@ -35,6 +35,12 @@ pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
 #[inline]
 pub fn has_children(slot: Ref<Slot>) -> bool {
     slot.next.get().is_some_and(|next| is_parent(&slot, &next))
+}
+
+/// As [`has_children`], for a slot that holds this memory: the other kinds need not be told apart.
+#[inline(always)]
+pub fn has_objects(slot: Ref<Slot>, base: u64, bits: u8) -> bool {
+    slot.is_revocable() && slot.next.get().is_some_and(|next| is_within(base, bits, &next.capability.get()))
 }
 
 /// Whether a slot's capability is the last one of its object.
@@ -62,7 +68,7 @@ pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
 }
 
 /// Puts a capability of a new object into an empty slot, as a child of what is in `parent`.
-#[inline]
+#[inline(always)]
 pub fn insert_new(parent: Ref<Slot>, slot: Ref<Slot>, capability: Capability) {
     link_behind(parent, slot);
     slot.set_flags(true, true);

@@ -49,12 +49,11 @@ mod vspace;
 use core::cell::Cell;
 
 use hal_api::{Machine as _, Scope, Status, Trap};
-use objects::{AsidPool, Ref, Slot, Tcb, ThreadState};
+use objects::{AsidPool, Lock, Ref, Slot, Space, Tcb, ThreadState};
 use platform::Machine;
-use spin::Mutex;
 
 use crate::interrupt::{IRQ_SLOTS, IrqState};
-use crate::schedule::{MAXIMUM_SCHEDULE, Node, Ready};
+use crate::schedule::{Action, MAXIMUM_SCHEDULE, Node, Ready};
 
 /// The most harts that the kernel uses.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
@@ -63,12 +62,18 @@ pub const TICKS_IN_A_TURN: u16 = abi_sel4::configuration::TICKS_IN_A_TURN as u16
 /// Pieces of work between two looks for interrupts.
 const WORK_UNITS: u32 = abi_sel4::configuration::WORK_UNITS_PER_PREEMPTION as u32;
 
-/// The state of the microkernel, apart from its objects.
+/// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that instructions
+/// reach it with their offsets.
+#[repr(C)]
 pub struct Kernel {
-    nodes: [Node; MAXIMUM_NODES],
     /// The node of the hart that holds the lock.
     here: Cell<usize>,
     node_count: Cell<usize>,
+    /// Grows whenever an address space or a capability to one goes; see [`Kernel::space_of`].
+    space_epoch: Cell<u64>,
+    /// How many handlers do not sleep.
+    handlers_awake: Cell<u32>,
+    nodes: [Node; MAXIMUM_NODES],
     /// The domain whose threads run.
     domain: Cell<u8>,
     /// How many domains programs know.
@@ -90,8 +95,6 @@ pub struct Kernel {
     root: Cell<Option<Ref<Slot>>>,
     /// Handlers of asynchronous invocations that wait for a hart, by domain.
     handlers: [Ready<true>; schedule::MAXIMUM_DOMAINS],
-    /// How many handlers do not sleep.
-    handlers_awake: Cell<u32>,
     /// Whether harts are told later which translations to forget.
     defers_flushes: Cell<bool>,
     /// Which these are.
@@ -117,6 +120,7 @@ impl Kernel {
             domain_schedule: [const { Cell::new((0, 0)) }; MAXIMUM_SCHEDULE],
             schedule_index: Cell::new(0),
             schedule_start: Cell::new(0),
+            space_epoch: Cell::new(1),
             asid_pools: [const { Cell::new(None) }; vspace::POOLS],
             irq_states: [const { Cell::new(IrqState::Inactive) }; IRQ_SLOTS as usize],
             irq_slots: Cell::new(None),
@@ -198,7 +202,7 @@ impl Kernel {
 }
 
 /// The kernel of this machine, and its one lock.
-static KERNEL: Mutex<Kernel> = Mutex::new(Kernel::new());
+static KERNEL: Lock<Kernel> = Lock::new(Kernel::new());
 
 /// How often a hart pauses between two looks at a buffer in which there was nothing.
 const PAUSE: u32 = 32;
@@ -213,14 +217,25 @@ enum Next {
 
 impl Kernel {
     /// Chooses what this hart does, and prepares it.
-    #[inline]
+    #[inline(always)]
     fn leave_and_poke(&self) -> Next {
         let next = self.leave();
         self.poke_others();
         next
     }
 
-    #[inline]
+    /// Whether the thread that made this kernel entry simply goes on.
+    #[inline(always)]
+    fn goes_on(&self, thread: Ref<Tcb>) -> bool {
+        let node = self.node();
+        debug_assert!(node.action.get() != Action::Resume || node.current.get() == Some(thread));
+        node.action.get() == Action::Resume
+            && node.entered.get() == Some(thread)
+            && thread.state() == ThreadState::Running
+            && self.handlers_awake.get() == 0
+    }
+
+    #[inline(never)]
     fn leave(&self) -> Next {
         self.schedule();
         if self.handlers_awake.get() != 0
@@ -229,20 +244,26 @@ impl Kernel {
             return next;
         }
         let Some(thread) = self.node().current.get() else {
-            objects::activate::<Machine>(None);
+            objects::activate::<Machine>(Space::kernel::<Machine>());
             self.node().entered.set(None);
             return Next::Wait;
         };
         debug_assert_eq!(thread.state(), ThreadState::Running);
-        // A thread without an address space gets the kernel's, where it may access nothing, and faults.
         if self.node().entered.get() != Some(thread) {
-            let space = self.address_space(thread);
-            objects::activate::<Machine>(space);
-            self.node().entered.set(Some(thread));
-            self.node().asid.set(space.map_or(0, |(_, asid)| asid));
+            self.enter_space(thread, self.space_of(thread));
         }
         self.note_user();
         Next::Run(thread)
+    }
+
+    /// Makes a thread's address space the active one.
+    #[inline(always)]
+    fn enter_space(&self, thread: Ref<Tcb>, space: Space) {
+        objects::activate::<Machine>(space);
+        self.node().entered.set(Some(thread));
+        if cfg!(feature = "smp") {
+            self.node().asid.set(space.asid());
+        }
     }
 }
 
@@ -254,14 +275,15 @@ pub fn run() -> ! {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
             Next::Serve => {
-                let kernel = smp::enter(&KERNEL, hart);
-                if !platform::machine::pending().is_empty() {
-                    kernel.serve_interrupts();
-                }
-                kernel.serve();
-                let pause = if kernel.lingers() { PAUSE } else { 0 };
-                let next = kernel.leave_and_poke();
-                drop(kernel);
+                let (next, pause) = {
+                    let kernel = smp::enter(&KERNEL, hart);
+                    if !platform::machine::pending().is_empty() {
+                        kernel.serve_interrupts();
+                    }
+                    kernel.serve();
+                    let pause = if kernel.lingers() { PAUSE } else { 0 };
+                    (kernel.leave_and_poke(), pause)
+                };
                 // Others want the lock too.
                 (0..pause).for_each(|_| core::hint::spin_loop());
                 next
@@ -283,7 +305,7 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
         let trap = smp::visit(thread, hart);
         let kernel = smp::enter(&KERNEL, hart);
         // Another hart may have stopped the thread in the meantime; then it makes its call again, some time.
-        if kernel.node().current.get().is_none() {
+        if cfg!(feature = "smp") && kernel.node().current.get().is_none() {
             kernel.serve_interrupts();
             return kernel.leave_and_poke();
         }
@@ -294,7 +316,12 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
             kernel.note_user();
             continue;
         }
-        kernel.handle(trap);
+        kernel.handle(thread, trap);
+        if kernel.goes_on(thread) {
+            kernel.poke_others();
+            kernel.note_user();
+            return Next::Run(thread);
+        }
         return kernel.leave_and_poke();
     }
 }

@@ -170,14 +170,13 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
     }
 }
 
-/// What a hart runs.
+/// What a hart runs. The queues come last, for the reason that [`Kernel`] gives.
+#[repr(C)]
 pub struct Node {
     /// The thread that runs; `None` if the hart has nothing to do.
     pub current: Cell<Option<Ref<Tcb>>>,
     /// What is to happen next.
     pub action: Cell<Action>,
-    /// The threads that could run, by domain.
-    pub ready: [Ready; MAXIMUM_DOMAINS],
     /// When the next tick is, in the machine's time.
     pub next_tick: Cell<u64>,
     /// Which other harts have to be told to look again, as bits.
@@ -196,6 +195,8 @@ pub struct Node {
     pub linger_until: Cell<u64>,
     /// The thread in whose name requests are decoded.
     pub proxy: Cell<Option<Ref<Tcb>>>,
+    /// The threads that could run, by domain.
+    pub ready: [Ready; MAXIMUM_DOMAINS],
 }
 
 impl Node {

@@ -5,8 +5,7 @@
 //! is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes straight on with
 //! the other thread. It does exactly what the long way does; whatever is not usual is left to that, with nothing changed.
 
-use objects::{Capability, PageTable, Ref, Rights, Slot, Tcb, ThreadState, own};
-use platform::Machine;
+use objects::{Capability, Ref, Rights, Slot, Space, Tcb, ThreadState, own};
 
 use crate::schedule::Action;
 use crate::{Kernel, cspace};
@@ -40,7 +39,7 @@ impl Kernel {
         }
         let slot = cspace::lookup(thread, thread.register::<10>().get()).ok()?;
         let (endpoint, badge, rights) = slot.capability.endpoint()?;
-        let may_call = rights.contains(Rights::GRANT_REPLY) || rights.contains(Rights::GRANT);
+        let may_call = rights.0 & (Rights::GRANT_REPLY.0 | Rights::GRANT.0) != 0;
         if !rights.contains(Rights::SEND) || !may_call || endpoint.is_sending.get() != 0 {
             return None;
         }
@@ -112,23 +111,25 @@ impl Kernel {
 
     /// Whether a thread could run at once if the current one stopped; its address space.
     #[inline(always)]
-    fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<(Ref<PageTable>, u16)> {
+    fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<Space> {
+        // A thread that runs has no fault, and nothing was decided yet in this kernel entry.
+        debug_assert!(thread.has_no_fault() && self.node().action.get() == Action::Resume);
         let priority = other.priority.get();
-        if priority < thread.priority.get() && !self.is_highest(priority) || !thread.has_no_fault() {
+        if priority < thread.priority.get() && !self.is_highest(priority) {
             return None;
         }
-        if other.domain.get() != self.domain.get() || self.node().action.get() != Action::Resume {
+        if cfg!(feature = "domains") && other.domain.get() != self.domain.get() {
             return None;
         }
         if cfg!(feature = "smp") && self.node_of(other) != self.here() {
             return None;
         }
-        self.address_space(other)
+        other.space_in(self.space_epoch.get())
     }
 
     /// Gives a short message to a thread, which runs from now on.
     #[inline(always)]
-    fn hand_over(&self, from: Ref<Tcb>, to: Ref<Tcb>, badge: u64, information: u64, space: (Ref<PageTable>, u16)) {
+    fn hand_over(&self, from: Ref<Tcb>, to: Ref<Tcb>, badge: u64, information: u64, space: Space) {
         let length = information & EXTENT;
         if length > 0 {
             to.register::<12>().set(from.register::<12>().get());
@@ -145,11 +146,8 @@ impl Kernel {
         to.register::<10>().set(badge);
         to.register::<11>().set(information & !TRANSFERRED);
         to.set_state_word(ThreadState::Running);
-        let node = self.node();
-        node.current.set(Some(to));
-        node.entered.set(Some(to));
-        node.asid.set(space.1);
-        objects::activate::<Machine>(Some(space));
+        self.node().current.set(Some(to));
+        self.enter_space(to, space);
     }
 }
 

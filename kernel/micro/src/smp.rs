@@ -12,9 +12,8 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use hal_api::{Flush, Machine as _, Scope, Trap};
-use objects::{Ref, Tcb};
+use objects::{Lock, Locked, Ref, Tcb};
 use platform::Machine;
-use spin::{Mutex, MutexGuard};
 
 use crate::schedule::Action;
 use crate::{Kernel, MAXIMUM_NODES};
@@ -31,7 +30,7 @@ const IN_USER: u32 = 2;
 static WHERE: [AtomicU32; MAXIMUM_NODES] = [const { AtomicU32::new(IN_KERNEL) }; MAXIMUM_NODES];
 
 /// The kernel, locked.
-pub struct Entered<'kernel>(MutexGuard<'kernel, Kernel>);
+pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
 
 impl Deref for Entered<'_> {
     type Target = Kernel;
@@ -44,7 +43,7 @@ impl Deref for Entered<'_> {
 
 /// Takes the lock for a hart.
 #[inline(always)]
-pub fn enter(kernel: &Mutex<Kernel>, hart: usize) -> Entered<'_> {
+pub fn enter(kernel: &Lock<Kernel>, hart: usize) -> Entered<'_> {
     let kernel = kernel.lock();
     if cfg!(feature = "smp") {
         kernel.here.set(hart);

@@ -127,9 +127,8 @@ pub enum Done {
 
 impl Kernel {
     /// Serves what brought the current thread into the kernel.
-    #[inline]
-    pub(crate) fn handle(&self, trap: Trap) {
-        let thread = self.current();
+    #[inline(always)]
+    pub(crate) fn handle(&self, thread: Ref<Tcb>, trap: Trap) {
         if trap == Trap::SystemCall {
             thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
             return self.system_call(thread);
@@ -168,13 +167,8 @@ impl Kernel {
                 self.receive(thread, false);
                 Ok(())
             }
-            number::WAKE_SYSCALL_HANDLER => {
-                let is_there = self.wake_handler(thread);
-                thread.register::<10>().set(u64::from(!is_there));
-                Ok(())
-            }
             number => {
-                self.debug_call(thread, number);
+                self.other_call(thread, number);
                 Ok(())
             }
         };
@@ -277,22 +271,26 @@ impl Kernel {
         }
     }
 
-    /// Answers with an error, or invokes what was decoded, and answers.
+    /// Answers with an error, or gives what was decoded.
     #[inline(always)]
-    fn carry_out<Call>(
-        &self,
-        arguments: &Arguments,
-        decoded: Result<Call, Error>,
-        invoke: impl FnOnce(Call) -> Result<Done, Preempted>,
-    ) -> Result<(), Preempted> {
+    fn begin<Call>(&self, arguments: &Arguments, decoded: Result<Call, Error>) -> Option<Call> {
+        match decoded {
+            Ok(call) => {
+                // While it runs the thread is one that would make the call again.
+                arguments.thread.set_state_word(ThreadState::Restart);
+                Some(call)
+            }
+            Err(error) => {
+                self.answer_error(arguments.thread, error, arguments.is_call);
+                None
+            }
+        }
+    }
+
+    /// Answers after what was decoded has been invoked.
+    #[inline(always)]
+    fn finish(&self, arguments: &Arguments, done: Done) {
         let thread = arguments.thread;
-        let call = match decoded {
-            Ok(call) => call,
-            Err(error) => return self.answer_error(thread, error, arguments.is_call),
-        };
-        // While it runs the thread is one that would make the call again.
-        thread.set_state_word(ThreadState::Restart);
-        let done = invoke(call)?;
         // The call may have stopped the thread that made it.
         if thread.state() == ThreadState::Restart {
             if arguments.is_call {
@@ -305,10 +303,24 @@ impl Kernel {
             }
             thread.set_state_word(ThreadState::Running);
         }
+    }
+
+    /// Answers with an error, or invokes what was decoded, and answers.
+    #[inline(always)]
+    fn carry_out<Call>(
+        &self,
+        arguments: &Arguments,
+        decoded: Result<Call, Error>,
+        invoke: impl FnOnce(Call) -> Result<Done, Preempted>,
+    ) -> Result<(), Preempted> {
+        if let Some(call) = self.begin(arguments, decoded) {
+            let done = invoke(call)?;
+            self.finish(arguments, done);
+        }
         Ok(())
     }
 
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn invoke_frame(
         &self,
         slot: Ref<Slot>,
@@ -316,7 +328,12 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         let decoded = self.decode_frame(invocation, slot.capability.get(), arguments);
-        self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
+        // Not by a closure, which would be a function that is called.
+        if let Some(call) = self.begin(arguments, decoded) {
+            let done = self.invoke_vspace(slot, call, arguments)?;
+            self.finish(arguments, done);
+        }
+        Ok(())
     }
 
     #[inline(never)]
@@ -344,7 +361,7 @@ impl Kernel {
         self.carry_out(arguments, decoded, |call| self.invoke_cnode(call).map(|()| Done::Plain))
     }
 
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn invoke_untyped(
         &self,
         slot: Ref<Slot>,
@@ -355,7 +372,11 @@ impl Kernel {
             Some(Invocation::UntypedRetype) => untyped::decode(slot, slot.capability.get(), arguments),
             _ => Err(Error::IllegalOperation),
         };
-        self.carry_out(arguments, decoded, |call| self.retype(call).map(|()| Done::Plain))
+        if let Some(call) = self.begin(arguments, decoded) {
+            self.retype(call)?;
+            self.finish(arguments, Done::Plain);
+        }
+        Ok(())
     }
 
     #[inline(never)]
@@ -415,12 +436,15 @@ impl Kernel {
                 let decoded = self.decode_asid_pool(invocation, pool, base, arguments);
                 self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
             }
-            _ => self.answer_error(thread, Error::InvalidCapability(0), is_call),
+            _ => {
+                self.answer_error(thread, Error::InvalidCapability(0), is_call);
+                Ok(())
+            }
         }
     }
 
     #[cold]
-    fn answer_error(&self, thread: Ref<Tcb>, error: Error, is_call: bool) -> Result<(), Preempted> {
+    fn answer_error(&self, thread: Ref<Tcb>, error: Error, is_call: bool) {
         if is_call {
             let (label, words, count) = error.answer();
             let place = buffer(thread, true);
@@ -433,7 +457,6 @@ impl Kernel {
             thread.register::<10>().set(0);
             thread.register::<11>().set(MessageInfo::new(label, 0, length).0);
         }
-        Ok(())
     }
 
     #[inline]
@@ -469,6 +492,16 @@ impl Kernel {
             Err(failure) => failure,
         };
         self.fault(thread, Fault::Capability { address, receiving: true, failure });
+    }
+
+    /// The system calls that are no part of the interface's eight, which the match above tells apart by their order.
+    #[inline(never)]
+    fn other_call(&self, thread: Ref<Tcb>, number: u64) {
+        if number == number::WAKE_SYSCALL_HANDLER {
+            let is_there = self.wake_handler(thread);
+            return thread.register::<10>().set(u64::from(!is_there));
+        }
+        self.debug_call(thread, number);
     }
 
     #[cold]

@@ -231,7 +231,7 @@ proptest! {
         }
         let expected = expected.unwrap_or_else(|| last.ok_or(LookupFailure::InvalidRoot));
         let Capability::CNode { slots, radix, guard_bits, guard } = root else { panic!("the first level is a node") };
-        let root = objects::Node { slots, radix: radix.into(), guard_bits: guard_bits.into(), guard };
+        let root = objects::Node::new(slots, radix, guard_bits, guard);
         prop_assert_eq!(cspace::resolve(root, address, bits), expected);
     }
 }
@@ -298,7 +298,7 @@ impl Machine {
         for (index, &capability) in capabilities.iter().enumerate() {
             buffer.set(122 + index, capability);
         }
-        self.kernel.handle(Trap::SystemCall);
+        self.kernel.handle(thread, Trap::SystemCall);
         self.kernel.schedule();
     }
 

@@ -1,7 +1,8 @@
 //! Invocations of threads.
 
 use abi_sel4::{Invocation, message};
-use objects::{Capability, FloatingPointUse, Notification, PageTable, Ref, Rights, Slot, Tcb, ThreadState, own};
+use objects::{Capability, FloatingPointUse, Notification, Ref, Rights, Slot, Space, Tcb, ThreadState, own};
+use platform::Machine;
 
 use crate::error::{Error, Preempted};
 use crate::ipc::{buffer, set_message_register};
@@ -316,6 +317,7 @@ impl Kernel {
         self.stop_elsewhere(tcb);
         // It may be this hart's last thread, and get another address space.
         self.node().entered.set(None);
+        tcb.forget_space();
         self.delete(destination)?;
         // Deleting what was there may have deleted what is to come, or even the thread.
         if let Some(Installed { capability, source }) = installed
@@ -341,11 +343,37 @@ impl Kernel {
         Ok(())
     }
 
-    /// The root of a thread's address space, if it has one that is alive.
+    /// A thread's address space; the kernel's, where it may access nothing, if it has none that is alive.
+    ///
+    /// SPACE-EPOCH: what was found is noted in the thread and true as long as the kernel's epoch is the same. The epoch changes
+    /// whenever a capability to a page table that is mapped goes, a thread's own included, and whenever an identifier
+    /// changes hands.
     #[inline(always)]
-    pub(crate) fn address_space(&self, thread: Ref<Tcb>) -> Option<(Ref<PageTable>, u16)> {
+    pub(crate) fn space_of(&self, thread: Ref<Tcb>) -> Space {
+        match thread.space_in(self.space_epoch.get()) {
+            Some(space) => space,
+            None => self.find_space(thread),
+        }
+    }
+
+    #[inline(never)]
+    fn find_space(&self, thread: Ref<Tcb>) -> Space {
+        let space = self.address_space(thread);
+        if let Some(space) = space {
+            thread.note_space(space, self.space_epoch.get());
+        }
+        space.unwrap_or_else(Space::kernel::<Machine>)
+    }
+
+    /// A thread's address space, if it has one that is alive.
+    pub(crate) fn address_space(&self, thread: Ref<Tcb>) -> Option<Space> {
         let (table, asid) = thread.own_slot(own::VSPACE).capability.mapped_table()?;
-        (self.root_of(asid) == Some(table)).then_some((table, asid))
+        (self.root_of(asid) == Some(table)).then(|| Space::new::<Machine>(table, asid))
+    }
+
+    /// Ends the truth of what was noted about address spaces.
+    pub(crate) fn begin_space_epoch(&self) {
+        self.space_epoch.set(self.space_epoch.get() + 1);
     }
 }
 

@@ -49,6 +49,7 @@ pub struct Retype {
 }
 
 /// Checks a call.
+#[inline(always)]
 pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, Error> {
     let Capability::Untyped { base, bits, device, used } = capability else { return Err(Error::IllegalOperation) };
     if arguments.length() < 6 {
@@ -91,7 +92,7 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
         return Err(Error::DeleteFirst);
     }
 
-    let reset = !derivation::has_children(slot);
+    let reset = !derivation::has_objects(slot, base, bits);
     let start = if reset { 0 } else { used };
     let available = free_bytes(bits, start);
     if available >> object_bits < count {
@@ -106,6 +107,7 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
 
 impl Kernel {
     /// Carries a checked call out.
+    #[inline(always)]
     pub(crate) fn retype(&self, call: Retype) -> Result<(), Preempted> {
         let Retype { slot, base, bits, device, mut used, .. } = call;
         if call.reset {
@@ -147,6 +149,7 @@ impl Kernel {
     }
 
     /// Makes an object of memory that is zero.
+    #[inline(always)]
     fn create(&self, kind: ObjectType, given: u8, physical: u64, device: bool) -> Capability {
         let frame =
             |size| Capability::Frame { base: physical, size, rights: VirtualRights::ReadWrite, device, mapping: None };

@@ -9,7 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use abi_sel4::Invocation;
 use hal_api::{Flush, HartSet, Machine as _, Scope};
 use objects::{
-    AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of,
+    AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, Space, VirtualRights, claim,
+    physical_of,
 };
 use platform::Machine;
 
@@ -88,7 +89,7 @@ impl Place {
 }
 
 /// Follows the tables from a root as far as they go for an address.
-#[inline]
+#[inline(always)]
 fn walk(root: Ref<PageTable>, address: u64) -> Place {
     let mut bits = PAGE_BITS + (LEVELS - 1) * 9;
     let mut table = root;
@@ -346,6 +347,7 @@ impl Kernel {
                 slot.capability.set(Capability::PageTable { table, mapping: Some(Mapping { asid, address: 0 }) });
                 copy_kernel_half(table);
                 pool.roots[index].set(Some(table));
+                self.begin_space_epoch();
             }
         }
         Ok(Done::Plain)
@@ -353,13 +355,19 @@ impl Kernel {
 
     /// Makes the machine forget translations of an address space, on every hart that may know them. A hart that does not run
     /// in it forgets before it runs anything again.
-    #[inline]
+    #[inline(always)]
     fn flush_everywhere(&self, asid: u16, scope: Scope) {
-        if self.defers_flushes.get() {
-            return self.defer_flush(asid, scope);
+        match self.defers_flushes.get() {
+            true => self.defer_flush(asid, scope),
+            false if cfg!(feature = "smp") => self.flush_harts(asid, scope),
+            false => Machine::flush_tlb(Flush::Local(scope)),
         }
+    }
+
+    #[inline(never)]
+    fn flush_harts(&self, asid: u16, scope: Scope) {
         let mut harts = HartSet::EMPTY.with(self.here());
-        if cfg!(feature = "smp") && self.node_count.get() > 1 {
+        if self.node_count.get() > 1 {
             for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
                 let node = &self.nodes[index];
                 if node.current.get().is_some() && node.asid.get() == asid {
@@ -467,8 +475,9 @@ impl Kernel {
     /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next thread
     /// when it leaves the kernel.
     fn leave_address_space(&self, asid: u16) {
-        objects::activate::<Machine>(None);
+        objects::activate::<Machine>(Space::kernel::<Machine>());
         self.node().entered.set(None);
+        self.begin_space_epoch();
         self.stop_address_space(asid);
         self.flush_everywhere(asid, Scope::AddressSpace { asid });
     }

@@ -252,7 +252,8 @@ impl Capability {
                 [tag::REPLY | u64::from(master) << 8 | u64::from(grant) << 9 | reference(caller.raw()), 0]
             }
             Capability::CNode { slots, radix, guard_bits, guard } => {
-                [tag::CNODE | u64::from(radix) << 8 | u64::from(guard_bits) << 16 | reference(slots.raw()), guard]
+                let small = u64::from(radix) << 8 | u64::from(guard_bits) << 16;
+                [tag::CNODE | small | reference(slots.raw()), high_bits(guard, guard_bits.into())]
             }
             Capability::Thread { tcb } => [tag::THREAD | reference(tcb.raw()), 0],
             Capability::IrqControl => [tag::IRQ_CONTROL, 0],
@@ -310,7 +311,7 @@ impl Packed {
                 slots: Ref::from_raw(reference)?,
                 radix: byte & 63,
                 guard_bits: (first >> 16) as u8 & 63,
-                guard: second,
+                guard: low_bits(second, first >> 16 & 63),
             },
             tag::THREAD => Capability::Thread { tcb: Ref::from_raw(reference)? },
             tag::IRQ_CONTROL => Capability::IrqControl,
@@ -356,8 +357,35 @@ pub struct Node {
     pub radix: u64,
     /// Number of the guard's bits; at most 63.
     pub guard_bits: u64,
-    /// The guard.
-    pub guard: u64,
+    /// The guard in the highest bits, where an address that is to be resolved has it.
+    pub high_guard: u64,
+}
+
+impl Node {
+    /// The node with a guard of at most 63 bits.
+    #[inline]
+    pub fn new(slots: Ref<Slot>, radix: u8, guard_bits: u8, guard: u64) -> Node {
+        let guard_bits = u64::from(guard_bits & 63);
+        Node { slots, radix: u64::from(radix & 63), guard_bits, high_guard: high_bits(guard, guard_bits) }
+    }
+
+    /// The guard as a number.
+    #[inline]
+    pub fn guard(&self) -> u64 {
+        low_bits(self.high_guard, self.guard_bits)
+    }
+}
+
+/// The lowest `count` bits, at most 63, moved to the highest places.
+#[inline(always)]
+fn high_bits(value: u64, count: u64) -> u64 {
+    value << 1 << (63 - count)
+}
+
+/// The highest `count` bits, at most 63, as a number.
+#[inline(always)]
+fn low_bits(value: u64, count: u64) -> u64 {
+    value >> 1 >> (63 - count)
 }
 
 /// A cell that holds a capability.
@@ -381,12 +409,12 @@ impl CapabilityCell {
     /// ways that they stand on are walked by almost every system call.
     #[inline(always)]
     pub fn node(&self) -> Option<Node> {
-        let Packed([first, guard]) = self.0.get();
+        let Packed([first, high_guard]) = self.0.get();
         if first & TAG_MASK != tag::CNODE {
             return None;
         }
         let slots = Ref::from_raw((first >> 32) as u32)?;
-        Some(Node { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, guard })
+        Some(Node { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, high_guard })
     }
 
     /// The endpoint that is there, with badge and rights, if there is one.

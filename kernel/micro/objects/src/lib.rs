@@ -26,12 +26,14 @@
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod capability;
+mod lock;
 mod memory;
 mod reference;
 mod types;
 mod user;
 
 pub use capability::{Capability, FrameSize, Mapping, Node, Rights, VirtualRights, Zombie, tag};
+pub use lock::{Lock, Locked};
 pub use memory::{Object, claim, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 #[cfg(not(target_os = "none"))]
 pub use memory::{PRETEND_BASE, pretend};
@@ -40,4 +42,4 @@ pub use types::{
     AsidPool, Endpoint, Fault, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, LookupFailure, Notification,
     PageTable, Queue, Slot, TCB_SLOTS, Tcb, ThreadState, Words, frame_words, own,
 };
-pub use user::{activate, enter};
+pub use user::{Space, activate, enter};

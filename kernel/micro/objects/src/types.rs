@@ -329,6 +329,9 @@ pub struct Tcb {
     pub fault_handler: Cell<u64>,
     /// The address of its message buffer.
     pub buffer_address: Cell<u64>,
+    /// Its address space as the machine activates it, if `space_epoch` is the kernel's.
+    pub(crate) space: Cell<u64>,
+    pub(crate) space_epoch: Cell<u64>,
     fault_kind: Cell<u64>,
     fault_words: Cell<[u64; 3]>,
     failure_kind: Cell<u64>,

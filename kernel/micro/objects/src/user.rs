@@ -66,18 +66,63 @@ pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
     M::enter_user(unsafe { &mut *thread.context.as_ptr() })
 }
 
-/// Makes an address space the active one; with `None` the kernel's own.
-#[inline(always)]
-pub fn activate<M: Machine>(root: Option<(Ref<PageTable>, u16)>) {
-    let (root, mut asid) = match root {
-        Some((table, asid)) => (table.physical() >> 12, asid),
-        None => (M::kernel_root_ppn(), 0),
-    };
-    // A machine that tells fewer identifiers apart gets none, and forgets everything at each change.
-    let is_too_large = asid > M::maximum_asid();
-    if is_too_large {
-        asid = 0;
+/// An address space as a machine activates it, in a word: the number of the root's page, from bit 44 on the identifier, and
+/// in the highest bit whether the machine tells fewer identifiers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space(u64);
+
+impl Space {
+    const ASID_SHIFT: u32 = 44;
+    const IS_TOO_LARGE: u64 = 1 << 63;
+
+    /// The address space of a root with its identifier.
+    #[inline]
+    pub fn new<M: Machine>(root: Ref<PageTable>, asid: u16) -> Space {
+        let flag = if asid > M::maximum_asid() { Space::IS_TOO_LARGE } else { 0 };
+        Space(root.physical() >> 12 | u64::from(asid) << Space::ASID_SHIFT | flag)
     }
+
+    /// The kernel's own, in which programs may access nothing.
+    #[inline]
+    pub fn kernel<M: Machine>() -> Space {
+        Space(M::kernel_root_ppn())
+    }
+
+    /// Its identifier.
+    #[inline(always)]
+    pub fn asid(self) -> u16 {
+        (self.0 >> Space::ASID_SHIFT) as u16
+    }
+}
+
+impl Tcb {
+    /// The address space that was noted in this epoch, if one was.
+    #[inline(always)]
+    pub fn space_in(&self, epoch: u64) -> Option<Space> {
+        (self.space_epoch.get() == epoch).then(|| Space(self.space.get()))
+    }
+
+    /// Notes the address space that the thread has in this epoch.
+    #[inline]
+    pub fn note_space(&self, space: Space, epoch: u64) {
+        self.space.set(space.0);
+        self.space_epoch.set(epoch);
+    }
+
+    /// Forgets what was noted.
+    #[inline]
+    pub fn forget_space(&self) {
+        self.space_epoch.set(0);
+    }
+}
+
+/// Makes an address space the active one.
+#[inline(always)]
+pub fn activate<M: Machine>(space: Space) {
+    let root = space.0 & ((1 << Space::ASID_SHIFT) - 1);
+    // A machine that tells fewer identifiers apart gets none, and forgets everything at each change.
+    let is_too_large = space.0 & Space::IS_TOO_LARGE != 0;
+    let asid = if is_too_large { 0 } else { space.asid() };
     // SAFETY: the upper half of every root is the kernel's, copied when the table becomes a root; the lower half maps only pages
     // that were retyped as such, and tables. A table is taken out of its pool, and each hart that uses it is made to leave it,
     // before its memory is anything else.

@@ -1,0 +1,47 @@
+//! The kernel's lock.
+//!
+//! Where there are several harts it is a lock. Without the feature `smp` one hart runs the kernel (ONE-HART: the binary
+//! starts no other), so there is nothing to exclude, and taking it costs nothing.
+
+#[cfg(any(feature = "smp", not(target_os = "none")))]
+mod place {
+    /// The kernel's state behind its lock.
+    pub type Lock<T> = spin::Mutex<T>;
+    /// The right to touch it, until it is dropped.
+    pub type Locked<'lock, T> = spin::MutexGuard<'lock, T>;
+}
+
+#[cfg(not(any(feature = "smp", not(target_os = "none"))))]
+mod place {
+    /// The kernel's state.
+    pub struct Lock<T>(T);
+    /// The right to touch it.
+    pub struct Locked<'lock, T>(&'lock T);
+
+    impl<T> core::ops::Deref for Locked<'_, T> {
+        type Target = T;
+
+        #[inline(always)]
+        fn deref(&self) -> &T {
+            self.0
+        }
+    }
+
+    // SAFETY: ONE-HART: without the feature there is no other hart to share it with.
+    unsafe impl<T: Send> Sync for Lock<T> {}
+
+    impl<T> Lock<T> {
+        /// As a lock that nobody has taken.
+        pub const fn new(state: T) -> Lock<T> {
+            Lock(state)
+        }
+
+        /// Whoever asks has it: the state is shared, never exclusive.
+        #[inline(always)]
+        pub fn lock(&self) -> Locked<'_, T> {
+            Locked(&self.0)
+        }
+    }
+}
+
+pub use place::{Lock, Locked};
