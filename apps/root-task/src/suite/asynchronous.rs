@@ -314,9 +314,11 @@ pub fn pages_and_notification_of_a_buffer_can_go(bench: &mut Bench<'_>) -> Outco
     Slot::own(notification.pointer()).delete()?;
     check!(buffer.submit(ask(2)).is_ok());
     buffer.publish();
-    check!(buffer.fall_asleep());
-    while buffer.must_call() && buffer.take().is_none() {
-        check!(buffer.call());
+    // Another hart may have answered already.
+    if buffer.fall_asleep() {
+        while buffer.must_call() && buffer.take().is_none() {
+            check!(buffer.call());
+        }
     }
     // Without one of its pages there is no buffer.
     Slot::own(first.pointer() + count - 1).revoke()?;
