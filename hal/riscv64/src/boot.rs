@@ -302,6 +302,9 @@ extern "C" fn hart_main() -> ! {
     kernel_hart_main(area.index.load(Relaxed))
 }
 
+/// Programs may read cycle, time and instret: the vDSO's clock needs the time.
+pub const USER_COUNTERS: u64 = 7;
+
 /// Brings the registers of this hart into the state that the register contract promises.
 fn prepare_hart(area: &HartArea) {
     let satp = KERNEL_SATP.load(Relaxed);
@@ -315,8 +318,7 @@ fn prepare_hart(area: &HartArea) {
         // No interrupts in the kernel, no access to user pages, floating point off, next return is to user mode.
         clear_csr!(csr::SSTATUS, crate::trap::STATUS_CLEARED);
         write_csr!(csr::SIE, csr::SOFTWARE | csr::TIMER | csr::EXTERNAL);
-        // Programs may read cycle, time and instret: the vDSO's clock needs the time.
-        write_csr!(csr::SCOUNTEREN, 7u64);
+        write_csr!(csr::SCOUNTEREN, USER_COUNTERS);
     }
 }
 

@@ -46,6 +46,8 @@ pub const STVEC: u16 = 0x105;
 pub const SCOUNTEREN: u16 = 0x106;
 /// Cause of the last trap.
 pub const SCAUSE: u16 = 0x142;
+/// What user code may use of the machine.
+pub const SENVCFG: u16 = 0x10a;
 /// Value that belongs to the last trap.
 pub const STVAL: u16 = 0x143;
 /// Program counter at the last trap.
@@ -85,6 +87,9 @@ pub const HTIMEDELTA: u16 = 0x605;
 pub const HENVCFG: u16 = 0x60a;
 /// Interrupts that the kernel gives to virtualised programs.
 pub const HVIP: u16 = 0x645;
+/// In which order interrupts of virtualised programs come (Ssaia).
+pub const HVIPRIO1: u16 = 0x646;
+pub const HVIPRIO2: u16 = 0x647;
 /// Address translation of virtualised programs.
 pub const HGATP: u16 = 0x680;
 /// Guest interrupt files in which something is pending.
@@ -96,6 +101,7 @@ pub const VSTVEC: u16 = 0x205;
 pub const VSSCRATCH: u16 = 0x240;
 pub const VSEPC: u16 = 0x241;
 pub const VSCAUSE: u16 = 0x242;
+pub const VSTVAL: u16 = 0x243;
 pub const VSTIMECMP: u16 = 0x24d;
 pub const VSISELECT: u16 = 0x250;
 pub const VSIREG: u16 = 0x251;

@@ -7,11 +7,23 @@
 //!
 //! * `vsatp` is Bare, and `hstatus.VTVM` makes the program's access to it a fault: memory is what `hgatp` maps. The root
 //!   of `hgatp` is of the process's table, of four frames; its kernel entries lack the user bit, which this stage refuses.
+//!   QEMU before 8 does not know VTVM for `satp`. A program that writes it there has a first stage of its own above what
+//!   `hgatp` maps, and reaches nothing more; its first fault in that stage ends it, and the next program finds Bare.
 //! * `hedeleg` is 0: every exception comes to the kernel. `hideleg` gives away the three interrupts of VS-mode, no others.
 //! * `hstatus.VTW` makes `wfi` a fault, since nobody may stop a hart. `sret` is allowed, for that is how a handler ends.
+//! * [`load`] writes every register that the program before could write and the next could read, those included that
+//!   VS-mode shares with the kernel (`scounteren`, `senvcfg`): nothing is handed on, by mistake or on purpose.
 //!
 //! All spaces have the virtual-machine identifier 0, and the hart forgets all translations of this kind when it changes
 //! between them. Identifiers would spare refilling the TLB on hardware.
+//!
+//! # Why the software interrupt stays pending
+//!
+//! While a program with a guest interrupt file runs, `hvip` has the software interrupt of VS-mode pending and `vsie` has it
+//! disabled. Hardware does not need that. QEMU (7.2 and some later) looks at external interrupts of VS-mode only while
+//! something is pending in `mip`, where they do not stand; a message that came while the hart was in the kernel would not
+//! be noticed on the way back. Something that is always pending and never taken makes it look. The kernel speaks to such
+//! a program through its file instead.
 //!
 //! # Where a trap came from
 //!
@@ -40,13 +52,15 @@ const SPV: u64 = 1 << 7;
 const VGEIN_SHIFT: u32 = 12;
 /// `sstatus`: where the last trap came from, and the next return goes to, was not user mode.
 const SPP: u64 = 1 << 8;
-/// `vsstatus`: the floating-point unit is on as far as the program's own status is concerned.
-const VS_FS: u64 = 3 << 13;
+/// `vsstatus`: the floating-point unit is on as far as the program's own status is concerned, and registers have 64 bits.
+const VS_FIXED: u64 = 3 << 13 | 2 << 32;
 /// What of `vsstatus` a program decides: its interrupt enables and where its handler returns to.
 const VS_STATUS: u64 = 1 << 1 | 1 << 5 | 1 << 8;
 /// Software, timer and external interrupts of VS-mode, in `hideleg` and `hvip`.
 const VS_SOFTWARE: u64 = 1 << 2;
 const VS_INTERRUPTS: u64 = VS_SOFTWARE | 1 << 6 | 1 << 10;
+/// The software interrupt, in `vsie`.
+const SOFTWARE_ENABLE: u64 = 1 << 1;
 /// `hie`: a guest interrupt file wants the kernel.
 const GUEST_EXTERNAL: u64 = 1 << 12;
 /// `henvcfg`: virtualised programs have a timer.
@@ -136,48 +150,81 @@ fn deactivate_now() {
     flush(0, usize::MAX);
 }
 
-/// Makes a file that of the program that runs next.
+/// Makes a file that of the program whose registers are loaded. What the kernel has to say to it comes through the file from
+/// now on.
 pub fn choose_file(file: usize) {
+    set_file(file);
+    if file != 0 {
+        // SAFETY: the program's own interrupts, as in `load`.
+        unsafe {
+            clear_csr!(csr::VSIE, SOFTWARE_ENABLE);
+            write_csr!(csr::HVIP, VS_SOFTWARE);
+        }
+    }
+}
+
+fn set_file(file: usize) {
     let status = read_csr!(csr::HSTATUS) & !(63 << VGEIN_SHIFT);
     // SAFETY: the file is one of this hart's, or if the caller errs, one that does not exist, which is none.
     unsafe { write_csr!(csr::HSTATUS, status | (file as u64 & 63) << VGEIN_SHIFT) };
 }
 
+/// Whether the program that ran last has changed its own address translation, which VTVM should have kept it from.
+pub fn has_own_translation() -> bool {
+    hart::this().virtualised.load(Relaxed) != 0 && read_csr!(csr::VSATP) != 0
+}
+
 /// Puts a program's registers into the hart.
 pub fn load(registers: &SupervisorRegisters, file: usize) {
-    choose_file(file);
+    set_file(file);
+    let (enabled, notified) = match file {
+        0 => (registers.enabled, registers.notified << 2 & VS_SOFTWARE),
+        _ => (registers.enabled & !SOFTWARE_ENABLE, VS_SOFTWARE),
+    };
     // The last program may have gone to VU-mode, which is its own affair but not the next one's.
     let mode = if hart::this().virtualised.load(Relaxed) != 0 { SPP } else { 0 };
     // SAFETY: the registers are the program's own and decide nothing outside of its mode. SPP leads to VS-mode only together
     // with SPV.
     unsafe {
         set_csr!(csr::SSTATUS, mode);
-        write_csr!(csr::VSSTATUS, registers.status & VS_STATUS | VS_FS);
-        write_csr!(csr::VSIE, registers.enabled);
+        write_csr!(csr::VSSTATUS, registers.status & VS_STATUS | VS_FIXED);
+        write_csr!(csr::VSIE, enabled);
         write_csr!(csr::VSTVEC, registers.vector);
         write_csr!(csr::VSSCRATCH, registers.scratch);
         write_csr!(csr::VSEPC, registers.interrupted);
         write_csr!(csr::VSCAUSE, registers.cause);
         write_csr!(csr::VSTIMECMP, registers.deadline);
-        write_csr!(csr::HVIP, registers.notified << 2 & VS_SOFTWARE);
+        write_csr!(csr::HVIP, notified);
+        // What the last program may have left.
+        write_csr!(csr::VSATP, 0u64);
+        write_csr!(csr::VSTVAL, 0u64);
+        write_csr!(csr::VSISELECT, 0u64);
+        write_csr!(csr::HVIPRIO1, 0u64);
+        write_csr!(csr::HVIPRIO2, 0u64);
+        write_csr!(csr::SCOUNTEREN, crate::boot::USER_COUNTERS);
+        write_csr!(csr::SENVCFG, 0u64);
     }
 }
 
 /// Takes the program's registers out of the hart.
 pub fn save(registers: &mut SupervisorRegisters) {
+    let has_file = read_csr!(csr::HSTATUS) >> VGEIN_SHIFT & 63 != 0;
     *registers = SupervisorRegisters {
         status: read_csr!(csr::VSSTATUS),
-        enabled: read_csr!(csr::VSIE),
+        enabled: read_csr!(csr::VSIE) | if has_file { SOFTWARE_ENABLE } else { 0 },
         vector: read_csr!(csr::VSTVEC),
         scratch: read_csr!(csr::VSSCRATCH),
         interrupted: read_csr!(csr::VSEPC),
         cause: read_csr!(csr::VSCAUSE),
         deadline: read_csr!(csr::VSTIMECMP),
-        notified: read_csr!(csr::HVIP) >> 2 & 1,
+        notified: if has_file { 0 } else { read_csr!(csr::HVIP) >> 2 & 1 },
     };
     // What is pending for a program that does not run must not keep the hart from sleeping.
     // SAFETY: no program's registers are loaded any more.
-    unsafe { write_csr!(csr::VSIE, 0u64) };
+    unsafe {
+        write_csr!(csr::VSIE, 0u64);
+        write_csr!(csr::HVIP, 0u64);
+    }
 }
 
 /// Makes the software interrupt of the program whose registers are loaded pending.

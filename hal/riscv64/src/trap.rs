@@ -230,6 +230,10 @@ fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
         load_floating_point(context);
         return None;
     }
+    if crate::guest::has_own_translation() {
+        // What it has done is what VTVM forbids, and addresses mean nothing now.
+        return Some(Trap::IllegalInstruction { bits: 0 });
+    }
     Some(reason(cause, value))
 }
 
