@@ -68,6 +68,8 @@ pub enum BenchName {
     RingPipes,
     /// One job on 1 to 8 workers over 4 harts.
     Workers,
+    /// User interrupts with both back ends beside Linux's eventfd, pipe and signal.
+    UserInterrupt,
     /// Short connections: connect, one request, close.
     Creation,
     /// The matrix server in all models and Linux's servers: throughput and latency by connections.

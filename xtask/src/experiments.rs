@@ -15,6 +15,7 @@ mod peers;
 mod priorities;
 mod rings;
 mod seeds;
+mod user_interrupt;
 mod workers;
 
 use std::cell::{OnceCell, RefCell};
@@ -75,6 +76,7 @@ const EXPERIMENTS: [Experiment; 9] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
     Experiment { name: BenchName::Workers, measure: workers::measure },
+    Experiment { name: BenchName::UserInterrupt, measure: user_interrupt::measure },
     Experiment { name: BenchName::MatrixModels, measure: matrix::models },
     Experiment { name: BenchName::Creation, measure: matrix::creation },
     Experiment { name: BenchName::MatrixPriorities, measure: priorities::levels },
@@ -252,8 +254,19 @@ impl<'a> Lab<'a> {
 
     /// Boots COPS's program `bench` and returns its results.
     pub fn on_cops(&self, title: &str, words: &[String], harts: u8, clock: Clock) -> Result<Vec<Line>> {
+        self.on_cops_with(title, words, &machine(harts), clock)
+    }
+
+    /// The same on a machine of the experiment's choice.
+    pub fn on_cops_with(
+        &self,
+        title: &str,
+        words: &[String],
+        machine: &cli::Machine,
+        clock: Clock,
+    ) -> Result<Vec<Line>> {
         let command_line = command_line("bench", words)?;
-        let mut configuration = self.cops(command_line, harts);
+        let mut configuration = self.context.configuration(&self.products, machine, command_line);
         configuration.clock = clock;
         self.measure(&format!("{title}: COPS"), &configuration, None)
     }
@@ -267,9 +280,7 @@ impl<'a> Lab<'a> {
     }
 
     fn cops(&self, command_line: String, harts: u8) -> Configuration {
-        let machine =
-            cli::Machine { harts: Some(harts), memory: None, machine: Some(linux::MACHINE), user_interrupts: None };
-        self.context.configuration(&self.products, &machine, command_line)
+        self.context.configuration(&self.products, &machine(harts), command_line)
     }
 
     /// Boots a machine that measures and ends. Success is its status, and the last line if it has to print one.
@@ -372,6 +383,11 @@ impl<'a> Lab<'a> {
         activity.clear();
         Ok(Server { guest, forwards: configuration.forwards.clone() })
     }
+}
+
+/// The machine on which COPS and Linux are compared.
+fn machine(harts: u8) -> cli::Machine {
+    cli::Machine { harts: Some(harts), memory: None, machine: Some(linux::MACHINE), user_interrupts: None }
 }
 
 /// What a line begins with that says why a part was not measured.

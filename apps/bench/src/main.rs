@@ -1,5 +1,5 @@
 //! Measurements on the target: `bench switch|syscall|matrix|memory|boot|async-calls`, and the experiments of the papers,
-//! which take arguments: `bench ring-counter|ring-pipes|workers|matrix-models|creation ARGUMENT...`.
+//! which take arguments: `bench ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation ARGUMENT...`.
 //!
 //! Run under QEMU's `-icount shift=0`, where an instruction takes a nanosecond of the machine's time, so that the clock
 //! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very many
@@ -19,6 +19,7 @@ mod memory;
 mod rings;
 mod switch;
 mod syscall;
+mod user_interrupt;
 mod workers;
 
 use alloc::boxed::Box;
@@ -87,11 +88,12 @@ async fn main() -> i32 {
         "ring-counter" => Box::pin(rings::counter()),
         "ring-pipes" => Box::pin(rings::pipes()),
         "workers" => Box::pin(workers::measure()),
+        "user-interrupt" => Box::pin(user_interrupt::measure()),
         "matrix-models" => Box::pin(client::models()),
         "creation" => Box::pin(client::creation()),
         _ => {
             eprintln!(
-                "usage: bench switch|syscall|matrix|memory|boot|async-calls|ring-counter|ring-pipes|workers|matrix-models|creation"
+                "usage: bench switch|syscall|matrix|memory|boot|async-calls|ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation"
             );
             return 2;
         }
