@@ -224,6 +224,8 @@ impl Executor {
         unsafe {
             shard.free_slot(header);
             shard.unlock();
+            // No poll is interrupted here: what is dropped now must not be taken for one.
+            shard.current.store(0, Ordering::Relaxed);
             Header::call_finish(header, outcome);
         }
     }

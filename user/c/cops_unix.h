@@ -97,6 +97,7 @@
 #define COPS_SYS_counters 0x1005
 #define COPS_SYS_interrupt_handler 0x1006
 #define COPS_SYS_interrupt_return 0x1007
+#define COPS_SYS_interrupt_leave 0x1009
 #define COPS_SYS_log 0x1008
 #define COPS_SYS_ring_setup 0x1010
 #define COPS_SYS_ring_enter 0x1011

@@ -72,7 +72,7 @@ pub struct Experiment {
 }
 
 /// All of them, in the order of `paper`.
-const EXPERIMENTS: [Experiment; 9] = [
+const EXPERIMENTS: [Experiment; 10] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
     Experiment { name: BenchName::Workers, measure: workers::measure },

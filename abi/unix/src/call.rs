@@ -71,6 +71,7 @@ impl SystemCall {
                 | WorkerWait
                 | InterruptHandler
                 | InterruptReturn
+                | InterruptLeave
                 | InterruptReceiver
                 | Clone
                 | SetThreadIdAddress
@@ -317,6 +318,9 @@ system_calls! {
     /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it interrupted;
     /// `EINVAL` outside of one.
     InterruptReturn = 0x1007 interrupt_return() Never;
+    /// Says that the handler goes on to other code, on another stack: it may be entered again from now on, and its
+    /// `interrupt_return` comes later. `EINVAL` outside of a handler.
+    InterruptLeave = 0x1009 interrupt_leave() Never;
     /// Writes a line to the kernel's log.
     Log = 0x1008 log(buffer: Input, size: Length) Never;
     /// Gives the calling worker a request ring with so many entries (a power of two from 64 to 4,096) and returns its

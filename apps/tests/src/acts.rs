@@ -55,11 +55,11 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             unsafe { core::arch::asm!("unimp") };
             0
         }
-        "privileged-instruction" => {
-            // SAFETY: as above.
-            unsafe { core::arch::asm!("csrr {}, satp", out(reg) _) };
-            0
-        }
+        "privileged-instruction" => crate::privilege::try_instruction(argument),
+        "own-translation" => crate::privilege::translate_for_itself(),
+        "leave-registers" => crate::privilege::leave_registers(),
+        "find-registers" => crate::privilege::find_registers(),
+        "lower-privilege" => crate::privilege::lower_privilege(),
         "breakpoint" => {
             // SAFETY: as above.
             unsafe { core::arch::asm!("ebreak") };
@@ -94,6 +94,9 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             crate::ring::acts::scribble(argument.and_then(|text| text.parse().ok()).unwrap_or(1)).await
         }
         "echo-arguments" => echo_arguments(),
+        aside if aside.starts_with("aside-") => {
+            crate::preemption::end_while_others_are_aside(&aside["aside-".len()..]).await
+        }
         models if models.starts_with("models-") => crate::models::act(models).await,
         threads if threads.starts_with("threads-") => crate::thread::act(threads),
         other => {

@@ -272,6 +272,7 @@ fn decode(
             worker.line.return_to_interrupted(process, context.ok_or(Errno::EOPNOTSUPP)?)?;
             Decoded::Other(Outcome::Unchanged)
         }
+        InterruptLeave => worker.line.leave_handler()?.into(),
         // Threads have no word in the process page to be shown anything in.
         InterruptReceiver if worker.is_thread() => return Err(Errno::EINVAL),
         InterruptReceiver => {

@@ -90,6 +90,8 @@ pub struct Line {
     pending: AtomicBool,
     /// The handler runs (back end `kernel`).
     active: AtomicBool,
+    /// How many handlers have gone on to other code and will return later.
+    left: AtomicUsize,
     /// How many receivers it has.
     receivers: AtomicUsize,
     /// Its guest interrupt file (back end `imsic`). Whoever sends through the file holds the lock while it does.
@@ -191,6 +193,16 @@ impl Line {
         self.set_handler(0);
         self.pending.store(false, Ordering::Relaxed);
         self.active.store(false, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+    }
+
+    /// The `interrupt_leave` call.
+    pub fn leave_handler(&self) -> Result<usize, Errno> {
+        if !self.active.swap(false, Ordering::Relaxed) {
+            return Err(Errno::EINVAL);
+        }
+        self.left.fetch_add(1, Ordering::Relaxed);
+        Ok(0)
     }
 
     /// Makes the program go on in its handler if that may be now.
@@ -200,7 +212,9 @@ impl Line {
             if handler != 0 {
                 self.pending.store(false, Ordering::Relaxed);
                 counters::count(Counter::UserInterrupts);
-                Machine::notify_virtualised();
+                if !self.notify_through_file() {
+                    Machine::notify_virtualised();
+                }
             }
             return;
         }
@@ -227,9 +241,19 @@ impl Line {
         crate::trace::of_process(abi_unix::trace::Kind::UserInterrupt, process, 0, 0);
     }
 
+    /// Interrupts a virtualised worker through its file; `false` if it has none.
+    pub fn notify_through_file(&self) -> bool {
+        let state = self.file.lock();
+        let Some(place) = state.place else { return false };
+        platform::notify_guest_file(place.hart, place.file, KERNEL_IDENTITY);
+        true
+    }
+
     /// The `interrupt_return` call: the program goes on where it was interrupted.
     pub fn return_to_interrupted(&self, process: &Process, context: &mut UserContext) -> Result<(), Errno> {
-        if !self.active.load(Ordering::Relaxed) {
+        let is_active = self.active.load(Ordering::Relaxed);
+        let left = self.left.load(Ordering::Relaxed);
+        if !is_active && left == 0 {
             return Err(Errno::EINVAL);
         }
         let mut bytes = [0; size_of::<Frame>()];
@@ -239,7 +263,11 @@ impl Line {
         context.pc = word(0) & !1;
         context.set_register(17, word(1));
         context.set_register(2, word(2));
-        self.active.store(false, Ordering::Relaxed);
+        if is_active {
+            self.active.store(false, Ordering::Relaxed);
+        } else {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
         Ok(())
     }
 }
@@ -251,9 +279,16 @@ pub fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
     let mut file = 0;
     if line.receivers.load(Ordering::Relaxed) > 0 {
         file = settle(worker, hart);
+    } else if has_file(worker) {
+        // Its last receiver is gone, and nothing is to wait in a file that is not the running program's.
+        give_up(worker);
     }
     Machine::load_supervisor(&context.supervisor, file);
     watch(hart, file);
+    if file != 0 && context.supervisor.notified != 0 {
+        // What the kernel has said while the worker had no file comes through it too.
+        line.notify_through_file();
+    }
 }
 
 /// Leaves the hart with a virtualised worker.
@@ -305,6 +340,8 @@ fn settle_now(worker: &Arc<Worker>) {
         if file != 0 {
             Machine::choose_guest_file(file);
             watch(hart, file);
+            // Instead of what may have been pending without a file.
+            worker.line.notify_through_file();
         }
     }
 }
@@ -392,14 +429,6 @@ pub fn has_file(worker: &Worker) -> bool {
     worker.line.file.lock().place.is_some()
 }
 
-/// Interrupts a worker through its file; `false` if it has none.
-pub fn notify_through_file(worker: &Worker) -> bool {
-    let state = worker.line.file.lock();
-    let Some(place) = state.place else { return false };
-    platform::notify_guest_file(place.hart, place.file, KERNEL_IDENTITY);
-    true
-}
-
 /// The `interrupt_page` call.
 pub fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> {
     let receiver = right.receiver()?;
@@ -466,30 +495,32 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     true
 }
 
-/// Takes out the pages of rights that are not worth anything any more.
+/// Takes out the pages of rights that have been dropped, or of which the question says that they are over.
 ///
-/// What the question looks at may be dropped by it, which comes here again, so it is asked without the lock.
-fn unmap_where(worker: &Worker, is_over: impl Fn(&Weak<Right>) -> bool) {
-    let (place, mut mappings) = {
-        let mut state = worker.line.file.lock();
-        (state.place, core::mem::take(&mut state.mappings))
-    };
-    let mut at = 0;
-    while at < mappings.len() {
-        if is_over(&mappings[at].right) {
-            unmap(&mappings.swap_remove(at));
-        } else {
-            at += 1;
-        }
-    }
+/// A right that is looked at may be dropped by that, which comes here again, so all are kept until the lock is free. The
+/// question must drop no receiver. What stays is in the list throughout: whoever takes the file away unmaps it.
+fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
+    let (mut over, mut rights) = (Vec::new(), Vec::new());
     {
         let mut state = worker.line.file.lock();
-        if state.place == place && state.mappings.try_reserve(mappings.len()).is_ok() {
-            state.mappings.append(&mut mappings);
+        let count = state.mappings.len();
+        if over.try_reserve(count).is_err() || rights.try_reserve(count).is_err() {
+            // Those that are worth something come back at their next store.
+            over = core::mem::take(&mut state.mappings);
+        } else {
+            let mut at = 0;
+            while at < state.mappings.len() {
+                let right = state.mappings[at].right.upgrade();
+                if right.as_deref().is_none_or(&is_over) {
+                    over.push(state.mappings.swap_remove(at));
+                } else {
+                    at += 1;
+                }
+                rights.extend(right);
+            }
         }
     }
-    // The file has changed meanwhile, and they are of the old one.
-    mappings.iter().for_each(unmap);
+    over.iter().for_each(unmap);
 }
 
 /// The receivers of a process, by identity.
@@ -542,7 +573,7 @@ impl Drop for Receiver {
         if let Some(worker) = self.worker.upgrade() {
             worker.line.receivers.fetch_sub(1, Ordering::Relaxed);
             // Nobody reaches this receiver any more, and so no right to it is one.
-            unmap_where(&worker, |right| right.upgrade().is_none_or(|right| right.receiver().is_err()));
+            unmap_where(&worker, |right| right.receiver.strong_count() == 0);
         }
     }
 }
@@ -551,7 +582,7 @@ impl Drop for Right {
     fn drop(&mut self) {
         // Its last descriptor is closed: so are its pages.
         if let Some(worker) = self.receiver.upgrade().and_then(|receiver| receiver.worker.upgrade()) {
-            unmap_where(&worker, |right| right.strong_count() == 0);
+            unmap_where(&worker, |_| false);
         }
     }
 }
@@ -675,6 +706,8 @@ pub fn revoke(caller: &Process, right: &Right) -> Result<(), Errno> {
 /// Takes out the pages of revoked rights.
 fn end_pages(receiver: &Receiver) {
     if let Some(worker) = receiver.worker.upgrade() {
-        unmap_where(&worker, |right| right.upgrade().is_none_or(|right| right.receiver().is_err()));
+        let epoch = receiver.epoch.load(Ordering::Acquire);
+        let is_its = |right: &Right| core::ptr::eq(right.receiver.as_ptr(), receiver);
+        unmap_where(&worker, |right| is_its(right) && (right.is_revoked() || right.epoch != epoch));
     }
 }

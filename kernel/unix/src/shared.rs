@@ -78,6 +78,12 @@ impl Shared {
         self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
+    /// Whether something in the process is ready and more important than what one of its workers runs. A claim.
+    pub fn is_outranked_within(&self, worker: usize) -> bool {
+        let running = self.running(worker);
+        running != 0 && self.ready_only() & (running & running.wrapping_neg()).wrapping_sub(1) != 0
+    }
+
     /// Shows a worker user interrupts, for its handler.
     pub fn add_interrupts(&self, worker: usize, bits: u64) {
         let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();

@@ -367,7 +367,7 @@ impl Worker {
         self.process.space.kind() == SpaceKind::Virtualised
             && hart != NOWHERE
             && hart != Machine::hart()
-            && interrupts::notify_through_file(self)
+            && self.line.notify_through_file()
     }
 
     /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or when it
@@ -676,6 +676,10 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 worker.charge(now, now);
                 if pending.timer && !worker.is_thread() {
                     process.remind(worker);
+                }
+                if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index()) {
+                    // Its handler may put what it runs aside for something more important in the process.
+                    worker.line.set_pending();
                 }
                 if time::slice_has_ended()
                     || executor::is_anything_ready() && executor::is_ready_at_least(worker.priority())

@@ -54,6 +54,15 @@ pub trait Platform: Sync + 'static {
         let _ = worker;
     }
 
+    /// Whether coroutines are suspended inside a poll ([`Executor::suspend`]), so that [`resume`](Self::resume) is needed.
+    const RESUMES: bool = false;
+
+    /// Goes on with a coroutine that was suspended inside a poll, on its own stack. Returns when the calling stack is used
+    /// again.
+    fn resume(&self, cid: Cid) {
+        let _ = cid;
+    }
+
     /// A lock has been busy for long, so whoever holds it probably has no processor.
     fn relax(&self) {}
 
@@ -198,6 +207,10 @@ impl Executor {
             // SAFETY: as above.
             unsafe { (*platform.cast::<P>()).completions(worker as usize) }
         }
+        unsafe extern "C" fn resume<P: Platform>(platform: *mut c_void, header: *mut scheduler::Header) {
+            // SAFETY: as above, and the header is that of a coroutine which was spawned long ago.
+            unsafe { (*platform.cast::<P>()).resume(Cid((*header).cid())) }
+        }
         unsafe extern "C" fn relax<P: Platform>(platform: *mut c_void) {
             // SAFETY: as above.
             unsafe { (*platform.cast::<P>()).relax() }
@@ -210,7 +223,7 @@ impl Executor {
             context: core::ptr::from_ref(platform).cast_mut().cast(),
             notify: Some(notify::<P>),
             completions: Some(completions::<P>),
-            resume: None,
+            resume: if P::RESUMES { Some(resume::<P>) } else { None },
             relax: Some(relax::<P>),
             sharing: platform.sharing(),
         };
@@ -259,7 +272,44 @@ impl Executor {
         };
         // SAFETY: the words are static, and the worker does not run yet.
         unsafe { (table.add_worker)(self.core(), number as u32, &signals) };
-        Ok(Worker { executor: self, number, frame, not_shared: PhantomData })
+        Ok(Worker { executor: self, number, frame, is_first: true, not_shared: PhantomData })
+    }
+
+    /// The same worker for another of its stacks, on which it runs while a poll on the one before is suspended.
+    ///
+    /// # Errors
+    /// [`WorkerError::TooMany`].
+    ///
+    /// # Safety
+    /// There is a worker of this number. Of all that stand for it, one at a time runs; each other one is in a run that waits
+    /// in a suspended poll or in [`Platform::resume`], or in none.
+    pub unsafe fn worker_on_another_stack(&'static self, number: usize) -> Result<Worker, WorkerError> {
+        self.table();
+        // SAFETY: initialised, as `table` has checked.
+        let frame = Frame::claim(unsafe { *self.number.get() }).ok_or(WorkerError::TooMany)?;
+        Ok(Worker { executor: self, number, frame, is_first: false, not_shared: PhantomData })
+    }
+
+    /// Suspends the coroutine that a worker polls at this moment, which keeps its stack; `None` outside of a poll.
+    ///
+    /// # Safety
+    /// The caller is that worker, in an interruption of the poll and not of what the executor itself does, and goes on with
+    /// the poll only when [`Platform::resume`] says so.
+    pub unsafe fn suspend(&'static self, worker: usize) -> Option<Cid> {
+        // SAFETY: initialised, as `table` has checked; the rest is the caller's promise.
+        match unsafe { (self.table().suspend)(self.core(), worker as u32) } {
+            0 => None,
+            cid => Some(Cid(cid)),
+        }
+    }
+
+    /// Makes a suspended coroutine ready: its worker will have [`Platform::resume`] go on with it.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such coroutine (any more).
+    pub fn resume(&'static self, cid: Cid) -> Result<(), Stale> {
+        // SAFETY: initialised, as `table` has checked.
+        status(unsafe { (self.table().resume)(self.core(), cid.0) })
     }
 
     /// Makes a coroutine of the future, ready at once. Dropping the handle detaches it.
@@ -522,6 +572,7 @@ pub struct Worker {
     executor: &'static Executor,
     number: usize,
     frame: &'static Frame,
+    is_first: bool,
     /// It may move to another thread, but not be used by two.
     not_shared: PhantomData<core::cell::Cell<()>>,
 }
@@ -573,9 +624,12 @@ fn outcome(outcome: u32) -> Outcome {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        self.frame.release();
+        if !self.is_first {
+            return;
+        }
         // SAFETY: the executor is initialised, and the worker does not run.
         unsafe { (self.executor.table().remove_worker)(self.executor.core(), self.number as u32) };
-        self.frame.release();
         self.executor.workers.fetch_and(!(1 << self.number), Ordering::Release);
     }
 }

@@ -73,7 +73,7 @@ use ring::Completions;
 
 use crate::executor;
 use crate::local;
-use crate::lock::Lock;
+use crate::lock::{Lock, Section};
 use crate::room::ROOM;
 use crate::submission;
 use unix::Result;
@@ -339,6 +339,7 @@ fn ring() -> Option<Completions<'static>> {
 pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacity: usize) -> Result<T> {
     for _ in 0..4 {
         drain();
+        let _section = Section::begin();
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             continue;
         }
@@ -372,13 +373,15 @@ pub fn drain() {
 
 /// Whether there is something in the completion ring; a cheap look without any guarantee for the next moment.
 #[inline(always)]
-fn has_completions() -> bool {
+pub(crate) fn has_completions() -> bool {
     ring_header().is_some_and(|header| header.tail.load(Ordering::Relaxed) != header.head.load(Ordering::Relaxed))
 }
 
 #[cold]
 #[inline(never)]
 fn drain_ring() {
+    // Who is put aside here would keep the others from it.
+    let _section = Section::begin();
     while has_completions() {
         // Acquire: the ring's `head` as the last taker left it. If another worker is at it, it looks once more after
         // it has let go, so nothing is left behind.

@@ -15,6 +15,8 @@ use coroutine::{Cid, Executor, JoinHandle, Outcome, Platform, Signals, Stale, Ta
 use crate::call;
 use crate::interrupt;
 use crate::local;
+use crate::lock::Section;
+use crate::preemption;
 use crate::time;
 use crate::trace;
 use unix::{Errno, Result};
@@ -42,15 +44,24 @@ impl Platform for Process {
     }
 
     fn notify(&self, worker: usize) {
+        let _section = Section::begin();
         // A worker that has just been made or ended gets the news some other way.
         let _ = unix::worker::wake(worker);
     }
 
     fn completions(&self, _: usize) {
+        let _section = Section::begin();
         call::drain();
     }
 
+    const RESUMES: bool = true;
+
+    fn resume(&self, cid: Cid) {
+        preemption::resume(cid);
+    }
+
     fn relax(&self) {
+        let _section = Section::begin();
         unix::worker::yield_now();
     }
 }
@@ -69,12 +80,23 @@ pub(crate) fn initialise(table: Table, page: &'static ProcessPage) {
 /// Runs coroutines as the worker with this number, for ever.
 pub(crate) fn work(number: usize) -> ! {
     let completions = call::ring_header().map(|ring| (&ring.tail, &ring.head));
-    let mut worker: Worker = EXECUTOR
+    let worker: Worker = EXECUTOR
         .worker(number, Signals { attention: Some(interrupt::attention(number)), completions })
         .expect("each worker is made once, and there are no more than the kernel allows");
     // SAFETY: the handler uses atomics, and the scheduler's wake, which is never interrupted by it.
     let handled = unsafe { unix::interrupt::set_handler(interrupt::on_interrupt, || local::current().index.get()) };
     debug_assert!(handled.is_ok() || cfg!(not(target_os = "none")));
+    work_as(worker, number)
+}
+
+/// Goes on with a worker's coroutines on another stack, while it has put one aside, for ever.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub(crate) fn work_on_another_stack(number: usize) -> ! {
+    let worker = preemption::work_on_this_stack().expect("whoever makes a stack makes its worker");
+    work_as(worker, number)
+}
+
+fn work_as(mut worker: Worker, number: usize) -> ! {
     loop {
         let outranked_by = outranked_by();
         FOLLOWED[number].store(key(outranked_by), Ordering::Relaxed);
@@ -86,6 +108,7 @@ pub(crate) fn work(number: usize) -> ! {
             Outcome::Idle => {}
             Outcome::Attention => {
                 interrupt::attend(number);
+                time::expire();
                 continue;
             }
             Outcome::Outranked => {
@@ -103,6 +126,7 @@ pub(crate) fn work(number: usize) -> ! {
         // What was taken from the ring, by whichever worker, has been seen; if there is more this returns at once.
         let seen = call::ring_header().map_or(0, |ring| ring.head.load(Ordering::Acquire));
         let _ = unix::worker::wait(seen, time::longest_sleep_ns());
+        preemption::rearm();
     }
 }
 
@@ -346,6 +370,14 @@ pub(crate) fn has_company() -> bool {
     // One bit, or none outside of a poll: then there is nobody to compare with.
     let running = word.1.load(Ordering::Relaxed);
     running != 0 && word.0.load(Ordering::Relaxed) & (running | running.wrapping_sub(1)) != 0
+}
+
+/// Whether something is ready, with whichever worker, that is more important than what this one runs.
+pub(crate) fn has_more_important(worker: usize) -> bool {
+    // SAFETY: the page is there to stay, and every word of it is atomic.
+    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
+    let running = page.ready[worker % MAXIMUM_WORKERS].1.load(Ordering::Relaxed);
+    running != 0 && EXECUTOR.ready() & running.wrapping_sub(1) != 0
 }
 
 /// For the panic handler.

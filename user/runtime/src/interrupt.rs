@@ -30,7 +30,7 @@ use core::task::{Context, Poll};
 use abi_queue::{MAXIMUM_WORKERS, ProcessPage};
 use atomic_waker::AtomicWaker;
 
-use crate::{call, executor, local};
+use crate::{call, executor, local, preemption};
 use unix::interrupt::SendPage;
 use unix::{Descriptor, Errno, Result};
 
@@ -98,6 +98,20 @@ pub(crate) extern "C" fn on_interrupt() {
     };
     signal(bits & TAKEN.load(Ordering::Relaxed), worker);
     call::on_interrupt();
+    preemption::consider();
+}
+
+/// Makes the calling worker come out of its run when the poll has ended, to [`attend`] and to look at the clock.
+pub(crate) fn raise_attention() {
+    attention(local::current().index.get()).store(1, Ordering::Relaxed);
+}
+
+/// Whether something is left for a worker's executor: by the handler, in the completion ring, or because its time has come.
+pub(crate) fn has_attention(worker: usize) -> bool {
+    if crate::time::is_due() {
+        raise_attention();
+    }
+    attention(worker).load(Ordering::Relaxed) != 0 || call::has_completions()
 }
 
 /// Wakes those who wait for these identities.
@@ -113,6 +127,10 @@ fn signal(bits: u64, worker: usize) {
             FOREIGN => {
                 DEFERRED.fetch_or(1 << identity, Ordering::Release);
                 attention(worker).store(1, Ordering::Relaxed);
+                // A worker that has found nothing to run does not look there before it sleeps: it is not to.
+                if executor::current_or_none().is_none() {
+                    let _ = unix::worker::wake(worker);
+                }
             }
             cid => executor::wake_raw(cid),
         }

@@ -58,6 +58,7 @@ mod lock;
 pub mod macros;
 mod mutex;
 pub mod net;
+pub mod preemption;
 pub mod process;
 pub mod random;
 mod room;

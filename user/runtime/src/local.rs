@@ -9,10 +9,11 @@ use core::cell::Cell;
 
 use crate::call;
 use crate::heap;
+use crate::preemption;
 use crate::submission;
 use crate::thread;
 
-/// The block of one worker. Only that worker uses it.
+/// The block of one worker, or of one of its stacks if it has several: see [`preemption`]. Only that worker uses it.
 #[repr(align(64))]
 pub struct Local {
     /// The number of the worker, below [`abi_queue::MAXIMUM_WORKERS`]; [`NO_WORKER`] for threads.
@@ -27,6 +28,10 @@ pub struct Local {
     pub cache: heap::Cache,
     /// Thread-local values.
     pub values: thread::Values,
+    /// How many [`Section`](crate::lock::Section)s the code here is in.
+    pub sections: Cell<usize>,
+    /// What the worker needs of this block's stack to put it aside.
+    pub stack: preemption::Stack,
 }
 
 /// The number of whoever is a thread and no worker.
@@ -42,6 +47,8 @@ impl Local {
             random: Cell::new(0),
             cache: heap::Cache::new(),
             values: thread::Values::new(),
+            sections: Cell::new(0),
+            stack: preemption::Stack::new(),
         }
     }
 }

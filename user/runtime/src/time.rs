@@ -90,6 +90,17 @@ pub fn global_page() -> Option<&'static GlobalPage> {
     unsafe { GLOBAL_PAGE.load(Ordering::Relaxed).as_ref() }
 }
 
+/// Nanoseconds of a tick, rounded.
+pub(crate) fn tick_ns() -> u64 {
+    match TICK_NS.load(Ordering::Relaxed) {
+        0 => {
+            let rate = global_page().map_or(0, |page| page.ticks_per_second.load(Ordering::Relaxed));
+            1_000_000_000u64.checked_div(rate).unwrap_or(1)
+        }
+        ns => ns,
+    }
+}
+
 /// The `time` register.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
@@ -153,11 +164,16 @@ pub(crate) fn earliest_deadline_ns() -> u64 {
     EARLIEST.load(Ordering::Relaxed)
 }
 
+/// Whether a deadline has come for which nobody was woken yet.
+pub(crate) fn is_due() -> bool {
+    let earliest = earliest_deadline_ns();
+    earliest != u64::MAX && earliest <= now_ns()
+}
+
 /// Wakes every coroutine whose deadline has come, and says whether there was one. Cheap if there is none.
 #[inline]
 pub(crate) fn expire() -> bool {
-    let earliest = earliest_deadline_ns();
-    earliest != u64::MAX && earliest <= now_ns() && expire_now()
+    is_due() && expire_now()
 }
 
 #[cold]
@@ -262,8 +278,10 @@ fn set_alarm(alarm: Option<NewAlarm>) {
         )
     };
     if result != abi_unix::WILL_BE_POSTED {
-        // Over already, or refused: workers look at the clock before they sleep, and sleep no longer than to the deadline.
+        // Over already, or refused: workers look at the clock before they sleep, and sleep no longer than to the deadline. This
+        // one looks at once, since it may have something else to run that never pauses.
         ALARM.store(u64::MAX, Ordering::Relaxed);
+        crate::interrupt::raise_attention();
     }
 }
 

@@ -12,6 +12,7 @@ use abi_unix::trace::{Kind, MOST_RECORDS_AT_ONCE, RECORD_WORDS, Record};
 use coroutine::Tracer;
 
 use crate::local;
+use crate::lock::Section;
 /// There is no `time` register on this machine.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 use crate::time::now_ns as ticks;
@@ -58,7 +59,22 @@ pub(crate) fn woken(cid: u64) {
     record(Kind::Wake, cid, 0);
 }
 
+/// Records that a poll was interrupted for something more important: it looks like a coroutine that yields (answer 1).
+pub(crate) fn put_aside(cid: u64) {
+    if is_on() {
+        record(Kind::PollEnds, cid, 1);
+    }
+}
+
+/// Records that it goes on.
+pub(crate) fn goes_on(cid: u64) {
+    if is_on() {
+        record(Kind::PollBegins, cid, 0);
+    }
+}
+
 fn record(kind: Kind, a: u64, b: u64) {
+    let _section = Section::begin();
     let buffer = &BUFFERS[local::current().index.get() % MAXIMUM_WORKERS];
     let mut length = buffer.length.load(Ordering::Relaxed);
     if length >= MOST_RECORDS_AT_ONCE {
@@ -74,6 +90,7 @@ fn record(kind: Kind, a: u64, b: u64) {
 
 /// Hands what this worker has recorded to the kernel.
 pub(crate) fn flush() {
+    let _section = Section::begin();
     let buffer = &BUFFERS[local::current().index.get() % MAXIMUM_WORKERS];
     let length = buffer.length.swap(0, Ordering::Relaxed);
     if length > 0 {

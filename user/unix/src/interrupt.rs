@@ -142,6 +142,67 @@ core::arch::global_asm!(
     "ld a7, 288(sp)",
     "ld sp, 312(sp)",
     "sret",
+    // a0: where this context goes, a1: the one to go on with. As a function it may change what is not kept here.
+    "cops_switch_context:",
+    "sd ra, 0(a0)",
+    "sd sp, 8(a0)",
+    "sd tp, 16(a0)",
+    "sd s0, 24(a0)",
+    "sd s1, 32(a0)",
+    "sd s2, 40(a0)",
+    "sd s3, 48(a0)",
+    "sd s4, 56(a0)",
+    "sd s5, 64(a0)",
+    "sd s6, 72(a0)",
+    "sd s7, 80(a0)",
+    "sd s8, 88(a0)",
+    "sd s9, 96(a0)",
+    "sd s10, 104(a0)",
+    "sd s11, 112(a0)",
+    "fsd fs0, 120(a0)",
+    "fsd fs1, 128(a0)",
+    "fsd fs2, 136(a0)",
+    "fsd fs3, 144(a0)",
+    "fsd fs4, 152(a0)",
+    "fsd fs5, 160(a0)",
+    "fsd fs6, 168(a0)",
+    "fsd fs7, 176(a0)",
+    "fsd fs8, 184(a0)",
+    "fsd fs9, 192(a0)",
+    "fsd fs10, 200(a0)",
+    "fsd fs11, 208(a0)",
+    "frcsr t0",
+    "sd t0, 216(a0)",
+    "ld t0, 216(a1)",
+    "fscsr t0",
+    "fld fs0, 120(a1)",
+    "fld fs1, 128(a1)",
+    "fld fs2, 136(a1)",
+    "fld fs3, 144(a1)",
+    "fld fs4, 152(a1)",
+    "fld fs5, 160(a1)",
+    "fld fs6, 168(a1)",
+    "fld fs7, 176(a1)",
+    "fld fs8, 184(a1)",
+    "fld fs9, 192(a1)",
+    "fld fs10, 200(a1)",
+    "fld fs11, 208(a1)",
+    "ld ra, 0(a1)",
+    "ld s0, 24(a1)",
+    "ld s1, 32(a1)",
+    "ld s2, 40(a1)",
+    "ld s3, 48(a1)",
+    "ld s4, 56(a1)",
+    "ld s5, 64(a1)",
+    "ld s6, 72(a1)",
+    "ld s7, 80(a1)",
+    "ld s8, 88(a1)",
+    "ld s9, 96(a1)",
+    "ld s10, 104(a1)",
+    "ld s11, 112(a1)",
+    "ld tp, 16(a1)",
+    "ld sp, 8(a1)",
+    "ret",
     ".option pop",
     ".popsection",
     handler = sym HANDLER,
@@ -153,7 +214,72 @@ core::arch::global_asm!(
 unsafe extern "C" {
     fn cops_interrupt_entry();
     fn cops_interrupt_vector();
+    fn cops_switch_context(from: *mut Context, to: *const Context);
 }
+
+/// What a stack that is put aside in a function goes on with: `ra`, `sp`, `tp`, `s0` to `s11`, `fs0` to `fs11`, `fcsr`.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub struct Context([u64; 28]);
+
+impl Context {
+    /// A context that was never left.
+    pub const NEW: Context = Context([0; 28]);
+
+    /// A context that begins in a function, on a stack, with this thread pointer.
+    pub fn beginning(entry: extern "C" fn() -> !, stack: usize, thread_pointer: usize) -> Context {
+        let mut context = Context::NEW;
+        context.0[..3].copy_from_slice(&[entry as *const () as u64, stack as u64, thread_pointer as u64]);
+        context
+    }
+}
+
+/// Leaves one stack and goes on with another; returns when somebody switches back.
+///
+/// # Safety
+///
+/// `from` may be written. `to` was left by this function and not gone on with since, or is [beginning](Context::beginning)
+/// on a stack of its own. The interrupt's handler may be anywhere between the two: it finds either thread pointer.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub unsafe fn switch(from: *mut Context, to: *const Context) {
+    // SAFETY: the caller's promise.
+    unsafe { cops_switch_context(from, to) }
+}
+
+/// In a handler that has [switched](switch) to code which is none: it may be entered again from now on.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub fn leave_handler() {
+    if IN_HARDWARE.load(Ordering::Relaxed) {
+        // SAFETY: enables the program's own interrupts.
+        unsafe { core::arch::asm!("csrsi sstatus, 2", options(nostack)) };
+    } else {
+        // SAFETY: the call has no pointers. It fails only outside of a handler.
+        let _ = unsafe { call!(InterruptLeave) };
+    }
+}
+
+/// In a handler that was switched back to: what follows is its end, which is not interrupted where that matters.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub fn enter_handler_again() {
+    if IN_HARDWARE.load(Ordering::Relaxed) {
+        // SAFETY: disables the program's own interrupts, until the handler's end puts the status back.
+        unsafe { core::arch::asm!("csrci sstatus, 2", options(nostack)) };
+    }
+}
+
+/// Has the handler called after so many ticks, if the worker has a timer of its own (back end `imsic`). A later call replaces
+/// an earlier one.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline]
+pub fn call_handler_after(ticks: u64) {
+    if IN_HARDWARE.load(Ordering::Relaxed) {
+        set_timer(ticks);
+    }
+}
+
+/// Whether interrupts come in hardware, for those who have set a handler.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+static IN_HARDWARE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
 
 /// Where this worker's interrupts stand in the process page; the page is where the kernel says in the auxiliary vector.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -166,7 +292,7 @@ static WORKER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ticks until the handler tries again to interrupt code in the scheduler's image: its sections are shorter.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
-const AGAIN_TICKS: u64 = 200;
+pub const AGAIN_TICKS: u64 = 200;
 
 /// Takes an interrupt in VS-mode: moves what has come to the word of the process page, and calls the handler if that may be.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -252,6 +378,7 @@ pub unsafe fn set_handler(handler: extern "C" fn(), worker: fn() -> usize) -> Re
         WORKER.store(worker as usize, Ordering::Relaxed);
     }
     HANDLER.store(handler as *const () as usize, Ordering::Release);
+    IN_HARDWARE.store(in_hardware, Ordering::Relaxed);
     if in_hardware {
         // SAFETY: the vector preserves the interrupted code's registers; the handler's behaviour is the caller's promise. The
         // registers are this worker's own.
