@@ -30,6 +30,7 @@ use crate::experiments;
 use crate::figures::{figure, table};
 use crate::guest::{Echo, FailureKind, Guest};
 use crate::ipc;
+use crate::micro_async;
 use crate::microkernel;
 use crate::progress::Activity;
 use crate::report;
@@ -60,6 +61,8 @@ pub enum BenchName {
     MicroIpc,
     /// The microkernel: echo and matrix server through its network server, beside the Unix kernel and Linux.
     MicroNet,
+    /// Asynchronous invocations of the microkernel beside synchronous ones, 1 to 1,024 frames: time, instructions, kernel entries.
+    MicroAsync,
     /// Linux beside COPS: basic costs, and its best servers.
     Peers,
     /// Experiment A: tasks that count in turn; coroutines beside threads.
@@ -129,6 +132,7 @@ impl BenchName {
             BenchName::Scheduler => &[("yield-ratio", 0.5), ("wake-ratio", 0.5), ("spawn-ratio", 0.5)],
             BenchName::AsyncCalls => &[("entries_per_call_1024", 0.005)],
             BenchName::Micro => microkernel::GOALS,
+            BenchName::MicroAsync => micro_async::GOALS,
             // Experiments give their figures their goals themselves.
             _ => &[],
         }
@@ -145,6 +149,7 @@ impl BenchName {
             ],
             BenchName::MicroIpc => ipc::GOALS,
             BenchName::Memory => &[("connections_kcuc", CONNECTIONS)],
+            BenchName::MicroAsync => micro_async::LEAST_GOALS,
             _ => &[],
         }
     }
@@ -252,6 +257,7 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
         BenchName::Scheduler => on_the_host(context)?,
         BenchName::Micro => microkernel::measure(context)?,
         BenchName::MicroIpc => ipc::measure(context)?,
+        BenchName::MicroAsync => micro_async::measure(context)?,
         _ => in_the_machine(context, name, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;

@@ -26,6 +26,7 @@ mod interrupt;
 mod ipc;
 mod links;
 mod linux;
+mod micro_async;
 mod microkernel;
 mod monitor;
 mod perfetto;

@@ -6,7 +6,8 @@
 //! called again only when it has found nothing to do for a while.
 //!
 //! **The choice.** A request through memory pays off when others share its way into the kernel. In the mode [`Way::Adaptive`] an
-//! invocation is a system call while less than [`FEW`] others are in flight or about to be made, counted as coroutines that are ready.
+//! invocation waits for others to join it if any are in flight or another coroutine is ready. If there is nobody, or fewer than
+//! [`FEW`] have come together when the kernel is called, the next invocations are system calls, before that is tried again.
 //!
 //! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system call may overtake those of
 //! other coroutines, never those of its own, which has awaited them.
@@ -15,6 +16,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::{SyscallRequest, SyscallResponse};
@@ -28,8 +30,10 @@ use crate::mapping::Window;
 use crate::raw::{self, Answer, Result};
 use crate::syscall_buffer::{SyscallBuffer, request, request_of_label, result};
 
-/// From how many on invocations go through memory.
-pub const FEW: usize = 8;
+/// How many invocations have to share a call of the kernel for the way through memory to pay off.
+pub const FEW: usize = 4;
+/// How many invocations are made as system calls before it is tried again whether others join.
+const TRIES: u64 = 32;
 
 /// How invocations are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +62,6 @@ struct State {
     buffer: SyscallBuffer,
     places: Box<[Place]>,
     free: Option<usize>,
-    in_flight: usize,
     /// Who found no place.
     turned_away: VecDeque<Waker>,
     is_over: bool,
@@ -69,6 +72,12 @@ pub struct Calls {
     state: Mutex<State>,
     way: Way,
     several_harts: bool,
+    doorbell: Notification,
+    in_flight: AtomicUsize,
+    /// System calls that were made for it.
+    entries: AtomicU64,
+    /// How many invocations are made as system calls before it is tried again whether others join.
+    alone: AtomicU64,
 }
 
 impl Calls {
@@ -92,16 +101,24 @@ impl Calls {
     ) -> Result<Arc<Calls>> {
         let buffer = SyscallBuffer::new(allocator, window, capacity)?;
         buffer.register(thread, doorbell)?;
-        let calls = Arc::new(Calls::over(buffer, harts, way));
+        let calls = Arc::new(Calls::over(buffer, doorbell, harts, way));
         executor::add_source(calls.clone());
         Ok(calls)
     }
 
-    fn over(buffer: SyscallBuffer, harts: u64, way: Way) -> Calls {
+    fn over(buffer: SyscallBuffer, doorbell: Notification, harts: u64, way: Way) -> Calls {
         let capacity = buffer.capacity();
         let places = (1..=capacity).map(|next| Place::Free((next < capacity).then_some(next))).collect();
-        let state = State { buffer, places, free: Some(0), in_flight: 0, turned_away: VecDeque::new(), is_over: false };
-        Calls { state: Mutex::new(state), way, several_harts: harts > 1 }
+        let state = State { buffer, places, free: Some(0), turned_away: VecDeque::new(), is_over: false };
+        Calls {
+            state: Mutex::new(state),
+            way,
+            several_harts: harts > 1,
+            doorbell,
+            in_flight: AtomicUsize::new(0),
+            entries: AtomicU64::new(0),
+            alone: AtomicU64::new(0),
+        }
     }
 
     /// Ends it: the executor does not look at the buffer any more. What is in flight is not answered.
@@ -109,9 +126,30 @@ impl Calls {
         self.state.lock().is_over = true;
     }
 
+    /// Registers the buffer for a thread once more, after another one took its place.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    ///
+    /// # Panics
+    ///
+    /// Something is in flight.
+    pub fn register(&self, thread: Thread) -> Result<()> {
+        let mut state = self.state.lock();
+        assert_eq!(self.in_flight(), 0, "a buffer is registered with invocations in flight");
+        state.buffer.restart();
+        state.buffer.register(thread, self.doorbell)
+    }
+
+    /// How many system calls were made for it so far: calls of the kernel, and invocations that did not go through memory.
+    pub fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
     /// How many invocations are in flight.
     pub fn in_flight(&self) -> usize {
-        self.state.lock().in_flight
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Makes any invocation of those in [`abi_sel4::asynchronous`].
@@ -128,17 +166,29 @@ impl Calls {
     ///
     /// It has more than eight words or three capabilities.
     #[inline(always)]
-    pub fn invoke(&self, target: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> Invoke<'_> {
-        let request = request(0, target, invocation, words, capabilities);
-        Invoke { calls: self, progress: Progress::New { request, is_invocation: true, turned_away: None } }
+    pub async fn invoke(
+        &self,
+        target: u64,
+        invocation: Invocation,
+        words: &[u64],
+        capabilities: &[u64],
+    ) -> Result<Answer> {
+        if !self.goes_through_memory() {
+            self.entries.fetch_add(1, Ordering::Relaxed);
+            return raw::invoke(target, invocation, words, capabilities);
+        }
+        self.submit(request(0, target, invocation, words, capabilities)).await
+    }
+
+    fn submit(&self, request: SyscallRequest) -> Invoke<'_> {
+        Invoke { calls: self, progress: Progress::New { request, turned_away: None } }
     }
 
     /// Writes a character to the kernel's console.
     pub async fn put_char(&self, character: u8) {
         let request = request_of_label(0, 0, asynchronous::PUT_CHAR, &[character.into()], &[]);
         // The kernel knows no error.
-        let _ =
-            Invoke { calls: self, progress: Progress::New { request, is_invocation: false, turned_away: None } }.await;
+        let _ = self.submit(request).await;
     }
 
     /// Writes a text to the kernel's console. Others may write between its parts of 64 bytes.
@@ -151,19 +201,27 @@ impl Calls {
                 whole[..bytes.len()].copy_from_slice(bytes);
                 *word = u64::from_le_bytes(whole);
             }
-            let _ =
-                Invoke { calls: self, progress: Progress::New { request, is_invocation: false, turned_away: None } }
-                    .await;
+            let _ = self.submit(request).await;
         }
     }
 
     /// Whether an invocation that is made now goes through memory.
     #[inline(always)]
-    fn goes_through_memory(&self, in_flight: usize) -> bool {
+    fn goes_through_memory(&self) -> bool {
         match self.way {
             Way::Synchronous => false,
             Way::Asynchronous => true,
-            Way::Adaptive => in_flight >= FEW || in_flight + executor::executor().ready() as usize >= FEW,
+            Way::Adaptive => match self.alone.load(Ordering::Relaxed) {
+                0 if self.in_flight() != 0 || executor::executor().ready() != 0 => true,
+                0 => {
+                    self.alone.store(TRIES, Ordering::Relaxed);
+                    false
+                }
+                alone => {
+                    self.alone.store(alone - 1, Ordering::Relaxed);
+                    false
+                }
+            },
         }
     }
 }
@@ -187,7 +245,6 @@ impl State {
             Place::Free(next) => next,
             _ => None,
         };
-        self.in_flight += 1;
         true
     }
 
@@ -199,12 +256,11 @@ impl State {
         }
     }
 
-    /// Takes what has come; says whether anything had.
-    fn take(&mut self) -> bool {
-        let mut came = false;
+    /// Takes what has come; says how much it was.
+    fn take(&mut self) -> usize {
+        let mut came = 0;
         while let Some(response) = self.buffer.take() {
-            came = true;
-            self.in_flight -= 1;
+            came += 1;
             let index = response.cid as usize;
             let Some(place) = self.places.get_mut(index) else { continue };
             match core::mem::replace(place, Place::Answered(response)) {
@@ -216,28 +272,43 @@ impl State {
     }
 }
 
+impl Calls {
+    /// Takes what has come; says whether anything had.
+    fn take(&self, state: &mut State) -> bool {
+        let came = state.take();
+        self.in_flight.fetch_sub(came, Ordering::Relaxed);
+        came != 0
+    }
+
+    /// Has the kernel look, if it sleeps; says whether it had to.
+    fn call(&self, state: &State) -> bool {
+        let must_call = self.in_flight() != 0 && state.buffer.must_call();
+        if must_call {
+            self.entries.fetch_add(1, Ordering::Relaxed);
+            if self.in_flight() < FEW {
+                self.alone.store(TRIES, Ordering::Relaxed);
+            }
+            state.buffer.call();
+        }
+        must_call
+    }
+}
+
 impl Source for Calls {
     fn attend(&self) -> bool {
         let mut state = self.state.lock();
         if state.buffer.unpublished() != 0 {
             state.buffer.publish();
         }
-        let came = state.take();
-        if state.in_flight == 0 || came && !self.several_harts {
-            return came;
-        }
-        if (self.several_harts || executor::executor().ready() == 0) && state.buffer.must_call() {
-            state.buffer.call();
-            return state.take() || came;
-        }
-        came
+        let came = self.take(&mut state);
+        // With one hart everything that is ready makes its requests first.
+        let is_time = self.several_harts || !came && executor::executor().ready() == 0;
+        (is_time && self.call(&state) && self.take(&mut state)) || came
     }
 
     fn fall_asleep(&self) -> bool {
         let state = self.state.lock();
-        if state.in_flight != 0 && state.buffer.must_call() {
-            state.buffer.call();
-        }
+        self.call(&state);
         state.buffer.fall_asleep()
     }
 
@@ -253,7 +324,6 @@ impl Source for Calls {
 enum Progress {
     New {
         request: SyscallRequest,
-        is_invocation: bool,
         /// Who is to be woken when there is a place, if there was none.
         turned_away: Option<Waker>,
     },
@@ -276,18 +346,10 @@ impl Future for Invoke<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Answer>> {
         let calls = self.calls;
         match &mut self.progress {
-            Progress::New { request, is_invocation, turned_away } => {
+            Progress::New { request, turned_away } => {
                 let mut state = calls.state.lock();
-                if *is_invocation && !calls.goes_through_memory(state.in_flight) {
-                    drop(state);
-                    let information = abi_sel4::MessageInfo(request.information);
-                    let words = &request.arguments[..information.length()];
-                    let capabilities = &request.capabilities[..information.capabilities()];
-                    let answer = raw::invoke_label(request.capability, information.label(), words, capabilities);
-                    self.progress = Progress::Done;
-                    return Poll::Ready(answer);
-                }
                 if state.submit(request, context.waker()) {
+                    calls.in_flight.fetch_add(1, Ordering::Relaxed);
                     let index = request.cid as usize;
                     self.progress = Progress::Waiting { index };
                 } else {

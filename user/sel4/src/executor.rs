@@ -52,6 +52,8 @@ static DOORBELL: AtomicU64 = AtomicU64::new(0);
 static SLEEPING: AtomicBool = AtomicBool::new(false);
 /// How many times rings are looked at before the worker sleeps.
 static PATIENCE: AtomicU32 = AtomicU32::new(0);
+/// System calls that the executor made for itself.
+static ENTRIES: AtomicU64 = AtomicU64::new(0);
 /// Signals that have come and that nobody has awaited yet.
 static CAME: AtomicU64 = AtomicU64::new(0);
 static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
@@ -86,6 +88,7 @@ impl Platform for WorkerThread {
             attend();
             if polls % (BATCH * BATCHES) == BATCH * BATCHES - 1 {
                 let doorbell = Notification::from_pointer(DOORBELL.load(Ordering::Relaxed));
+                ENTRIES.fetch_add(1, Ordering::Relaxed);
                 doorbell.poll().into_iter().for_each(ring);
             }
         }
@@ -112,6 +115,11 @@ pub trait Source: Send + Sync {
 
     /// Whether nothing will come any more, so that the source can be forgotten.
     fn is_over(&self) -> bool;
+}
+
+/// How many system calls the executor has made to sleep and to look whether its doorbell was rung.
+pub fn entries() -> u64 {
+    ENTRIES.load(Ordering::Relaxed)
 }
 
 /// Has a source looked at from now on, until it is over.
@@ -218,6 +226,7 @@ fn sleep(doorbell: Notification) {
         let sources = SOURCES.lock();
         sources.iter().all(|source| source.fall_asleep())
     };
+    ENTRIES.fetch_add(1, Ordering::Relaxed);
     let badge = if asleep { Some(doorbell.wait()) } else { doorbell.poll() };
     SLEEPING.store(false, Ordering::Relaxed);
     for source in SOURCES.lock().iter() {

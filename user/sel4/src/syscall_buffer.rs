@@ -129,6 +129,14 @@ impl SyscallBuffer {
         raw::invoke(thread.pointer(), Invocation::TcbRegisterAsyncSyscall, &words, &[notification.pointer()]).map(drop)
     }
 
+    /// Makes the buffer one through which nothing has gone, to be registered anew; while nothing is in flight.
+    pub fn restart(&mut self) {
+        self.requests = Producer::new(self.capacity());
+        for offset in [REQUEST_TAIL_OFFSET, RESPONSE_HEAD_OFFSET, RESPONSE_TAIL_OFFSET] {
+            self.word(offset).store(0, Ordering::Relaxed);
+        }
+    }
+
     /// How many requests it has places for.
     pub fn capacity(&self) -> usize {
         self.memory.capacity

@@ -1,0 +1,204 @@
+//! What asynchronous invocations are worth: the papers' memory server, which maps and unmaps pages for others.
+//!
+//! The server has frames and a place in the address space for each. Whoever wants memory has a coroutine in it, which has its page
+//! mapped and unmapped [`ROUNDS`] times. The same work is done by system calls, one after the other and without coroutines; by coroutines
+//! whose invocations go through memory; and by coroutines that choose. A line for each says what an invocation took, by the number
+//! of frames, and how many system calls there were for each invocation. With a clock that counts instructions the times are instructions.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+
+use coroutine::Priority;
+use sel4::asynchronous::{Calls, Way};
+use sel4::capability::{Notification, Page, Slot, initial};
+use sel4::mapping::{self, Window};
+use sel4::{Allocator, BootInformation, ObjectType, Result, Rights, executor, println};
+
+/// How often each frame is mapped and unmapped.
+const ROUNDS: u64 = 10;
+/// The most frames, as a power of two.
+const LARGEST: u32 = 10;
+/// How many invocations a measurement makes at least.
+const INVOCATIONS: u64 = 200;
+/// How often everything is measured; the middle counts.
+const REPETITIONS: usize = 3;
+/// How often the program looks for responses before it sleeps, where others can work meanwhile.
+const PATIENCE: u32 = 20_000;
+/// Nanoseconds in a unit of the machine's time.
+const UNIT: u64 = 100;
+
+/// Where the server maps.
+const ADDRESS: u64 = 0x20_0000_0000;
+
+/// The papers' allocator: frames, and where each is mapped.
+struct Server {
+    first: u64,
+}
+
+impl Server {
+    fn page(&self, index: u64) -> (Page, u64) {
+        (Page::from_pointer(self.first + index), ADDRESS + (index << 12))
+    }
+
+    /// All requests for a number of frames, one after the other.
+    fn serve_one_by_one(&self, frames: u64) -> Result<()> {
+        for index in 0..frames {
+            let (page, address) = self.page(index);
+            for _ in 0..ROUNDS {
+                page.map(initial::ADDRESS_SPACE, address, Rights::READ_WRITE, 0)?;
+                page.unmap()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The requests for one frame.
+    async fn serve(&self, calls: &Calls, index: u64) -> Result<()> {
+        let (page, address) = self.page(index);
+        for _ in 0..ROUNDS {
+            page.map_async(calls, initial::ADDRESS_SPACE, address, Rights::READ_WRITE, 0).await?;
+            page.unmap_async(calls).await?;
+        }
+        Ok(())
+    }
+}
+
+fn now() -> u64 {
+    let time;
+    // SAFETY: only reads a counter.
+    unsafe { core::arch::asm!("rdtime {}", out(reg) time, options(nomem, nostack)) };
+    time
+}
+
+/// What one way took for a number of frames: time for each invocation, and system calls.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    time: f64,
+    entries: f64,
+}
+
+struct Bench {
+    server: Arc<Server>,
+    doorbell: Notification,
+    asynchronous: Arc<Calls>,
+    adaptive: Arc<Calls>,
+}
+
+impl Bench {
+    /// Measures a way once.
+    fn measure(&self, way: Way, frames: u64) -> Result<Cost> {
+        let times = INVOCATIONS.div_ceil(2 * ROUNDS * frames);
+        let invocations = 2 * ROUNDS * frames * times;
+        let (begin, entries) = match way {
+            Way::Synchronous => {
+                let begin = now();
+                for _ in 0..times {
+                    self.server.serve_one_by_one(frames)?;
+                }
+                (begin, invocations)
+            }
+            Way::Asynchronous | Way::Adaptive => {
+                let calls = if way == Way::Adaptive { &self.adaptive } else { &self.asynchronous }.clone();
+                calls.register(initial::THREAD)?;
+                let before = calls.entries() + executor::entries();
+                let (server, of_main) = (self.server.clone(), calls.clone());
+                let begin = now();
+                executor::run(self.doorbell, async move {
+                    for _ in 0..times {
+                        let handles: Vec<_> = (0..frames)
+                            .map(|index| {
+                                let (server, calls) = (server.clone(), of_main.clone());
+                                executor::spawn(Priority::DEFAULT, async move { server.serve(&calls, index).await })
+                            })
+                            .collect();
+                        for handle in handles {
+                            handle.await.expect("nobody cancels it")?;
+                        }
+                    }
+                    Ok(())
+                })?;
+                (begin, calls.entries() + executor::entries() - before)
+            }
+        };
+        let time = (now() - begin) * UNIT;
+        Ok(Cost { time: time as f64 / invocations as f64, entries: entries as f64 / invocations as f64 })
+    }
+}
+
+fn middle(costs: &mut [Cost; REPETITIONS]) -> Cost {
+    let mut by = |of: fn(&Cost) -> f64| {
+        costs.sort_unstable_by(|one, other| of(one).total_cmp(&of(other)));
+        of(&costs[REPETITIONS / 2])
+    };
+    Cost { time: by(|cost| cost.time), entries: by(|cost| cost.entries) }
+}
+
+fn report(name: &str, unit: &str, points: impl Iterator<Item = (u64, f64)>) {
+    let mut text = String::new();
+    for (frames, value) in points {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let _ = write!(text, "{comma}[{frames}, {value:.4}]");
+    }
+    println!("bench: {{\"series\": \"{name}\", \"unit\": \"{unit}\", \"x_unit\": \"frames\", \"points\": [{text}]}}");
+}
+
+fn run(boot: &BootInformation) -> Result<()> {
+    let mut allocator = Allocator::new(boot);
+    let mut window = Window::new(0x10_0000_0000, 0x18_0000_0000);
+    sel4::heap::grow(&mut allocator, &mut window, 2)?;
+    let doorbell = Notification::from_pointer(allocator.object(ObjectType::Notification)?);
+    let ringer = allocator.slot()?;
+    Slot::own(ringer).mint_from(Slot::own(doorbell.pointer()), Rights::WRITE, executor::RINGS)?;
+    let ringer = Notification::from_pointer(ringer);
+    let first = allocator.make(ObjectType::Page, 0, 256)?;
+    for _ in 1..(1 << LARGEST) / 256 {
+        allocator.make(ObjectType::Page, 0, 256)?;
+    }
+    let server = Arc::new(Server { first });
+    // The tables are there before anything is measured.
+    for index in (0..1 << LARGEST).step_by(512) {
+        let (page, address) = server.page(index);
+        mapping::map(&mut allocator, initial::ADDRESS_SPACE, page, address, Rights::READ_WRITE, 0)?;
+        page.unmap()?;
+    }
+    let harts = boot.cores().1;
+    if harts > 1 {
+        executor::set_patience(PATIENCE);
+    }
+    let mut calls = |way| Calls::new(&mut allocator, &mut window, 1 << LARGEST, (initial::THREAD, ringer), harts, way);
+    let bench = Bench { server, doorbell, asynchronous: calls(Way::Asynchronous)?, adaptive: calls(Way::Adaptive)? };
+    let ways = [("synchronous", Way::Synchronous), ("asynchronous", Way::Asynchronous), ("adaptive", Way::Adaptive)];
+    let mut costs = [[Cost::default(); LARGEST as usize + 1]; 3];
+    for exponent in 0..=LARGEST {
+        let mut measured = [[Cost::default(); REPETITIONS]; 3];
+        for repetition in 0..REPETITIONS {
+            for (place, (_, way)) in measured.iter_mut().zip(ways) {
+                place[repetition] = bench.measure(way, 1 << exponent)?;
+            }
+        }
+        for (place, measured) in costs.iter_mut().zip(&mut measured) {
+            place[exponent as usize] = middle(measured);
+        }
+    }
+    for ((name, _), costs) in ways.iter().zip(&costs) {
+        let points = |of: fn(&Cost) -> f64| costs.iter().enumerate().map(move |(index, cost)| (1 << index, of(cost)));
+        report(name, "ns", points(|cost| cost.time));
+        let mut entries = String::from(*name);
+        entries.push_str("-entries");
+        report(&entries, "system calls", points(|cost| cost.entries));
+    }
+    Ok(())
+}
+
+#[sel4::root_task]
+fn main(boot: BootInformation) {
+    if let Err(failure) = run(&boot) {
+        println!("the benchmark cannot go on: {failure}");
+    }
+}
