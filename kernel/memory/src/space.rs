@@ -355,7 +355,7 @@ struct Recent {
 }
 
 const NO_PAGE: u64 = u64::MAX;
-const RECENT: usize = 8;
+const RECENT: usize = 16;
 
 impl Recent {
     const NONE: Self = Self { readable: NO_PAGE, writable: NO_PAGE, pointer: core::ptr::null_mut() };
