@@ -46,7 +46,7 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
 /// Where the way broke off.
 #[inline(always)]
 pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, LookupFailure> {
-    let root = thread.own_slot(own::CSPACE).capability.node().ok_or(LookupFailure::InvalidRoot)?;
+    let root = thread.slots[own::CSPACE].capability.node().ok_or(LookupFailure::InvalidRoot)?;
     resolve(root, address, 64).map(|(slot, _)| slot)
 }
 

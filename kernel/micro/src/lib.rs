@@ -320,7 +320,7 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
         if kernel.goes_on(thread) {
             kernel.poke_others();
             kernel.note_user();
-            return Next::Run(thread);
+            continue;
         }
         return kernel.leave_and_poke();
     }

@@ -55,12 +55,12 @@ impl Kernel {
         }
         // The right to answer; the caller's own reply capability has no other child.
         let grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
-        let (master, place) = (thread.own_slot(own::REPLY), receiver.own_slot(own::CALLER));
+        let (master, place) = (&thread.slots[own::REPLY], &receiver.slots[own::CALLER]);
         place.capability.set(Capability::Reply { caller: thread, master: false, grant });
         place.set_flags(false, false);
-        place.previous.set(Some(master));
+        place.previous.set(Some(thread.own_slot(own::REPLY)));
         place.next.set(None);
-        master.next.set(Some(place));
+        master.next.set(Some(receiver.own_slot(own::CALLER)));
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
         thread.set_state_word(ThreadState::BlockedOnReply);
         self.hand_over(thread, receiver, badge, information, space);
@@ -83,7 +83,7 @@ impl Kernel {
         if thread.bound.get().is_some_and(|bound| bound.is_active.get() != 0) {
             return None;
         }
-        let own = thread.own_slot(own::CALLER);
+        let own = &thread.slots[own::CALLER];
         let (caller, _) = own.capability.reply()?;
         if !caller.has_no_fault() {
             return None;
@@ -153,7 +153,7 @@ impl Kernel {
 
 /// Empties a slot with a right to answer: before it in the list is the caller's own reply capability, behind it nothing.
 #[inline(always)]
-fn forget(slot: Ref<Slot>) {
+fn forget(slot: &Slot) {
     if let Some(previous) = slot.previous.get() {
         previous.next.set(slot.next.get());
     }

@@ -461,9 +461,8 @@ impl Kernel {
 
     #[inline]
     fn reply_to_caller(&self, thread: Ref<Tcb>) {
-        let slot = thread.own_slot(own::CALLER);
-        if let Some((caller, grant)) = slot.capability.reply() {
-            self.reply(thread, caller, slot, grant);
+        if let Some((caller, grant)) = thread.slots[own::CALLER].capability.reply() {
+            self.reply(thread, caller, thread.own_slot(own::CALLER), grant);
         }
     }
 

@@ -287,7 +287,8 @@ pub enum FloatingPointUse {
 /// A thread; 2 KiB.
 #[repr(C, align(2048))]
 pub struct Tcb {
-    slots: [Slot; TCB_SLOTS],
+    /// Its own slots, by [`own`]. Whoever needs references to them has [`Ref::own_slot`].
+    pub slots: [Slot; TCB_SLOTS],
     /// Its registers; `pc` is where it goes on.
     pub(crate) context: Cell<UserContext>,
     /// Where the instruction is that brought it into the kernel.
