@@ -198,7 +198,14 @@ fn host(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     for package in workspace.packages.iter().filter(|package| package.is_target_only()) {
         command.args(["--exclude", &package.name]);
     }
-    cargo_test(command)
+    let (mut tally, mut failures) = cargo_test(command)?;
+    // The microkernel for several harts is another program in places.
+    let mut command = workspace::cargo();
+    command.current_dir(&workspace.root).args(["test", "--package", "kernel-micro", "--features", "smp", "--lib"]);
+    let (found, failed) = cargo_test(command)?;
+    tally.add(found);
+    failures.extend(failed);
+    Ok((tally, failures))
 }
 
 /// The models of packages that depend on loom, compiled with loom's atomics: test programs with `loom` in their name, or

@@ -32,8 +32,8 @@ use abi_queue::{SyscallRequest, SyscallResponse};
 use abi_sel4::{Invocation, MessageInfo, asynchronous};
 use hal_api::Machine as _;
 use objects::{
-    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Rights, Slot, Space, Tcb, ThreadState, VirtualRights,
-    Words, frame_words, own, tag,
+    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, Words,
+    frame_words, own, tag,
 };
 use platform::Machine;
 use ring::{Consumer, Producer};
@@ -394,8 +394,8 @@ impl Kernel {
             node.action.set(Action::Choose);
         }
         // Nobody tells this hart when the address space goes that it ran in.
-        if node.entered.take().is_some() {
-            objects::activate::<Machine>(Space::kernel::<Machine>());
+        if node.entered.get().is_some() || node.asid.get() != 0 {
+            self.leave_space();
         }
         self.note_kernel();
         Next::Serve

@@ -244,8 +244,7 @@ impl Kernel {
             return next;
         }
         let Some(thread) = self.node().current.get() else {
-            objects::activate::<Machine>(Space::kernel::<Machine>());
-            self.node().entered.set(None);
+            self.leave_space();
             return Next::Wait;
         };
         debug_assert_eq!(thread.state(), ThreadState::Running);
@@ -254,6 +253,14 @@ impl Kernel {
         }
         self.note_user();
         Next::Run(thread)
+    }
+
+    /// Makes this hart be in no program's address space.
+    #[inline]
+    fn leave_space(&self) {
+        objects::activate::<Machine>(Space::kernel::<Machine>());
+        self.node().entered.set(None);
+        self.node().asid.set(0);
     }
 
     /// Makes a thread's address space the active one.

@@ -181,7 +181,8 @@ pub struct Node {
     pub next_tick: Cell<u64>,
     /// Which other harts have to be told to look again, as bits.
     pub pokes: Cell<u32>,
-    /// The address space that the hart runs in while it has a current thread.
+    /// The identifier of the address space whose tables the hart uses; 0 for none but the kernel's. It outlives the current thread, which
+    /// another hart may take away.
     pub asid: Cell<u16>,
     /// The thread that the hart ran last, if its address space is still the active one.
     pub entered: Cell<Option<Ref<Tcb>>>,

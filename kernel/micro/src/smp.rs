@@ -6,13 +6,17 @@
 //! left user mode, and makes its node idle. When the other hart then gets the lock, it finds that it runs nothing and
 //! chooses anew. A system call that the thread was just making is taken back, so that it is made again.
 //!
+//! A hart that waits for the lock is still in the address space that it came from, and fetches the kernel's own instructions through its
+//! tables. If that space goes, its memory may be another object's before the waiting hart has its turn. So whoever takes an address space
+//! away waits until every hart that came from it has left it ([`MUST_LEAVE`]), which they do while they wait (LEFT-SPACE).
+//!
 //! Without the feature `smp` there is one hart, and nothing of this costs anything.
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hal_api::{Flush, Machine as _, Scope, Trap};
-use objects::{Lock, Locked, Ref, Tcb};
+use objects::{Lock, Locked, Ref, Space, Tcb, lock_with};
 use platform::Machine;
 
 use crate::schedule::Action;
@@ -29,6 +33,10 @@ const IN_USER: u32 = 2;
 /// it saved.
 static WHERE: [AtomicU32; MAXIMUM_NODES] = [const { AtomicU32::new(IN_KERNEL) }; MAXIMUM_NODES];
 
+/// Which harts have to leave the address space that they came from. Set by the hart that holds the lock, cleared by the hart that is meant,
+/// which waits for it. Release and acquire: whoever sees that a hart has left may give the tables to somebody else.
+static MUST_LEAVE: [AtomicBool; MAXIMUM_NODES] = [const { AtomicBool::new(false) }; MAXIMUM_NODES];
+
 /// The kernel, locked.
 pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
 
@@ -44,11 +52,18 @@ impl Deref for Entered<'_> {
 /// Takes the lock for a hart.
 #[inline(always)]
 pub fn enter(kernel: &Lock<Kernel>, hart: usize) -> Entered<'_> {
-    let kernel = kernel.lock();
+    let kernel = lock_with(kernel, || leave_if_told(hart));
     if cfg!(feature = "smp") {
         kernel.here.set(hart);
     }
     Entered(kernel)
+}
+
+fn leave_if_told(hart: usize) {
+    if MUST_LEAVE[hart].load(Ordering::Acquire) {
+        objects::activate::<Machine>(Space::kernel::<Machine>());
+        MUST_LEAVE[hart].store(false, Ordering::Release);
+    }
 }
 
 /// Runs a thread until something happens. The caller has given the lock back.
@@ -93,14 +108,21 @@ impl Kernel {
         }
     }
 
-    /// Takes threads away from the other harts that run in an address space.
+    /// Takes threads away from the other harts that run in an address space, and has those harts leave it. LEFT-SPACE: afterwards no other
+    /// hart uses its tables.
     #[inline]
     pub(crate) fn stop_address_space(&self, asid: u16) {
         if cfg!(feature = "smp") {
             for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
                 let node = &self.nodes[index];
-                if node.current.get().is_some() && node.asid.get() == asid {
+                if node.asid.get() == asid {
                     self.stop_node(index);
+                    // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it would be in no space.
+                    MUST_LEAVE[index].store(true, Ordering::Release);
+                    while MUST_LEAVE[index].load(Ordering::Acquire) {
+                        core::hint::spin_loop();
+                    }
+                    node.asid.set(0);
                 }
             }
         }

@@ -527,6 +527,45 @@ fn pages_are_mapped_where_there_is_a_table_and_forgotten_with_it() {
     machine.kernel.check();
 }
 
+/// LEFT-SPACE, on two threads of the host.
+#[cfg(feature = "smp")]
+#[test]
+fn a_hart_that_waits_for_the_lock_leaves_an_address_space_that_goes() {
+    use hal_api::Machine as _;
+    use std::sync::mpsc;
+    const OTHER: usize = 3;
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, space) = (machine.untyped(16), machine.first_empty());
+    assert_eq!(machine.retype(untyped, ObjectType::PageTable, 0, space, 1).0, 0);
+    assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[space]).0, 0);
+    let Capability::PageTable { table, mapping: Some(mapping) } = machine.slot(space).capability.get() else {
+        panic!("no address space")
+    };
+    machine.kernel.node_count.set(OTHER + 1);
+    // The other hart came from there; whoever took its thread away has forgotten about it.
+    machine.kernel.nodes[OTHER].asid.set(mapping.asid);
+    let lock = objects::Lock::new(Kernel::new());
+    std::thread::scope(|scope| {
+        let held = lock.lock();
+        let (inside, arrived) = mpsc::channel();
+        let (simulation, lock) = (&simulation, &lock);
+        scope.spawn(move || {
+            let _hart = simulation.attach(OTHER);
+            objects::activate::<platform::Machine>(objects::Space::new::<platform::Machine>(table, mapping.asid));
+            inside.send(()).unwrap();
+            drop(crate::smp::enter(lock, OTHER));
+        });
+        arrived.recv().unwrap();
+        assert_eq!(simulation.active(OTHER).0, table.physical() >> 12);
+        assert_eq!(machine.call(2, Invocation::CNodeDelete, &[space, 64], &[]).0, 0);
+        assert_eq!(simulation.active(OTHER).0, platform::Machine::kernel_root_ppn());
+        assert_eq!(machine.kernel.nodes[OTHER].asid.get(), 0);
+        drop(held);
+    });
+    machine.kernel.check();
+}
+
 #[test]
 fn errors_say_what_the_manual_says() {
     let failure = LookupFailure::GuardMismatch { bits_left: 7, guard_found: 8, bits_found: 9 };

@@ -9,8 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use abi_sel4::Invocation;
 use hal_api::{Flush, HartSet, Machine as _, Scope};
 use objects::{
-    AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, Space, VirtualRights, claim,
-    physical_of,
+    AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of,
 };
 use platform::Machine;
 
@@ -475,8 +474,7 @@ impl Kernel {
     /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next thread
     /// when it leaves the kernel.
     fn leave_address_space(&self, asid: u16) {
-        objects::activate::<Machine>(Space::kernel::<Machine>());
-        self.node().entered.set(None);
+        self.leave_space();
         self.begin_space_epoch();
         self.stop_address_space(asid);
         self.flush_everywhere(asid, Scope::AddressSpace { asid });

@@ -33,7 +33,7 @@ mod types;
 mod user;
 
 pub use capability::{Capability, FrameSize, Mapping, Node, Rights, VirtualRights, Zombie, tag};
-pub use lock::{Lock, Locked};
+pub use lock::{Lock, Locked, lock_with};
 pub use memory::{Object, claim, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 #[cfg(not(target_os = "none"))]
 pub use memory::{PRETEND_BASE, pretend};

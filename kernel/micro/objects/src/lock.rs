@@ -9,6 +9,20 @@ mod place {
     pub type Lock<T> = spin::Mutex<T>;
     /// The right to touch it, until it is dropped.
     pub type Locked<'lock, T> = spin::MutexGuard<'lock, T>;
+
+    /// Takes the lock; while another hart has it, does this again and again.
+    #[inline(always)]
+    pub fn lock_with<T>(lock: &Lock<T>, mut meanwhile: impl FnMut()) -> Locked<'_, T> {
+        loop {
+            if let Some(locked) = lock.try_lock() {
+                return locked;
+            }
+            while lock.is_locked() {
+                meanwhile();
+                core::hint::spin_loop();
+            }
+        }
+    }
 }
 
 #[cfg(not(any(feature = "smp", not(target_os = "none"))))]
@@ -42,6 +56,12 @@ mod place {
             Locked(&self.0)
         }
     }
+
+    /// Takes the lock, at once.
+    #[inline(always)]
+    pub fn lock_with<T>(lock: &Lock<T>, _: impl FnMut()) -> Locked<'_, T> {
+        lock.lock()
+    }
 }
 
-pub use place::{Lock, Locked};
+pub use place::{Lock, Locked, lock_with};
