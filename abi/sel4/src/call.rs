@@ -101,6 +101,9 @@ system_calls! {
     DebugSendIPI = -15 (target, interrupt) Debugging;
     /// Has the requests in the calling thread's SyscallBuffer carried out; `a0` is 0 then, or 1 if it has none. Changes no other register.
     WakeSyscallHandler = -64 () Own;
+    /// Ends the handler of a user interrupt: the thread goes on at this address, with `a0` and `a7` as they were when it was interrupted. A
+    /// thread that is in no handler faults, as for a call that does not exist.
+    ReturnFromUserInterrupt = -65 (address) Own;
 }
 
 impl SystemCall {

@@ -224,4 +224,8 @@ invocations! {
     /// in consecutive slots, and the notification that tells it of responses; a capacity of 0 takes it away. (Not in seL4.)
     TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
+    /// Makes signals of the notification, which is bound to the thread, user interrupts: while the thread runs they make it go on at the
+    /// address, with the badge in `a0` and in `a7` where it was interrupted. The address 0 takes that away, and needs no capability. (Not
+    /// in seL4.)
+    TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts (handler: Address) [notification] -> ();
 }

@@ -25,6 +25,7 @@ fn system_calls() {
         (-15, "DebugSendIPI"),
         // Not seL4's.
         (-64, "WakeSyscallHandler"),
+        (-65, "ReturnFromUserInterrupt"),
     ];
     let table: Vec<_> = SystemCall::ALL.iter().map(|call| (call.number(), call.name())).collect();
     assert_eq!(table, expected);
@@ -81,6 +82,7 @@ fn invocation_labels() {
         (Some(40), 41, "IRQControl_GetTrigger"),
         // Not seL4's.
         (Some(41), 42, "TCB_RegisterAsyncSyscall"),
+        (Some(42), 43, "TCB_RegisterUserInterrupts"),
     ];
     let table: Vec<_> = Invocation::ALL
         .iter()
@@ -90,8 +92,8 @@ fn invocation_labels() {
         })
         .collect();
     assert_eq!(table, expected);
-    assert_eq!(Invocation::first_free_label(Numbering::Uniprocessor), 42);
-    assert_eq!(Invocation::first_free_label(Numbering::Multiprocessor), 43);
+    assert_eq!(Invocation::first_free_label(Numbering::Uniprocessor), 43);
+    assert_eq!(Invocation::first_free_label(Numbering::Multiprocessor), 44);
 }
 
 #[test]

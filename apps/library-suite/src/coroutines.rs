@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use coroutine::{Priority, yield_now};
-use sel4::capability::Notification;
+use sel4::capability::{Notification, initial};
 use sel4::thread::{Start, spawn};
 use sel4::{ObjectType, executor};
 use spin::Mutex;
@@ -104,5 +104,36 @@ pub fn another_thread_wakes_a_coroutine(bench: &mut Bench<'_>) -> Outcome {
     });
     equal!(WOKEN.load(Ordering::Acquire), WAKES);
     equal!(polls >= WAKES, true);
+    Ok(())
+}
+
+/// Signals once, after the worker has begun to be busy.
+fn signal_once(sender: u64) {
+    Notification::from_pointer(sender).signal();
+}
+
+pub fn a_signal_interrupts_a_worker_that_never_sleeps(bench: &mut Bench<'_>) -> Outcome {
+    let doorbell = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
+    let sender = bench.badged(doorbell.pointer(), 1 << 9)?;
+    if !executor::receive_interrupts(initial::THREAD, doorbell)? {
+        return Ok(());
+    }
+    let started = spawn(&mut bench.allocator, &mut bench.window, Start::new(signal_once, sender, PRIORITY))?;
+    let (own, own_priority) = (initial::THREAD, sel4::abi::configuration::MAXIMUM_PRIORITY as u64);
+    // As important as the other thread, which has its turn when this one's is over.
+    own.set_priority(own, PRIORITY)?;
+    let before = executor::entries();
+    executor::run(doorbell, async {
+        let other = executor::spawn(Priority::HIGHEST, executor::signal(9));
+        while !other.is_finished() {
+            yield_now().await;
+        }
+    });
+    own.set_priority(own, own_priority)?;
+    // It neither slept nor asked.
+    equal!(executor::entries(), before);
+    executor::end_interrupts()?;
+    equal!(doorbell.poll(), None);
+    started.delete()?;
     Ok(())
 }

@@ -104,6 +104,7 @@ const TESTS: &[Test] = tests![
     coroutines::the_most_important_runs_first,
     coroutines::a_signal_wakes_who_awaits_it,
     coroutines::another_thread_wakes_a_coroutine,
+    coroutines::a_signal_interrupts_a_worker_that_never_sleeps,
     asynchronous::more_coroutines_than_places_map_and_unmap,
     asynchronous::dropped_invocations_give_their_places_back,
     asynchronous::slots_are_filled_and_emptied,

@@ -116,6 +116,15 @@ const TESTS: &[Test] = tests![
     asynchronous::pages_and_notification_of_a_buffer_can_go,
     asynchronous::a_request_can_take_away_what_it_came_from,
     asynchronous::scribbling_into_a_buffer_harms_nobody,
+    user_interrupt::a_signal_interrupts_a_thread_that_computes,
+    user_interrupt::registrations_are_checked,
+    user_interrupt::a_receiver_that_waits_is_woken_as_any_other,
+    user_interrupt::what_comes_while_a_receiver_cannot_run_comes_later,
+    user_interrupt::a_receiver_can_move_and_go,
+    user_interrupt::revoking_ends_a_right_while_it_is_used,
+    user_interrupt::only_a_handler_returns,
+    user_interrupt::interrupted_code_does_not_notice,
+    user_interrupt::waiting_misses_no_interrupt,
     hostile::random_calls_concern_nobody_else,
 ];
 

@@ -91,6 +91,8 @@ fn check_thread(thread: Ref<Tcb>) {
     if let Some(notification) = thread.bound.get() {
         assert_eq!(notification.bound.get(), Some(thread), "a thread is bound to a notification that does not know it");
     }
+    let is_receiver = thread.interrupts.handler.get() != 0;
+    assert!(!is_receiver || thread.bound.get().is_some(), "a thread is interrupted by no notification");
     let waits = |head: Option<Ref<Tcb>>| {
         let mut next = head;
         while let Some(other) = next {

@@ -270,7 +270,8 @@ impl Kernel {
             return;
         }
         if notification.is_active.get() == 0 {
-            if let Some(thread) = notification.bound.get()
+            let bound = notification.bound.get();
+            if let Some(thread) = bound
                 && thread.state() == ThreadState::BlockedOnReceive
             {
                 self.cancel_waiting(thread);
@@ -281,6 +282,9 @@ impl Kernel {
             }
             notification.is_active.set(1);
             notification.badge.set(badge);
+            if let Some(thread) = bound {
+                self.interrupt(thread);
+            }
         } else {
             notification.badge.set(notification.badge.get() | badge);
         }
@@ -302,9 +306,7 @@ impl Kernel {
 
     #[inline]
     fn take_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>) {
-        thread.register::<10>().set(notification.badge.get());
-        notification.is_active.set(0);
-        notification.badge.set(0);
+        thread.register::<10>().set(notification.take());
     }
 
     /// Ends whatever a thread waits for; it is inactive then.
@@ -391,6 +393,7 @@ impl Kernel {
     pub(crate) fn unbind_thread(&self, thread: Ref<Tcb>) {
         if let Some(notification) = thread.bound.take() {
             notification.bound.set(None);
+            thread.interrupts.handler.set(0);
         }
     }
 
@@ -398,6 +401,7 @@ impl Kernel {
     pub(crate) fn unbind_notification(&self, notification: Ref<Notification>) {
         if let Some(thread) = notification.bound.take() {
             thread.bound.set(None);
+            thread.interrupts.handler.set(0);
         }
     }
 }

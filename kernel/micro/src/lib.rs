@@ -10,7 +10,7 @@
 //! [`Kernel`] handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
 //! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that means for who
 //! runs is decided once, at the end (`schedule`). Invocations can also be asked for in shared memory, and are carried out beside the
-//! program or all at once (`asynchronous`). Capabilities are values (`capability`), and the tree of which came from
+//! program or all at once (`asynchronous`). Signals can interrupt a thread that runs (`user_interrupt`). Capabilities are values (`capability`), and the tree of which came from
 //! which is a list through their slots (`derivation`). `delete` takes objects apart. `boot` makes the first thread.
 //!
 //! # One lock
@@ -44,6 +44,7 @@ mod syscall;
 mod tests;
 mod thread;
 mod untyped;
+mod user_interrupt;
 mod vspace;
 
 use core::cell::Cell;

@@ -33,6 +33,7 @@ mod number {
     pub const DEBUG_NAME_THREAD: u64 = -14i64 as u64;
     pub const DEBUG_SEND_IPI: u64 = -15i64 as u64;
     pub const WAKE_SYSCALL_HANDLER: u64 = -64i64 as u64;
+    pub const RETURN_FROM_USER_INTERRUPT: u64 = -65i64 as u64;
 }
 
 /// How labels are numbered in programs that this kernel is for.
@@ -499,6 +500,9 @@ impl Kernel {
         if number == number::WAKE_SYSCALL_HANDLER {
             let is_there = self.wake_handler(thread);
             return thread.register::<10>().set(u64::from(!is_there));
+        }
+        if number == number::RETURN_FROM_USER_INTERRUPT && self.return_from_interrupt(thread) {
+            return;
         }
         self.debug_call(thread, number);
     }

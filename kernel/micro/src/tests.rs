@@ -988,13 +988,14 @@ fn be_hostile(seed: u64) {
             _ => random.below(32),
         };
         let number = random.choose(
-            [-1, -1, -1, -1, -1, -1, -1, -2, -3, -4, -5, -6, -7, -8, -12, -14].map(|number: i64| number as u64),
+            [-1, -1, -1, -1, -1, -1, -1, -2, -3, -4, -5, -6, -7, -8, -12, -14, -64, -65]
+                .map(|number: i64| number as u64),
         );
         let capability = slot(&mut random);
         let length = random.below(10);
         let mut words: Vec<u64> = (0..length).map(|_| word(&mut random)).collect();
         let mut capabilities: Vec<u64> = (0..random.below(4)).map(|_| slot(&mut random)).collect();
-        let mut label = random.below(44);
+        let mut label = random.below(46);
         // Half of the time a call that could be meant.
         let mut target = capability;
         match random.below(8) {

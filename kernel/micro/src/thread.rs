@@ -7,7 +7,7 @@ use platform::Machine;
 use crate::error::{Error, Preempted};
 use crate::ipc::{buffer, set_message_register};
 use crate::syscall::{Arguments, Done};
-use crate::{Kernel, asynchronous, capability, derivation};
+use crate::{Kernel, asynchronous, capability, derivation, user_interrupt};
 
 /// Numbers of the registers in the order of messages, behind `pc`: ra sp gp s0 to s11, then a0 to a7, t0 to t6, tp.
 const ORDER: [usize; 31] =
@@ -51,6 +51,7 @@ pub enum Call {
     SetThreadPointer { value: u64 },
     SetFlags { clear: u64, set: u64 },
     SetHandler { handler: Option<asynchronous::NewHandler> },
+    SetInterrupts { handler: u64 },
 }
 
 impl Kernel {
@@ -162,6 +163,9 @@ impl Kernel {
                 Ok(Call::SetFlags { clear, set })
             }
             Some(TcbRegisterAsyncSyscall) => Ok(Call::SetHandler { handler: asynchronous::decode(arguments)? }),
+            Some(TcbRegisterUserInterrupts) => {
+                Ok(Call::SetInterrupts { handler: user_interrupt::decode(tcb, arguments)? })
+            }
             _ => {
                 let _ = slot;
                 Err(Error::IllegalOperation)
@@ -227,6 +231,7 @@ impl Kernel {
                     write_register(tcb, index, arguments.word(index + 2));
                 }
                 tcb.pc().set(tcb.fault_pc.get());
+                tcb.interrupts.set_in_handler(false);
                 if resume {
                     self.resume(tcb);
                 }
@@ -247,6 +252,7 @@ impl Kernel {
                         write_register(tcb, index, read_register(source, index));
                     }
                     tcb.pc().set(tcb.fault_pc.get());
+                    tcb.interrupts.set_in_handler(false);
                 }
                 if flags & message::COPY_REGISTERS_INTEGER != 0 {
                     for index in FRAME_REGISTERS + 1..REGISTERS as usize {
@@ -274,6 +280,7 @@ impl Kernel {
             }
             Call::Suspend => self.suspend(tcb),
             Call::SetHandler { handler } => self.register_handler(tcb, handler),
+            Call::SetInterrupts { handler } => self.set_interrupts(tcb, handler),
             Call::Resume => self.resume(tcb),
             Call::Bind { notification } => self.bind(tcb, notification),
             Call::Unbind => self.unbind_thread(tcb),
@@ -358,6 +365,7 @@ impl Kernel {
 
     #[inline(never)]
     fn find_space(&self, thread: Ref<Tcb>) -> Space {
+        self.deliver_interrupt(thread);
         let space = self.address_space(thread);
         if let Some(space) = space {
             thread.note_space(space, self.space_epoch.get());

@@ -325,6 +325,25 @@ impl Thread {
         invoke(self.0, Invocation::TcbUnbindNotification, &[], &[]).map(drop)
     }
 
+    /// Makes signals of the notification that is bound to the thread enter a handler at this address while it runs; what that is and does
+    /// stands in [`interrupt`](crate::interrupt), which has one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::IllegalOperation`](crate::Error::IllegalOperation) if the notification is not the one that is bound, or on seL4.
+    pub fn register_user_interrupts(self, notification: Notification, handler: u64) -> Result<()> {
+        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &[handler], &[notification.0]).map(drop)
+    }
+
+    /// Undoes that.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn end_user_interrupts(self) -> Result<()> {
+        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &[0], &[]).map(drop)
+    }
+
     /// Moves the thread to a core.
     ///
     /// # Errors

@@ -8,6 +8,9 @@
 //! The badges of what has rung come out of the wait as one word. Each bit is a [`signal`] that a coroutine can await; the lowest, [`RINGS`], is
 //! for rings, which are looked at after every wait anyway.
 //!
+//! **While it is busy** the worker asks the doorbell now and then, which takes an entry into the kernel. After [`receive_interrupts`] it
+//! need not: a signal is a user interrupt then ([`interrupt`]), and known before the next poll.
+//!
 //! **Before sleeping** the worker looks for a while at the rings if there are several harts: the other side may be about to answer on another
 //! one, and two entries into the kernel on each side cost more than the look ([`set_patience`]). With one hart nobody could answer meanwhile.
 //!
@@ -26,7 +29,11 @@ use atomic_waker::AtomicWaker;
 use coroutine::{Executor, JoinHandle, Platform, Signals, Table};
 use spin::Mutex;
 
-use crate::capability::Notification;
+use abi_sel4::Error;
+
+use crate::capability::{Notification, Thread};
+use crate::interrupt;
+use crate::raw::Result;
 
 /// The badge of those who put something into a ring, and of this program's own threads.
 pub const RINGS: u64 = 1;
@@ -54,6 +61,8 @@ static SLEEPING: AtomicBool = AtomicBool::new(false);
 static PATIENCE: AtomicU32 = AtomicU32::new(0);
 /// System calls that the executor made for itself.
 static ENTRIES: AtomicU64 = AtomicU64::new(0);
+/// The worker's thread, if the doorbell's signals interrupt it.
+static INTERRUPTED_THREAD: AtomicU64 = AtomicU64::new(0);
 /// Signals that have come and that nobody has awaited yet.
 static CAME: AtomicU64 = AtomicU64::new(0);
 static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
@@ -84,9 +93,14 @@ impl Platform for WorkerThread {
         // Asked before each poll: see `run`. Relaxed: only the worker's thread comes here.
         let polls = POLLS.load(Ordering::Relaxed);
         POLLS.store(polls + 1, Ordering::Relaxed);
+        let interrupts = INTERRUPTED_THREAD.load(Ordering::Relaxed) != 0;
+        if interrupts && interrupt::is_pending() {
+            ring(interrupt::take());
+            attend();
+        }
         if polls % BATCH == BATCH - 1 {
             attend();
-            if polls % (BATCH * BATCHES) == BATCH * BATCHES - 1 {
+            if !interrupts && polls % (BATCH * BATCHES) == BATCH * BATCHES - 1 {
                 let doorbell = Notification::from_pointer(DOORBELL.load(Ordering::Relaxed));
                 ENTRIES.fetch_add(1, Ordering::Relaxed);
                 doorbell.poll().into_iter().for_each(ring);
@@ -115,6 +129,35 @@ pub trait Source: Send + Sync {
 
     /// Whether nothing will come any more, so that the source can be forgotten.
     fn is_over(&self) -> bool;
+}
+
+/// Makes signals of the doorbell user interrupts of `thread`, the one that calls [`run`]; until [`end_interrupts`]. Says whether the kernel
+/// has them: seL4 has not, and then the doorbell is asked as before.
+///
+/// # Errors
+///
+/// The doorbell cannot be bound to the thread.
+pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool> {
+    match interrupt::receive(thread, doorbell) {
+        Ok(()) => {
+            INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
+            Ok(true)
+        }
+        Err(failure) if failure.error == Error::IllegalOperation => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Undoes [`receive_interrupts`], if that was called.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn end_interrupts() -> Result<()> {
+    match INTERRUPTED_THREAD.swap(0, Ordering::Relaxed) {
+        0 => Ok(()),
+        thread => interrupt::end(Thread::from_pointer(thread)),
+    }
 }
 
 /// How many system calls the executor has made to sleep and to look whether its doorbell was rung.
@@ -226,8 +269,17 @@ fn sleep(doorbell: Notification) {
         let sources = SOURCES.lock();
         sources.iter().all(|source| source.fall_asleep())
     };
-    ENTRIES.fetch_add(1, Ordering::Relaxed);
-    let badge = if asleep { Some(doorbell.wait()) } else { doorbell.poll() };
+    let badge = match INTERRUPTED_THREAD.load(Ordering::Relaxed) {
+        0 => {
+            ENTRIES.fetch_add(1, Ordering::Relaxed);
+            if asleep { Some(doorbell.wait()) } else { doorbell.poll() }
+        }
+        _ if asleep => {
+            ENTRIES.fetch_add(1, Ordering::Relaxed);
+            Some(interrupt::wait(doorbell))
+        }
+        _ => Some(interrupt::take()),
+    };
     SLEEPING.store(false, Ordering::Relaxed);
     for source in SOURCES.lock().iter() {
         source.wake_up();

@@ -39,6 +39,7 @@ pub mod device;
 pub mod executor;
 pub mod fault;
 pub mod heap;
+pub mod interrupt;
 mod lock;
 pub mod mapping;
 pub mod message;

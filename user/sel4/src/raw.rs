@@ -107,6 +107,13 @@ const EMPTY: IpcBuffer = IpcBuffer {
     receive_depth: 0,
 };
 
+/// The word of the IPC buffer that is the program's own.
+#[inline(always)]
+pub(crate) fn user_data() -> *mut u64 {
+    // SAFETY: computes an address in the buffer.
+    unsafe { &raw mut (*buffer()).user_data }
+}
+
 /// Word `index` of the message in the IPC buffer. The first [`REGISTERS`] of a message travel in registers and do not stand there.
 ///
 /// # Panics

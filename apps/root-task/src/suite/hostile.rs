@@ -86,7 +86,7 @@ impl Random {
             52..=55 => SystemCall::NBRecv,
             56..=57 => SystemCall::Yield,
             58..=59 => SystemCall::Reply,
-            60 => SystemCall::DebugCapIdentify,
+            60 => [SystemCall::DebugCapIdentify, SystemCall::ReturnFromUserInterrupt][self.below(2) as usize],
             61 => SystemCall::Send,
             62 => [SystemCall::Recv, SystemCall::ReplyRecv][self.below(2) as usize],
             // Numbers above zero and far below: the debug calls between would print, or end the machine.

@@ -13,3 +13,4 @@ pub mod notification;
 pub mod scheduling;
 pub mod thread;
 pub mod untyped;
+pub mod user_interrupt;

@@ -40,6 +40,6 @@ pub use memory::{PRETEND_BASE, pretend};
 pub use reference::Ref;
 pub use types::{
     AsidPool, Endpoint, Fault, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, LookupFailure, Notification,
-    PageTable, Queue, Slot, TCB_SLOTS, Tcb, ThreadState, Words, frame_words, own,
+    PageTable, Queue, Slot, TCB_SLOTS, Tcb, ThreadState, UserInterrupts, Words, frame_words, own,
 };
 pub use user::{Space, activate, enter};

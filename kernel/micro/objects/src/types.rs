@@ -110,6 +110,15 @@ pub struct Notification {
     pub is_active: Cell<u32>,
 }
 
+impl Notification {
+    /// Takes the signals out; their badge.
+    #[inline(always)]
+    pub fn take(&self) -> u64 {
+        self.is_active.set(0);
+        self.badge.replace(0)
+    }
+}
+
 /// What a thread does. The numbers are those of the state word that debugging output shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -275,6 +284,30 @@ impl Handler {
     }
 }
 
+/// How a thread gets the signals of the notification that is bound to it while it runs.
+#[repr(C)]
+pub struct UserInterrupts {
+    /// Where its handler is; 0 for none.
+    pub handler: Cell<u64>,
+    /// `a0` and `a7` of the interrupted code. Means nothing unless the handler runs.
+    pub interrupted: Cell<[u64; 2]>,
+    is_in_handler: Cell<u64>,
+}
+
+impl UserInterrupts {
+    /// Whether the thread has been interrupted and has not returned yet.
+    #[inline(always)]
+    pub fn is_in_handler(&self) -> bool {
+        self.is_in_handler.get() != 0
+    }
+
+    /// Changes that and nothing else.
+    #[inline(always)]
+    pub fn set_in_handler(&self, is_in_handler: bool) {
+        self.is_in_handler.set(is_in_handler.into());
+    }
+}
+
 /// Whether a thread may use the floating-point unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatingPointUse {
@@ -339,6 +372,8 @@ pub struct Tcb {
     failure_words: Cell<[u64; 3]>,
     /// What carries out its asynchronous invocations.
     pub handler: Handler,
+    /// How it is interrupted.
+    pub interrupts: UserInterrupts,
 }
 
 impl Tcb {

@@ -1,0 +1,104 @@
+//! Notifications as user interrupts: a thread that runs is told of a signal without asking.
+//!
+//! A thread to which a notification is bound can have a *handler*. A signal that comes while the thread neither waits for it nor is
+//! stopped makes it go on in the handler, as if that had been called between two instructions. So one thread has one notification and the
+//! other way round, as binding has it; and a sender has nothing but its capability, whose badge says what the handler is told: revoking or
+//! deleting it ends the right to send at once. What nobody has taken stays in the notification's word, wherever the thread is and whether it
+//! runs: the handler gets it, or the thread itself when it waits, whoever looks first, and once.
+//!
+//! # The handler's contract
+//!
+//! It finds the badge in `a0` and where the thread was interrupted in `a7`; all other registers are the interrupted code's, the stack
+//! pointer too. The kernel keeps `a0` and `a7`, and touches none of the program's memory. `ReturnFromUserInterrupt` puts
+//! them back and goes on where the handler says, which is how it makes a sequence that must not be interrupted begin again.
+//! There is no interrupt in the handler: what comes meanwhile comes when it has returned. A thread that blocks in its handler
+//! waits as ever.
+//!
+//! # When
+//!
+//! A thread can be interrupted only when its registers are complete: just before a hart enters it. What marks it is that its address space
+//! is not noted (SPACE-EPOCH): the hart then has to look for it, and delivers what there is (`Kernel::find_space`). So nothing on the short
+//! ways asks for interrupts. A thread that runs on another hart is taken away from there first; a system call that it was about
+//! to make is made again after the handler.
+
+use objects::{Capability, Ref, Rights, Tcb};
+
+use crate::Kernel;
+use crate::error::Error;
+use crate::syscall::Arguments;
+
+/// Checks a registration; the handler's address.
+pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<u64, Error> {
+    let [handler] = arguments.at_least::<1>()?;
+    if handler == 0 {
+        return Ok(0);
+    }
+    if !handler.is_multiple_of(2) {
+        return Err(Error::AlignmentError);
+    }
+    match arguments.capability(0)?.capability.get() {
+        Capability::Notification { notification, rights, .. } if rights.contains(Rights::RECEIVE) => {
+            if thread.bound.get() == Some(notification) { Ok(handler) } else { Err(Error::IllegalOperation) }
+        }
+        _ => Err(Error::InvalidCapability(1)),
+    }
+}
+
+impl Kernel {
+    /// Gives a thread a handler, or takes it away. One that runs goes on and can return.
+    pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, handler: u64) {
+        thread.interrupts.handler.set(handler);
+        if thread.bound.get().is_some_and(|notification| notification.is_active.get() != 0) {
+            self.interrupt(thread);
+        }
+    }
+
+    /// A signal has come for a thread that does not wait for it: if it has a handler, that is entered before the thread goes on.
+    pub(crate) fn interrupt(&self, thread: Ref<Tcb>) {
+        let interrupts = &thread.interrupts;
+        if interrupts.handler.get() == 0 || interrupts.is_in_handler() {
+            return;
+        }
+        thread.forget_space();
+        self.stop_elsewhere(thread);
+        let node = self.node();
+        if node.current.get() == Some(thread) {
+            node.entered.set(None);
+        }
+    }
+
+    /// Makes a thread, which is about to be entered, go on in its handler if there is something for it.
+    pub(crate) fn deliver_interrupt(&self, thread: Ref<Tcb>) {
+        let interrupts = &thread.interrupts;
+        if interrupts.handler.get() == 0 || interrupts.is_in_handler() {
+            return;
+        }
+        let Some(notification) = thread.bound.get().filter(|notification| notification.is_active.get() != 0) else {
+            return;
+        };
+        let pc = thread.pc().get();
+        interrupts.interrupted.set([thread.register::<10>().get(), thread.register::<17>().get()]);
+        interrupts.set_in_handler(true);
+        thread.register::<10>().set(notification.take());
+        thread.register::<17>().set(pc);
+        thread.pc().set(interrupts.handler.get());
+    }
+
+    /// The system call that ends a handler; says whether the thread is in one.
+    pub(crate) fn return_from_interrupt(&self, thread: Ref<Tcb>) -> bool {
+        let interrupts = &thread.interrupts;
+        if !interrupts.is_in_handler() {
+            return false;
+        }
+        let [a0, a7] = interrupts.interrupted.get();
+        // Whatever the address is: a wrong one faults in the program.
+        thread.pc().set(thread.register::<10>().get() & !1);
+        thread.register::<10>().set(a0);
+        thread.register::<17>().set(a7);
+        interrupts.set_in_handler(false);
+        if thread.bound.get().is_some_and(|notification| notification.is_active.get() != 0) {
+            self.interrupt(thread);
+        }
+        true
+    }
+}
