@@ -57,14 +57,18 @@ static void *serve_one(void *argument)
 {
 	int fd = (int)(intptr_t)argument;
 	struct input input = { 0 };
+	/* Only the pages that are used become memory. */
+	void *answer = malloc(MAXIMUM_ANSWER);
 	size_t length;
+	if (!answer)
+		fail("memory");
 	while ((length = next_request(fd, &input)) > 0) {
 		unsigned char *message = input.bytes + input.start;
-		/* The answer is shorter than its request, whose place it takes. */
 		input.start += length;
-		if (write_all(fd, message, answer_request(message, message)) < 0)
+		if (write_all(fd, answer, answer_request(message, answer)) < 0)
 			break;
 	}
+	free(answer);
 	free(input.bytes);
 	close(fd);
 	return NULL;
@@ -207,11 +211,16 @@ static void *receive(void *argument)
 static void *handle(void *argument)
 {
 	struct connection *connection = argument;
-	struct message message;
-	while (take(&connection->requests, &message)) {
-		message.length = answer_request(message.bytes, message.bytes);
-		if (!put(&connection->answers, message)) {
-			free(message.bytes);
+	struct message request;
+	while (take(&connection->requests, &request)) {
+		/* An answer is shorter than its request. */
+		struct message answer = { malloc(request.length), 0 };
+		if (!answer.bytes)
+			fail("memory");
+		answer.length = answer_request(request.bytes, answer.bytes);
+		free(request.bytes);
+		if (!put(&connection->answers, answer)) {
+			free(answer.bytes);
 			break;
 		}
 	}

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | a shard's lists, `free` list, `sleepers`, `wakes`, its ready bitmap (writes) | the shard's lock |
 //! | a shard's ready bitmap (reads), running word, `current`, `polls`, `steals`, `spins` | atomic; written by the worker, or under the lock |
+//! | a shard's `retries` | atomic; added to by anybody |
 //! | a shard's `signals` | written by `add_worker`, read by the worker's `run`: one after the other, as the caller promises |
 //! | a slot's word | atomic; see [`crate::state`] |
 //! | a slot's header pointer | written by whoever takes or frees the slot, under a shard's lock; read by whoever made the coroutine ready |
@@ -226,6 +227,9 @@ pub struct Counters {
     pub steals: u64,
     /// Turns spent waiting for its lock.
     pub spins: u64,
+    /// Atomic operations on it, and on the states of its coroutines, that had to be made again or given up because somebody
+    /// else's came first.
+    pub retries: u64,
 }
 
 /// The executor, in memory of the caller. It must not move.
@@ -572,7 +576,10 @@ impl Executor {
                 // Also when the mark is there already: this is what hands our writes to the poll.
                 match slot.word.compare_exchange_weak(word, word | mark, Ordering::Release, Ordering::Relaxed) {
                     Ok(_) => return Ok(()),
-                    Err(now) => word = now,
+                    Err(now) => {
+                        self.shard(state::shard(word)).count_retry();
+                        word = now;
+                    }
                 }
             }
         }
@@ -624,7 +631,10 @@ impl Executor {
             let new = state::with_priority(word, priority);
             match slot.word.compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
-                Err(now) => word = now,
+                Err(now) => {
+                    self.shard(state::shard(word)).count_retry();
+                    word = now;
+                }
             }
         }
         if word & AWAKE == 0 {
@@ -729,6 +739,7 @@ impl Executor {
             wakes: shard.wakes.load(Ordering::Relaxed),
             steals: shard.steals.load(Ordering::Relaxed),
             spins: shard.spins.load(Ordering::Relaxed),
+            retries: shard.retries.load(Ordering::Relaxed),
         }
     }
 

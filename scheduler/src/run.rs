@@ -246,7 +246,10 @@ impl Executor {
             // Acquire: the poll sees what the waker did before.
             match slot.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
-                Err(now) => word = now,
+                Err(now) => {
+                    shard.count_retry();
+                    word = now;
+                }
             }
         }
         if word & SUSPENDED != 0 {
@@ -337,6 +340,7 @@ impl Executor {
     /// The worker, whose shard is `to`, holds no lock.
     unsafe fn steal(&self, from: &Shard, to: &Shard) -> *const Header {
         if !from.try_lock() {
+            from.count_retry();
             return core::ptr::null();
         }
         let bitmap = from.ready().load(Ordering::Relaxed);

@@ -58,6 +58,7 @@ pub(crate) struct Shard {
     pub(crate) others: AtomicU32,
     pub(crate) wakes: AtomicU64,
     pub(crate) spins: AtomicU64,
+    pub(crate) retries: AtomicU64,
     pub(crate) polls: AtomicU64,
     pub(crate) steals: AtomicU64,
     /// The cid that the worker polls, or 0.
@@ -67,7 +68,7 @@ pub(crate) struct Shard {
     lists: [Link; PRIORITIES],
     /// Makes the size a power of two, so that the address of a shard is cheap to compute.
     #[cfg(not(loom))]
-    padding: [u64; 104],
+    padding: [u64; 103],
 }
 
 #[cfg(not(loom))]
@@ -98,6 +99,7 @@ impl Shard {
             put(&raw mut (*memory).others, AtomicU32::new(u32::from(index != 0)));
             put(&raw mut (*memory).wakes, AtomicU64::new(0));
             put(&raw mut (*memory).spins, AtomicU64::new(0));
+            put(&raw mut (*memory).retries, AtomicU64::new(0));
             put(&raw mut (*memory).polls, AtomicU64::new(0));
             put(&raw mut (*memory).steals, AtomicU64::new(0));
             put(&raw mut (*memory).current, AtomicU64::new(0));
@@ -158,6 +160,14 @@ impl Shard {
             }
         }
         add(&self.spins, spins);
+    }
+
+    /// Counts an atomic operation of anybody's on this shard, or on a coroutine of it, that somebody else's has made fail.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn count_retry(&self) {
+        // Relaxed: a statistic.
+        self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     #[inline(always)]

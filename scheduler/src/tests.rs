@@ -139,6 +139,21 @@ fn an_idle_worker_is_notified_once_and_its_own_first() {
 }
 
 #[test]
+fn a_busy_shard_is_passed_by_and_counted() {
+    let world = World::new(2);
+    let less_important = task(5, || DONE);
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(0, less_important);
+    let busy = world.executor.shard(1);
+    assert!(busy.try_lock());
+    assert_eq!(world.run_one(0), Outcome::Ran);
+    busy.unlock();
+    assert_eq!(less_important.finished.get(), Some(COMPLETED));
+    let counters = [0, 1].map(|shard| world.executor.counters(shard));
+    assert_eq!(counters.map(|one| (one.polls, one.retries, one.spins)), [(1, 0, 0), (0, 1, 0)]);
+}
+
+#[test]
 fn lazy_sharing_leaves_one_coroutine_to_the_worker_that_polls() {
     let world = World::sharing(2, Sharing::Lazy);
     let executor = world.executor;

@@ -200,18 +200,20 @@ COPS_LAYOUT(cops_signals, attention, COPS_SIGNALS_ATTENTION_OFFSET);
 COPS_LAYOUT(cops_signals, completion_tail, COPS_SIGNALS_COMPLETION_TAIL_OFFSET);
 COPS_LAYOUT(cops_signals, completion_head, COPS_SIGNALS_COMPLETION_HEAD_OFFSET);
 
-#define COPS_COUNTERS_SIZE 32
+#define COPS_COUNTERS_SIZE 40
 #define COPS_COUNTERS_POLLS_OFFSET 0
 #define COPS_COUNTERS_WAKES_OFFSET 8
 #define COPS_COUNTERS_STEALS_OFFSET 16
 #define COPS_COUNTERS_SPINS_OFFSET 24
+#define COPS_COUNTERS_RETRIES_OFFSET 32
 
 /* What a shard has counted since the executor was made. */
 struct cops_counters {
-    uint64_t polls;  /* by its worker */
-    uint64_t wakes;  /* blocked coroutines that became ready in it */
-    uint64_t steals; /* coroutines that its worker took from other shards */
-    uint64_t spins;  /* turns spent waiting for its lock */
+    uint64_t polls;   /* by its worker */
+    uint64_t wakes;   /* blocked coroutines that became ready in it */
+    uint64_t steals;  /* coroutines that its worker took from other shards */
+    uint64_t spins;   /* turns spent waiting for its lock */
+    uint64_t retries; /* atomic operations that failed because another's came first */
 };
 
 COPS_SIZE(cops_counters, COPS_COUNTERS_SIZE);
@@ -219,6 +221,7 @@ COPS_LAYOUT(cops_counters, polls, COPS_COUNTERS_POLLS_OFFSET);
 COPS_LAYOUT(cops_counters, wakes, COPS_COUNTERS_WAKES_OFFSET);
 COPS_LAYOUT(cops_counters, steals, COPS_COUNTERS_STEALS_OFFSET);
 COPS_LAYOUT(cops_counters, spins, COPS_COUNTERS_SPINS_OFFSET);
+COPS_LAYOUT(cops_counters, retries, COPS_COUNTERS_RETRIES_OFFSET);
 
 /* ---- Functions -------------------------------------------------------------------------------------------------- */
 

@@ -19,6 +19,7 @@ mod user_interrupt;
 mod workers;
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -33,6 +34,7 @@ use crate::context::{Context, Need, command_line};
 use crate::guest::{self, Echo, FailureKind, Forward, Guest};
 use crate::ipc;
 use crate::linux::{self, Linux};
+use crate::micro_async;
 use crate::report;
 use crate::results;
 use crate::toolchain::Toolchain;
@@ -86,13 +88,14 @@ const EXPERIMENTS: [Experiment; 10] = [
 ];
 
 /// Benchmarks that are no experiments of this module and belong to the papers all the same.
-const OTHERS: [BenchName; 6] = [
+const OTHERS: [BenchName; 7] = [
     BenchName::Memory,
     BenchName::AsyncCalls,
     BenchName::Syscall,
     BenchName::Switch,
     BenchName::Scheduler,
     BenchName::MicroIpc,
+    BenchName::MicroAsync,
 ];
 
 /// The experiment of a name, if it is one.
@@ -151,6 +154,7 @@ pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
         let measured = match name {
             BenchName::Scheduler => bench::on_the_host(context),
             BenchName::MicroIpc => ipc::measure(context),
+            BenchName::MicroAsync => micro_async::measure(context),
             _ => bench::in_the_machine(context, name, None),
         };
         let results = measured.and_then(|(lines, machine)| {
@@ -187,6 +191,8 @@ pub struct Lab<'a> {
     toolchain: Toolchain,
     products: Products,
     linux: OnceCell<Option<Linux>>,
+    /// Linux's basic costs, which several experiments show.
+    basics: RefCell<BTreeMap<Way, Vec<Line>>>,
     /// What machines said of parts that they could not measure.
     complaints: RefCell<Vec<String>>,
 }
@@ -201,6 +207,7 @@ impl<'a> Lab<'a> {
             toolchain,
             products,
             linux: OnceCell::new(),
+            basics: RefCell::default(),
             complaints: RefCell::default(),
         })
     }
@@ -277,6 +284,17 @@ impl<'a> Lab<'a> {
         let words: Vec<_> = [String::from("bench")].into_iter().chain(words.iter().cloned()).collect();
         let configuration = linux.configuration(self.context, harts, clock, &words)?;
         self.measure(&format!("{title}: Linux"), &configuration, Some(linux::DONE))
+    }
+
+    /// What basic operations cost on Linux, on one hart; measured once.
+    pub fn linux_basics(&self, way: Way) -> Result<Vec<Line>> {
+        if let Some(lines) = self.basics.borrow().get(&way) {
+            return Ok(lines.clone());
+        }
+        let title = format!("basic costs ({})", way.name());
+        let lines = self.on_linux(&title, &words("basics"), 1, way.clock())?;
+        self.basics.borrow_mut().insert(way, lines.clone());
+        Ok(lines)
     }
 
     fn cops(&self, command_line: String, harts: u8) -> Configuration {

@@ -2,7 +2,8 @@
 //!
 //! Each of the coroutines computes for a number of steps, yields, and does so again for a number of turns, so that the
 //! workers meet in the executor once for each turn. The program ends then; another number of workers is another process,
-//! because workers stay. `workers all …` starts one process for each number and reports the series.
+//! because workers stay. `workers all …` starts one process for each number and reports the series: the time, and from the
+//! scheduler's own counters what the workers were in each other's way, and how many coroutines they took from each other.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -10,9 +11,13 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use cops::process::Command;
-use cops::{println, spawn, yield_now};
+use cops::time::Duration;
+use cops::{Counters, println, spawn, yield_now};
 
 use crate::{Outcome, argument, attempt, now, series};
+
+/// What is reported beside the time, in the order of the line that a process with workers prints after time and polls.
+const COUNTED: [&str; 3] = ["steals", "lock-spins", "atomic-retries"];
 
 /// The most workers that are tried.
 const WORKERS: usize = 8;
@@ -22,10 +27,14 @@ pub async fn measure() -> Outcome {
     let (coroutines, turns, steps) = (number(3)?, number(4)?, number(5)?);
     if argument(2)? != "all" {
         let time = job(number(2)?, coroutines, turns, steps).await?;
-        println!("{time}");
+        // Workers count their polls when they find nothing more to do.
+        cops::sleep(Duration::from_millis(10)).await;
+        let Counters { polls, steals, spins, retries, .. } = counted();
+        println!("{time} {polls} {steals} {spins} {retries}");
         return Ok(());
     }
     let mut points = Vec::new();
+    let mut counts: [Vec<(f64, f64)>; COUNTED.len()] = Default::default();
     for workers in 1..=WORKERS {
         let (reader, writer) = attempt!(cops::io::pipe());
         let mut command = Command::new("/bin/bench").argument("workers");
@@ -42,11 +51,34 @@ pub async fn measure() -> Outcome {
             }
         }
         attempt!(child.wait().await);
-        let time = attempt!(attempt!(core::str::from_utf8(&text)).trim().parse::<u64>());
-        points.push((workers as f64, time as f64));
+        let mut numbers = Vec::new();
+        for number in attempt!(core::str::from_utf8(&text)).split_whitespace() {
+            numbers.push(attempt!(number.parse::<f64>()));
+        }
+        let [time, polls, counted @ ..] = numbers.as_slice() else {
+            return Err("the process with the workers did not say what it counted".into());
+        };
+        points.push((workers as f64, *time));
+        for (points, count) in counts.iter_mut().zip(counted) {
+            points.push((workers as f64, count / polls * 1000.0));
+        }
     }
     series("coroutine", "ns", "workers", &points);
+    for (name, points) in COUNTED.into_iter().zip(counts) {
+        series(name, "for 1,000 polls", "workers", &points);
+    }
     Ok(())
+}
+
+/// What all shards have counted.
+fn counted() -> Counters {
+    (0..WORKERS).map(|worker| cops::executor().counters(worker)).fold(Counters::default(), |sum, one| Counters {
+        polls: sum.polls + one.polls,
+        wakes: sum.wakes + one.wakes,
+        steals: sum.steals + one.steals,
+        spins: sum.spins + one.spins,
+        retries: sum.retries + one.retries,
+    })
 }
 
 async fn job(workers: usize, coroutines: usize, turns: usize, steps: usize) -> Result<u64, String> {

@@ -89,6 +89,7 @@ fn every_number_is_the_scheduler_s() {
         ("COUNTERS_WAKES_OFFSET", offset_of!(Counters, wakes) as i64),
         ("COUNTERS_STEALS_OFFSET", offset_of!(Counters, steals) as i64),
         ("COUNTERS_SPINS_OFFSET", offset_of!(Counters, spins) as i64),
+        ("COUNTERS_RETRIES_OFFSET", offset_of!(Counters, retries) as i64),
     ];
     let expected: BTreeMap<String, i64> = expected.into_iter().map(|(name, value)| (name.into(), value)).collect();
     assert_eq!(numbers, expected);

@@ -73,7 +73,7 @@ mod trace;
 pub mod waker_map;
 
 pub use abi_queue::{Mode, Priority};
-pub use coroutine::{Cancelled, Cid, Executor, JoinHandle, Stale, State, yield_now};
+pub use coroutine::{Cancelled, Cid, Counters, Executor, JoinHandle, Stale, State, yield_now};
 pub use executor::{
     alloc_cpu, coroutine_run, current, current_priority, default_priority, executor, mode, priority,
     set_default_priority, set_mode, set_priority, spawn, spawn_at, wake, workers,

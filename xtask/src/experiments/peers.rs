@@ -16,8 +16,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
         let title = format!("basic costs ({})", way.name());
         let unit = if way == Way::Instructions { "instructions" } else { "ns" };
         let suffix = if way == Way::Instructions { "" } else { "_wall" };
-        let theirs = lab.on_linux(&title, &words("basics"), 1, way.clock());
-        let theirs = notebook.part("Linux's basic costs", theirs).unwrap_or_default();
+        let theirs = notebook.part("Linux's basic costs", lab.linux_basics(way)).unwrap_or_default();
         for line in &theirs {
             if let Line::Figure { id, value, .. } = line {
                 notebook.figure(&format!("linux_{id}{suffix}"), *value, unit);

@@ -20,9 +20,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
         let (unit, suffix) = if way == Way::Instructions { ("instructions", "") } else { ("ns", "_wall") };
         let plot = format!("user interrupts ({})", way.name());
         let theirs = match lab.linux() {
-            Some(_) => {
-                notebook.part("Linux's ways", lab.on_linux(&plot, &words("basics"), 1, way.clock())).unwrap_or_default()
-            }
+            Some(_) => notebook.part("Linux's ways", lab.linux_basics(way)).unwrap_or_default(),
             None => Vec::new(),
         };
         let mut points = Vec::new();

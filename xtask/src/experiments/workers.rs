@@ -4,14 +4,18 @@
 //! waits for another hart waits for very many instructions. What can be counted is the work that several workers are on
 //! one hart; that is the other plot.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::{Lab, Notebook, Way, seeds, series_of, words};
+use super::{Curve, Lab, Notebook, Way, seeds, series_of, words};
 
 const HARTS: u8 = 4;
 
 fn harts(way: Way) -> u8 {
     if way == Way::Wall { HARTS } else { 1 }
+}
+
+fn place(way: Way) -> &'static str {
+    if way == Way::Wall { "4 harts" } else { "1 hart" }
 }
 
 /// What two workers should bring on a host with two free cores, and what too many may cost beside the best.
@@ -20,18 +24,18 @@ const OVERSUBSCRIBED_GOAL: f64 = 1.1;
 
 pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
-        let plot = format!("workers on {} ({})", if way == Way::Wall { "4 harts" } else { "1 hart" }, way.name());
+        let plot = format!("workers on {} ({})", place(way), way.name());
         // 64 coroutines, each with so many turns of so many steps.
         let (turns, steps) = if lab.quick { (100, 1000) } else { (1000, 1000) };
         let repetitions = if lab.quick || way == Way::Instructions { 1 } else { 3 };
         let command = words(&format!("workers all 64 {turns} {steps}"));
-        let ours = best_of(repetitions, || {
-            Ok(series_of(lab.on_cops(&plot, &command, harts(way), way.clock())?)
-                .into_iter()
-                .flat_map(|one| one.1)
-                .collect())
-        });
-        if let Some(points) = notebook.part("COPS's workers", ours) {
+        let ours = best_of(repetitions, || Ok(series_of(lab.on_cops(&plot, &command, harts(way), way.clock())?)));
+        if let Some(mut curves) = notebook.part("COPS's workers", ours) {
+            let (_, points) = curves.remove(0);
+            let counters = format!("contention of workers on {} ({})", place(way), way.name());
+            for (id, points) in curves {
+                notebook.series(&counters, &id, "for 1,000 polls", "workers", points);
+            }
             if way == Way::Wall {
                 figures(lab, notebook, &points);
             }
@@ -39,13 +43,9 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
         }
         if lab.linux().is_some() {
             let command = words(&format!("workers {} {steps}", 64 * turns));
-            let theirs = best_of(repetitions, || {
-                Ok(series_of(lab.on_linux(&plot, &command, harts(way), way.clock())?)
-                    .into_iter()
-                    .flat_map(|one| one.1)
-                    .collect())
-            });
-            if let Some(points) = notebook.part("Linux's threads", theirs) {
+            let theirs =
+                best_of(repetitions, || Ok(series_of(lab.on_linux(&plot, &command, harts(way), way.clock())?)));
+            for (_, points) in notebook.part("Linux's threads", theirs).unwrap_or_default() {
                 notebook.series(&plot, "Linux pthreads", "ns", "workers", points);
             }
         }
@@ -56,13 +56,23 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-/// For each number of workers the best of several runs: what others did on the host at the time is not ours.
-fn best_of(repetitions: usize, run: impl Fn() -> Result<Vec<(f64, f64)>>) -> Result<Vec<(f64, f64)>> {
+/// For each number of workers the run, of several, that took the least time: what others did on the host at the time is
+/// not ours. The time is the first curve, and what was counted in the same run are the others.
+fn best_of(repetitions: usize, run: impl Fn() -> Result<Vec<Curve>>) -> Result<Vec<Curve>> {
     let mut best = run()?;
     for _ in 1..repetitions {
-        for (one, other) in best.iter_mut().zip(run()?) {
-            one.1 = one.1.min(other.1);
+        let other = run()?;
+        let (Some(times), Some(other_times)) = (best.first(), other.first()) else { bail!("no time was measured") };
+        let places = times.1.iter().zip(&other_times.1).map(|(time, other)| other.1 < time.1);
+        let better: Vec<bool> = places.collect();
+        for (curve, other) in best.iter_mut().zip(other) {
+            for ((point, other), _) in curve.1.iter_mut().zip(other.1).zip(&better).filter(|(_, better)| **better) {
+                *point = other;
+            }
         }
+    }
+    if best.is_empty() {
+        bail!("no time was measured");
     }
     Ok(best)
 }
@@ -79,4 +89,28 @@ fn figures(lab: &Lab<'_>, notebook: &mut Notebook<'_>, points: &[(f64, f64)]) {
         "{HARTS} harts on {cores} cores of the host: the speed-up cannot be more than {cores}{}",
         if lab.quick { ", and short runs show less" } else { "" }
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_run_of_each_number_of_workers_counts_with_its_counters() {
+        let runs = [
+            vec![("time".into(), vec![(1.0, 10.0), (2.0, 6.0)]), ("spins".into(), vec![(1.0, 0.0), (2.0, 5.0)])],
+            vec![("time".into(), vec![(1.0, 12.0), (2.0, 5.0)]), ("spins".into(), vec![(1.0, 1.0), (2.0, 9.0)])],
+        ];
+        let next = std::cell::Cell::new(0);
+        let best = best_of(2, || {
+            let run: Vec<Curve> = runs[next.get()].clone();
+            next.set(next.get() + 1);
+            Ok(run)
+        });
+        assert_eq!(
+            best.unwrap(),
+            [("time".to_string(), vec![(1.0, 10.0), (2.0, 5.0)]), ("spins".into(), vec![(1.0, 0.0), (2.0, 9.0)])]
+        );
+        assert!(best_of(1, || Ok(Vec::new())).is_err());
+    }
 }
