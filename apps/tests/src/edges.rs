@@ -173,7 +173,7 @@ pub async fn ending_in_several_places_at_once() -> Outcome {
 
 pub async fn a_handler_takes_itself_away() -> Outcome {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
-    extern "C" fn handler() {
+    extern "C" fn handler(_: u64) {
         COUNT.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the call has no pointers.
         let _ = unsafe { system::call!(InterruptHandler, 0) };

@@ -345,7 +345,7 @@ pub async fn a_fault_in_the_handler_ends_only_its_process() -> Outcome {
 
 /// Its handler reads where nothing is.
 pub async fn faulting_handler() -> i32 {
-    extern "C" fn handler() {
+    extern "C" fn handler(_: u64) {
         // SAFETY: the process ends here.
         unsafe { (0x18 as *const u64).read_volatile() };
     }

@@ -88,14 +88,22 @@ pub(crate) fn attend(worker: usize) {
 }
 
 /// The handler of user interrupts: runs between any two instructions of a coroutine, except in the scheduler's image.
-pub(crate) extern "C" fn on_interrupt() {
+/// `come` are the identities that have come in hardware.
+pub(crate) extern "C" fn on_interrupt(come: u64) {
     let worker = local::current().index.get() % MAXIMUM_WORKERS;
+    let mut bits = come;
     // SAFETY: the page is there to stay, and every word of it is atomic.
-    let bits = match unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
-        // Acquire: what the senders did before is seen by those whom this wakes.
-        Some(page) => page.interrupts[worker].0.swap(0, Ordering::Acquire),
-        None => 0,
-    };
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        let word = &page.interrupts[worker];
+        // What is added after the look comes with an interrupt of its own.
+        if word.0.load(Ordering::Relaxed) != 0 {
+            // Acquire: what the senders did before is seen by those whom this wakes.
+            bits |= word.0.swap(0, Ordering::Acquire);
+        }
+        if come != 0 {
+            word.1.store(word.1.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
     signal(bits & TAKEN.load(Ordering::Relaxed), worker);
     call::on_interrupt();
     preemption::consider();
@@ -229,10 +237,10 @@ impl Receiver {
 
     /// The same as a function to be polled.
     pub fn poll_wait(&self, context: &mut Context<'_>) -> Poll<()> {
-        if self.try_wait() {
+        let place = &PLACES[self.identity];
+        if place.signalled.load(Ordering::Relaxed) && self.try_wait() {
             return Poll::Ready(());
         }
-        let place = &PLACES[self.identity];
         let cid = match executor::cid_of(context.waker()) {
             Some(cid) => cid,
             None => {
@@ -241,7 +249,8 @@ impl Receiver {
             }
         };
         place.cid.swap(cid, Ordering::AcqRel);
-        if self.try_wait() { Poll::Ready(()) } else { Poll::Pending }
+        // The handler's swap came before this one, and its mark is seen here; or it comes after it, and finds the cid.
+        if place.signalled.load(Ordering::Relaxed) && self.try_wait() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

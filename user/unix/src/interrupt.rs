@@ -16,7 +16,7 @@ use crate::{Descriptor, Result, call};
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the entries below call: a `fn()`, or 0 before [`set_handler`].
+/// What the entries below call: a `fn(u64)`, or 0 before [`set_handler`].
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 
@@ -111,6 +111,7 @@ core::arch::global_asm!(
     "SAVE_FOR_HANDLER",
     "la t0, {handler}",
     "ld t0, 0(t0)",
+    "li a0, 0",
     "jalr t0",
     "RESTORE_AFTER_HANDLER",
     "addi sp, sp, 304",
@@ -294,11 +295,38 @@ static WORKER: AtomicUsize = AtomicUsize::new(0);
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub const AGAIN_TICKS: u64 = 200;
 
-/// Takes an interrupt in VS-mode: moves what has come to the word of the process page, and calls the handler if that may be.
+/// Takes an interrupt in VS-mode: calls the handler with the identities that have come, if that may be.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 extern "C" fn take(cause: u64, pc: usize) {
-    const INTERRUPT: u64 = 1 << 63;
     let mut identities = 0u64;
+    if cause == INTERRUPT | 9 {
+        loop {
+            let claimed: u64;
+            // SAFETY: claims from the worker's own interrupt file.
+            unsafe { core::arch::asm!("csrrw {}, 0x15c, x0", out(reg) claimed, options(nostack)) };
+            if claimed == 0 {
+                break;
+            }
+            // The number stands in the upper half too; 63 is the kernel, and what is beyond is nonsense.
+            identities |= 1u64.wrapping_shl((claimed >> 16) as u32);
+        }
+    } else {
+        take_other(cause);
+    }
+    if pc >= abi_queue::pages::IMAGE_ADDRESS {
+        return take_later(identities);
+    }
+    // SAFETY: `set_handler` stored such a function before it enabled interrupts.
+    let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(HANDLER.load(Ordering::Relaxed)) };
+    handler(identities);
+}
+
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const INTERRUPT: u64 = 1 << 63;
+
+/// What comes from the worker's own timer, or from the kernel.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+fn take_other(cause: u64) {
     match cause {
         // Software: the kernel, which has written the word itself.
         // SAFETY: the program's own pending bit.
@@ -308,38 +336,24 @@ extern "C" fn take(cause: u64, pc: usize) {
         _ if cause == INTERRUPT | 5 => unsafe {
             core::arch::asm!("csrw 0x14d, {}", in(reg) u64::MAX, options(nostack));
         },
-        _ if cause == INTERRUPT | 9 => loop {
-            let claimed: u64;
-            // SAFETY: claims from the worker's own interrupt file.
-            unsafe { core::arch::asm!("csrrw {}, 0x15c, x0", out(reg) claimed, options(nostack)) };
-            match claimed >> 16 & 0x7ff {
-                0 => break,
-                identity @ 1..=62 => identities |= 1 << identity,
-                // The kernel, or nonsense.
-                _ => {}
-            }
-        },
         // Exceptions go to the kernel.
         _ => {}
     }
+}
+
+/// What was interrupted is in the scheduler's image: leaves the identities in the worker's word for the next interrupt, which
+/// comes soon.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cold]
+fn take_later(identities: u64) {
     // SAFETY: `set_handler` stored the address of the process page, which stays; every word of it is atomic.
     if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
         let worker = WORKER.load(Ordering::Relaxed);
         // SAFETY: `set_handler`'s caller gave such a function.
         let worker = unsafe { core::mem::transmute::<usize, fn() -> usize>(worker) };
-        let word = &page.interrupts[worker() % abi_queue::MAXIMUM_WORKERS];
-        if identities != 0 {
-            word.0.fetch_or(identities, Ordering::Relaxed);
-        }
-        word.1.store(word.1.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        page.interrupts[worker() % abi_queue::MAXIMUM_WORKERS].0.fetch_or(identities, Ordering::Relaxed);
     }
-    if pc >= abi_queue::pages::IMAGE_ADDRESS {
-        set_timer(AGAIN_TICKS);
-        return;
-    }
-    // SAFETY: `set_handler` stored such a function before it enabled interrupts.
-    let handler = unsafe { core::mem::transmute::<usize, extern "C" fn()>(HANDLER.load(Ordering::Relaxed)) };
-    handler();
+    set_timer(AGAIN_TICKS);
 }
 
 /// Sets the worker's own timer, in VS-mode.
@@ -358,8 +372,9 @@ pub fn is_in_hardware() -> bool {
     crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_USER_INTERRUPTS) == Some(1)
 }
 
-/// Makes `handler` the function that user interrupts of the calling worker call. All workers of a process that have a
-/// handler have the same. `worker` tells the number of the worker that calls it.
+/// Makes `handler` the function that user interrupts of the calling worker call, with the identities that have come in hardware;
+/// others stand in the worker's word of the process page. All workers of a process that have a handler have the same. `worker`
+/// tells the number of the worker that calls it.
 ///
 /// # Errors
 ///
@@ -370,7 +385,7 @@ pub fn is_in_hardware() -> bool {
 /// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must touch nothing
 /// that the interrupted code may be in the middle of changing, unless through atomics. The same holds for `worker`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
-pub unsafe fn set_handler(handler: extern "C" fn(), worker: fn() -> usize) -> Result<()> {
+pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) -> Result<()> {
     let in_hardware = is_in_hardware();
     if in_hardware {
         let page = crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_PROCESS_PAGE).unwrap_or(0);
@@ -405,7 +420,7 @@ pub unsafe fn set_handler(handler: extern "C" fn(), worker: fn() -> usize) -> Re
 ///
 /// Nothing is touched.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
-pub unsafe fn set_handler(_handler: extern "C" fn(), _worker: fn() -> usize) -> Result<()> {
+pub unsafe fn set_handler(_handler: extern "C" fn(u64), _worker: fn() -> usize) -> Result<()> {
     Err(crate::Errno::ENOSYS)
 }
 

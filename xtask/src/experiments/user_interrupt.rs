@@ -39,8 +39,8 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
                 ["entries", "coroutine_entries"].iter().map(|id| figure_of(&ours, id).unwrap_or(f64::NAN)).sum();
             let id = format!("{name}_kernel_entries{suffix}");
             match back_end {
-                UserInterrupts::Imsic => notebook.at_most(&id, entries, "for 200,000 user interrupts", 0.0),
-                _ => notebook.figure(&id, entries, "for 200,000 user interrupts"),
+                UserInterrupts::Imsic => notebook.at_most(&id, entries, "for 300,000 user interrupts", 0.0),
+                _ => notebook.figure(&id, entries, "for 300,000 user interrupts"),
             }
             if let (Some(cops), Some(linux)) = (figure_of(&ours, "coroutine"), figure_of(&theirs, "wake-eventfd")) {
                 let id = format!("{name}_vs_linux_eventfd{suffix}");
