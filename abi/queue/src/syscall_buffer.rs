@@ -44,6 +44,10 @@ pub const ARGUMENTS: usize = 8;
 pub const CAPABILITIES: usize = 3;
 /// Words of the message in a response.
 pub const RESULTS: usize = 6;
+/// The word of a request at which its message begins, behind the cid, the capability and the word that describes it.
+pub const FIRST_ARGUMENT: usize = 3;
+/// The word of a request at which the capabilities of its message begin.
+pub const FIRST_CAPABILITY: usize = FIRST_ARGUMENT + ARGUMENTS;
 /// Frames of which a buffer can consist, all of the same size.
 pub const MAXIMUM_FRAMES: usize = 8;
 
@@ -110,7 +114,7 @@ pub struct SyscallResponse {
     pub cid: u64,
     /// The word that describes the answer: its label is 0 or an error, its length that of the results.
     pub information: u64,
-    /// The words of the answer.
+    /// The words of the answer. Mean nothing if `information` is 0.
     pub results: [u64; RESULTS],
 }
 

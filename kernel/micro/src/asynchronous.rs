@@ -26,9 +26,9 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use abi_queue::syscall_buffer::{
-    self, AWAKE, BROKEN, MAXIMUM_FRAMES, RECEIVER_OFFSET, REQUEST_WORDS, RESPONSE_WORDS, RESULTS, SLEEPING,
+    self, ARGUMENTS, AWAKE, BROKEN, FIRST_ARGUMENT, FIRST_CAPABILITY, MAXIMUM_FRAMES, RECEIVER_OFFSET, REQUEST_WORDS,
+    RESPONSE_WORDS, RESULTS, SLEEPING,
 };
-use abi_queue::{SyscallRequest, SyscallResponse};
 use abi_sel4::{Invocation, MessageInfo, asynchronous};
 use hal_api::Machine as _;
 use objects::{
@@ -39,13 +39,13 @@ use platform::Machine;
 use ring::{Consumer, Producer};
 
 use crate::error::{Error, Preempted};
-use crate::ipc::{self, MAXIMUM_CAPABILITIES, message_register, set_message_register};
+use crate::ipc::{self, MAXIMUM_CAPABILITIES, MESSAGE_REGISTERS, message_register, set_message_register};
 use crate::schedule::Action;
 use crate::syscall::{Arguments, NUMBERING};
 use crate::{Kernel, MAXIMUM_NODES, Next, capability, console, cspace, derivation};
 
 /// Requests of one handler between two looks at who else there is.
-const TURN: usize = 16;
+const TURN: usize = 32;
 /// Which part of a tick an idle hart goes on looking at a buffer in which there is nothing.
 const LINGER: u64 = 16;
 
@@ -72,8 +72,24 @@ enum Turn {
     Gone,
 }
 
-/// What describes an answer, and its words.
-type Answer = (u64, [u64; RESULTS]);
+/// A request or a response where it stands, for whoever reads each of its words once. No entry lies across two kilobytes.
+#[derive(Clone, Copy)]
+struct Entry {
+    words: Ref<Words>,
+    first: usize,
+}
+
+impl Entry {
+    #[inline(always)]
+    fn get(self, index: usize) -> u64 {
+        self.words.get((self.first + index) % 128)
+    }
+
+    #[inline(always)]
+    fn set(self, index: usize, value: u64) {
+        self.words.set((self.first + index) % 128, value);
+    }
+}
 
 /// A thread's buffer, as the kernel sees it: its frames, wherever they are mapped.
 struct Buffer {
@@ -106,6 +122,13 @@ impl Buffer {
         let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
         let physical = frame + (offset as u64 & ((1 << self.frame_bits) - 1));
         (frame_words(physical & !1023), physical as usize % 1024 / 8)
+    }
+
+    /// The words of an entry at an offset.
+    #[inline(always)]
+    fn entry(&self, offset: usize) -> Entry {
+        let (words, first) = self.words(offset);
+        Entry { words, first }
     }
 
     /// What the kernel's side does.
@@ -497,19 +520,30 @@ impl Kernel {
         };
         let places = responses.free::<RESPONSE_WORDS>(&buffer);
         for _ in 0..count.min(places).min(TURN) {
-            let Some(words) = requests.take(&buffer) else { break };
-            let request = SyscallRequest::from_words(words);
-            let Ok(response) = self.carry_out_request(thread, &request) else {
+            let Some(place) = requests.take_place() else { break };
+            let request = buffer.entry(syscall_buffer::request_offset(place));
+            let (cid, information) = (request.get(0), MessageInfo(request.get(2)));
+            let invocation = Invocation::from_label(information.label(), NUMBERING);
+            let is_paging = matches!(invocation, Some(Invocation::PageMap | Invocation::PageUnmap));
+            if !is_paging {
+                self.flush_deferred();
+            }
+            self.defers_flushes.set(is_paging);
+            let outcome = self.carry_out_request(thread, request, information, invocation);
+            self.defers_flushes.set(false);
+            let Ok(answer) = outcome else {
                 requests.leave_last();
                 break;
             };
-            // The request may have taken away what it came from, and what follows with it.
-            if handler.state() == HandlerState::None || Buffer::of(thread).is_none() {
+            // The request may have taken away what it came from, and what follows with it. Mapping takes no capability away.
+            if !is_paging && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
                 turn = Turn::Gone;
                 break;
             }
             // There is a place: nobody else posts, and nobody takes one back.
-            let _ = responses.push(&buffer, response.to_words());
+            if let Ok(place) = responses.next_place::<RESPONSE_WORDS>(&buffer) {
+                self.answer(buffer.entry(syscall_buffer::response_offset(buffer.capacity, place)), cid, answer);
+            }
             if !platform::machine::pending().is_empty() {
                 break;
             }
@@ -532,35 +566,21 @@ impl Kernel {
         turn
     }
 
-    /// Carries out a request of a thread.
-    fn carry_out_request(&self, thread: Ref<Tcb>, request: &SyscallRequest) -> Result<SyscallResponse, Preempted> {
-        let information = MessageInfo(request.information);
-        let nothing = Ok((0, [0; RESULTS]));
-        let answer = match information.label() {
-            asynchronous::PUT_CHAR => {
-                console::write_bytes(&[request.arguments[0] as u8]);
-                nothing
+    /// Carries out a request of a thread; the word that describes the answer, whose words are the proxy's message.
+    #[inline(always)]
+    fn carry_out_request(
+        &self,
+        thread: Ref<Tcb>,
+        request: Entry,
+        information: MessageInfo,
+        invocation: Option<Invocation>,
+    ) -> Result<Result<MessageInfo, Error>, Preempted> {
+        match invocation {
+            Some(invocation) if asynchronous::covers(invocation) => {
+                self.invoke_request(thread, request, information, invocation)
             }
-            asynchronous::PUT_STRING => {
-                let bytes: [u8; asynchronous::STRING_BYTES] =
-                    core::array::from_fn(|index| request.arguments[index / 8].to_le_bytes()[index % 8]);
-                console::write_bytes(&bytes[..information.length().min(bytes.len())]);
-                nothing
-            }
-            label => match Invocation::from_label(label, NUMBERING) {
-                Some(invocation) if asynchronous::covers(invocation) => {
-                    self.invoke_request(thread, request, information, invocation)?
-                }
-                _ => Err(Error::IllegalOperation),
-            },
-        };
-        let (information, results) = answer.unwrap_or_else(|error| {
-            let (label, words, count) = error.answer();
-            let mut results = [0; RESULTS];
-            results[..words.len()].copy_from_slice(&words);
-            (MessageInfo::new(label, 0, count).0, results)
-        });
-        Ok(SyscallResponse { cid: request.cid, information, results })
+            _ => Ok(write_request(request, information)),
+        }
     }
 
     /// Invokes what a request names, as a system call would.
@@ -568,61 +588,93 @@ impl Kernel {
     fn invoke_request(
         &self,
         thread: Ref<Tcb>,
-        request: &SyscallRequest,
+        request: Entry,
         information: MessageInfo,
         invocation: Invocation,
-    ) -> Result<Result<Answer, Error>, Preempted> {
+    ) -> Result<Result<MessageInfo, Error>, Preempted> {
         let look = |pointer| {
             cspace::lookup(thread, pointer).map_err(|failure| Error::FailedLookup { is_source: false, failure })
         };
-        let slot = match look(request.capability) {
+        let slot = match look(request.get(1)) {
             Ok(slot) => slot,
             Err(error) => return Ok(Err(error)),
         };
         let mut capabilities = [None; MAXIMUM_CAPABILITIES];
-        for (place, &pointer) in capabilities.iter_mut().zip(&request.capabilities).take(information.capabilities()) {
-            match look(pointer) {
+        for (index, place) in capabilities.iter_mut().enumerate().take(information.capabilities()) {
+            match look(request.get(FIRST_CAPABILITY + index)) {
                 Ok(slot) => *place = Some(slot),
                 Err(error) => return Ok(Err(error)),
             }
         }
         let Some(proxy) = self.node().proxy.get() else { return Ok(Err(Error::IllegalOperation)) };
-        let words = ipc::buffer(proxy, true);
-        let length = information.length().min(request.arguments.len());
-        for (index, &word) in request.arguments.iter().enumerate().take(length) {
-            set_message_register(proxy, words, index, word);
+        let length = information.length().min(ARGUMENTS);
+        let words = if length > MESSAGE_REGISTERS { ipc::buffer(proxy, true) } else { None };
+        for index in 0..length {
+            set_message_register(proxy, words, index, request.get(FIRST_ARGUMENT + index));
         }
         let arguments = Arguments::of_request(proxy, words, length as u64, capabilities);
-        let is_paging = matches!(invocation, Invocation::PageMap | Invocation::PageUnmap);
-        if !is_paging {
-            self.flush_deferred();
-        }
-        self.defers_flushes.set(is_paging);
         let invocation = Some(invocation);
-        let done = match slot.capability.tag() {
+        match slot.capability.tag() {
             tag::FRAME => self.invoke_frame(slot, invocation, &arguments),
             tag::PAGE_TABLE => self.invoke_table(slot, invocation, &arguments),
             tag::CNODE => self.invoke_node(slot, invocation, &arguments),
             tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
             tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
-            kind => {
-                self.defers_flushes.set(false);
-                return Ok(Err(match kind {
-                    tag::NULL | tag::ZOMBIE => Error::InvalidCapability(0),
-                    // No message is sent in this way, and the rest does not know any of these labels.
-                    _ => Error::IllegalOperation,
-                }));
+            tag::NULL | tag::ZOMBIE => return Ok(Err(Error::InvalidCapability(0))),
+            // No message is sent in this way, and the rest does not know any of these labels.
+            _ => return Ok(Err(Error::IllegalOperation)),
+        }?;
+        Ok(Ok(MessageInfo(proxy.register::<11>().get())))
+    }
+
+    /// Writes a response. One that says no more than that the request was done has no words.
+    #[inline(always)]
+    fn answer(&self, response: Entry, cid: u64, answer: Result<MessageInfo, Error>) {
+        response.set(0, cid);
+        match answer {
+            Ok(MessageInfo(0)) => response.set(1, 0),
+            other => self.answer_with_words(response, other),
+        }
+    }
+
+    #[inline(never)]
+    fn answer_with_words(&self, response: Entry, answer: Result<MessageInfo, Error>) {
+        let mut results = [0; RESULTS];
+        let information = match answer {
+            Ok(information) => {
+                if let Some(proxy) = self.node().proxy.get() {
+                    let words = ipc::buffer(proxy, true);
+                    for (index, result) in results.iter_mut().enumerate().take(information.length()) {
+                        *result = message_register(proxy, words, index);
+                    }
+                }
+                information
+            }
+            Err(error) => {
+                let (label, words, count) = error.answer();
+                results[..words.len()].copy_from_slice(&words);
+                MessageInfo::new(label, 0, count)
             }
         };
-        self.defers_flushes.set(false);
-        done?;
-        let information = MessageInfo(proxy.register::<11>().get());
-        let mut results = [0; RESULTS];
-        for (index, result) in results.iter_mut().enumerate().take(information.length()) {
-            *result = message_register(proxy, words, index);
-        }
-        Ok(Ok((information.0, results)))
+        response.set(1, information.0);
+        results.iter().enumerate().for_each(|(index, &result)| response.set(2 + index, result));
     }
+}
+
+/// Carries out a request that invokes no capability.
+#[inline(never)]
+fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo, Error> {
+    match information.label() {
+        asynchronous::PUT_CHAR => console::write_bytes(&[request.get(FIRST_ARGUMENT) as u8]),
+        asynchronous::PUT_STRING => {
+            let words: [[u8; 8]; ARGUMENTS] =
+                core::array::from_fn(|index| request.get(FIRST_ARGUMENT + index).to_le_bytes());
+            let bytes = words.as_flattened();
+            console::write_bytes(&bytes[..information.length().min(asynchronous::STRING_BYTES)]);
+        }
+        _ => return Err(Error::IllegalOperation),
+    }
+    Ok(MessageInfo(0))
 }
 
 /// Makes a thread a proxy, whose messages continue in this page.

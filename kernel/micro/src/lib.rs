@@ -49,7 +49,7 @@ mod vspace;
 
 use core::cell::Cell;
 
-use hal_api::{Machine as _, Scope, Status, Trap};
+use hal_api::{Machine as _, Status, Trap};
 use objects::{AsidPool, Lock, Ref, Slot, Space, Tcb, ThreadState};
 use platform::Machine;
 
@@ -98,8 +98,9 @@ pub struct Kernel {
     handlers: [Ready<true>; schedule::MAXIMUM_DOMAINS],
     /// Whether harts are told later which translations to forget.
     defers_flushes: Cell<bool>,
-    /// Which these are.
-    deferred: Cell<Option<(u16, Scope)>>,
+    /// Of which address space these are; 0 for none. And of which page, or `usize::MAX` for several.
+    deferred_asid: Cell<u16>,
+    deferred_address: Cell<usize>,
 }
 
 impl Default for Kernel {
@@ -131,7 +132,8 @@ impl Kernel {
             handlers: [const { Ready::new() }; schedule::MAXIMUM_DOMAINS],
             handlers_awake: Cell::new(0),
             defers_flushes: Cell::new(false),
-            deferred: Cell::new(None),
+            deferred_asid: Cell::new(0),
+            deferred_address: Cell::new(0),
         }
     }
 

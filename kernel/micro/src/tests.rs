@@ -833,6 +833,10 @@ proptest! {
                 }
                 let memory = machine.untyped(16);
                 machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
+                // Nonsense may have deleted the thread's own capability, and who has none registers nothing.
+                if machine.slot(1).capability.get() != (Capability::Thread { tcb: machine.init }) {
+                    break;
+                }
                 buffer = SyscallBuffer::register(&machine, memory, first);
             }
             prop_assert_eq!(machine.init.state(), ThreadState::Running, "round {}", round);

@@ -381,25 +381,35 @@ impl Kernel {
     }
 
     /// Remembers what is to be forgotten, and flushes what was remembered of another address space.
-    #[inline(never)]
+    #[inline(always)]
     fn defer_flush(&self, asid: u16, scope: Scope) {
-        let scope = match self.deferred.get() {
-            Some((other, _)) if other == asid => Scope::AddressSpace { asid },
-            Some(_) => {
-                self.flush_deferred();
-                scope
-            }
-            None => scope,
+        let address = match scope {
+            Scope::Page { address, .. } => address,
+            _ => usize::MAX,
         };
-        self.deferred.set(Some((asid, scope)));
+        match self.deferred_asid.get() {
+            0 => self.deferred_address.set(address),
+            other if other == asid => return self.deferred_address.set(usize::MAX),
+            _ => {
+                self.flush_deferred();
+                self.deferred_address.set(address);
+            }
+        }
+        self.deferred_asid.set(asid);
     }
 
     /// Makes the machine forget what was deferred.
     #[inline]
     pub(crate) fn flush_deferred(&self) {
-        if let Some((asid, scope)) = self.deferred.take() {
-            self.defers_flushes.set(false);
+        let asid = self.deferred_asid.take();
+        if asid != 0 {
+            let scope = match self.deferred_address.get() {
+                usize::MAX => Scope::AddressSpace { asid },
+                address => Scope::Page { address, asid },
+            };
+            let defers = self.defers_flushes.replace(false);
             self.flush_everywhere(asid, scope);
+            self.defers_flushes.set(defers);
         }
     }
 

@@ -171,14 +171,25 @@ impl Producer {
     /// [`Full`]; nothing was written.
     #[inline(always)]
     pub fn push<const N: usize>(&mut self, words: &impl Words<N>, entry: [u64; N]) -> Result<(), Full> {
+        let place = self.next_place(words)?;
+        words.write(place, entry);
+        Ok(())
+    }
+
+    /// Takes the next place, for an entry that the caller writes there before it is published.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has happened.
+    #[inline(always)]
+    pub fn next_place<const N: usize>(&mut self, words: &impl Words<N>) -> Result<usize, Full> {
         // What is known of `head` can only be too old, which is too careful. (A consumer whose index goes back is another
         // matter: it overwrites what it has not read, until the next look.)
         if self.tail.wrapping_sub(self.head) >= self.capacity && self.free(words) == 0 {
             return Err(Full);
         }
-        words.write((self.tail & (self.capacity - 1)) as usize, entry);
+        let place = self.tail & (self.capacity - 1);
         self.tail = self.tail.wrapping_add(1);
-        Ok(())
+        Ok(place as usize)
     }
 
     /// Shows all entries that were pushed to the consumer.
@@ -253,12 +264,18 @@ impl Consumer {
     /// not handed back yet.
     #[inline(always)]
     pub fn take<const N: usize>(&mut self, words: &impl Words<N>) -> Option<[u64; N]> {
+        self.take_place().map(|place| words.read(place))
+    }
+
+    /// The same, for a caller that reads the entry itself, each word once, before it hands the place back.
+    #[inline(always)]
+    pub fn take_place(&mut self) -> Option<usize> {
         if self.head == self.tail {
             return None;
         }
-        let entry = words.read((self.head & (self.capacity - 1)) as usize);
+        let place = self.head & (self.capacity - 1);
         self.head = self.head.wrapping_add(1);
-        Some(entry)
+        Some(place as usize)
     }
 
     /// Leaves the entry that was taken last in the ring after all, before its place was handed back. Whoever takes it again
@@ -314,13 +331,19 @@ pub mod trusting {
     /// The oldest entry, which stays.
     #[inline(always)]
     pub fn peek<const N: usize>(words: &impl Words<N>, capacity: usize) -> Option<[u64; N]> {
+        peek_place(words, capacity).map(|place| words.read(place))
+    }
+
+    /// The place of the oldest entry, which stays.
+    #[inline(always)]
+    pub fn peek_place<const N: usize>(words: &impl Words<N>, capacity: usize) -> Option<usize> {
         // Relaxed: whoever took the last one handed the turn over with more than that.
         let head = words.head().load(Ordering::Relaxed);
         // Acquire: pairs with the producer's release, so that the entry's words are there.
         if words.tail().load(Ordering::Acquire) == head {
             return None;
         }
-        Some(words.read((head & (capacity as u64 - 1)) as usize))
+        Some((head & (capacity as u64 - 1)) as usize)
     }
 
     /// Takes away so many of the oldest entries, which were read.

@@ -19,8 +19,9 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
-use abi_queue::{SyscallRequest, SyscallResponse};
-use abi_sel4::{Invocation, ObjectType, Rights, asynchronous};
+use abi_queue::SyscallResponse;
+use abi_queue::syscall_buffer::RESULTS;
+use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights, asynchronous};
 use spin::Mutex;
 
 use crate::allocator::Allocator;
@@ -28,7 +29,7 @@ use crate::capability::{Notification, Page, PageTable, Slot, Thread, Untyped};
 use crate::executor::{self, Source};
 use crate::mapping::Window;
 use crate::raw::{self, Answer, Result};
-use crate::syscall_buffer::{SyscallBuffer, request, request_of_label, result};
+use crate::syscall_buffer::{SyscallBuffer, result};
 
 /// How many invocations have to share a call of the kernel for the way through memory to pay off.
 pub const FEW: usize = 4;
@@ -54,13 +55,15 @@ enum Place {
     Waiting(Waker),
     /// Its response, for nobody: the future was dropped.
     Abandoned,
-    /// To be taken.
-    Answered(SyscallResponse),
+    /// To be taken; the word that describes the answer. What else there is stands in the place's results.
+    Answered(MessageInfo),
 }
 
 struct State {
     buffer: SyscallBuffer,
     places: Box<[Place]>,
+    /// What answers hold that are more than that it was done.
+    results: Box<[[u64; RESULTS]]>,
     free: Option<usize>,
     /// Who found no place.
     turned_away: VecDeque<Waker>,
@@ -109,7 +112,8 @@ impl Calls {
     fn over(buffer: SyscallBuffer, doorbell: Notification, harts: u64, way: Way) -> Calls {
         let capacity = buffer.capacity();
         let places = (1..=capacity).map(|next| Place::Free((next < capacity).then_some(next))).collect();
-        let state = State { buffer, places, free: Some(0), turned_away: VecDeque::new(), is_over: false };
+        let results = (0..capacity).map(|_| [0; RESULTS]).collect();
+        let state = State { buffer, places, results, free: Some(0), turned_away: VecDeque::new(), is_over: false };
         Calls {
             state: Mutex::new(state),
             way,
@@ -152,7 +156,7 @@ impl Calls {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Makes any invocation of those in [`abi_sel4::asynchronous`].
+    /// Makes any invocation of those in [`abi_sel4::asynchronous`], with up to eight words and three capabilities.
     ///
     /// # Errors
     ///
@@ -161,54 +165,56 @@ impl Calls {
     /// # Cancellation
     ///
     /// Before the first poll nothing is invoked; after it the invocation takes place, and its answer is dropped.
-    ///
-    /// # Panics
-    ///
-    /// It has more than eight words or three capabilities.
     #[inline(always)]
-    pub async fn invoke(
+    pub fn invoke<const WORDS: usize, const CAPABILITIES: usize>(
         &self,
         target: u64,
         invocation: Invocation,
-        words: &[u64],
-        capabilities: &[u64],
-    ) -> Result<Answer> {
-        if !self.goes_through_memory() {
-            self.entries.fetch_add(1, Ordering::Relaxed);
-            return raw::invoke(target, invocation, words, capabilities);
-        }
-        self.submit(request(0, target, invocation, words, capabilities)).await
+        words: [u64; WORDS],
+        capabilities: [u64; CAPABILITIES],
+    ) -> Invoke<'_, WORDS, CAPABILITIES> {
+        let label = invocation.label(raw::numbering()).expect("every invocation that can be asynchronous has a label");
+        let information = MessageInfo::new(label, CAPABILITIES, WORDS);
+        Invoke { calls: self, way: self.way, target, information, words, capabilities, progress: Progress::New }
     }
 
-    fn submit(&self, request: SyscallRequest) -> Invoke<'_> {
-        Invoke { calls: self, progress: Progress::New { request, turned_away: None } }
+    /// Asks the kernel for something that is no invocation of a capability, and that knows no error.
+    async fn tell<const WORDS: usize>(&self, information: MessageInfo, words: [u64; WORDS]) {
+        let (calls, way, target) = (self, Way::Asynchronous, 0);
+        let _ = Invoke { calls, way, target, information, words, capabilities: [], progress: Progress::New }.await;
+    }
+
+    /// Takes an answer that is more than that it was done, and gives its place back.
+    #[cold]
+    fn take_results(&self, index: usize, information: MessageInfo) -> Result<Answer> {
+        let mut state = self.state.lock();
+        let results = state.results[index];
+        state.release(index);
+        result(&SyscallResponse { cid: index as u64, information: information.0, results })
     }
 
     /// Writes a character to the kernel's console.
     pub async fn put_char(&self, character: u8) {
-        let request = request_of_label(0, 0, asynchronous::PUT_CHAR, &[character.into()], &[]);
-        // The kernel knows no error.
-        let _ = self.submit(request).await;
+        self.tell(MessageInfo::new(asynchronous::PUT_CHAR, 0, 1), [character.into()]).await;
     }
 
     /// Writes a text to the kernel's console. Others may write between its parts of 64 bytes.
     pub async fn put_string(&self, text: &str) {
         for part in text.as_bytes().chunks(asynchronous::STRING_BYTES) {
-            let information = abi_sel4::MessageInfo::new(asynchronous::PUT_STRING, 0, part.len()).0;
-            let mut request = SyscallRequest { information, ..SyscallRequest::default() };
-            for (word, bytes) in request.arguments.iter_mut().zip(part.chunks(8)) {
+            let mut words = [0; asynchronous::STRING_BYTES / 8];
+            for (word, bytes) in words.iter_mut().zip(part.chunks(8)) {
                 let mut whole = [0; 8];
                 whole[..bytes.len()].copy_from_slice(bytes);
                 *word = u64::from_le_bytes(whole);
             }
-            let _ = self.submit(request).await;
+            self.tell(MessageInfo::new(asynchronous::PUT_STRING, 0, part.len()), words).await;
         }
     }
 
     /// Whether an invocation that is made now goes through memory.
     #[inline(always)]
-    fn goes_through_memory(&self) -> bool {
-        match self.way {
+    fn goes_through_memory(&self, way: Way) -> bool {
+        match way {
             Way::Synchronous => false,
             Way::Asynchronous => true,
             Way::Adaptive => match self.alone.load(Ordering::Relaxed) {
@@ -227,27 +233,26 @@ impl Calls {
 }
 
 impl State {
-    /// Takes a place for a request and makes it; `false` if there is none.
+    /// Takes a place for a request and makes it; `None` if there is none.
     #[inline(always)]
-    fn submit(&mut self, request: &mut SyscallRequest, waker: &Waker) -> bool {
-        let Some(index) = self.free else {
-            self.turned_away.push_back(waker.clone());
-            return false;
-        };
-        request.cid = index as u64;
-        if self.buffer.submit(*request).is_err() {
-            // There are no more requests than places, so that this cannot be.
-            self.turned_away.push_back(waker.clone());
-            return false;
-        }
-        let place = core::mem::replace(&mut self.places[index], Place::Waiting(waker.clone()));
-        self.free = match place {
+    fn submit(
+        &mut self,
+        (target, information): (u64, MessageInfo),
+        words: &[u64],
+        capabilities: &[u64],
+        waker: &Waker,
+    ) -> Option<usize> {
+        let index = self.free?;
+        // There are no more requests than places, so that the ring is not full.
+        self.buffer.submit_message((index as u64, target, information), words, capabilities).ok()?;
+        self.free = match core::mem::replace(&mut self.places[index], Place::Waiting(waker.clone())) {
             Place::Free(next) => next,
             _ => None,
         };
-        true
+        Some(index)
     }
 
+    #[inline(always)]
     fn release(&mut self, index: usize) {
         self.places[index] = Place::Free(self.free);
         self.free = Some(index);
@@ -258,17 +263,38 @@ impl State {
 
     /// Takes what has come; says how much it was.
     fn take(&mut self) -> usize {
+        let State { buffer, places, results, .. } = self;
         let mut came = 0;
-        while let Some(response) = self.buffer.take() {
+        let mut abandoned = None;
+        loop {
+            let is_there = buffer.take_with(|cid, information, rest| {
+                let index = cid as usize;
+                let Some(place) = places.get_mut(index) else { return };
+                match core::mem::replace(place, Place::Answered(information)) {
+                    Place::Waiting(waker) => {
+                        if information.0 != 0 {
+                            results[index] = rest();
+                        }
+                        waker.wake();
+                    }
+                    Place::Free(_) | Place::Abandoned | Place::Answered(_) => abandoned = Some(index),
+                }
+            });
+            if !is_there {
+                return came;
+            }
             came += 1;
-            let index = response.cid as usize;
-            let Some(place) = self.places.get_mut(index) else { continue };
-            match core::mem::replace(place, Place::Answered(response)) {
-                Place::Waiting(waker) => waker.wake(),
-                _ => self.release(index),
+            if let Some(index) = abandoned.take() {
+                return came + self.release_and_take(index);
             }
         }
-        came
+    }
+
+    /// Gives the place of an answer back that nobody waits for, and takes what else has come.
+    #[cold]
+    fn release_and_take(&mut self, index: usize) -> usize {
+        self.release(index);
+        self.take()
     }
 }
 
@@ -321,86 +347,151 @@ impl Source for Calls {
     }
 }
 
+/// How far an invocation has come.
 enum Progress {
-    New {
-        request: SyscallRequest,
-        /// Who is to be woken when there is a place, if there was none.
-        turned_away: Option<Waker>,
-    },
-    Waiting {
-        index: usize,
-    },
+    /// Nothing has happened.
+    New,
+    /// There was no place; who is to be woken when there is one.
+    TurnedAway(Waker),
+    /// It waits for the answer to the request in this place.
+    Waiting(usize),
+    /// It is over.
     Done,
 }
 
-/// The future of an invocation.
-pub struct Invoke<'a> {
+/// The future of an invocation. Written by hand, because what an `async` function is given moves once for each function that it passes
+/// through.
+#[must_use = "nothing is invoked before it is awaited"]
+pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
     calls: &'a Calls,
+    way: Way,
+    target: u64,
+    information: MessageInfo,
+    words: [u64; WORDS],
+    capabilities: [u64; CAPABILITIES],
     progress: Progress,
 }
 
-impl Future for Invoke<'_> {
-    type Output = Result<Answer>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Answer>> {
+impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITIES> {
+    /// The first poll, and those for which there was no place: the answer if it is there at once.
+    #[inline(always)]
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Answer>> {
         let calls = self.calls;
-        match &mut self.progress {
-            Progress::New { request, turned_away } => {
-                let mut state = calls.state.lock();
-                if state.submit(request, context.waker()) {
-                    calls.in_flight.fetch_add(1, Ordering::Relaxed);
-                    let index = request.cid as usize;
-                    self.progress = Progress::Waiting { index };
-                } else {
-                    *turned_away = Some(context.waker().clone());
-                }
+        if !calls.goes_through_memory(self.way) {
+            calls.entries.fetch_add(1, Ordering::Relaxed);
+            self.progress = Progress::Done;
+            return Poll::Ready(raw::invoke_described(self.target, self.information, &self.words, &self.capabilities));
+        }
+        let mut state = calls.state.lock();
+        match state.submit((self.target, self.information), &self.words, &self.capabilities, context.waker()) {
+            Some(index) => {
+                calls.in_flight.fetch_add(1, Ordering::Relaxed);
+                self.progress = Progress::Waiting(index);
+            }
+            None => {
+                state.turned_away.push_back(context.waker().clone());
+                self.progress = Progress::TurnedAway(context.waker().clone());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Looks for the answer in a place.
+    #[inline(always)]
+    fn look(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Answer>> {
+        let calls = self.calls;
+        let mut state = calls.state.lock();
+        match &mut state.places[index] {
+            Place::Waiting(waker) => {
+                waker.clone_from(context.waker());
                 Poll::Pending
             }
-            Progress::Waiting { index } => {
-                let index = *index;
-                let mut state = calls.state.lock();
-                let answer = match &mut state.places[index] {
-                    Place::Answered(response) => result(response),
-                    Place::Waiting(waker) => {
-                        waker.clone_from(context.waker());
-                        return Poll::Pending;
-                    }
-                    Place::Free(_) | Place::Abandoned => return Poll::Pending,
-                };
-                state.release(index);
-                drop(state);
+            Place::Answered(information) => {
+                let information = *information;
                 self.progress = Progress::Done;
-                Poll::Ready(answer)
+                if information.0 == 0 {
+                    state.release(index);
+                    return Poll::Ready(Ok(Answer { length: 0, registers: [0; 4] }));
+                }
+                drop(state);
+                Poll::Ready(calls.take_results(index, information))
+            }
+            Place::Free(_) | Place::Abandoned => unreachable!("the place is this request's"),
+        }
+    }
+}
+
+impl<const WORDS: usize, const CAPABILITIES: usize> Future for Invoke<'_, WORDS, CAPABILITIES> {
+    type Output = Result<Answer>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Answer>> {
+        match self.progress {
+            Progress::Waiting(index) => self.look(index, context),
+            Progress::New => self.begin(context),
+            Progress::TurnedAway(_) => {
+                self.calls.forget_waker(&self.progress);
+                self.begin(context)
             }
             Progress::Done => panic!("an invocation is polled after its end"),
         }
     }
 }
 
-impl Drop for Invoke<'_> {
+impl<const WORDS: usize, const CAPABILITIES: usize> Drop for Invoke<'_, WORDS, CAPABILITIES> {
+    #[inline(always)]
     fn drop(&mut self) {
-        match &self.progress {
-            Progress::New { turned_away: Some(waker), .. } => {
-                let mut state = self.calls.state.lock();
-                state.turned_away.retain(|other| !other.will_wake(waker));
-                // It may have been woken for a place that somebody else waits for too.
-                if state.free.is_some()
-                    && let Some(next) = state.turned_away.pop_front()
-                {
+        if !matches!(self.progress, Progress::Done | Progress::New) {
+            self.calls.abandon(&self.progress);
+        }
+    }
+}
+
+impl Calls {
+    /// Takes who was turned away out of those who wait.
+    #[cold]
+    fn forget_waker(&self, progress: &Progress) {
+        if let Progress::TurnedAway(waker) = progress {
+            self.state.lock().turned_away.retain(|other| !other.will_wake(waker));
+        }
+    }
+
+    /// Nobody waits for an invocation any more.
+    #[cold]
+    fn abandon(&self, progress: &Progress) {
+        self.forget_waker(progress);
+        let mut state = self.state.lock();
+        match *progress {
+            Progress::Waiting(index) => match state.places[index] {
+                Place::Answered(_) => state.release(index),
+                _ => state.places[index] = Place::Abandoned,
+            },
+            // It may have been woken for a place that somebody else waits for too.
+            _ if state.free.is_some() => {
+                if let Some(next) = state.turned_away.pop_front() {
                     next.wake();
                 }
             }
-            Progress::Waiting { index } => {
-                let mut state = self.calls.state.lock();
-                match state.places[*index] {
-                    Place::Answered(_) => state.release(*index),
-                    _ => state.places[*index] = Place::Abandoned,
-                }
-            }
-            Progress::New { .. } | Progress::Done => {}
+            _ => {}
         }
     }
+}
+
+/// The future of an invocation that gives nothing.
+#[must_use = "nothing is invoked before it is awaited"]
+pub struct Command<'a, const WORDS: usize, const CAPABILITIES: usize>(Invoke<'a, WORDS, CAPABILITIES>);
+
+impl<const WORDS: usize, const CAPABILITIES: usize> Future for Command<'_, WORDS, CAPABILITIES> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.0).poll(context).map_ok(drop)
+    }
+}
+
+macro_rules! count {
+    ($($part:expr),*) => { <[&str]>::len(&[$(stringify!($part)),*]) };
 }
 
 macro_rules! asynchronous {
@@ -417,9 +508,11 @@ macro_rules! asynchronous {
             ///
             /// As [`Calls::invoke`].
             #[inline(always)]
-            pub async fn $name(self, calls: &Calls $(, $argument: $type)*) -> Result<()> {
+            pub fn $name(self, calls: &Calls $(, $argument: $type)*)
+                -> Command<'_, { count!($($word),*) }, { count!($($capability),*) }>
+            {
                 let $own = self;
-                calls.invoke($target, Invocation::$invocation, &[$($word),*], &[$($capability),*]).await.map(drop)
+                Command(calls.invoke($target, Invocation::$invocation, [$($word),*], [$($capability),*]))
             }
         }
     )*};
@@ -485,6 +578,6 @@ impl Page {
     ///
     /// As [`Calls::invoke`].
     pub async fn physical_address_async(self, calls: &Calls) -> Result<u64> {
-        calls.invoke(self.pointer(), Invocation::PageGetAddress, &[], &[]).await.map(|answer| answer.registers[0])
+        calls.invoke(self.pointer(), Invocation::PageGetAddress, [], []).await.map(|answer| answer.registers[0])
     }
 }

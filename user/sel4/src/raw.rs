@@ -292,7 +292,20 @@ pub fn invoke(target: u64, invocation: Invocation, words: &[u64], capabilities: 
 ///
 /// The message is longer than messages can be.
 pub fn invoke_label(target: u64, label: u64, words: &[u64], capabilities: &[u64]) -> Result<Answer> {
-    let (info, registers) = prepare(label, words, capabilities);
+    invoke_described(target, MessageInfo::new(label, capabilities.len(), words.len()), words, capabilities)
+}
+
+/// The same with the word that describes the message, whose length and number of capabilities must be those given.
+///
+/// # Errors
+///
+/// As [`invoke_label`].
+///
+/// # Panics
+///
+/// The message is longer than messages can be.
+pub fn invoke_described(target: u64, info: MessageInfo, words: &[u64], capabilities: &[u64]) -> Result<Answer> {
+    let (_, registers) = prepare(info.label(), words, capabilities);
     let delivered = interface_call(SystemCall::Call, target, info, registers);
     let length = delivered.info.length().min(MAXIMUM_LENGTH);
     let word = |index: usize| match delivered.registers.get(index) {

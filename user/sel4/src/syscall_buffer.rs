@@ -10,8 +10,9 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use abi_queue::syscall_buffer::{
-    AWAKE, HANDLER_OFFSET, RECEIVER_OFFSET, REQUEST_HEAD_OFFSET, REQUEST_TAIL_OFFSET, REQUEST_WORDS,
-    RESPONSE_HEAD_OFFSET, RESPONSE_TAIL_OFFSET, RESPONSE_WORDS, SLEEPING, request_offset, response_offset, size,
+    ARGUMENTS, AWAKE, CAPABILITIES, FIRST_ARGUMENT, FIRST_CAPABILITY, HANDLER_OFFSET, RECEIVER_OFFSET,
+    REQUEST_HEAD_OFFSET, REQUEST_TAIL_OFFSET, REQUEST_WORDS, RESPONSE_HEAD_OFFSET, RESPONSE_TAIL_OFFSET,
+    RESPONSE_WORDS, RESULTS, SLEEPING, request_offset, response_offset, size,
 };
 use abi_queue::{SyscallRequest, SyscallResponse};
 use abi_sel4::object::PAGE_BITS;
@@ -162,6 +163,34 @@ impl SyscallBuffer {
         self.requests.push(&self.memory, request.to_words())
     }
 
+    /// Writes a request of these parts, as [`submit`](Self::submit) does, and nothing more than they are.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`]; nothing has happened.
+    ///
+    /// # Panics
+    ///
+    /// It has more than eight words or three capabilities.
+    #[inline(always)]
+    pub fn submit_message(
+        &mut self,
+        (cid, target, information): (u64, u64, MessageInfo),
+        words: &[u64],
+        capabilities: &[u64],
+    ) -> core::result::Result<(), Full> {
+        assert!(words.len() <= ARGUMENTS && capabilities.len() <= CAPABILITIES, "the message of a request is too long");
+        let place = self.requests.next_place::<REQUEST_WORDS>(&self.memory)?;
+        let entry = &self.memory.words[request_offset(place) / 8..][..REQUEST_WORDS];
+        let write = |index: usize, value: u64| entry[index].store(value, Ordering::Relaxed);
+        write(0, cid);
+        write(1, target);
+        write(2, information.0);
+        words.iter().enumerate().for_each(|(index, &word)| write(FIRST_ARGUMENT + index, word));
+        capabilities.iter().enumerate().for_each(|(index, &word)| write(FIRST_CAPABILITY + index, word));
+        Ok(())
+    }
+
     /// Shows all requests that were written to the kernel.
     #[inline(always)]
     pub fn publish(&mut self) {
@@ -198,6 +227,20 @@ impl SyscallBuffer {
         let words = trusting::peek::<RESPONSE_WORDS>(&self.memory, self.memory.capacity)?;
         trusting::advance::<RESPONSE_WORDS>(&self.memory, 1);
         Some(SyscallResponse::from_words(words))
+    }
+
+    /// Takes the oldest response: its cid, and the word that describes it. What it has besides is read with the function, if it is
+    /// more than that it was done.
+    #[inline(always)]
+    pub fn take_with(&mut self, look: impl FnOnce(u64, MessageInfo, &dyn Fn() -> [u64; RESULTS])) -> bool {
+        let Some(place) = trusting::peek_place::<RESPONSE_WORDS>(&self.memory, self.memory.capacity) else {
+            return false;
+        };
+        let entry = &self.memory.words[response_offset(self.memory.capacity, place) / 8..][..RESPONSE_WORDS];
+        let word = |index: usize| entry[index].load(Ordering::Relaxed);
+        look(word(0), MessageInfo(word(1)), &|| core::array::from_fn(|index| word(2 + index)));
+        trusting::advance::<RESPONSE_WORDS>(&self.memory, 1);
+        true
     }
 
     /// Says that nobody will look for responses from now on, so that the notification is signalled for the next. Says whether that
@@ -255,7 +298,11 @@ pub fn result(response: &SyscallResponse) -> Result<Answer> {
     let information = MessageInfo(response.information);
     let [a, b, c, d, ..] = response.results;
     match information.label() {
-        0 => Ok(Answer { length: information.length(), registers: [a, b, c, d] }),
+        // A response that has no words is not written further than to the one that says so.
+        0 => match information.length() {
+            0 => Ok(Answer { length: 0, registers: [0; 4] }),
+            length => Ok(Answer { length, registers: [a, b, c, d] }),
+        },
         label => Err(match Error::from_number(label as usize) {
             Some(error) => Failure { error, details: response.results },
             None => Failure { error: Error::InvalidArgument, details: [label, 0, 0, 0, 0, 0] },

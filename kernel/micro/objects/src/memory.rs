@@ -89,10 +89,18 @@ pub fn physical_of<T>(object: &T) -> u64 {
     (core::ptr::from_ref(object) as usize).wrapping_sub(place::base()) as u64
 }
 
+#[inline(always)]
 fn check(physical: u64, length: u64, alignment: u64) {
-    let end = physical.checked_add(length);
-    let inside = FIRST.load(Relaxed) <= physical && end.is_some_and(|end| end <= END.load(Relaxed));
-    assert!(inside && physical.is_multiple_of(alignment), "no object can be at {physical:#x}");
+    let last = END.load(Relaxed).saturating_sub(length);
+    if physical < FIRST.load(Relaxed) || physical > last || !physical.is_multiple_of(alignment) {
+        refuse(physical);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn refuse(physical: u64) -> ! {
+    panic!("no object can be at {physical:#x}")
 }
 
 /// A reference to the object that is, from now on, at this physical address. Retyping and boot call this, and keep
@@ -100,6 +108,7 @@ fn check(physical: u64, length: u64, alignment: u64) {
 ///
 /// # Panics
 /// If there is no memory for objects, or the address is not aligned.
+#[inline]
 pub fn claim<T: Object>(physical: u64) -> Ref<T> {
     check(physical, size_of::<T>() as u64, (align_of::<T>() as u64).max(UNIT));
     Ref::from_raw((physical / UNIT) as u32).expect("checked")
@@ -137,6 +146,7 @@ pub fn copy_in(physical: u64, bytes: &[u8]) {
 }
 
 /// A page's contents as words that are read and written one by one: programs may change them at any time.
+#[inline]
 pub(crate) fn words(physical: u64) -> Ref<Words> {
     claim(physical)
 }
