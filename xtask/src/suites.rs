@@ -39,7 +39,7 @@ pub enum Suite {
     Loom,
     /// The whole system in QEMU.
     Qemu,
-    /// The microkernel in QEMU: its root task's suite of seL4's interface, and root tasks that it must refuse.
+    /// The microkernel in QEMU: its root task's suite of seL4's interface, and what it must refuse to start.
     Micro,
 }
 
@@ -333,7 +333,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     Ok(())
 }
 
-/// The microkernel's suite on every machine, and root tasks that cannot be started on one.
+/// The microkernel's suite on every machine, and what cannot be started on one.
 fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let kernel = |machine: &cli::Machine| {
         build::microkernel(&context.workspace, toolchain, &context.progress, context.variation(machine))
@@ -362,31 +362,69 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     };
     let products = kernel(&machine)?;
     let boots = Boots { context, toolchain, products: &products, machine };
-    boots.part(findings, "root tasks that cannot be started", |boots, log| boots.refusals(log));
+    boots.part(findings, "what cannot be started", |boots, log| boots.refusals(log));
     Ok(())
 }
 
-/// Root tasks that cannot be started, made from a good one: a name for each.
-fn broken_root_tasks(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+/// What the microkernel must refuse to start with.
+struct Refusal {
+    name: &'static str,
+    root_task: Vec<u8>,
+    harts: u8,
+    memory: &'static str,
+    /// Part of the line in which it says why.
+    says: &'static str,
+}
+
+/// Root tasks that cannot be started, made from a good one, and machines that are not what the kernel for one hart was built for.
+fn refusals(good: &[u8]) -> Vec<Refusal> {
     let changed = |offset: usize, bytes: &[u8]| {
         let mut content = good.to_vec();
         content[offset..offset + bytes.len()].copy_from_slice(bytes);
         content
     };
+    let damaged = "its file is damaged, or no ELF file";
+    let root_task = |name, root_task, says| Refusal { name, root_task, harts: 1, memory: MEMORY, says };
     vec![
-        ("empty", Vec::new()),
-        ("a text", b"#!/bin/sh\necho this is no program\n".repeat(200)),
-        ("half of a file", good[..good.len() / 2].to_vec()),
-        ("the header alone", good[..64].to_vec()),
+        root_task("no root task", Vec::new(), "there is no root task"),
+        root_task("a text", b"#!/bin/sh\necho this is no program\n".repeat(200), damaged),
+        root_task("half of a file", good[..good.len() / 2].to_vec(), damaged),
+        root_task("the header alone", good[..64].to_vec(), damaged),
         // The ELF header's fields: class, machine, entry point, where the program headers are.
-        ("32 bits", changed(4, &[1])),
-        ("another machine", changed(18, &62_u16.to_le_bytes())),
-        ("an entry point elsewhere", changed(24, &0x7000_0000_u64.to_le_bytes())),
-        ("program headers elsewhere", changed(32, &(u64::MAX - 7).to_le_bytes())),
+        root_task("32 bits", changed(4, &[1]), damaged),
+        root_task("another machine", changed(18, &62_u16.to_le_bytes()), "it was built for another machine"),
+        root_task(
+            "an entry point elsewhere",
+            changed(24, &0x7000_0000_u64.to_le_bytes()),
+            "it has no instructions where it starts",
+        ),
+        root_task("program headers elsewhere", changed(32, &(u64::MAX - 7).to_le_bytes()), damaged),
         // The first program header: its virtual address, its sizes.
-        ("an address of the kernel", changed(64 + 16, &0xffff_ffff_8020_0000_u64.to_le_bytes())),
-        ("more than there is memory", changed(64 + 40, &(1_u64 << 37).to_le_bytes())),
-        ("more than numbers can say", changed(64 + 32, &[u64::MAX.to_le_bytes(), u64::MAX.to_le_bytes()].concat())),
+        root_task(
+            "an address of the kernel",
+            changed(64 + 16, &0xffff_ffff_8020_0000_u64.to_le_bytes()),
+            "it does not fit into an address space",
+        ),
+        root_task(
+            "more than there is memory",
+            changed(64 + 40, &(1_u64 << 37).to_le_bytes()),
+            "there is not enough memory for the root task",
+        ),
+        root_task(
+            "more than numbers can say",
+            changed(64 + 32, &[u64::MAX.to_le_bytes(), u64::MAX.to_le_bytes()].concat()),
+            damaged,
+        ),
+        Refusal {
+            name: "too little memory",
+            memory: "6M",
+            ..root_task("", good.to_vec(), "is not in what it calls memory")
+        },
+        Refusal {
+            name: "more harts than configured",
+            harts: 2,
+            ..root_task("", good.to_vec(), "the machine has 2 harts")
+        },
     ]
 }
 
@@ -478,17 +516,19 @@ impl Boots<'_> {
         })
     }
 
-    /// Boots the microkernel with root tasks that it cannot start: it must say so in a line, and end the machine as failed.
+    /// Boots the microkernel with what it cannot start, or where it cannot start: it must say so in a line, and end the machine as failed.
     fn refusals(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
         let good = std::fs::read(&self.products.initramfs)
             .with_context(|| format!("cannot read {}", self.products.initramfs.display()))?;
-        for (name, content) in broken_root_tasks(&good) {
+        for Refusal { name, root_task, harts, memory, says } in refusals(&good) {
             let file = self.context.workspace.products().join("broken-root-task");
-            std::fs::write(&file, content).with_context(|| format!("cannot write {}", file.display()))?;
+            std::fs::write(&file, root_task).with_context(|| format!("cannot write {}", file.display()))?;
             let mut configuration = self.context.configuration(self.products, &self.machine, String::new());
             configuration.initramfs = file;
+            configuration.harts = harts;
+            configuration.memory = memory.into();
             let log = log.with_extension(format!("{}.log", name.replace(' ', "-")));
             let board = &self.context.board;
             let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, &log, Echo::LogOnly)?;
@@ -500,6 +540,7 @@ impl Boots<'_> {
                 Ok(reason) => {
                     println!("note: {name}: {reason}");
                     match guest.wait_for_end(END_LIMIT) {
+                        _ if !reason.contains(says) => Some(format!("the reason is `{reason}`, not `{says}`")),
                         Ok(()) => Some("the machine ended as if nothing had happened".into()),
                         Err(failure) if failure.is_bad_end() => None,
                         Err(failure) => Some(failure.to_string()),
@@ -507,12 +548,12 @@ impl Boots<'_> {
                 }
             };
             let outcome = if problem.is_some() { "FAILED" } else { "ok" };
-            println!("test root task: {name} ... {outcome}");
+            println!("test refusal: {name} ... {outcome}");
             match problem {
                 None => tally.passed += 1,
                 Some(problem) => {
                     tally.failed += 1;
-                    failures.push(format!("root task: {name}: {problem}"));
+                    failures.push(format!("refusal: {name}: {problem}"));
                 }
             }
         }

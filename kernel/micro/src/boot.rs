@@ -13,7 +13,7 @@ use elf::endian::LittleEndian;
 use hal_api::Machine as _;
 use heapless::Vec;
 use objects::{
-    AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, claim,
+    AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights, claim,
     claim_slice, clear, copy_in, frame_words, own,
 };
 use platform::{Controller, Description, Machine};
@@ -425,7 +425,6 @@ pub(crate) fn build(
     kernel.root.set(Some(root_slot));
     kernel.domain_schedule[0].set((0, u64::MAX >> 8));
     kernel.node().current.set(Some(tcb));
-    let _ = Rights::ALL;
     Ok(())
 }
 

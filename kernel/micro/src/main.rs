@@ -41,7 +41,12 @@ mod image {
             }),
             (None, None) => RootTask::File(&[]),
         };
-        let nodes = platform.hart_ids.len().min(MAXIMUM_NODES);
+        // seL4's loader starts as many harts as it was built for; what else the machine has is not its concern.
+        let harts = platform.hart_ids.len();
+        if harts > MAXIMUM_NODES && !matches!(root, RootTask::Loaded { .. }) {
+            fail(format_args!("the machine has {harts} harts, more than this kernel is built for ({MAXIMUM_NODES})"));
+        }
+        let nodes = harts.min(MAXIMUM_NODES);
         if let Err(reason) = boot::start(platform, root, boot.device_tree, nodes) {
             fail(format_args!("{reason}"));
         }
