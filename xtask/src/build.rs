@@ -56,6 +56,8 @@ pub const MICROKERNEL: &str = "kernel-micro";
 /// The microkernel's features for several harts and for several scheduling domains, which programs compiled for seL4 see.
 const SEVERAL_HARTS: &str = "smp";
 const SEVERAL_DOMAINS: &str = "domains";
+/// The feature of a microkernel that checks its own consistency.
+const CHECKS: &str = "checks";
 
 /// The package of the microkernel's first program.
 const ROOT_TASK: &str = "root-task";
@@ -131,6 +133,17 @@ pub struct Variation {
     pub harts: Harts,
     /// How many scheduling domains it has.
     pub domains: Domains,
+    /// Whether it looks for mistakes of its own.
+    pub checks: Checks,
+}
+
+/// Whether a microkernel walks all of its objects after kernel entries, and panics if something does not agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// It does not.
+    None,
+    /// It does, and is slow.
+    Entries,
 }
 
 /// How many scheduling domains a microkernel has.
@@ -314,9 +327,11 @@ impl Builder<'_> {
         let mut command = self.cargo("build", Part::Kernel);
         command.args(["--package", MICROKERNEL, "--bin", MICROKERNEL]);
         let mut name = MICROKERNEL.to_string();
-        for (wanted, feature) in
-            [(variation.harts == Harts::Several, SEVERAL_HARTS), (variation.domains == Domains::Four, SEVERAL_DOMAINS)]
-        {
+        for (wanted, feature) in [
+            (variation.harts == Harts::Several, SEVERAL_HARTS),
+            (variation.domains == Domains::Four, SEVERAL_DOMAINS),
+            (variation.checks == Checks::Entries, CHECKS),
+        ] {
             if wanted {
                 command.args(["--features", feature]);
                 name += &format!("-{feature}");

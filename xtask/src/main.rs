@@ -51,7 +51,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
-use build::{Domains, Harts, Variation};
+use build::{Checks, Domains, Harts, Variation};
 use cli::{Arguments, Command};
 use context::{Context, Need};
 use workspace::Kernel;
@@ -122,7 +122,7 @@ fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
         Kernel::Micro => {
             let harts = if arguments.several_harts { Harts::Several } else { Harts::One };
             let domains = if arguments.domains { Domains::Four } else { Domains::One };
-            let (_, products) = context.build_microkernel(Variation { harts, domains })?;
+            let (_, products) = context.build_microkernel(Variation { harts, domains, checks: Checks::None })?;
             if arguments.sel4_layout {
                 println!("{}", sel4_layout::write(&products.kernel)?.display());
                 return Ok(());

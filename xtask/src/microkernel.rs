@@ -12,7 +12,7 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 
 use crate::bench::{Goal, collect};
 use crate::board::{Clock, Variant};
-use crate::build::{Domains, Harts, Variation};
+use crate::build::{Checks, Domains, Harts, Variation};
 use crate::cli;
 use crate::context::Context;
 use crate::guest::{Echo, Guest};
@@ -65,7 +65,7 @@ pub const GOALS: &[Goal] = &{
 ///
 /// Something cannot be built, or the machine does not come to its end.
 pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
-    let variation = Variation { harts: Harts::One, domains: Domains::One };
+    let variation = Variation { harts: Harts::One, domains: Domains::One, checks: Checks::None };
     let (toolchain, mut products) = context.build_microkernel(variation)?;
     products.initramfs = context.workspace.products().join(PROGRAM);
     let machine = cli::Machine { harts: Some(1), memory: None, machine: Some(Variant::Plic), user_interrupts: None };

@@ -1,120 +1,313 @@
-//! The consistency checker: walks everything that can be reached and compares what is said twice.
+//! The consistency checker: walks everything that there is and compares what is said twice.
 //!
-//! It is for tests and debugging builds. What it finds is a mistake of the kernel, never of a program.
+//! It is for tests, and for kernels that are built with the feature `checks`, which run it after kernel entries. What it finds is a
+//! mistake of the kernel, never of a program. It needs no memory: capabilities are found through the derivation lists, each once
+//! (ONE-LIST), and each mapping that has one is marked in the page table, in a bit that the machine leaves to software.
+//!
+//! ONE-LIST: every capability is in exactly one list; the first of a list is in a slot of a node or a thread. So whoever begins with the
+//! slots of the first node, follows the lists that begin there, and does the same with each node and thread that these lists name, sees every
+//! capability that anybody can use or delete.
 
-use objects::{Capability, Ref, Slot, TCB_SLOTS, Tcb, ThreadState};
+use objects::{
+    Capability, Endpoint, HandlerState, Notification, Queue, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, Zombie, own,
+};
 
-use crate::{Kernel, capability};
+use crate::capability::{extent, is_within, same_object};
+use crate::interrupt::IrqState;
+use crate::schedule::{Action, Ready};
+use crate::{Kernel, vspace};
 
-/// Nodes that are looked into, at most: a program can build more than a check should take.
-const LIMIT: usize = 1 << 16;
+/// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the first capabilities.
+const DEPTH: usize = 12;
+
+/// A kernel that is built to check itself does so after each of this many entries ...
+const STRETCH: u64 = 1 << 10;
+/// ... out of this many ...
+const ROUND: u64 = 1 << 16;
+/// ... and in between after one of this many: a check takes as long as thousands of entries.
+const SELDOM: u64 = 1 << 6;
+
+/// What is counted on the way.
+#[derive(Default)]
+struct Found {
+    pools: usize,
+    interrupts: usize,
+    handlers_awake: u32,
+}
 
 impl Kernel {
-    /// Checks queues, the derivation list, and bindings.
+    /// After the entry with this number: checks, if it is time.
+    #[cold]
+    pub(crate) fn check_now_and_then(&self, entry: u64) {
+        if entry % ROUND < STRETCH || entry.is_multiple_of(SELDOM) {
+            self.check();
+        }
+    }
+
+    /// Checks queues, derivation lists, objects, bindings and mappings. Nothing is to be decided in this kernel entry any more.
     ///
     /// # Panics
     /// If something does not agree.
     pub fn check(&self) {
-        for (index, node) in self.nodes.iter().enumerate() {
-            for (domain, ready) in node.ready.iter().enumerate() {
-                for priority in 0..=u8::MAX {
-                    let mut previous = None;
-                    let mut next = ready.first(priority);
-                    while let Some(thread) = next {
-                        assert_eq!(thread.priority.get(), priority, "a thread is in another priority's queue");
-                        assert_eq!(usize::from(thread.domain.get()), domain, "a thread is in another domain's queue");
-                        assert_eq!(self.node_of(thread), index, "a thread is in another hart's queue");
-                        assert_eq!(thread.is_queued.get(), 1, "a thread does not know that it is queued");
-                        assert!(thread.state().is_runnable(), "a thread is queued that cannot run");
-                        assert_eq!(thread.ready_previous.get(), previous, "a ready queue is torn");
-                        previous = Some(thread);
-                        next = thread.ready_next.get();
-                    }
-                }
+        self.check_queues();
+        let Some(Capability::CNode { slots, radix, .. }) = self.root.get().map(|root| root.capability.get()) else {
+            return;
+        };
+        let mut found = Found::default();
+        self.check_slots(slots, 1 << radix, slots, &mut found, 0);
+        let pools = self.asid_pools.iter().filter(|pool| pool.get().is_some()).count();
+        assert!(found.pools >= pools, "a pool of identifiers has no capability");
+        for (index, pool) in self.asid_pools.iter().enumerate() {
+            if let Some(pool) = pool.get() {
+                vspace::check_pool(pool, index);
             }
         }
-        if let Some(root) = self.root.get() {
-            let mut budget = LIMIT;
-            self.check_slot(root, &mut budget, 0);
+        let interrupts = self.irq_states.iter().filter(|state| state.get() != IrqState::Inactive).count();
+        assert_eq!(found.interrupts, interrupts, "interrupts are given away without a capability");
+        assert_eq!(found.handlers_awake, self.handlers_awake.get(), "handlers are awake that nobody counts");
+    }
+
+    fn check_queues(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            for (domain, ready) in node.ready.iter().enumerate() {
+                ready.check(|thread| {
+                    assert_eq!(usize::from(thread.domain.get()), domain, "a thread is in another domain's queue");
+                    assert_eq!(self.node_of(thread), index, "a thread is in another hart's queue");
+                    assert_eq!(thread.is_queued.get(), 1, "a thread does not know that it is queued");
+                    assert!(thread.state().is_runnable(), "a thread is queued that cannot run");
+                });
+            }
+            let asid = node.asid.get();
+            assert!(asid == 0 || self.root_of(asid).is_some(), "a hart uses an address space that is gone");
+        }
+        for handlers in &self.handlers {
+            handlers
+                .check(|thread| assert_eq!(thread.handler.state(), HandlerState::Queued, "a handler is not queued"));
         }
     }
 
-    fn check_slot(&self, slot: Ref<Slot>, budget: &mut usize, depth: usize) {
-        if *budget == 0 || depth > 4 {
-            return;
-        }
-        *budget -= 1;
-        if let Some(next) = slot.next.get() {
-            assert_eq!(next.previous.get(), Some(slot), "the derivation list is torn behind a slot");
-            assert!(!next.is_empty(), "an empty slot is in the derivation list");
-        }
-        if let Some(previous) = slot.previous.get() {
-            assert_eq!(previous.next.get(), Some(slot), "the derivation list is torn before a slot");
-        }
-        match slot.capability.get() {
-            Capability::Null => {
-                assert_eq!((slot.previous.get(), slot.next.get()), (None, None), "an empty slot is linked");
+    /// Checks the lists that begin in these slots.
+    fn check_slots(&self, first: Ref<Slot>, count: u64, root: Ref<Slot>, found: &mut Found, depth: usize) {
+        assert!(depth < DEPTH, "lists begin in lists without end");
+        for index in 0..count {
+            let slot = first.slot(index);
+            if slot.is_empty() {
+                assert!(slot.previous.get().is_none() && slot.next.get().is_none(), "an empty slot is linked");
+            } else if slot.previous.get().is_none() {
+                self.check_list(slot, root, found, depth);
             }
-            Capability::Untyped { base, bits, used, .. } => {
-                assert!(used <= 1 << bits, "more of an untyped memory is used than there is");
-                if let Some(next) = slot.next.get()
-                    && crate::derivation::is_parent(&slot, &next)
-                    && let Some((start, end)) = capability::extent(&next.capability.get())
-                {
-                    assert!(base <= start && end < base + used, "an object is behind its memory's mark");
+        }
+    }
+
+    fn check_list(&self, first: Ref<Slot>, root: Ref<Slot>, found: &mut Found, depth: usize) {
+        let mut before: Option<(Ref<Slot>, Capability)> = None;
+        let mut next = Some(first);
+        while let Some(slot) = next {
+            let capability = slot.capability.get();
+            assert!(capability != Capability::Null, "an empty slot is in a derivation list");
+            assert_eq!(slot.previous.get(), before.map(|(slot, _)| slot), "a derivation list is torn");
+            let mut is_first = true;
+            if let Some((_, above)) = before {
+                is_first = !same_object(&above, &capability);
+                check_places(&above, &capability);
+            }
+            self.check_capability(capability, is_first, root, found, depth);
+            before = Some((slot, capability));
+            next = slot.next.get();
+        }
+    }
+
+    /// Checks a capability, and its object if no capability before it in the list means the same.
+    fn check_capability(
+        &self,
+        capability: Capability,
+        is_first: bool,
+        root: Ref<Slot>,
+        found: &mut Found,
+        depth: usize,
+    ) {
+        match capability {
+            Capability::Untyped { bits, used, .. } => assert!(used <= 1 << bits, "more memory is used than there is"),
+            Capability::Frame { base, size, mapping: Some(mapping), .. } => {
+                if let Some(place) = self.page_place(base, size, mapping) {
+                    place.mark();
                 }
             }
-            Capability::CNode { slots, radix, .. } => {
-                for index in 0..1u64 << radix {
-                    let inner = slots.slot(index);
-                    if inner != slot {
-                        self.check_slot(inner, budget, depth + 1);
+            Capability::PageTable { table, mapping: Some(mapping) } => {
+                match self.root_of(mapping.asid) == Some(table) {
+                    true => vspace::mark_root(table),
+                    false => {
+                        if let Some(place) = self.table_place(table, mapping) {
+                            place.mark();
+                        }
                     }
                 }
             }
-            Capability::Thread { tcb } => {
-                check_thread(tcb);
-                for index in 0..TCB_SLOTS {
-                    let own = tcb.own_slot(index);
-                    // What a thread's capability space holds is checked where it was found first.
-                    if !matches!(own.capability.get(), Capability::CNode { .. }) {
-                        self.check_slot(own, budget, depth + 1);
-                    }
-                }
+            Capability::Reply { caller, master: false, .. } => {
+                assert_eq!(
+                    caller.state(),
+                    ThreadState::BlockedOnReply,
+                    "a thread can be answered that waits for nothing"
+                );
+            }
+            Capability::Endpoint { endpoint, .. } if is_first => check_endpoint(endpoint),
+            Capability::Notification { notification, .. } if is_first => check_notification(notification),
+            Capability::CNode { slots, radix, .. } if is_first && slots != root => {
+                self.check_slots(slots, 1 << radix, root, found, depth + 1);
+            }
+            Capability::Zombie { slots, count, kind } if slots != root => {
+                self.check_slots(slots, count, root, found, depth + 1);
+                let all = match kind {
+                    Zombie::Tcb => TCB_SLOTS as u64,
+                    Zombie::CNode { radix } => 1 << radix,
+                };
+                assert!((count..all).all(|index| slots.slot(index).is_empty()), "a zombie has left a slot behind");
+            }
+            Capability::Thread { tcb } if is_first => {
+                self.check_thread(tcb, found);
+                self.check_slots(tcb.own_slot(0), TCB_SLOTS as u64, root, found, depth + 1);
+            }
+            Capability::IrqHandler { irq } if is_first => {
+                let state = self.irq_states[usize::from(irq)].get();
+                assert_eq!(state, IrqState::Signal, "an interrupt has a capability and is not given away");
+                found.interrupts += 1;
+            }
+            Capability::AsidPool { pool, base } if is_first => {
+                let known = self.asid_pools[usize::from(base) / pool.roots.len()].get();
+                assert_eq!(known, Some(pool), "a pool of identifiers is not known");
+                found.pools += 1;
             }
             _ => {}
         }
     }
+
+    fn check_thread(&self, thread: Ref<Tcb>, found: &mut Found) {
+        if let Some(notification) = thread.bound.get() {
+            assert_eq!(
+                notification.bound.get(),
+                Some(thread),
+                "a thread is bound to a notification that does not know it"
+            );
+        }
+        let is_receiver = thread.interrupts.handler.get() != 0;
+        assert!(!is_receiver || thread.bound.get().is_some(), "a thread is interrupted by no notification");
+        match thread.state() {
+            ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
+                let endpoint = thread.waits_at.get().expect("a thread waits at no endpoint");
+                assert!(holds(&endpoint.queue, thread), "a thread is not in the queue where it waits");
+                let sends = thread.state() == ThreadState::BlockedOnSend;
+                assert_eq!(endpoint.is_sending.get() != 0, sends, "an endpoint's queue holds senders and receivers");
+            }
+            ThreadState::BlockedOnNotification => {
+                let notification = thread.waits_for.get().expect("a thread waits for no notification");
+                assert!(holds(&notification.queue, thread), "a thread is not in the queue where it waits");
+            }
+            // Whoever could answer may have lost the right to.
+            ThreadState::BlockedOnReply | ThreadState::Inactive | ThreadState::Running | ThreadState::Restart => {}
+        }
+        if let Some(right) = thread.slots[own::REPLY].next.get().map(|slot| slot.capability.get()) {
+            let is_right = matches!(right, Capability::Reply { caller, master: false, .. } if caller == thread);
+            assert!(is_right, "a stranger derives from a thread's reply capability");
+        }
+        let is_current = self.nodes.iter().any(|node| node.current.get() == Some(thread));
+        let is_chosen = self.nodes.iter().any(|node| node.action.get() == Action::Switch(thread));
+        let is_queued = thread.is_queued.get() != 0;
+        assert!(!is_queued || !is_current, "a thread runs and waits for its turn");
+        let has_turn = is_current || is_chosen || is_queued;
+        assert!(has_turn || !thread.state().is_runnable(), "a thread could run and never will");
+        // SPACE-EPOCH
+        if let Some(space) = thread.space_in(self.space_epoch.get()) {
+            assert_eq!(
+                Some(space),
+                self.address_space(thread),
+                "a thread would run in an address space that it has not"
+            );
+        }
+        match thread.handler.state() {
+            HandlerState::None | HandlerState::Asleep => {}
+            HandlerState::Queued => found.handlers_awake += 1,
+            HandlerState::Served => {
+                let serves = |node: &crate::schedule::Node| node.serving.get() == Some(thread);
+                assert!(self.nodes.iter().any(serves), "no hart runs a handler that is served");
+                found.handlers_awake += 1;
+            }
+        }
+    }
 }
 
-fn check_thread(thread: Ref<Tcb>) {
-    if let Some(notification) = thread.bound.get() {
-        assert_eq!(notification.bound.get(), Some(thread), "a thread is bound to a notification that does not know it");
+/// What follows each other in a list is the same object, a part of it, or has no byte in common with it.
+fn check_places(above: &Capability, below: &Capability) {
+    let (Some((first, last)), Some((start, end))) = (extent(above), extent(below)) else { return };
+    if let Capability::Untyped { base, bits, used, .. } = *above
+        && is_within(base, bits, below)
+    {
+        return assert!(end < base + used, "an object is behind its memory's mark");
     }
-    let is_receiver = thread.interrupts.handler.get() != 0;
-    assert!(!is_receiver || thread.bound.get().is_some(), "a thread is interrupted by no notification");
-    let waits = |head: Option<Ref<Tcb>>| {
-        let mut next = head;
-        while let Some(other) = next {
-            if other == thread {
-                return true;
+    assert!(last < start || end < first || (first, last) == (start, end), "two objects overlap");
+}
+
+fn holds(queue: &Queue, thread: Ref<Tcb>) -> bool {
+    let mut next = queue.head.get();
+    while let Some(other) = next {
+        if other == thread {
+            return true;
+        }
+        next = other.wait_next.get();
+    }
+    false
+}
+
+/// Calls `look` with each thread of a queue.
+fn check_queue(queue: &Queue, look: impl Fn(Ref<Tcb>)) {
+    let mut previous = None;
+    let mut next = queue.head.get();
+    while let Some(thread) = next {
+        assert_eq!(thread.wait_previous.get(), previous, "a queue is torn");
+        look(thread);
+        previous = Some(thread);
+        next = thread.wait_next.get();
+    }
+    assert_eq!(queue.tail.get(), previous, "a queue does not know its end");
+}
+
+fn check_endpoint(endpoint: Ref<Endpoint>) {
+    let expected =
+        if endpoint.is_sending.get() != 0 { ThreadState::BlockedOnSend } else { ThreadState::BlockedOnReceive };
+    check_queue(&endpoint.queue, |thread| {
+        assert_eq!((thread.state(), thread.waits_at.get()), (expected, Some(endpoint)), "a queue holds a stranger");
+    });
+}
+
+fn check_notification(notification: Ref<Notification>) {
+    if let Some(thread) = notification.bound.get() {
+        assert_eq!(thread.bound.get(), Some(notification), "a notification is bound to a thread that does not know it");
+    }
+    check_queue(&notification.queue, |thread| {
+        let waits = (thread.state(), thread.waits_for.get());
+        assert_eq!(waits, (ThreadState::BlockedOnNotification, Some(notification)), "a queue holds a stranger");
+        assert_eq!(notification.is_active.get(), 0, "a thread waits for signals that are there");
+    });
+}
+
+impl<const HANDLERS: bool> Ready<HANDLERS> {
+    /// Calls `look` with each thread.
+    fn check(&self, look: impl Fn(Ref<Tcb>)) {
+        for priority in 0..=u8::MAX {
+            let mut previous = None;
+            let mut next = self.first(priority);
+            assert_eq!(
+                self.is_marked(priority),
+                next.is_some(),
+                "a queue of threads is not marked, or an empty one is"
+            );
+            while let Some(thread) = next {
+                assert_eq!(thread.priority.get(), priority, "a thread is in another priority's queue");
+                let (following, before) = crate::schedule::links::<HANDLERS>(&thread);
+                assert_eq!(before.get(), previous, "a ready queue is torn");
+                look(thread);
+                previous = Some(thread);
+                next = following.get();
             }
-            next = other.wait_next.get();
         }
-        false
-    };
-    match thread.state() {
-        ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
-            let endpoint = thread.waits_at.get().expect("a thread waits at no endpoint");
-            assert!(waits(endpoint.queue.head.get()), "a thread is not in the queue where it waits");
-            let sends = thread.state() == ThreadState::BlockedOnSend;
-            assert_eq!(endpoint.is_sending.get() != 0, sends, "an endpoint's queue holds senders and receivers");
-        }
-        ThreadState::BlockedOnNotification => {
-            let notification = thread.waits_for.get().expect("a thread waits for no notification");
-            assert!(waits(notification.queue.head.get()), "a thread is not in the queue where it waits");
-            assert_eq!(notification.is_active.get(), 0, "a thread waits for signals that are there");
-        }
-        _ => {}
     }
 }

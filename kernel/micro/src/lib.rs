@@ -101,6 +101,8 @@ pub struct Kernel {
     /// Of which address space these are; 0 for none. And of which page, or `usize::MAX` for several.
     deferred_asid: Cell<u16>,
     deferred_address: Cell<usize>,
+    /// Kernel entries so far, in kernels that check themselves.
+    entries: Cell<u64>,
 }
 
 impl Default for Kernel {
@@ -134,6 +136,7 @@ impl Kernel {
             defers_flushes: Cell::new(false),
             deferred_asid: Cell::new(0),
             deferred_address: Cell::new(0),
+            entries: Cell::new(0),
         }
     }
 
@@ -224,7 +227,17 @@ impl Kernel {
     fn leave_and_poke(&self) -> Next {
         let next = self.leave();
         self.poke_others();
+        self.check_after_entry();
         next
+    }
+
+    /// Runs the consistency checker in kernels that are built for it.
+    #[inline(always)]
+    fn check_after_entry(&self) {
+        if cfg!(feature = "checks") {
+            self.entries.set(self.entries.get() + 1);
+            self.check_now_and_then(self.entries.get());
+        }
     }
 
     /// Whether the thread that made this kernel entry simply goes on.
@@ -323,12 +336,14 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
             && let Some(next) = kernel.short_way(thread)
         {
             thread = next;
+            kernel.check_after_entry();
             kernel.note_user();
             continue;
         }
         kernel.handle(thread, trap);
         if kernel.goes_on(thread) {
             kernel.poke_others();
+            kernel.check_after_entry();
             kernel.note_user();
             continue;
         }

@@ -56,7 +56,7 @@ type Link = Cell<Option<Ref<Tcb>>>;
 
 /// The neighbours of a thread in a set of this kind: the next and the one before.
 #[inline(always)]
-fn links<const HANDLERS: bool>(thread: &Tcb) -> (&Link, &Link) {
+pub(crate) fn links<const HANDLERS: bool>(thread: &Tcb) -> (&Link, &Link) {
     if HANDLERS {
         (&thread.handler.next, &thread.handler.previous)
     } else {
@@ -160,6 +160,14 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
                 self.summary.set(self.summary.get() & !(1 << level));
             }
         }
+    }
+
+    /// Whether the bitmaps say that a thread of this priority is in.
+    pub(crate) fn is_marked(&self, priority: u8) -> bool {
+        let (level, bit) = place(priority);
+        let word = self.levels[level].get();
+        assert_eq!(self.summary.get() >> level & 1 != 0, word != 0, "the bitmaps do not agree");
+        word >> bit & 1 != 0
     }
 
     #[inline(always)]

@@ -40,6 +40,8 @@ mod entry {
     pub const USER: u64 = 1 << 4;
     pub const ACCESSED: u64 = 1 << 6;
     pub const DIRTY: u64 = 1 << 7;
+    /// Left to software: while the consistency checker runs, that a capability knows of this mapping.
+    pub const KNOWN: u64 = 1 << 8;
     pub const LEAF: u64 = READ | WRITE | EXECUTE;
 
     pub const fn table(physical: u64) -> u64 {
@@ -84,6 +86,11 @@ impl Place {
     #[inline(always)]
     fn set(self, value: u64) {
         self.table.entries[self.index & 511].store(value, Relaxed);
+    }
+
+    /// For the consistency checker: a capability knows of what is here.
+    pub fn mark(self) {
+        self.set(self.get() | entry::KNOWN);
     }
 }
 
@@ -413,39 +420,46 @@ impl Kernel {
         }
     }
 
-    /// Takes a page out of where it is mapped, if it still is.
-    pub(crate) fn unmap_frame(&self, base: u64, size: FrameSize, mapping: Mapping) {
-        let Some(root) = self.root_of(mapping.asid) else { return };
-        let place = walk(root, mapping.address);
+    /// Where a page is mapped, if it still is.
+    pub(crate) fn page_place(&self, base: u64, size: FrameSize, mapping: Mapping) -> Option<Place> {
+        let place = walk(self.root_of(mapping.asid)?, mapping.address);
         let found = place.get();
         let is_page = found & entry::VALID != 0 && !entry::is_table(found);
-        if place.bits == size.bits() && is_page && entry::address(found) == base {
+        (place.bits == size.bits() && is_page && entry::address(found) == base).then_some(place)
+    }
+
+    /// Takes a page out of where it is mapped, if it still is.
+    pub(crate) fn unmap_frame(&self, base: u64, size: FrameSize, mapping: Mapping) {
+        if let Some(place) = self.page_place(base, size, mapping) {
             place.set(0);
             self.flush_everywhere(mapping.asid, Scope::Page { address: mapping.address as usize, asid: mapping.asid });
         }
     }
 
-    /// Takes a table out of where it is mapped, if it still is.
-    pub(crate) fn unmap_table(&self, table: Ref<PageTable>, mapping: Mapping) {
-        let Some(root) = self.root_of(mapping.asid) else { return };
+    /// Where a table is mapped, if it still is.
+    pub(crate) fn table_place(&self, table: Ref<PageTable>, mapping: Mapping) -> Option<Place> {
         let mut bits = PAGE_BITS + (LEVELS - 1) * 9;
-        let mut above = root;
-        loop {
-            if bits == PAGE_BITS {
-                return;
-            }
+        let mut above = self.root_of(mapping.asid)?;
+        while bits > PAGE_BITS {
             let place = Place { table: above, index: (mapping.address >> bits) as usize & 511, bits };
             let found = place.get();
             if !entry::is_table(found) {
-                return;
+                return None;
             }
             if entry::address(found) == table.physical() {
-                place.set(0);
-                self.flush_everywhere(mapping.asid, Scope::AddressSpace { asid: mapping.asid });
-                return;
+                return Some(place);
             }
             above = claim(entry::address(found));
             bits -= 9;
+        }
+        None
+    }
+
+    /// Takes a table out of where it is mapped, if it still is.
+    pub(crate) fn unmap_table(&self, table: Ref<PageTable>, mapping: Mapping) {
+        if let Some(place) = self.table_place(table, mapping) {
+            place.set(0);
+            self.flush_everywhere(mapping.asid, Scope::AddressSpace { asid: mapping.asid });
         }
     }
 
@@ -497,6 +511,51 @@ pub fn copy_kernel_half(table: Ref<PageTable>) {
     debug_assert_ne!(physical_of(&*kernel), table.physical());
     for (own, kernels) in table.entries.iter().zip(&kernel.entries).skip(256) {
         own.store(kernels.load(Relaxed), Relaxed);
+    }
+}
+
+/// For the consistency checker: a capability knows of this address space.
+pub fn mark_root(root: Ref<PageTable>) {
+    root_mark(root).mark();
+}
+
+/// The mark of an address space: in the last entry, which is the kernel's.
+fn root_mark(root: Ref<PageTable>) -> Place {
+    Place { table: root, index: 511, bits: PAGE_BITS + (LEVELS - 1) * 9 }
+}
+
+/// For the consistency checker, after all capabilities have marked what they know of: whether that is all that is mapped, in the address
+/// spaces of a pool. Takes the marks away.
+///
+/// # Panics
+/// If it is not.
+pub fn check_pool(pool: Ref<AsidPool>, index: usize) {
+    for (low, root) in pool.roots.iter().enumerate() {
+        if let Some(root) = root.get() {
+            check_known(root_mark(root), "an address space", index << POOL_BITS | low);
+            check_table(root, 0, PAGE_BITS + (LEVELS - 1) * 9, 0..256);
+        }
+    }
+}
+
+fn check_known(place: Place, what: &str, address: usize) {
+    let found = place.get();
+    assert!(found & entry::KNOWN != 0, "{what} is there without a capability: {address:#x}");
+    place.set(found & !entry::KNOWN);
+}
+
+fn check_table(table: Ref<PageTable>, start: u64, bits: u32, indexes: core::ops::Range<usize>) {
+    for index in indexes {
+        let place = Place { table, index, bits };
+        let found = place.get();
+        if found & entry::VALID != 0 {
+            let address = start + ((index as u64) << bits);
+            check_known(place, "a mapping", address as usize);
+            if entry::is_table(found) {
+                assert!(bits > PAGE_BITS, "there is a table below the last one, at {address:#x}");
+                check_table(claim(entry::address(found)), address, bits - 9, 0..512);
+            }
+        }
     }
 }
 

@@ -37,7 +37,7 @@ const CAPABILITIES: u64 = 976;
 const RECEIVE_SLOT: u64 = 1000;
 
 /// How often the thread is made anew, and how many calls it may make each time.
-const LIVES: u64 = 12;
+const LIVES: u64 = 250;
 const CALLS: u64 = 4_000;
 
 /// Marsaglia's xorshift: enough to go everywhere, the same each time.
