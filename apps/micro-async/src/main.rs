@@ -167,6 +167,8 @@ fn run(boot: &BootInformation) -> Result<()> {
         mapping::map(&mut allocator, initial::ADDRESS_SPACE, page, address, Rights::READ_WRITE, 0)?;
         page.unmap()?;
     }
+    // So that a worker that never sleeps need not ask.
+    executor::receive_interrupts(initial::THREAD, doorbell)?;
     let harts = boot.cores().1;
     if harts > 1 {
         executor::set_patience(PATIENCE);

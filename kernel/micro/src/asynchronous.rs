@@ -96,32 +96,35 @@ struct Buffer {
     header: Ref<Words>,
     capacity: usize,
     frame_bits: u32,
-    frames: [u64; MAXIMUM_FRAMES],
+    /// The first kilobyte of each frame; those that there are not are the first one again.
+    frames: [Ref<Words>; MAXIMUM_FRAMES],
 }
 
 impl Buffer {
     /// The thread's buffer; `None` if one of its frames is gone.
     fn of(thread: Ref<Tcb>) -> Option<Buffer> {
-        let mut frames = [0; MAXIMUM_FRAMES];
-        let mut frame_bits = 0;
         let count = usize::from(thread.handler.frames.get());
+        let Capability::Frame { base, .. } = thread.handler_slot(1).capability.get() else { return None };
+        let header = frame_words(base);
+        let mut frames = [header; MAXIMUM_FRAMES];
+        let mut frame_bits = 0;
         for (index, place) in frames.iter_mut().enumerate().take(count) {
             let Capability::Frame { base, size, .. } = thread.handler_slot(1 + index).capability.get() else {
                 return None;
             };
-            *place = base;
+            *place = frame_words(base);
             frame_bits = size.bits();
         }
         let capacity = thread.handler.capacity.get() as usize;
-        (count > 0).then(|| Buffer { header: frame_words(frames[0]), capacity, frame_bits, frames })
+        (count > 0).then_some(Buffer { header, capacity, frame_bits, frames })
     }
 
     /// The kilobyte in which an offset lies, and which word of it.
     #[inline(always)]
     fn words(&self, offset: usize) -> (Ref<Words>, usize) {
         let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
-        let physical = frame + (offset as u64 & ((1 << self.frame_bits) - 1));
-        (frame_words(physical & !1023), physical as usize % 1024 / 8)
+        let within = offset & ((1 << self.frame_bits) - 1);
+        (frame.kilobyte(within as u64 / 1024), within % 1024 / 8)
     }
 
     /// The words of an entry at an offset.

@@ -373,14 +373,37 @@ pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
 }
 
 impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITIES> {
+    /// What a poll does. `T` is the invocation's result: a system call gives it, or it is made of an answer.
+    #[inline(always)]
+    fn progress<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Result<T>,
+        of_answer: impl FnOnce(Answer) -> T,
+    ) -> Poll<Result<T>> {
+        match self.progress {
+            Progress::Waiting(index) => self.look(index, context, of_answer),
+            Progress::New => self.begin(context, system_call),
+            Progress::TurnedAway(_) => {
+                self.calls.forget_waker(&self.progress);
+                self.begin(context, system_call)
+            }
+            Progress::Done => panic!("an invocation is polled after its end"),
+        }
+    }
+
     /// The first poll, and those for which there was no place: the answer if it is there at once.
     #[inline(always)]
-    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Answer>> {
+    fn begin<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Result<T>,
+    ) -> Poll<Result<T>> {
         let calls = self.calls;
         if !calls.goes_through_memory(self.way) {
             calls.entries.fetch_add(1, Ordering::Relaxed);
             self.progress = Progress::Done;
-            return Poll::Ready(raw::invoke_described(self.target, self.information, &self.words, &self.capabilities));
+            return Poll::Ready(system_call(self.target, self.information, &self.words, &self.capabilities));
         }
         let mut state = calls.state.lock();
         match state.submit((self.target, self.information), &self.words, &self.capabilities, context.waker()) {
@@ -398,7 +421,12 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
 
     /// Looks for the answer in a place.
     #[inline(always)]
-    fn look(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Answer>> {
+    fn look<T>(
+        &mut self,
+        index: usize,
+        context: &mut Context<'_>,
+        of_answer: impl FnOnce(Answer) -> T,
+    ) -> Poll<Result<T>> {
         let calls = self.calls;
         let mut state = calls.state.lock();
         match &mut state.places[index] {
@@ -411,10 +439,10 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
                 self.progress = Progress::Done;
                 if information.0 == 0 {
                     state.release(index);
-                    return Poll::Ready(Ok(Answer { length: 0, registers: [0; 4] }));
+                    return Poll::Ready(Ok(of_answer(Answer { length: 0, registers: [0; 4] })));
                 }
                 drop(state);
-                Poll::Ready(calls.take_results(index, information))
+                Poll::Ready(calls.take_results(index, information).map(of_answer))
             }
             Place::Free(_) | Place::Abandoned => unreachable!("the place is this request's"),
         }
@@ -426,15 +454,7 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Future for Invoke<'_, WORDS,
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Answer>> {
-        match self.progress {
-            Progress::Waiting(index) => self.look(index, context),
-            Progress::New => self.begin(context),
-            Progress::TurnedAway(_) => {
-                self.calls.forget_waker(&self.progress);
-                self.begin(context)
-            }
-            Progress::Done => panic!("an invocation is polled after its end"),
-        }
+        self.progress(context, raw::invoke_described, |answer| answer)
     }
 }
 
@@ -486,7 +506,7 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Future for Command<'_, WORDS
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.0).poll(context).map_ok(drop)
+        self.0.progress(context, raw::command, drop)
     }
 }
 

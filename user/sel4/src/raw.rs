@@ -188,6 +188,7 @@ pub fn receive_slot() -> (u64, u64, u64) {
 /// # Panics
 ///
 /// The message is too long or carries too many capabilities.
+#[inline]
 pub fn prepare(label: u64, words: &[u64], capabilities: &[u64]) -> (MessageInfo, [u64; REGISTERS]) {
     assert!(words.len() <= MAXIMUM_LENGTH && capabilities.len() <= MAXIMUM_CAPABILITIES, "the message is too long");
     let mut registers = [0; REGISTERS];
@@ -306,7 +307,32 @@ pub fn invoke_label(target: u64, label: u64, words: &[u64], capabilities: &[u64]
 /// The message is longer than messages can be.
 pub fn invoke_described(target: u64, info: MessageInfo, words: &[u64], capabilities: &[u64]) -> Result<Answer> {
     let (_, registers) = prepare(info.label(), words, capabilities);
+    answer(interface_call(SystemCall::Call, target, info, registers))
+}
+
+/// The same for an invocation that gives nothing.
+///
+/// # Errors
+///
+/// As [`invoke_label`].
+///
+/// # Panics
+///
+/// The message is longer than messages can be.
+#[inline(always)]
+pub fn command(target: u64, info: MessageInfo, words: &[u64], capabilities: &[u64]) -> Result<()> {
+    let (_, registers) = prepare(info.label(), words, capabilities);
     let delivered = interface_call(SystemCall::Call, target, info, registers);
+    if delivered.info.label() == 0 { Ok(()) } else { failure(delivered) }
+}
+
+#[cold]
+fn failure(delivered: Delivered) -> Result<()> {
+    answer(delivered).map(drop)
+}
+
+/// What the kernel has answered.
+fn answer(delivered: Delivered) -> Result<Answer> {
     let length = delivered.info.length().min(MAXIMUM_LENGTH);
     let word = |index: usize| match delivered.registers.get(index) {
         _ if index >= length => 0,

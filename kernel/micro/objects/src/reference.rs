@@ -102,6 +102,15 @@ impl Ref<crate::Slot> {
     }
 }
 
+impl Ref<crate::Words> {
+    /// The kilobyte `index` places further in the same frame.
+    #[inline(always)]
+    pub fn kilobyte(self, index: u64) -> Ref<crate::Words> {
+        let units = index as u32 * (size_of::<crate::Words>() as u64 / UNIT) as u32;
+        Ref(self.0.saturating_add(units), PhantomData)
+    }
+}
+
 impl Ref<crate::Tcb> {
     /// One of the thread's own slots.
     #[inline(always)]
