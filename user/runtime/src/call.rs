@@ -576,6 +576,15 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
+    /// Result and buffer of a call that is done.
+    #[inline(always)]
+    fn into_done(mut self) -> (Result<usize>, B) {
+        match (core::mem::replace(&mut self.stage, Stage::Finished), self.buffer.take()) {
+            (Stage::Done(result), Some(buffer)) => (decode(result), buffer),
+            _ => panic!("a call was polled that is not done, or finished"),
+        }
+    }
+
     /// Makes the call, and waits for its completion if there will be one.
     #[inline(always)]
     fn submit(&mut self, context: &Context<'_>) -> Poll<usize> {
@@ -747,15 +756,15 @@ impl<B, const N: usize> Future for Operation<B, N> {
 ///
 /// Dropping it drops every call; see [`Operation`].
 pub fn all<B, const N: usize>(operations: Vec<Operation<B, N>>) -> All<B, N> {
-    let results = Vec::with_capacity(operations.len());
-    All { operations, results, made: false }
+    All { left: operations.len(), operations, made: false }
 }
 
 /// The future of [`all`].
 #[must_use = "calls that are not awaited are not made"]
 pub struct All<B, const N: usize> {
     operations: Vec<Operation<B, N>>,
-    results: Vec<(Result<usize>, B)>,
+    /// So many of them, the first ones, may not be done.
+    left: usize,
     made: bool,
 }
 
@@ -778,15 +787,13 @@ impl<B, const N: usize> Future for All<B, N> {
         }
         // From the last to the first: the last one is usually done last, and is the only one to wake the coroutine. The
         // others are found done.
-        while let Some(operation) = this.operations.last_mut() {
+        while let Some(operation) = this.operations[..this.left].last_mut() {
             let Poll::Ready(result) = operation.advance(context) else { return Poll::Pending };
-            let Poll::Ready(done) = operation.finish(result) else { return Poll::Pending };
-            this.results.push(done);
-            this.operations.pop();
+            operation.stage = Stage::Done(result);
+            this.left -= 1;
         }
-        let mut results = core::mem::take(&mut this.results);
-        results.reverse();
-        Poll::Ready(results)
+        let operations = core::mem::take(&mut this.operations);
+        Poll::Ready(operations.into_iter().map(Operation::into_done).collect())
     }
 }
 

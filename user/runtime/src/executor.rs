@@ -376,6 +376,13 @@ pub(crate) fn has_company() -> bool {
     running != 0 && word.0.load(Ordering::Relaxed) & (running | running.wrapping_sub(1)) != 0
 }
 
+/// Whether this worker has something to run after the coroutine that runs.
+pub(crate) fn has_something_ready() -> bool {
+    // SAFETY: as above.
+    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
+    page.ready[local::current().index.get() % MAXIMUM_WORKERS].0.load(Ordering::Relaxed) != 0
+}
+
 /// Whether something is ready, with whichever worker, that is more important than what this one runs.
 pub(crate) fn has_more_important(worker: usize) -> bool {
     // SAFETY: the page is there to stay, and every word of it is atomic.

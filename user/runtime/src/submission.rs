@@ -8,6 +8,11 @@
 //! then it enters the kernel once, which takes the whole batch and posts what could be done at once. Requests never wait
 //! for less important coroutines, and never for the clock. If the kernel's side is awake, on another hart, no call is made.
 //!
+//! Who takes the batch is decided by what else there is to run. If nothing is, the worker does it itself in that one entry:
+//! it would only wait for another hart, which has to be called first. If something less important is ready, the flusher asks
+//! for the kernel's own side, and an idle hart takes the batch while the worker goes on (`RING_WAKE`; without an idle hart it
+//! is the same as before).
+//!
 //! # Direct or ring
 //!
 //! A direct call costs a trap; a request costs a few stores, a wake-up and one more poll, and a part of the trap. The ring
@@ -31,6 +36,7 @@ use core::task::Poll;
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, Request, RequestHeader, request};
 use abi_unix::SystemCall;
+use abi_unix::call::RING_WAKE;
 use ring::{Full, Producer, Requests};
 
 use crate::{call, executor, local};
@@ -253,7 +259,8 @@ async fn flush(index: usize) {
             before = made;
             if ring::must_be_called(&header.state) {
                 // An error says that the ring is broken: this process has written to it what it should not.
-                let _ = unix::worker::ring_enter(index, 0);
+                let flags = if executor::has_something_ready() { RING_WAKE } else { 0 };
+                let _ = unix::worker::ring_enter(index, flags);
             }
         }
         Poll::<()>::Pending
