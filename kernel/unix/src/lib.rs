@@ -22,6 +22,7 @@ pub mod executor;
 pub mod file;
 pub mod files;
 pub mod futex;
+pub mod in_flight;
 pub mod interrupts;
 pub mod kernel_side;
 pub mod line_discipline;

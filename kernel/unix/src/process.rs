@@ -27,8 +27,6 @@ use abi_queue::{Completion, Priority};
 use abi_unix::types::signal;
 use abi_unix::{Counter, Errno};
 use filesystem::Node;
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 use memory::SharedFrame;
 use memory::space::StringError;
 use platform::println;
@@ -44,8 +42,10 @@ use crate::counters;
 use crate::descriptor::Descriptors;
 use crate::executor::Cid;
 use crate::futex::Futexes;
+use crate::in_flight::InFlight;
 use crate::interrupts::{self, Receivers, SendPages};
 use crate::kernel_side::Choice;
+use crate::random;
 use crate::ring::{self, CompletionView, Rings};
 use crate::scheduling::Standing;
 use crate::shared::{Shared, zeroed};
@@ -198,7 +198,7 @@ pub struct Process {
     threads: Mutex<Threads>,
     /// Workers and threads that have not ended.
     live_workers: AtomicUsize,
-    calls: Mutex<HashMap<u64, Call>>,
+    calls: Mutex<InFlight<Call>>,
     next_anonymous_call: AtomicU64,
     has_cancelled: AtomicBool,
     completions: Mutex<Completions>,
@@ -248,7 +248,7 @@ impl Process {
             workers: Mutex::new(Vec::new()),
             threads: Mutex::new(Threads::new()),
             live_workers: AtomicUsize::new(0),
-            calls: Mutex::new(HashMap::new()),
+            calls: Mutex::new(InFlight::new(random::word())),
             next_anonymous_call: AtomicU64::new(u64::MAX),
             has_cancelled: AtomicBool::new(false),
             completions: Mutex::new(Completions::new(&shared)),
@@ -519,22 +519,18 @@ impl Process {
         }
         // Without a token the key counts down from the top, where no address and no index of a program's table lies.
         let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
-        match calls.entry(key) {
-            Entry::Occupied(_) => Err((Errno::EEXIST, work)),
-            Entry::Vacant(place) => {
-                let coroutine = spawn(key, work).map_err(|work| (Errno::ENOMEM, work))?;
-                counters::count(Counter::CallsInFlight);
-                place.insert(Call { coroutine, cancelled: false, was_ready: false, priority: priority.number() });
-                Ok(())
-            }
-        }
+        let Some(place) = calls.vacancy(key) else { return Err((Errno::EEXIST, work)) };
+        let coroutine = spawn(key, work).map_err(|work| (Errno::ENOMEM, work))?;
+        counters::count(Counter::CallsInFlight);
+        calls.fill(place, Call { coroutine, cancelled: false, was_ready: false, priority: priority.number() });
+        Ok(())
     }
 
-    fn make_room_for_a_call(&self, calls: &mut HashMap<u64, Call>) -> Result<(), Errno> {
+    fn make_room_for_a_call(&self, calls: &mut InFlight<Call>) -> Result<(), Errno> {
         if self.has_ended() {
             return Err(Errno::EINTR);
         }
-        calls.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        calls.reserve().map_err(|_| Errno::ENOMEM)?;
         // A place for its completion in case the ring is full then: beside those that wait already, every call in flight
         // may come to wait. What waits counts towards the limit, or a process that never looks at its ring could fill the
         // kernel's memory.
@@ -549,14 +545,14 @@ impl Process {
     /// Whether the process asked for this call to end early.
     pub fn call_is_cancelled(&self, key: u64) -> bool {
         // Acquire: pairs with the release in `cancel_call`. Most processes never cancel anything.
-        self.has_cancelled.load(Ordering::Acquire) && self.calls.lock().get(&key).is_some_and(|call| call.cancelled)
+        self.has_cancelled.load(Ordering::Acquire) && self.calls.lock().get(key).is_some_and(|call| call.cancelled)
     }
 
     /// Asks that a call ends early. `ENOENT` if it is not in flight.
     pub fn cancel_call(&self, token: u64) -> Result<(), Errno> {
         let coroutine = {
             let mut calls = self.calls.lock();
-            let call = calls.get_mut(&token).ok_or(Errno::ENOENT)?;
+            let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
             call.cancelled = true;
             self.has_cancelled.store(true, Ordering::Release);
             call.coroutine
@@ -569,7 +565,7 @@ impl Process {
     /// cancel them any more.
     fn wake_calls(&self) {
         self.kernel_side.wake_poller();
-        let calls = core::mem::take(&mut *self.calls.lock());
+        let calls = self.calls.lock().take();
         for call in calls.values() {
             crate::executor::wake(call.coroutine);
         }
@@ -581,7 +577,7 @@ impl Process {
         {
             // Locked until the completion has its place: `begin_call` counts it as one or the other.
             let mut calls = self.calls.lock();
-            calls.remove(&key);
+            calls.remove(key);
             if calls.is_empty() {
                 self.departures.lock().wake_all();
             }

@@ -154,6 +154,13 @@ pub fn bytes(destination: &mut [u8]) {
     }
 }
 
+/// A number that nobody can guess.
+pub fn word() -> u64 {
+    let mut word = [0; 8];
+    bytes(&mut word);
+    u64::from_le_bytes(word)
+}
+
 /// The `getrandom` call.
 pub fn fill(process: &Process, buffer: UserBuffer, flags: u32) -> Result<usize, Errno> {
     if flags & !(NONBLOCK | RANDOM | INSECURE) != 0 {

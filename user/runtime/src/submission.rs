@@ -64,8 +64,8 @@ static WAY: AtomicU8 = AtomicU8::new(Way::Direct as u8);
 
 /// Says how the process makes its asynchronous calls from now on.
 ///
-/// A process begins with [`Way::Direct`], because a request still costs more instructions than the trap that it spares
-/// (`cargo xtask bench async-calls`); where traps are dear, [`Way::Adaptive`] is better.
+/// A process begins with [`Way::Direct`], because a request costs more instructions than the trap that it spares (`cargo
+/// xtask bench async-calls`; decision 018); where traps are dear, [`Way::Adaptive`] is better.
 ///
 /// The results are the same, and the order in which calls of *different* coroutines take effect is undefined, either way.
 pub fn set_way(way: Way) {

@@ -1,0 +1,250 @@
+//! The table of a process's calls in flight: by key, with as few instructions as it takes.
+//!
+//! A call that waits enters the table once and leaves it once, on the way of every message that somebody waits for. A
+//! general hash table is made for large groups that vector instructions compare, and for a hash of any key; here the key
+//! is one number and there are no such instructions, so that most of what it did was for nothing.
+//!
+//! This is the textbook's: open addressing, linear probing, and removal that moves back what was pushed on, so that there
+//! are no marks of what has been. The place of a key is the upper part of its product with an odd number. That number is
+//! random, different for each process and not known to it, because keys are a process's to choose: with a known one it
+//! could choose them so that all want the same place, and make the kernel search for long with a lock held.
+
+use core::num::NonZeroU64;
+
+use alloc::collections::TryReserveError;
+use alloc::vec::Vec;
+
+/// Places of the smallest table that is not empty.
+const SMALLEST: usize = 8;
+
+/// Values by keys that are not 0.
+pub struct InFlight<T> {
+    /// None, or a power of two, of which at most three quarters are in use.
+    places: Vec<Option<(NonZeroU64, T)>>,
+    count: usize,
+    /// Odd.
+    multiplier: u64,
+    /// What is left of a product when it is shifted by this many bits is a place.
+    shift: u32,
+}
+
+/// A free place for a key.
+pub struct Vacancy {
+    place: usize,
+    key: NonZeroU64,
+}
+
+impl<T> InFlight<T> {
+    /// An empty table, with a random number.
+    pub const fn new(random: u64) -> InFlight<T> {
+        InFlight { places: Vec::new(), count: 0, multiplier: random | 1, shift: 0 }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Where a key would like to be, in a table that has places.
+    #[inline(always)]
+    fn home(&self, key: NonZeroU64) -> usize {
+        (key.get().wrapping_mul(self.multiplier) >> self.shift) as usize
+    }
+
+    /// Where the key is, or else the free place where it should be. A table that has places has free ones.
+    #[inline]
+    fn search(&self, key: NonZeroU64) -> Result<usize, usize> {
+        let mut place = self.home(key);
+        loop {
+            match &self.places[place] {
+                None => return Err(place),
+                Some((other, _)) if *other == key => return Ok(place),
+                Some(_) => place = (place + 1) & (self.places.len() - 1),
+            }
+        }
+    }
+
+    #[inline]
+    fn find(&self, key: u64) -> Option<usize> {
+        if self.is_empty() {
+            return None;
+        }
+        self.search(NonZeroU64::new(key)?).ok()
+    }
+
+    /// Makes sure that there is room for one more.
+    ///
+    /// # Errors
+    /// There is no memory; nothing has changed.
+    #[inline]
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        if (self.count + 1) * 4 <= self.places.len() * 3 { Ok(()) } else { self.grow() }
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<(), TryReserveError> {
+        let size = (self.places.len() * 2).max(SMALLEST);
+        let mut places = Vec::new();
+        places.try_reserve_exact(size)?;
+        places.resize_with(size, || None);
+        self.shift = u64::BITS - size.trailing_zeros();
+        for (key, value) in core::mem::replace(&mut self.places, places).into_iter().flatten() {
+            if let Err(place) = self.search(key) {
+                self.places[place] = Some((key, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// The place for a key that is not there yet, after [`reserve`](Self::reserve); `None` if it is there, or 0.
+    #[inline]
+    pub fn vacancy(&self, key: u64) -> Option<Vacancy> {
+        let key = NonZeroU64::new(key)?;
+        self.search(key).err().map(|place| Vacancy { place, key })
+    }
+
+    /// Enters a value. The table is as it was when the place was found.
+    #[inline]
+    pub fn fill(&mut self, vacancy: Vacancy, value: T) {
+        self.places[vacancy.place] = Some((vacancy.key, value));
+        self.count += 1;
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: u64) -> Option<&T> {
+        self.find(key).and_then(|place| self.places[place].as_ref()).map(|(_, value)| value)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, key: u64) -> Option<&mut T> {
+        self.find(key).and_then(|place| self.places[place].as_mut()).map(|(_, value)| value)
+    }
+
+    /// Removes a key; its value.
+    #[inline]
+    pub fn remove(&mut self, key: u64) -> Option<T> {
+        let mut hole = self.find(key)?;
+        let (_, value) = self.places[hole].take()?;
+        self.count -= 1;
+        // What follows without a gap may have been pushed on by what was here. Whoever would find the hole on the way from
+        // home to its place goes there, and leaves the hole where it was.
+        let last = self.places.len() - 1;
+        let mut place = hole;
+        loop {
+            place = (place + 1) & last;
+            let Some((key, _)) = &self.places[place] else { return Some(value) };
+            if place.wrapping_sub(self.home(*key)) & last >= place.wrapping_sub(hole) & last {
+                self.places.swap(hole, place);
+                hole = place;
+            }
+        }
+    }
+
+    /// All values, in no order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten().map(|(_, value)| value)
+    }
+
+    /// The same, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().flatten().map(|(_, value)| value)
+    }
+
+    /// Takes everything out, and with it the memory.
+    pub fn take(&mut self) -> InFlight<T> {
+        core::mem::replace(self, InFlight::new(self.multiplier))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Enter(u64, u32),
+        Remove(u64),
+        Change(u64, u32),
+        Take,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        // Few keys, so that they meet; and such as a runtime makes, an index and a generation.
+        let key = || prop_oneof![0u64..40, (0u64..4, 1u64..4).prop_map(|(index, generation)| index | generation << 32)];
+        prop::collection::vec(
+            prop_oneof![
+                8 => (key(), any::<u32>()).prop_map(|(key, value)| Step::Enter(key, value)),
+                6 => key().prop_map(Step::Remove),
+                2 => (key(), any::<u32>()).prop_map(|(key, value)| Step::Change(key, value)),
+                1 => Just(Step::Take),
+            ],
+            0..400,
+        )
+    }
+
+    proptest! {
+        /// Against the standard library's table, also with a number for which nearly all keys want the same place.
+        #[test]
+        fn it_is_a_table(steps in steps(), random in prop_oneof![Just(0), Just(1 << 63), any::<u64>()]) {
+            let mut table = InFlight::new(random);
+            let mut model = HashMap::new();
+            for step in steps {
+                match step {
+                    Step::Enter(key, value) => {
+                        table.reserve().unwrap();
+                        let vacancy = table.vacancy(key);
+                        prop_assert_eq!(vacancy.is_some(), key != 0 && !model.contains_key(&key));
+                        if let Some(vacancy) = vacancy {
+                            table.fill(vacancy, value);
+                            model.insert(key, value);
+                        }
+                    }
+                    Step::Remove(key) => prop_assert_eq!(table.remove(key), model.remove(&key)),
+                    Step::Change(key, value) => {
+                        prop_assert_eq!(table.get(key), model.get(&key));
+                        if let Some(one) = table.get_mut(key) {
+                            *one = value;
+                            model.insert(key, value);
+                        }
+                    }
+                    Step::Take => {
+                        let mut taken: Vec<_> = table.take().values().copied().collect();
+                        let mut expected: Vec<_> = model.drain().map(|(_, value)| value).collect();
+                        taken.sort_unstable();
+                        expected.sort_unstable();
+                        prop_assert_eq!(taken, expected);
+                    }
+                }
+                prop_assert_eq!((table.len(), table.is_empty()), (model.len(), model.is_empty()));
+                for (key, value) in &model {
+                    prop_assert_eq!(table.get(*key), Some(value));
+                }
+            }
+            table.values_mut().for_each(|value| *value = 7);
+            prop_assert!(table.values().all(|value| *value == 7));
+        }
+    }
+
+    #[test]
+    fn it_grows_and_keeps_a_quarter_free() {
+        let mut table = InFlight::new(0x9e37_79b9_7f4a_7c15);
+        for key in 1..=10_000u64 {
+            table.reserve().unwrap();
+            let vacancy = table.vacancy(key << 32 | key).unwrap();
+            table.fill(vacancy, key);
+            assert!(table.len() * 4 <= table.places.len() * 3);
+        }
+        assert_eq!(table.values().sum::<u64>(), 10_000 * 10_001 / 2);
+        for key in 1..=10_000u64 {
+            assert_eq!(table.remove(key << 32 | key), Some(key));
+        }
+        assert!(table.is_empty() && table.places.iter().all(Option::is_none));
+    }
+}
