@@ -1,5 +1,6 @@
 /*
- * The matrix server with epoll: one loop, or a loop on each hart with the connections dealt out in turn.
+ * The matrix server with epoll: one loop, or a loop on each hart with the connections dealt out in turn. And a server that
+ * sends back what it receives, in the same way.
  *
  * For each request of a connection that sends one after the other: epoll_wait, one read, one write. What a socket does
  * not take is kept and sent when it is writable; until then nothing more is read from it.
@@ -18,6 +19,8 @@ enum { EVENTS = 256 };
 
 struct connection {
 	int fd;
+	/* Takes what has come and leaves what is to be sent; -1 ends the connection. */
+	int (*answer)(struct connection *);
 	int writing;
 	unsigned char *in;
 	size_t in_size, in_length;
@@ -31,6 +34,7 @@ struct loop {
 	struct loop *all;
 	int count, next;
 	int listener;
+	int (*answer)(struct connection *);
 };
 
 static void *grow(void *bytes, size_t *size, size_t needed)
@@ -61,7 +65,7 @@ static int flush(struct connection *connection)
 }
 
 /* Answers the whole requests that are there; -1 if one of them is none. */
-static int answer(struct connection *connection)
+static int answer_matrices(struct connection *connection)
 {
 	size_t start = 0;
 	for (;;) {
@@ -84,6 +88,16 @@ static int answer(struct connection *connection)
 	}
 }
 
+static int echo(struct connection *connection)
+{
+	size_t length = connection->out_length + connection->in_length;
+	connection->out = grow(connection->out, &connection->out_size, length);
+	memcpy(connection->out + connection->out_length, connection->in, connection->in_length);
+	connection->out_length = length;
+	connection->in_length = 0;
+	return 0;
+}
+
 /* -1 if the connection is to be closed. */
 static int serve_ready(int epoll, struct connection *connection)
 {
@@ -96,7 +110,7 @@ static int serve_ready(int epoll, struct connection *connection)
 		if (count == 0)
 			return -1;
 		connection->in_length += count;
-		if (answer(connection) < 0)
+		if (connection->answer(connection) < 0)
 			return -1;
 	}
 	if (flush(connection) < 0)
@@ -119,6 +133,7 @@ static void accept_one(struct loop *loop)
 	if (!connection)
 		fail("memory");
 	connection->fd = fd;
+	connection->answer = loop->answer;
 	struct loop *target = &loop->all[loop->next];
 	loop->next = (loop->next + 1) % loop->count;
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = connection };
@@ -146,13 +161,14 @@ static void *run(void *argument)
 	return NULL;
 }
 
-static void serve(int port, int count)
+static void serve(int port, int count, int (*answer)(struct connection *))
 {
 	struct loop *loops = calloc(count, sizeof *loops);
 	for (int index = 0; index < count; index++)
 		loops[index].epoll = check(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
 	loops[0].all = loops;
 	loops[0].count = count;
+	loops[0].answer = answer;
 	loops[0].listener = listen_on(port);
 	struct epoll_event event = { .events = EPOLLIN };
 	check(epoll_ctl(loops[0].epoll, EPOLL_CTL_ADD, loops[0].listener, &event), "epoll_ctl");
@@ -163,10 +179,15 @@ static void serve(int port, int count)
 
 void serve_epoll(int port)
 {
-	serve(port, 1);
+	serve(port, 1, answer_matrices);
 }
 
 void serve_epoll_on_each_hart(int port)
 {
-	serve(port, harts());
+	serve(port, harts(), answer_matrices);
+}
+
+void serve_echo(int port)
+{
+	serve(port, harts(), echo);
 }

@@ -44,6 +44,7 @@ const struct server SERVERS[] = {
 	{ "thread3-yield", serve_three_threads_yielding },
 	{ "go", serve_go },
 	{ "tokio", serve_tokio },
+	{ "echo", serve_echo },
 	{ NULL, NULL },
 };
 

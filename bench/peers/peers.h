@@ -89,6 +89,7 @@ void serve_io_uring(int port);
 void serve_io_uring_on_each_hart(int port);
 void serve_go(int port);
 void serve_tokio(int port);
+void serve_echo(int port);
 
 /* A listening TCP socket. */
 int listen_on(int port);

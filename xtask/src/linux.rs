@@ -40,8 +40,10 @@ pub const MACHINE: Variant = Variant::Plic;
 pub const FIRST_PORT: u16 = 7000;
 
 /// The servers that the program has; as in bench/peers.
-pub const SERVERS: [&str; 9] =
-    ["epoll", "epoll-each", "io_uring", "io_uring-each", "thread", "thread3", "thread3-yield", "go", "tokio"];
+pub const SERVERS: [&str; 10] =
+    ["epoll", "epoll-each", "io_uring", "io_uring-each", "thread", "thread3", "thread3-yield", "go", "tokio", ECHO];
+/// The one that multiplies no matrices and sends back what it receives.
+pub const ECHO: &str = "echo";
 
 /// The line that a success ends with, and the one that says that servers are up.
 pub const DONE: &str = "peers: done";
@@ -90,7 +92,7 @@ impl Linux {
         };
         let peers = compile_peers(context, &directory)?;
         let mut programs = vec![("init".to_string(), peers)];
-        let mut servers: Vec<_> = SERVERS.into_iter().filter(|name| !["go", "tokio"].contains(name)).collect();
+        let mut servers: Vec<_> = SERVERS.into_iter().filter(|name| !["go", "tokio", ECHO].contains(name)).collect();
         match compile_go(context, &directory) {
             Ok(program) => {
                 programs.push(("bin/go-server".into(), program));

@@ -36,7 +36,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let booted = lab.serve_microkernel("the network as a program: microkernel", HARTS);
     if let Some(mut server) = notebook.part(MICRO, booted) {
         matrices(lab, notebook, &mut server, linux::FIRST_PORT, MICRO);
-        echo(lab, notebook, &server, MICRO);
+        echo(lab, notebook, &server, ECHO_PORT, MICRO);
     }
     let booted = lab.serve_cops("the network as a program: Unix kernel", &matrix::server_words("kcuc", HARTS), HARTS);
     if let Some(mut server) = notebook.part(UNIX, booted) {
@@ -45,13 +45,15 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let booted =
         lab.serve_program("the network as a program: Unix kernel, echo", "echo-server", &words(""), ECHO_PORT, HARTS);
     if let Some(server) = notebook.part(&format!("{UNIX}, echo"), booted) {
-        echo(lab, notebook, &server, UNIX);
+        echo(lab, notebook, &server, ECHO_PORT, UNIX);
     }
     if lab.linux().is_some() {
         let booted = lab.serve_linux("the network as a program: Linux", HARTS);
         if let Some(mut server) = notebook.part("Linux", booted) {
             let port = linux::port(LINUX).context("a server without a port")?;
             matrices(lab, notebook, &mut server, port, &format!("Linux {LINUX}"));
+            let port = linux::port(linux::ECHO).context("a server without a port")?;
+            echo(lab, notebook, &server, port, &format!("Linux {LINUX}"));
         }
     }
     for (name, rival) in [("unix", UNIX.to_string()), ("linux", format!("Linux {LINUX}"))] {
@@ -80,11 +82,11 @@ fn echo_plot(kind: usize) -> String {
     format!("{}, echo of {MESSAGE} bytes (wall)", ["throughput", "mean latency"][kind])
 }
 
-fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, server: &Server, id: &str) {
+fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, server: &Server, port: u16, id: &str) {
     let duration = if lab.quick { Duration::from_millis(1200) } else { Duration::from_secs(5) };
     let mut points = [Vec::new(), Vec::new()];
     for connections in counts(lab) {
-        let measured = server.address(ECHO_PORT).and_then(|address| ask(address, connections, duration));
+        let measured = server.address(port).and_then(|address| ask(address, connections, duration));
         let Some(messages) = notebook.part(&format!("{id}, echo with {connections} connections"), measured) else {
             break;
         };
