@@ -7,7 +7,8 @@
 //!
 //! **The choice.** A request through memory pays off when others share its way into the kernel. In the mode [`Way::Adaptive`] an
 //! invocation waits for others to join it if any are in flight or another coroutine is ready. If there is nobody, or fewer than
-//! [`FEW`] have come together when the kernel is called, the next invocations are system calls, before that is tried again.
+//! [`FEW`] have come together when the kernel is called, the next invocations are system calls, before that is tried again; and more of
+//! them each time that it was in vain.
 //!
 //! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system call may overtake those of
 //! other coroutines, never those of its own, which has awaited them.
@@ -33,8 +34,10 @@ use crate::syscall_buffer::{SyscallBuffer, result};
 
 /// How many invocations have to share a call of the kernel for the way through memory to pay off.
 pub const FEW: usize = 4;
-/// How many invocations are made as system calls before it is tried again whether others join.
+/// How many invocations are made as system calls before it is tried again whether others join; and at most, after it was tried in vain
+/// several times.
 const TRIES: u64 = 32;
+const MOST_TRIES: u64 = 256;
 
 /// How invocations are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +84,8 @@ pub struct Calls {
     entries: AtomicU64,
     /// How many invocations are made as system calls before it is tried again whether others join.
     alone: AtomicU64,
+    /// What that will be when it is tried in vain the next time.
+    tries: AtomicU64,
 }
 
 impl Calls {
@@ -122,6 +127,7 @@ impl Calls {
             in_flight: AtomicUsize::new(0),
             entries: AtomicU64::new(0),
             alone: AtomicU64::new(0),
+            tries: AtomicU64::new(TRIES),
         }
     }
 
@@ -312,7 +318,11 @@ impl Calls {
         if must_call {
             self.entries.fetch_add(1, Ordering::Relaxed);
             if self.in_flight() < FEW {
-                self.alone.store(TRIES, Ordering::Relaxed);
+                let tries = self.tries.load(Ordering::Relaxed);
+                self.alone.store(tries, Ordering::Relaxed);
+                self.tries.store((2 * tries).min(MOST_TRIES), Ordering::Relaxed);
+            } else {
+                self.tries.store(TRIES, Ordering::Relaxed);
             }
             state.buffer.call();
         }
