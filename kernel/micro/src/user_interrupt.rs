@@ -54,6 +54,8 @@ impl Kernel {
     }
 
     /// A signal has come for a thread that does not wait for it: if it has a handler, that is entered before the thread goes on.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn interrupt(&self, thread: Ref<Tcb>) {
         let interrupts = &thread.interrupts;
         if interrupts.handler.get() == 0 || interrupts.is_in_handler() {
