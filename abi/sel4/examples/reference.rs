@@ -46,8 +46,10 @@ pub fn page() -> String {
     }
     page += "\n## Invocations\n\n\
              The label of the message says what the invoked capability is asked to do. The first number is the label in a kernel for one \
-             core, the second in one for several. In the answer the label is 0, or an error.\n\n\
-             | label | invocation | words | capabilities | results | |\n|---|---|---|---|---|---|\n";
+             core, the second in one for several. In the answer the label is 0, or an error. The errors listed are those that the arguments can cause; besides, every \
+             invocation of an empty slot is `InvalidCapability`, and of an object that does not know it `IllegalOperation`. The \
+             suite of the interface sees each of them, and no other.\n\n\
+             | label | invocation | words | capabilities | results | errors | |\n|---|---|---|---|---|---|---|\n";
     for &invocation in Invocation::ALL {
         let several = invocation.label(Numbering::Multiprocessor).expect("all labels exist for several cores");
         let one = invocation.label(Numbering::Uniprocessor).map_or("-".into(), |label| label.to_string());
@@ -55,11 +57,12 @@ pub fn page() -> String {
             invocation.words().iter().map(|(name, kind)| format!("`{name}`: {}", kind_of(*kind))).collect();
         let _ = writeln!(
             page,
-            "| {one}, {several} | `{}` | {} | {} | {} | {} |",
+            "| {one}, {several} | `{}` | {} | {} | {} | {} | {} |",
             invocation.name(),
             words.join(", "),
             list(invocation.capabilities()),
             list(invocation.results()),
+            list(&invocation.errors().iter().map(|error| error.name()).collect::<Vec<_>>()),
             without_links(invocation.description()),
         );
     }

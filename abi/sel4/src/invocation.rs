@@ -4,6 +4,8 @@
 //! the label 0 or an [`Error`](crate::Error), and its words are the results or the error's details. Endpoints, notifications and replies
 //! are invoked by a message with any label and do not stand here.
 
+use crate::Error;
+
 /// How labels are counted, which depends on how the kernel was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
@@ -124,6 +126,56 @@ impl Invocation {
         match numbering {
             Numbering::Uniprocessor => count,
             Numbering::Multiprocessor => count + 1,
+        }
+    }
+}
+
+impl Invocation {
+    /// The errors that its arguments and the state of what they name can cause. The suite of the interface sees each of them, and no other.
+    ///
+    /// Besides, every invocation of an empty slot is [`InvalidCapability`](Error::InvalidCapability), and of an object that does not know it
+    /// [`IllegalOperation`](Error::IllegalOperation).
+    pub const fn errors(self) -> &'static [Error] {
+        use Error::*;
+        use Invocation::*;
+        match self {
+            TcbSuspend | TcbResume | IrqHandlerAck | IrqHandlerClear | PageUnmap | PageGetAddress => &[],
+            TcbSetTLSBase | TcbSetFlags => &[TruncatedMessage],
+            TcbReadRegisters => &[IllegalOperation, RangeError, TruncatedMessage],
+            TcbWriteRegisters | TcbBindNotification | TcbSetAffinity => &[IllegalOperation, TruncatedMessage],
+            TcbUnbindNotification => &[IllegalOperation],
+            TcbCopyRegisters | IrqHandlerSetNotification => &[InvalidCapability, TruncatedMessage],
+            TcbSetPriority | TcbSetMCPriority | TcbSetSchedParams => &[InvalidCapability, RangeError, TruncatedMessage],
+            TcbConfigure | TcbSetIPCBuffer => &[IllegalOperation, AlignmentError, TruncatedMessage, RevokeFirst],
+            TcbSetSpace => &[IllegalOperation, TruncatedMessage, RevokeFirst],
+            UntypedRetype => {
+                &[InvalidArgument, RangeError, FailedLookup, TruncatedMessage, DeleteFirst, NotEnoughMemory]
+            }
+            CNodeRevoke | CNodeDelete => &[RangeError, FailedLookup, TruncatedMessage],
+            CNodeCancelBadgedSends => &[IllegalOperation, RangeError, FailedLookup, TruncatedMessage],
+            CNodeMove | CNodeSaveCaller => &[RangeError, FailedLookup, TruncatedMessage, DeleteFirst],
+            CNodeMutate | CNodeRotate => &[IllegalOperation, RangeError, FailedLookup, TruncatedMessage, DeleteFirst],
+            CNodeCopy | CNodeMint => {
+                &[IllegalOperation, RangeError, FailedLookup, TruncatedMessage, DeleteFirst, RevokeFirst]
+            }
+            IrqControlGet | IrqControlGetTrigger => {
+                &[RangeError, FailedLookup, TruncatedMessage, DeleteFirst, RevokeFirst]
+            }
+            DomainSetSet => &[InvalidArgument, TruncatedMessage],
+            DomainSetScheduleConfigure | DomainSetScheduleSetStart => &[InvalidArgument, RangeError, TruncatedMessage],
+            PageTableMap => &[InvalidArgument, InvalidCapability, FailedLookup, TruncatedMessage, DeleteFirst],
+            PageTableUnmap => &[RevokeFirst],
+            PageMap => {
+                &[InvalidArgument, InvalidCapability, AlignmentError, FailedLookup, TruncatedMessage, DeleteFirst]
+            }
+            AsidControlMakePool => {
+                &[InvalidCapability, RangeError, FailedLookup, TruncatedMessage, DeleteFirst, RevokeFirst]
+            }
+            AsidPoolAssign => &[InvalidCapability, TruncatedMessage, DeleteFirst],
+            TcbRegisterAsyncSyscall => {
+                &[InvalidArgument, InvalidCapability, RangeError, FailedLookup, TruncatedMessage]
+            }
+            TcbRegisterUserInterrupts => &[InvalidCapability, IllegalOperation, AlignmentError, TruncatedMessage],
         }
     }
 }

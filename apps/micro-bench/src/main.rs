@@ -267,7 +267,7 @@ fn invocation(target: u64, invocation: Invocation, words: &[u64], capabilities: 
     let (before, after, answer) = system_call(SystemCall::Call, [target, info.0, w0, w1, w2, w3]);
     match MessageInfo(answer[1]).label() as usize {
         0 => Ok((before, after)),
-        label => Err(Failure { error: Error::from_number(label).unwrap_or(Error::IllegalOperation), details: [0; 6] }),
+        label => Err(Failure::new(Error::from_number(label).unwrap_or(Error::IllegalOperation), [0; 2])),
     }
 }
 
@@ -355,7 +355,7 @@ fn spin(_: u64) {
 
 /// The page of a device's registers.
 fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
-    let missing = Failure { error: Error::FailedLookup, details: [0; 6] };
+    let missing = Failure::new(Error::FailedLookup, [0; 2]);
     let (mut memory, description) = bench
         .boot
         .untypeds()

@@ -5,13 +5,14 @@
 
 use core::fmt::{self, Write};
 use core::panic::Location;
+use core::sync::atomic::{AtomicU16, Ordering};
 
-use sel4::abi::SlotRegion;
+use sel4::abi::{Invocation, SlotRegion};
 use sel4::allocator::{Arena, Slots};
 use sel4::capability::{Endpoint, Notification, Slot, Thread, initial};
 use sel4::mapping::Window;
 use sel4::thread::{self, Start, Started};
-use sel4::{Allocator, BootInformation, Failure, ObjectType, Rights, println};
+use sel4::{Allocator, BootInformation, Error, Failure, ObjectType, Rights, println};
 
 /// Slots of one test.
 const SLOTS: u64 = 1024;
@@ -95,12 +96,30 @@ macro_rules! equal {
     };
 }
 
+/// The errors with which tests have seen invocations refused, as bits.
+static SEEN: [AtomicU16; Invocation::ALL.len() + 1] = [const { AtomicU16::new(0) }; Invocation::ALL.len() + 1];
+
+/// Notes that a test has seen the error that it expects.
+pub fn note_refusal(failure: &Failure) {
+    if let Some(invocation) = failure.invocation {
+        SEEN[invocation as usize].fetch_or(1 << failure.error.number(), Ordering::Relaxed);
+    }
+}
+
+/// Whether a test has seen this.
+pub fn has_seen(invocation: Invocation, error: Error) -> bool {
+    SEEN[invocation as usize].load(Ordering::Relaxed) >> error.number() & 1 != 0
+}
+
 /// An invocation must fail with this error; gives the failure.
 #[macro_export]
 macro_rules! refused {
     ($invocation:expr, $error:ident) => {
         match $invocation {
-            Err(failure) if failure.error == sel4::Error::$error => failure,
+            Err(failure) if failure.error == sel4::Error::$error => {
+                $crate::harness::note_refusal(&failure);
+                failure
+            }
             Err(failure) => {
                 return Err($crate::harness::Wrong::new(format_args!(
                     "{} is refused with {failure}, not {}",

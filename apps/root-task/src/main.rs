@@ -94,6 +94,7 @@ const TESTS: &[Test] = tests![
     address_space::pools_are_made_of_a_page,
     address_space::pools_run_out,
     interrupt::handlers_are_made_once,
+    interrupt::handlers_with_a_trigger_are_made_once,
     interrupt::handlers_signal_notifications_only,
     interrupt::an_interrupt_arrives_once_for_each_acknowledgement,
     scheduling::the_most_important_runs_first,
@@ -126,6 +127,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::interrupted_code_does_not_notice,
     user_interrupt::waiting_misses_no_interrupt,
     hostile::random_calls_concern_nobody_else,
+    illegal::every_error_of_every_invocation_is_seen,
 ];
 
 #[sel4::root_task]

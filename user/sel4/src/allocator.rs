@@ -84,7 +84,7 @@ impl Arena {
     /// They do not fit ([`Error::NotEnoughMemory`]), or what the kernel says.
     pub fn make(&mut self, object: ObjectType, size_bits: usize, first: u64, count: u64) -> Result<u64> {
         let Some((start, end)) = self.place(object.size_bits(size_bits), count) else {
-            return Err(Failure { error: Error::NotEnoughMemory, details: [self.left(), 0, 0, 0, 0, 0] });
+            return Err(Failure::new(Error::NotEnoughMemory, [self.left(), 0]));
         };
         let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
         self.untyped.retype(object, size_bits, root, first, count)?;
@@ -155,7 +155,7 @@ impl Allocator {
             return Ok(first);
         }
         let left = self.slots.left();
-        self.slots.take(count).ok_or(Failure { error: Error::RangeError, details: [0, left, 0, 0, 0, 0] })
+        self.slots.take(count).ok_or(Failure::new(Error::RangeError, [0, left]))
     }
 
     /// Takes one empty slot.
@@ -176,12 +176,12 @@ impl Allocator {
         let bits = object.size_bits(size_bits);
         let fits = self.arenas.iter_mut().filter(|arena| arena.place(bits, count).is_some());
         let Some(arena) = fits.min_by_key(|arena| arena.left()) else {
-            return Err(Failure { error: Error::NotEnoughMemory, details: [self.bytes_left(), 0, 0, 0, 0, 0] });
+            return Err(Failure::new(Error::NotEnoughMemory, [self.bytes_left(), 0]));
         };
         let place = self.returned.iter_mut().find(|slots| slots.left() >= count).unwrap_or(&mut self.slots);
         let mut slots = *place;
         let left = slots.left();
-        let first = slots.take(count).ok_or(Failure { error: Error::RangeError, details: [0, left, 0, 0, 0, 0] })?;
+        let first = slots.take(count).ok_or(Failure::new(Error::RangeError, [0, left]))?;
         arena.make(object, size_bits, first, count)?;
         *place = slots;
         self.returned.retain(|slots| slots.left() > 0);

@@ -55,7 +55,7 @@ impl DeviceMemory {
     /// It is no device memory, or was given out ([`Error::FailedLookup`]); slots are too few, or there are too many pieces
     /// ([`Error::NotEnoughMemory`]).
     pub fn page(&mut self, allocator: &mut Allocator, address: u64) -> Result<Page> {
-        let failed = |error| Failure { error, details: [0; 6] };
+        let failed = |error| Failure::new(error, [0; 2]);
         let found = self.pieces.iter().position(|piece| piece.bits >= PAGE_BITS && piece.contains(address));
         let mut piece = self.pieces[found.ok_or(failed(Error::FailedLookup))?];
         while piece.bits > PAGE_BITS {

@@ -75,7 +75,7 @@ impl Window {
         let pages = count.checked_mul(1 << bits).and_then(|bytes| address.checked_add(bytes));
         let after = pages.and_then(|end| end.checked_add(1 << PAGE_BITS)).filter(|after| *after <= self.end);
         let Some(after) = after else {
-            return Err(crate::Failure { error: Error::RangeError, details: [0, self.end - self.next, 0, 0, 0, 0] });
+            return Err(crate::Failure::new(Error::RangeError, [0, self.end - self.next]));
         };
         self.next = after;
         Ok(address)

@@ -260,7 +260,7 @@ impl Process {
         let memory = unsafe { SharedMemory::new(self.scratch, PAGE as usize) };
         let fits = memory.write(at, content);
         page.unmap()?;
-        if fits { Ok(()) } else { Err(Failure { error: Error::RangeError, details: [0, PAGE, 0, 0, 0, 0] }) }
+        if fits { Ok(()) } else { Err(Failure::new(Error::RangeError, [0, PAGE])) }
     }
 
     /// Its name.
@@ -275,7 +275,7 @@ impl Process {
 
     fn next_slot(&mut self) -> Result<Slot> {
         if self.next >> self.slot_bits != 0 {
-            return Err(Failure { error: Error::RangeError, details: [0, 1 << self.slot_bits, 0, 0, 0, 0] });
+            return Err(Failure::new(Error::RangeError, [0, 1 << self.slot_bits]));
         }
         let slot = self.cnode.slot(self.next, self.slot_bits);
         self.next += 1;

@@ -235,6 +235,8 @@ pub struct Answer {
 /// Why an invocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// What was refused; `None` if no invocation was, or one that only its label names.
+    pub invocation: Option<Invocation>,
     /// The error.
     pub error: Error,
     /// Its details, as [`Error`] describes them; words that the answer did not have are zero.
@@ -242,6 +244,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A failure that is not the kernel's answer to an invocation, with its first two details.
+    pub const fn new(error: Error, details: [u64; 2]) -> Failure {
+        Failure { invocation: None, error, details: [details[0], details[1], 0, 0, 0, 0] }
+    }
+
     /// Which capability was not found, for [`Error::FailedLookup`]: why.
     pub fn lookup(&self) -> Option<LookupFailure> {
         if self.error != Error::FailedLookup {
@@ -253,6 +260,9 @@ impl Failure {
 
 impl core::fmt::Display for Failure {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if let Some(invocation) = self.invocation {
+            write!(formatter, "{}: ", invocation.name())?;
+        }
         write!(formatter, "{}", self.error.name())?;
         match self.error {
             Error::InvalidArgument | Error::InvalidCapability => write!(formatter, " (number {})", self.details[0]),
@@ -277,10 +287,11 @@ impl core::fmt::Display for Failure {
 ///
 /// The message is longer than messages can be.
 pub fn invoke(target: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> Result<Answer> {
-    match invocation.label(numbering()) {
+    let answer = match invocation.label(numbering()) {
         Some(label) => invoke_label(target, label, words, capabilities),
-        None => Err(Failure { error: Error::IllegalOperation, details: [0; 6] }),
-    }
+        None => Err(Failure::new(Error::IllegalOperation, [0; 2])),
+    };
+    answer.map_err(|failure| Failure { invocation: Some(invocation), ..failure })
 }
 
 /// Invokes a capability with any label.
@@ -342,8 +353,8 @@ fn answer(delivered: Delivered) -> Result<Answer> {
     match delivered.info.label() {
         0 => Ok(Answer { length, registers: core::array::from_fn(word) }),
         label => Err(match Error::from_number(label as usize) {
-            Some(error) => Failure { error, details: core::array::from_fn(word) },
-            None => Failure { error: Error::InvalidArgument, details: [label, 0, 0, 0, 0, 0] },
+            Some(error) => Failure { invocation: None, error, details: core::array::from_fn(word) },
+            None => Failure::new(Error::InvalidArgument, [label, 0]),
         }),
     }
 }
@@ -393,19 +404,18 @@ mod tests {
 
     #[test]
     fn failures_say_what_the_details_mean() {
-        let failure = |error, details: [u64; 3]| {
-            std::format!("{}", Failure { error, details: [details[0], details[1], details[2], 0, 0, 0] })
-        };
-        assert_eq!(failure(Error::RangeError, [1, 5, 0]), "RangeError (1 to 5)");
-        assert_eq!(failure(Error::FailedLookup, [1, 2, 64]), "FailedLookup (MissingCapability)");
-        assert_eq!(failure(Error::FailedLookup, [1, 9, 64]), "FailedLookup");
-        assert_eq!(failure(Error::NotEnoughMemory, [16, 0, 0]), "NotEnoughMemory (16 bytes are left)");
-        assert_eq!(failure(Error::DeleteFirst, [0, 0, 0]), "DeleteFirst");
+        let failure = |error, details| std::format!("{}", Failure::new(error, details));
+        assert_eq!(failure(Error::RangeError, [1, 5]), "RangeError (1 to 5)");
+        assert_eq!(failure(Error::FailedLookup, [1, 2]), "FailedLookup (MissingCapability)");
+        assert_eq!(failure(Error::FailedLookup, [1, 9]), "FailedLookup");
+        assert_eq!(failure(Error::NotEnoughMemory, [16, 0]), "NotEnoughMemory (16 bytes are left)");
+        let refused = Failure { invocation: Some(Invocation::CNodeCopy), ..Failure::new(Error::DeleteFirst, [0; 2]) };
+        assert_eq!(std::format!("{refused}"), "CNode_Copy: DeleteFirst");
     }
 
     #[test]
     fn without_a_kernel_every_invocation_is_illegal() {
         let failure = invoke(1, Invocation::TcbSuspend, &[], &[]).unwrap_err();
-        assert_eq!(failure.error, Error::IllegalOperation);
+        assert_eq!((failure.invocation, failure.error), (Some(Invocation::TcbSuspend), Error::IllegalOperation));
     }
 }

@@ -304,8 +304,8 @@ pub fn result(response: &SyscallResponse) -> Result<Answer> {
             length => Ok(Answer { length, registers: [a, b, c, d] }),
         },
         label => Err(match Error::from_number(label as usize) {
-            Some(error) => Failure { error, details: response.results },
-            None => Failure { error: Error::InvalidArgument, details: [label, 0, 0, 0, 0, 0] },
+            Some(error) => Failure { invocation: None, error, details: response.results },
+            None => Failure::new(Error::InvalidArgument, [label, 0]),
         }),
     }
 }

@@ -56,6 +56,8 @@ pub fn sources_and_destinations_are_checked(bench: &mut Bench<'_>) -> Outcome {
         refused!(wrong.revoke(), RangeError);
         refused!(wrong.cancel_badged_sends(), RangeError);
         refused!(wrong.save_caller(), RangeError);
+        refused!(wrong.mint_from(source, Rights::ALL, 1), RangeError);
+        refused!(wrong.mutate_from(source, 1), RangeError);
         refused!(empty.copy_from(Slot { depth, ..source }, Rights::ALL), RangeError);
         refused!(empty.rotate_from(0, Slot { depth, ..source }, 0, other), RangeError);
     }
@@ -134,6 +136,13 @@ pub fn failed_searches_say_why(bench: &mut Bench<'_>) -> Outcome {
     let failure = refused!(root.slot(0b110, 3).delete(), FailedLookup);
     equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
     equal!((failure.details[2], failure.details[3], failure.details[4]), (3, 0b1101, 4));
+    for failure in [
+        refused!(root.slot(0b110, 3).revoke(), FailedLookup),
+        refused!(root.slot(0b110, 3).cancel_badged_sends(), FailedLookup),
+        refused!(root.slot(0b110, 3).save_caller(), FailedLookup),
+    ] {
+        equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
+    }
     // More bits, and an empty slot where they would have to go on.
     let failure = refused!(root.slot(0b1_1010_0011, 9).delete(), FailedLookup);
     equal!(failure.lookup(), Some(LookupFailure::DepthMismatch));

@@ -34,6 +34,26 @@ pub fn handlers_are_made_once(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
+pub fn handlers_with_a_trigger_are_made_once(bench: &mut Bench<'_>) -> Outcome {
+    let (slot, other) = (bench.slot()?, bench.slot()?);
+    let control = initial::IRQ_CONTROL.pointer();
+    let get = |irq: u64, at: Slot| {
+        let words = [irq, 0, at.index, at.depth];
+        invoke(control, Invocation::IrqControlGetTrigger, &words, &[at.root.pointer()])
+    };
+    refused!(get(0, slot), RangeError);
+    refused!(get(10_000, slot), RangeError);
+    refused!(get(22, Slot { depth: 65, ..slot }), RangeError);
+    refused!(get(22, Slot { root: CNode::from_pointer(initial::THREAD.pointer()), ..slot }), FailedLookup);
+    get(22, slot)?;
+    equal!(sel4::raw::debug_identify(slot.index), Some(CapabilityTag::IrqHandler));
+    refused!(get(22, other), RevokeFirst);
+    refused!(get(23, slot), DeleteFirst);
+    let words = [23, 0, other.index, 64];
+    refused!(invoke(control, Invocation::IrqControlGetTrigger, &words, &[]), TruncatedMessage);
+    Ok(())
+}
+
 pub fn handlers_signal_notifications_only(bench: &mut Bench<'_>) -> Outcome {
     let slot = bench.slot()?;
     initial::IRQ_CONTROL.get(20, slot)?;

@@ -194,6 +194,8 @@ pub fn domains_are_checked(bench: &mut Bench<'_>) -> Outcome {
     refused!(initial::DOMAIN.configure_schedule(0, 0, 1 << 56), InvalidArgument);
     refused!(initial::DOMAIN.configure_schedule(0, 0, 0), InvalidArgument);
     refused!(initial::DOMAIN.set_schedule_start(u64::MAX), RangeError);
+    // An entry that ends the schedule is no place to begin.
+    equal!(refused!(initial::DOMAIN.set_schedule_start(1), InvalidArgument).details[0], 0);
     initial::DOMAIN.set_schedule_start(0)?;
     refused!(invoke(initial::DOMAIN.pointer(), Invocation::DomainSetScheduleConfigure, &[0, 0], &[]), TruncatedMessage);
     refused!(invoke(initial::DOMAIN.pointer(), Invocation::DomainSetScheduleSetStart, &[], &[]), TruncatedMessage);

@@ -212,6 +212,14 @@ pub fn spaces_are_checked(bench: &mut Bench<'_>) -> Outcome {
         TruncatedMessage
     );
     refused!(invoke(thread.pointer(), Invocation::TcbConfigure, &[0, 0, 0, 0], &[]), TruncatedMessage);
+    refused!(thread.configure(good, 0x1008, page), AlignmentError);
+    // Memory with objects cannot be copied, before it is looked at what it is.
+    let mut arena = bench.allocator.memory(12)?;
+    arena.make(ObjectType::Endpoint, 0, bench.slot()?.index, 1)?;
+    let memory = arena.untyped().pointer();
+    refused!(thread.set_space(Spaces { cspace: CNode::from_pointer(memory), ..good }), RevokeFirst);
+    refused!(thread.configure(good, 0x1000, Page::from_pointer(memory)), RevokeFirst);
+    refused!(thread.set_ipc_buffer(0x1000, Page::from_pointer(memory)), RevokeFirst);
     Ok(())
 }
 
