@@ -135,6 +135,24 @@ pub struct Variation {
     pub domains: Domains,
     /// Whether it looks for mistakes of its own.
     pub checks: Checks,
+    /// Whether it has the debug calls.
+    pub debug_calls: DebugCalls,
+}
+
+impl Variation {
+    /// The usual microkernel for so many harts.
+    pub const fn new(harts: Harts) -> Variation {
+        Variation { harts, domains: Domains::One, checks: Checks::None, debug_calls: DebugCalls::All }
+    }
+}
+
+/// Whether a microkernel has seL4's debug calls, with which programs print and end the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugCalls {
+    /// As a seL4 that is built for debugging.
+    All,
+    /// As a seL4 that is built for release.
+    None,
 }
 
 /// Whether a microkernel walks all of its objects after kernel entries, and panics if something does not agree.
@@ -327,6 +345,10 @@ impl Builder<'_> {
         let mut command = self.cargo("build", Part::Kernel);
         command.args(["--package", MICROKERNEL, "--bin", MICROKERNEL]);
         let mut name = MICROKERNEL.to_string();
+        if variation.debug_calls == DebugCalls::None {
+            command.arg("--no-default-features");
+            name += "-silent";
+        }
         for (wanted, feature) in [
             (variation.harts == Harts::Several, SEVERAL_HARTS),
             (variation.domains == Domains::Four, SEVERAL_DOMAINS),

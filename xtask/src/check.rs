@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::build::{self, Checks, Domains, Harts, Variation, run_cargo};
+use crate::build::{self, DebugCalls, Domains, Harts, Variation, run_cargo};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need};
@@ -86,9 +86,11 @@ fn run(context: &Context, step: Step) -> Result<()> {
 fn build_everything(context: &Context) -> Result<()> {
     context.build(Need::Everything)?;
     for harts in [Harts::One, Harts::Several] {
-        context.build_microkernel(Variation { harts, domains: Domains::One, checks: Checks::None })?;
+        context.build_microkernel(Variation::new(harts))?;
     }
-    context.build_microkernel(Variation { harts: Harts::One, domains: Domains::Four, checks: Checks::None })?;
+    let one = Variation::new(Harts::One);
+    context.build_microkernel(Variation { domains: Domains::Four, ..one })?;
+    context.build_microkernel(Variation { debug_calls: DebugCalls::None, ..one })?;
     Ok(())
 }
 

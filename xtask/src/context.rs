@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::board::{Board, Clock, Configuration};
-use crate::build::{self, Checks, Domains, Harts, Products, Variation};
+use crate::build::{self, Harts, Products, Variation};
 use crate::cli::{Machine, UserInterrupts};
 use crate::progress::Progress;
 use crate::toolchain::{CExample, Toolchain};
@@ -100,7 +100,7 @@ impl Context {
             1 => Harts::One,
             _ => Harts::Several,
         };
-        Variation { harts, domains: Domains::One, checks: Checks::None }
+        Variation::new(harts)
     }
 
     /// A boot's choices, with the board's defaults for what the user did not choose.

@@ -51,7 +51,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
-use build::{Checks, Domains, Harts, Variation};
+use build::{DebugCalls, Domains, Harts, Variation};
 use cli::{Arguments, Command};
 use context::{Context, Need};
 use workspace::Kernel;
@@ -110,6 +110,7 @@ fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
     let micro_only = [
         (arguments.several_harts, "--several-harts"),
         (arguments.domains, "--domains"),
+        (arguments.no_debug_calls, "--no-debug-calls"),
         (arguments.sel4_layout, "--sel4-layout"),
     ];
     let products = match arguments.kernel {
@@ -122,7 +123,9 @@ fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
         Kernel::Micro => {
             let harts = if arguments.several_harts { Harts::Several } else { Harts::One };
             let domains = if arguments.domains { Domains::Four } else { Domains::One };
-            let (_, products) = context.build_microkernel(Variation { harts, domains, checks: Checks::None })?;
+            let debug_calls = if arguments.no_debug_calls { DebugCalls::None } else { DebugCalls::All };
+            let variation = Variation { domains, debug_calls, ..Variation::new(harts) };
+            let (_, products) = context.build_microkernel(variation)?;
             if arguments.sel4_layout {
                 println!("{}", sel4_layout::write(&products.kernel)?.display());
                 return Ok(());

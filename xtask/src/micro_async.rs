@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::bench::{Goal, Line, Series, collect};
 use crate::board::Clock;
-use crate::build::{Checks, Domains, Harts, Variation};
+use crate::build::{Harts, Variation};
 use crate::cli;
 use crate::context::Context;
 use crate::guest::{Echo, Guest};
@@ -47,8 +47,7 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let mut all = Vec::new();
     for (harts, clock) in BOOTS {
         let kind = if harts == 1 { Harts::One } else { Harts::Several };
-        let (toolchain, mut products) =
-            context.build_microkernel(Variation { harts: kind, domains: Domains::One, checks: Checks::None })?;
+        let (toolchain, mut products) = context.build_microkernel(Variation::new(kind))?;
         products.initramfs = context.workspace.products().join(PROGRAM);
         let machine = cli::Machine { harts: Some(harts), memory: None, machine: None, user_interrupts: None };
         let mut configuration = context.configuration(&products, &machine, String::new());

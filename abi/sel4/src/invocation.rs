@@ -1,7 +1,7 @@
 //! Invocations: what a capability can be asked to do, by the label of the message that is sent to it.
 //!
 //! Arguments are words of the message, in order; capabilities among them travel as the message's capabilities and not as words. The answer has
-//! the label 0 or an [`Error`](crate::Error), and its words are the results or the error's details. Endpoints, notifications and replies
+//! the label 0 or an [`Error`], and its words are the results or the error's details. Endpoints, notifications and replies
 //! are invoked by a message with any label and do not stand here.
 
 use crate::Error;

@@ -26,6 +26,8 @@ const READ: u64 = 4;
 const SCRIBBLE: u64 = 5;
 /// Calls the server at its first end so many times, one after the other, and ends with the number of wrong answers.
 const CALL: u64 = 6;
+/// Runs over the end of its stack.
+const OVERFLOW: u64 = 7;
 
 /// How a request is answered: at once, after others, never, or not at all because the program dies.
 const LATER: u64 = 1;
@@ -75,6 +77,14 @@ fn scribble(boot: &BootInformation, times: u64) {
     }
 }
 
+/// Takes more and more of the stack: each step a kilobyte that is written.
+#[expect(unconditional_recursion, reason = "it is to end with a fault")]
+fn descend(depth: u64) -> u64 {
+    let mut frame = [depth; 128];
+    core::hint::black_box(&mut frame);
+    descend(depth + 1) + frame[depth as usize % 128]
+}
+
 #[sel4::root_task]
 fn main(boot: BootInformation) {
     let mut arguments = boot.arguments();
@@ -89,6 +99,7 @@ fn main(boot: BootInformation) {
             sel4::exit(word);
         }
         SCRIBBLE => return scribble(&boot, parameter),
+        OVERFLOW => sel4::exit(descend(1)),
         _ => {}
     }
     let mut allocator = Allocator::new(&boot);

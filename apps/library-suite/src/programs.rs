@@ -15,6 +15,7 @@ pub const PANIC: u64 = 3;
 pub const READ: u64 = 4;
 pub const SCRIBBLE: u64 = 5;
 pub const CALL: u64 = 6;
+pub const OVERFLOW: u64 = 7;
 
 impl From<LoadError> for Wrong {
     fn from(error: LoadError) -> Wrong {
@@ -50,7 +51,11 @@ pub fn they_end_in_every_way(bench: &mut Bench<'_>) -> Outcome {
             other => return Err(Wrong(alloc::format!("{other:?}"))),
         }
     }
-    Ok(())
+    // The stack is the beginning of the image, and nothing is below.
+    match run(bench, OVERFLOW, 0)? {
+        Ending::Faulted(Fault::Memory { address: 0xe000..0x1_0000, fetch: false, .. }) => Ok(()),
+        other => Err(Wrong(alloc::format!("{other:?}"))),
+    }
 }
 
 pub fn what_they_were_is_used_again(bench: &mut Bench<'_>) -> Outcome {

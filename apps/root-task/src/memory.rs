@@ -66,8 +66,14 @@ global_asm!(
 
 unsafe extern "C" {
     static ecall_then_stop: [u8; 0];
-    /// Where the linker script puts what can change.
+    /// Where the linker script puts what does not change, and what can.
+    static __text_start: [u8; 0];
     static __data_start: [u8; 0];
+}
+
+/// Where this program's instructions begin; its first stack is below.
+pub fn text_start() -> u64 {
+    (&raw const __text_start) as u64
 }
 
 /// Where this program's writable data begin.

@@ -667,6 +667,9 @@ impl Kernel {
 /// Carries out a request that invokes no capability.
 #[inline(never)]
 fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo, Error> {
+    if !cfg!(feature = "debug-calls") {
+        return Err(Error::IllegalOperation);
+    }
     match information.label() {
         asynchronous::PUT_CHAR => console::write_bytes(&[request.get(FIRST_ARGUMENT) as u8]),
         asynchronous::PUT_STRING => {

@@ -26,7 +26,9 @@ impl Kernel {
             let rights = Rights(rights.0 | Rights::GRANT_REPLY.0);
             return self.send_message(thread, endpoint, Sending { is_blocking: true, is_call: true, badge, rights });
         }
-        self.report_unhandled(thread, fault);
+        if cfg!(feature = "debug-calls") {
+            self.report_unhandled(thread, fault);
+        }
         self.set_state(thread, ThreadState::Inactive);
     }
 

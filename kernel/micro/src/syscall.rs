@@ -509,6 +509,9 @@ impl Kernel {
 
     #[cold]
     fn debug_call(&self, thread: Ref<Tcb>, number: u64) {
+        if !cfg!(feature = "debug-calls") {
+            return self.fault(thread, Fault::UnknownSystemCall { number });
+        }
         let argument = thread.register::<10>().get();
         match number {
             number::DEBUG_PUT_CHAR => console::write_bytes(&[argument as u8]),

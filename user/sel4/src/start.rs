@@ -11,13 +11,16 @@ use crate::capability::{Thread, initial};
 /// Bytes of the initial thread's stack.
 const STACK_SIZE: usize = 128 << 10;
 
-/// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it.
-#[repr(C, align(16))]
+/// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it. The linker script puts it where nothing is
+/// mapped below.
+#[repr(C, align(4096))]
 struct Stack(core::cell::UnsafeCell<[u8; STACK_SIZE]>);
 
 // SAFETY: only the initial thread uses it, as its stack.
 unsafe impl Sync for Stack {}
 
+// SAFETY: the section holds nothing else, and like every `.bss` it starts as zeros.
+#[cfg_attr(target_os = "none", unsafe(link_section = ".bss.stack"))]
 static STACK: Stack = Stack(core::cell::UnsafeCell::new([0; STACK_SIZE]));
 
 core::arch::global_asm!(

@@ -131,9 +131,12 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     initial::ASID_CONTROL.make_pool(pool_memory, pool)?;
     AsidPool::from_pointer(pool.index).assign(space)?;
     for (index, page) in bench.boot.image_pages().enumerate() {
+        let address = IMAGE + ((index as u64) << 12);
+        if address < memory::text_start() {
+            continue;
+        }
         let copy = own.slot()?;
         Slot::own(copy).copy_from(Slot::own(page.pointer()), Rights::READ)?;
-        let address = IMAGE + ((index as u64) << 12);
         // Writable data begin behind what does not change.
         if address >= memory::data_start() {
             Slot::own(copy).delete()?;
