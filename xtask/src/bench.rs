@@ -376,6 +376,9 @@ pub fn results(name: BenchName, lines: &[String], machine: String, commit: Strin
             Line::Series(one) => series.push(one),
         }
     }
+    if name == BenchName::AsyncCalls {
+        series.iter_mut().for_each(put_beside_its_rivals);
+    }
     let goals: BTreeMap<&str, f64> = name.goals().iter().copied().collect();
     derive(&mut figures, &series, &goals);
     let wanted = goals.keys().copied().chain(name.least_goals().iter().map(|(id, _)| *id));
@@ -390,6 +393,14 @@ pub fn results(name: BenchName, lines: &[String], machine: String, commit: Strin
         Figure { met, id, value, unit, goal: goal.or(least), at_least: least.is_some() }
     });
     Ok(Results { bench: name.name(), commit, machine, figures: figures.collect(), series, notes: Vec::new() })
+}
+
+/// Puts a way of calling into the plot of its call: `CALL-WAY` and `CALL-WAY-entries` are what `bench async-calls` reports.
+fn put_beside_its_rivals(series: &mut Series) {
+    if let Some((call, _)) = series.id.split_once('-') {
+        let what = if series.id.ends_with("-entries") { "kernel entries" } else { "instructions" };
+        series.plot = Some(format!("{call}: {what}"));
+    }
 }
 
 /// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series that is to be
@@ -491,6 +502,25 @@ mod tests {
         let variation = results.figures.iter().find(|figure| figure.id == "yield-variation").unwrap();
         assert_eq!((variation.value, variation.met), (10.0, Some(true)));
         assert!(summary(&results).contains("coroutines"));
+    }
+
+    #[test]
+    fn ways_of_calling_are_lines_of_one_plot() {
+        let plot = |id: &str| {
+            let mut series = Series {
+                id: id.into(),
+                unit: String::new(),
+                x_unit: String::new(),
+                points: Vec::new(),
+                plot: None,
+                cited: false,
+            };
+            put_beside_its_rivals(&mut series);
+            series.plot
+        };
+        assert_eq!(plot("getpid-ring"), plot("getpid-together"));
+        assert_eq!(plot("getpid-ring-entries").as_deref(), Some("getpid: kernel entries"));
+        assert_ne!(plot("getpid-ring"), plot("pread64-ring"));
     }
 
     #[test]

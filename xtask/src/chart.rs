@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::figures::figure;
+use crate::figures::{figure, short};
 
 /// A series of points, joined by lines.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Placed<'_> {
                 (0..).map(|number| f64::from(number) * step).take_while(|tick| *tick <= self.high * 1.0001).collect()
             }
         };
-        values.into_iter().map(|value| (value, figure(value))).collect()
+        values.into_iter().map(|value| (value, short(value))).collect()
     }
 }
 
@@ -215,10 +215,10 @@ impl Chart {
         }
     }
 
-    /// The chart as a file of its own: with its styles and its legend.
+    /// The chart as a file of its own: with its styles, its title and its legend.
     pub fn standalone(&self) -> String {
         let (row, text) = (20.0, 12.0);
-        let height = HEIGHT + row * (self.series.len() + 1) as f64;
+        let height = HEIGHT + row * (self.series.len() + 2) as f64;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">\n<style>{STYLE}"
         );
@@ -228,11 +228,12 @@ impl Chart {
         let _ = write!(svg, "</style>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n");
         let _ = writeln!(
             svg,
-            "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\">{}</svg>",
+            "<text class=\"tick\" x=\"{LEFT}\" y=\"{text}\">{}</text>\n<svg y=\"{row}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\">{}</svg>",
+            escape(&self.title),
             self.svg()
         );
         for (number, series) in self.series.iter().enumerate() {
-            let y = HEIGHT + row * (number as f64 + 0.5);
+            let y = HEIGHT + row * (number as f64 + 1.5);
             let dashed = if series.style == Style::Reference { " reference" } else { "" };
             let _ = writeln!(
                 svg,

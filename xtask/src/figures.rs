@@ -32,6 +32,15 @@ pub fn figure(value: f64) -> String {
     }
 }
 
+/// A figure where there is little room: millions and more with a letter.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        magnitude if magnitude >= 1e9 => format!("{} G", figure(value / 1e9)),
+        magnitude if magnitude >= 1e6 => format!("{} M", figure(value / 1e6)),
+        _ => figure(value),
+    }
+}
+
 /// A time given in microseconds.
 pub fn duration_us(us: f64) -> String {
     match us {
@@ -80,6 +89,11 @@ mod tests {
         );
         assert_eq!([f64::NAN, f64::INFINITY].map(figure), ["-", "-"]);
         assert_eq!([12.0, 1234.0, 98_765.0, 2_500_000.0].map(duration_us), ["12 µs", "1.23 ms", "98.8 ms", "2.50 s"]);
+    }
+
+    #[test]
+    fn large_numbers_have_a_short_form() {
+        assert_eq!([1e5, 2.5e6, 1e9, -1e10].map(short), ["100,000", "2.50 M", "1 G", "-10 G"]);
     }
 
     #[test]
