@@ -754,14 +754,21 @@ impl Executor {
     pub unsafe fn suspend(&self, worker: usize) -> Option<u64> {
         let cid = self.current(worker)?;
         let slot = self.slot(cid).ok()?;
-        slot.word.fetch_add(SUSPENDED - HELD, Ordering::Release);
+        // Release: whoever finds it suspended sees what its poll has done.
+        slot.word
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+                let is_polled = state::same_generation(word, cid) && word & (FREE | SUSPENDED | HELD) == HELD;
+                is_polled.then(|| word + (SUSPENDED - HELD))
+            })
+            .ok()?;
         let shard = self.shard(worker);
         shard.current.store(0, Ordering::Relaxed);
         shard.running().store(0, Ordering::Relaxed);
         Some(cid)
     }
 
-    /// Makes a suspended coroutine ready again. One that is not suspended stays as it is.
+    /// Makes a suspended coroutine ready again, before its equals: its turn is not over. One that is not suspended stays as
+    /// it is.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -776,8 +783,13 @@ impl Executor {
             && word & (FREE | SUSPENDED | HELD) == SUSPENDED
             && state::shard(word) == shard.index
         {
-            // SAFETY: we have the lock of its shard, and HELD is not set.
-            unsafe { self.make_ready(shard, slot, HELD) };
+            // The priority may still change at any moment, so take it from the same operation.
+            let word = slot.word.fetch_add(HELD, Ordering::AcqRel);
+            // SAFETY: we have the lock of its shard; the addition made us its one holder.
+            unsafe {
+                shard.link_first(slot.header.get().cast(), word);
+                self.unlock_and_notify(shard, 0);
+            }
             return Ok(());
         }
         shard.unlock();
@@ -901,8 +913,8 @@ impl Executor {
             shard.lock(&self.hooks);
             // What only another worker can run is nothing for us; that worker runs or was notified.
             // SAFETY: we have the lock.
-            let empty =
-                shard.ready().load(Ordering::Relaxed) == 0 || index != worker && unsafe { shard.first_is_suspended() };
+            let empty = shard.ready().load(Ordering::Relaxed) == 0
+                || index != worker && unsafe { shard.first_for_others().0.is_null() };
             if empty {
                 // SAFETY: as above.
                 unsafe { shard.sleepers.set(shard.sleepers.get() | bit) };

@@ -87,7 +87,6 @@ impl Executor {
         loop {
             // Here the worker has no coroutine in its hands.
             if is_signalled() {
-                shard.current.store(0, Ordering::Relaxed);
                 if attention.load(Ordering::Relaxed) != 0 {
                     shard.leave(polls);
                     return Outcome::Attention;
@@ -131,6 +130,8 @@ impl Executor {
                     }
                     shard.current.store((*header).cid.get(), Ordering::Relaxed);
                     let answer = Header::call_poll(header, frame);
+                    // Hooks may be interrupted, and what is interrupted must not be taken for a poll.
+                    shard.current.store(0, Ordering::Relaxed);
                     polls += 1;
                     if answer == PENDING {
                         // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
@@ -224,8 +225,6 @@ impl Executor {
         unsafe {
             shard.free_slot(header);
             shard.unlock();
-            // No poll is interrupted here: what is dropped now must not be taken for one.
-            shard.current.store(0, Ordering::Relaxed);
             Header::call_finish(header, outcome);
         }
     }
@@ -259,6 +258,8 @@ impl Executor {
                 // SAFETY: the caller of `initialise` allowed it; no lock is held.
                 unsafe { resume(self.hooks.context, header.cast_mut()) };
             }
+            // Its poll has gone on, and ended or was interrupted again.
+            shard.current.store(0, Ordering::Relaxed);
             return false;
         }
         if word & CANCELLED != 0 {
@@ -286,7 +287,6 @@ impl Executor {
                     // SAFETY: we have the lock.
                     header = unsafe { shard.take(shard.published(), bitmap) };
                 } else {
-                    shard.current.store(0, Ordering::Relaxed);
                     shard.running().store(0, Ordering::Relaxed);
                 }
                 shard.unlock();
@@ -294,7 +294,7 @@ impl Executor {
             };
             shard.unlock();
             // SAFETY: no lock is held.
-            let header = unsafe { self.steal(other, shard) };
+            let header = unsafe { self.steal(other, shard, bit) };
             if !header.is_null() {
                 return header;
             }
@@ -336,33 +336,33 @@ impl Executor {
     /// Takes the most important coroutine of another shard, unless that is locked: its holder may have lost its processor,
     /// and whoever waited for it would lose one too. Null if there was nothing to take.
     ///
+    /// The stack of a suspended coroutine belongs to its worker. What stands behind one is taken only if it is more important
+    /// than `ours`, the bit of the best that this worker has (0 for nothing): the shard's bitmap promised more than it is.
+    ///
     /// # Safety
     /// The worker, whose shard is `to`, holds no lock.
-    unsafe fn steal(&self, from: &Shard, to: &Shard) -> *const Header {
+    unsafe fn steal(&self, from: &Shard, to: &Shard, ours: u64) -> *const Header {
         if !from.try_lock() {
             from.count_retry();
             return core::ptr::null();
         }
         let bitmap = from.ready().load(Ordering::Relaxed);
-        let bit = bitmap & bitmap.wrapping_neg();
-        if bit == 0 {
+        // SAFETY: we have the lock.
+        let (header, bit) = unsafe { from.first_for_others() };
+        let is_first = bit == bitmap & bitmap.wrapping_neg();
+        if header.is_null() || !is_first && ours != 0 && ours <= bit {
             from.unlock();
-            return core::ptr::null();
-        }
-        // The stack of a suspended coroutine belongs to its worker.
-        // SAFETY: we have the lock, and something is ready.
-        if unsafe { from.first_is_suspended() } {
-            from.unlock();
-            self.notify_if_idle(from.index);
+            if bitmap != 0 {
+                self.notify_if_idle(from.index);
+            }
             return core::ptr::null();
         }
         // SAFETY: we have the lock.
-        let header = unsafe {
-            let header = from.take_first(from.published(), bitmap, bit);
+        unsafe {
+            from.unlink(header);
             // Release: whoever finds the coroutine in our shard, and so takes our lock, finds it unlinked.
             (*(*header).slot.get()).word.fetch_add(state::shard_difference(from.index, to.index), Ordering::Release);
-            header
-        };
+        }
         from.unlock();
         add(&to.steals, 1);
         to.running().store(bit, Ordering::Relaxed);
@@ -403,7 +403,6 @@ impl Header {
 impl Shard {
     /// What a worker has to say when `run` returns.
     fn leave(&self, polls: u64) {
-        self.current.store(0, Ordering::Relaxed);
         self.running().store(0, Ordering::Relaxed);
         add(&self.polls, polls);
     }

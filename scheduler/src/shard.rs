@@ -225,16 +225,35 @@ impl Shard {
     /// The caller has the lock and is the header's holder; the header is in no list, and its shard is this one.
     #[inline(always)]
     pub(crate) unsafe fn link(&self, header: *const Header, word: u64) {
+        let list = self.list(state::priority(word));
+        // SAFETY: the caller's promise.
+        unsafe { self.insert(header, word, (*list).previous.get(), list) };
+    }
+
+    /// Puts a header at the beginning of its list: it had its turn, and somebody more important interrupted it.
+    ///
+    /// # Safety
+    /// As for [`link`](Self::link).
+    pub(crate) unsafe fn link_first(&self, header: *const Header, word: u64) {
+        let list = self.list(state::priority(word));
+        // SAFETY: the caller's promise.
+        unsafe { self.insert(header, word, list, (*list).next.get()) };
+    }
+
+    /// Puts a header between two links of its list.
+    ///
+    /// # Safety
+    /// As for [`link`](Self::link).
+    #[inline(always)]
+    unsafe fn insert(&self, header: *const Header, word: u64, previous: *const Link, next: *const Link) {
         let priority = state::priority(word);
-        let list = self.list(priority);
         // SAFETY: the lists' links are the lock's, and so are those of the headers in them.
         unsafe {
             let link = header.cast::<Link>();
-            let last = (*list).previous.get();
-            (*link).next.set(list);
-            (*link).previous.set(last);
-            (*last).next.set(link);
-            (*list).previous.set(link);
+            (*link).next.set(next);
+            (*link).previous.set(previous);
+            (*previous).next.set(link);
+            (*next).previous.set(link);
         }
         let bitmap = self.ready().load(Ordering::Relaxed);
         let with = bitmap | 1 << priority;
@@ -311,16 +330,6 @@ impl Shard {
     pub(crate) unsafe fn take(&self, published: &ReadyWord, bitmap: u64) -> *const Header {
         let bit = bitmap & bitmap.wrapping_neg();
         published.1.store(bit, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { self.take_first(published, bitmap, bit) }
-    }
-
-    /// As [`take`](Self::take), for any worker; `bit` is the lowest bit of `bitmap`.
-    ///
-    /// # Safety
-    /// The caller has the lock.
-    #[inline(always)]
-    pub(crate) unsafe fn take_first(&self, published: &ReadyWord, bitmap: u64, bit: u64) -> *const Header {
         // SAFETY: the caller has the lock.
         let list = unsafe { self.list_of(bit) };
         // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands at the
@@ -338,17 +347,29 @@ impl Shard {
         }
     }
 
-    /// Whether the most important coroutine is suspended, so that only its own worker can run it.
+    /// The most important coroutine that any worker can run, and the bit of its list; null and 0 if there is none. Only
+    /// its own worker can run one that is suspended. Of those there are as many as the worker has stacks, so this ends soon.
     ///
     /// # Safety
-    /// The caller has the lock; something is ready.
-    pub(crate) unsafe fn first_is_suspended(&self) -> bool {
-        let list = self.list(self.ready().load(Ordering::Relaxed).trailing_zeros() as usize);
-        // SAFETY: as above; a linked header exists.
-        unsafe {
-            let header = (*list).next.get().cast::<Header>();
-            (*(*header).slot.get()).word.load(Ordering::Relaxed) & SUSPENDED != 0
+    /// The caller has the lock.
+    pub(crate) unsafe fn first_for_others(&self) -> (*const Header, u64) {
+        let mut bits = self.ready().load(Ordering::Relaxed);
+        while bits != 0 {
+            let list = self.list(bits.trailing_zeros() as usize);
+            // SAFETY: the caller has the lock; what is linked exists, and stands at its header's beginning.
+            unsafe {
+                let mut link = (*list).next.get();
+                while link != list {
+                    let header = link.cast::<Header>();
+                    if (*(*header).slot.get()).word.load(Ordering::Relaxed) & SUSPENDED == 0 {
+                        return (header, bits & bits.wrapping_neg());
+                    }
+                    link = (*link).next.get();
+                }
+            }
+            bits &= bits - 1;
         }
+        (core::ptr::null(), 0)
     }
 
     /// Whether the worker is in a poll, and the one coroutine that is ready is no more important than the one it polls.

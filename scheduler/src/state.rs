@@ -52,7 +52,7 @@
 //! | the same with WOKEN set | the worker that took it | fetch-and/or: `-WOKEN +HELD` | acquire: pairs with the waker's release |
 //! | running → ready (yielded) | its worker, holding its shard's lock | link | the lock |
 //! | running → blocked, or → ready if WOKEN or CANCELLED | its worker | one fetch-sub of HELD; what remains decides | release: the next worker sees what this poll wrote. (If WOKEN was set, the next take acquires what its waker wrote.) |
-//! | running → suspended | its worker | fetch-add of SUSPENDED − HELD | release: whoever resumes it sees its stack |
+//! | running → suspended | its worker | compare-exchange, adds SUSPENDED − HELD | release: whoever resumes it sees its stack |
 //! | suspended → ready | resumer, holding its shard's lock | fetch-add of HELD | acquire and release, as for a wake |
 //! | running → exited | its worker, holding its shard's lock | swap with the next generation | release: whoever finds the cid stale sees what the coroutine did; every older compare-exchange fails |
 //! | priority changes | anybody | compare-exchange of the field | relaxed but for the failure case: whoever links next reads the word after, and if it is linked already, the setter goes on to move it under the lock |

@@ -366,6 +366,53 @@ fn a_suspended_coroutine_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_suspended_coroutine_goes_before_its_equals_and_holds_up_nobody_elsewhere() {
+    let world = World::new(2);
+    let executor = world.executor;
+    let noting = |priority, name: &'static str| {
+        task(priority, move || {
+            log(name);
+            DONE
+        })
+    };
+    let run_one = move |worker| {
+        // SAFETY: below a suspended poll.
+        unsafe { executor.run_one(worker, core::ptr::null_mut()) }
+    };
+    let (equal, less, own) = (noting(3, "equal"), noting(5, "less important"), noting(4, "own"));
+    let suspended = task(3, move || {
+        // SAFETY: this is worker 0, inside a poll.
+        let cid = unsafe { executor.suspend(0) }.unwrap();
+        // SAFETY: as above, and in none now.
+        assert_eq!(unsafe { executor.suspend(0) }, None);
+        executor.resume(cid).unwrap();
+        // What stands behind it is not for somebody who has better, and is for somebody who has not.
+        // SAFETY: the tasks are fresh and never freed.
+        let spawn = |task: &'static Task, worker| unsafe {
+            executor.spawn(core::ptr::from_ref(&task.header).cast_mut(), worker).unwrap()
+        };
+        spawn(less, 0);
+        spawn(own, 1);
+        assert_eq!([run_one(1), run_one(1), run_one(1)], [Outcome::Ran, Outcome::Ran, Outcome::Idle]);
+        assert_eq!(
+            take_log().iter().filter(|entry| !entry.starts_with("notify")).collect::<Vec<_>>(),
+            ["own", "less important"]
+        );
+        spawn(equal, 0);
+        assert_eq!(run_one(0), Outcome::Ran);
+        log("goes on");
+        DONE
+    });
+    let cid = world.spawn(suspended);
+    assert_eq!(world.run(0), Outcome::Idle);
+    let entries = take_log();
+    let entries: Vec<_> = entries.iter().filter(|entry| !entry.starts_with("notify")).collect();
+    assert_eq!(entries, [&format!("resume {cid:x}"), "goes on", "equal"]);
+    // SAFETY: this is worker 0, after its polls.
+    assert_eq!(unsafe { executor.suspend(0) }, None);
+}
+
+#[test]
 fn slots_are_used_again_with_other_cids_and_end_at_the_limit() {
     let world = World::new(1);
     let first = world.spawn(task(0, || DONE));
