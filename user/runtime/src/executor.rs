@@ -383,12 +383,19 @@ pub(crate) fn has_something_ready() -> bool {
     page.ready[local::current().index.get() % MAXIMUM_WORKERS].0.load(Ordering::Relaxed) != 0
 }
 
-/// Whether something is ready, with whichever worker, that is more important than what this one runs.
+/// Whether something is ready that is more important than what this worker runs, and that it can run: what another worker has put
+/// aside is for that one.
 pub(crate) fn has_more_important(worker: usize) -> bool {
     // SAFETY: the page is there to stay, and every word of it is atomic.
     let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
     let running = page.ready[worker % MAXIMUM_WORKERS].1.load(Ordering::Relaxed);
-    running != 0 && EXECUTOR.ready() & running.wrapping_sub(1) != 0
+    let better = running.wrapping_sub(1);
+    let words = page.ready.iter().enumerate();
+    let ready = words.fold(0, |all, (other, word)| {
+        let kept = if other == worker { 0 } else { preemption::aside_of(other) };
+        all | word.0.load(Ordering::Relaxed) & !kept
+    });
+    running != 0 && ready & better != 0
 }
 
 /// For the panic handler.

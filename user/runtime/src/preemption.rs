@@ -37,6 +37,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use abi_queue::MAXIMUM_WORKERS;
 use coroutine::{Cid, Worker};
 use unix::interrupt::Context;
 
@@ -104,6 +105,14 @@ impl Default for Stack {
     }
 }
 
+/// The priorities of what each worker has put aside, one bit each, for the others: a hint.
+static ASIDE_BITS: [AtomicU64; MAXIMUM_WORKERS] = [const { AtomicU64::new(0) }; MAXIMUM_WORKERS];
+
+/// The priorities of what a worker has put aside.
+pub(crate) fn aside_of(worker: usize) -> u64 {
+    ASIDE_BITS[worker % MAXIMUM_WORKERS].load(Ordering::Relaxed)
+}
+
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub(crate) use machine::{consider, resume, work_on_this_stack};
 
@@ -128,7 +137,6 @@ pub(crate) fn resume(_: Cid) {}
 mod machine {
     use super::*;
     use crate::{executor, interrupt, local};
-    use abi_queue::MAXIMUM_WORKERS;
 
     /// Bytes of a stack with its block; below it lies a page that cannot be used.
     const BYTES: usize = 256 * 1024;
@@ -206,6 +214,7 @@ mod machine {
         let suspended =
             Suspended { context: UnsafeCell::new(Context::NEW), cid, next: Cell::new(aside.suspended.get()) };
         aside.suspended.set(&raw const suspended);
+        publish(aside, number);
         COUNT.fetch_add(1, Ordering::Relaxed);
         crate::trace::put_aside(cid.raw());
         // It exists: it is suspended, and only this worker ends that.
@@ -233,12 +242,25 @@ mod machine {
             }
             link = &suspended.next;
         };
+        publish(aside, local.index.get());
         local.stack.next.set(aside.idle.get());
         aside.idle.set(local);
         // SAFETY: it was put aside by `switch`, and this stack waits from now on.
         unsafe { unix::interrupt::switch(local.stack.context.get(), suspended.context.get()) };
         // The handler has put somebody aside and needs this stack.
         unix::interrupt::leave_handler();
+    }
+
+    /// Tells the other workers how important what this one has aside is, at this moment.
+    fn publish(aside: &Aside, number: usize) {
+        let (mut bits, mut next) = (0, aside.suspended.get());
+        // SAFETY: what is in the list lies on stacks that are put aside, and only this worker takes it out.
+        while let Some(suspended) = unsafe { next.as_ref() } {
+            let priority = executor::executor().priority(suspended.cid);
+            bits |= priority.map_or(0, |priority| 1 << priority.number());
+            next = suspended.next.get();
+        }
+        ASIDE_BITS[number % MAXIMUM_WORKERS].store(bits, Ordering::Relaxed);
     }
 
     /// A new stack, which begins in [`begin`].

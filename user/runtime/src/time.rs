@@ -16,7 +16,7 @@ use alloc::collections::BTreeMap;
 
 pub use core::time::Duration;
 
-use crate::lock::Lock;
+use crate::lock::{Lock, Section};
 
 /// A point in time since the machine started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -183,6 +183,7 @@ fn expire_now() -> bool {
     loop {
         let now = now_ns();
         let mut due: [Option<Waker>; 16] = [const { None }; 16];
+        let section = Section::begin();
         let mut timers = TIMERS.lock();
         let mut count = 0;
         while count < due.len()
@@ -195,10 +196,11 @@ fn expire_now() -> bool {
         let earliest = timers.publish_earliest();
         let alarm = timers.alarm_for(earliest);
         drop(timers);
+        set_alarm(alarm);
+        drop(section);
         // Without the lock: a waker may run anything.
         any |= count > 0;
         due.into_iter().flatten().for_each(Waker::wake);
-        set_alarm(alarm);
         if count < 16 {
             return any;
         }
@@ -328,6 +330,8 @@ impl Future for Sleep {
             self.forget();
             return Poll::Ready(());
         }
+        // To the end: others count on an alarm that was decided on, so nobody more important comes before it is set.
+        let _section = Section::begin();
         let mut timers = TIMERS.lock();
         let ticket = self.ticket.unwrap_or_else(|| {
             timers.next += 1;

@@ -268,8 +268,8 @@ pub fn enter_handler_again() {
     }
 }
 
-/// Has the handler called after so many ticks, if the worker has a timer of its own (back end `imsic`). A later call replaces
-/// an earlier one.
+/// Has the handler called after so many ticks, if the worker has a timer of its own (back end `imsic`). The earliest of several
+/// counts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline]
 pub fn call_handler_after(ticks: u64) {
@@ -296,20 +296,14 @@ static WORKER: AtomicUsize = AtomicUsize::new(0);
 pub const AGAIN_TICKS: u64 = 200;
 
 /// Takes an interrupt in VS-mode: calls the handler with the identities that have come, if that may be.
+///
+/// Whoever may send can do so all the time. What has come again when the handler is done is taken a few times more; after that
+/// the program goes on for a while with no more than its timer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 extern "C" fn take(cause: u64, pc: usize) {
     let mut identities = 0u64;
-    if cause == INTERRUPT | 9 {
-        loop {
-            let claimed: u64;
-            // SAFETY: claims from the worker's own interrupt file.
-            unsafe { core::arch::asm!("csrrw {}, 0x15c, x0", out(reg) claimed, options(nostack)) };
-            if claimed == 0 {
-                break;
-            }
-            // The number stands in the upper half too; 63 is the kernel, and what is beyond is nonsense.
-            identities |= 1u64.wrapping_shl((claimed >> 16) as u32);
-        }
+    if cause == INTERRUPT | EXTERNAL {
+        identities = claim();
     } else {
         take_other(cause);
     }
@@ -319,8 +313,62 @@ extern "C" fn take(cause: u64, pc: usize) {
     // SAFETY: `set_handler` stored such a function before it enabled interrupts.
     let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(HANDLER.load(Ordering::Relaxed)) };
     handler(identities);
+    if has_external() {
+        take_more(handler);
+    }
 }
 
+/// More has come while the handler ran.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cold]
+fn take_more(handler: extern "C" fn(u64)) {
+    for _ in 0..MAXIMUM_REPEATS {
+        handler(claim());
+        if !has_external() {
+            return;
+        }
+    }
+    // Until the timer, which is as often as this may go on without the program's getting anywhere.
+    // SAFETY: the program's own registers.
+    unsafe { core::arch::asm!("csrc sie, {}", in(reg) 1u64 << EXTERNAL, options(nostack)) };
+    set_timer(AGAIN_TICKS);
+}
+
+/// How often the handler is called again for what has come meanwhile.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const MAXIMUM_REPEATS: usize = 16;
+
+/// Takes all that has come in the worker's interrupt file, each identity once.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn claim() -> u64 {
+    let mut identities = 0u64;
+    loop {
+        let claimed: u64;
+        // SAFETY: claims from the worker's own interrupt file.
+        unsafe { core::arch::asm!("csrrw {}, 0x15c, x0", out(reg) claimed, options(nostack)) };
+        // The number stands in the upper half too. 0 is none, 63 is the kernel, and no larger one was enabled.
+        let bit = 1u64.wrapping_shl((claimed >> 16) as u32);
+        if claimed == 0 || identities & bit != 0 {
+            return identities;
+        }
+        identities |= bit;
+    }
+}
+
+/// Whether something waits in the worker's interrupt file.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn has_external() -> bool {
+    let pending: u64;
+    // SAFETY: reads the program's own register.
+    unsafe { core::arch::asm!("csrr {}, sip", out(reg) pending, options(nomem, nostack)) };
+    pending & 1 << EXTERNAL != 0
+}
+
+/// The numbers of a hart's interrupts.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const EXTERNAL: u64 = 9;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const INTERRUPT: u64 = 1 << 63;
 
@@ -331,10 +379,11 @@ fn take_other(cause: u64) {
         // Software: the kernel, which has written the word itself.
         // SAFETY: the program's own pending bit.
         _ if cause == INTERRUPT | 1 => unsafe { core::arch::asm!("csrci sip, 2", options(nostack)) },
-        // Timer: whoever set it looks at the time.
-        // SAFETY: the program's own timer.
+        // Timer: whoever set it looks at the time. External interrupts may have waited for it.
+        // SAFETY: the program's own timer and interrupts.
         _ if cause == INTERRUPT | 5 => unsafe {
             core::arch::asm!("csrw 0x14d, {}", in(reg) u64::MAX, options(nostack));
+            core::arch::asm!("csrs sie, {}", in(reg) 1u64 << EXTERNAL, options(nostack));
         },
         // Exceptions go to the kernel.
         _ => {}
@@ -356,14 +405,17 @@ fn take_later(identities: u64) {
     set_timer(AGAIN_TICKS);
 }
 
-/// Sets the worker's own timer, in VS-mode.
+/// Sets the worker's own timer, in VS-mode, unless it comes earlier anyway: somebody waits for that.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 fn set_timer(ticks: u64) {
     // SAFETY: reads the time and writes the program's own timer.
     unsafe {
-        let now: u64;
+        let (now, deadline): (u64, u64);
         core::arch::asm!("rdtime {}", out(reg) now, options(nomem, nostack));
-        core::arch::asm!("csrw 0x14d, {}", in(reg) now + ticks, options(nostack));
+        core::arch::asm!("csrr {}, 0x14d", out(reg) deadline, options(nomem, nostack));
+        if now + ticks < deadline {
+            core::arch::asm!("csrw 0x14d, {}", in(reg) now + ticks, options(nostack));
+        }
     }
 }
 
