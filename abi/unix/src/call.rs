@@ -350,7 +350,8 @@ system_calls! {
     /// Gives the address of a word to which a store sends: the value to store stands in the low 12 bits of the result, the rest
     /// is the address. With the back end `imsic` the store reaches the receiver's hart without the kernel; whenever it
     /// cannot, it enters the kernel, which does what `interrupt_send` does, puts the result of that into `a0`, and goes on
-    /// behind the store. `ENOSPC` if the process has as many as it may have.
+    /// behind the store. The page stays where it is: `munmap`, `mprotect` and a fixed `mmap` of it are `EINVAL`. `ENOSPC` if the
+    /// process has as many as it may have.
     InterruptPage = 0x1025 interrupt_page(right: Descriptor) Never;
 
     /// Writes how a process (0: the caller) is scheduled, as [`crate::types::Scheduling`] or as much of it as fits;

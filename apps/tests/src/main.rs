@@ -159,6 +159,7 @@ const TESTS: &[Test] = tests![
     interrupt::returning_without_an_interrupt_is_an_error;
     preemption::nobody_is_put_aside_without_being_asked;
     preemption::the_more_important_goes_first;
+    preemption::equals_do_not_interrupt_each_other;
     preemption::signals_are_answered_at_once;
     preemption::one_inside_the_other;
     preemption::more_levels_than_stacks;
@@ -175,6 +176,8 @@ const TESTS: &[Test] = tests![
     user_interrupt::from_coroutine_to_coroutine;
     user_interrupt::between_workers;
     user_interrupt::between_processes;
+    user_interrupt::who_is_flooded_goes_on;
+    user_interrupt::pages_for_sending_stay_where_they_are;
     user_interrupt::revoked_rights_are_worth_nothing;
     user_interrupt::ends_of_either_side;
     user_interrupt::as_many_receivers_as_there_can_be;

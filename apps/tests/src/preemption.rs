@@ -88,6 +88,36 @@ pub async fn the_more_important_goes_first() -> Outcome {
     Ok(())
 }
 
+pub async fn equals_do_not_interrupt_each_other() -> Outcome {
+    preemption::enable();
+    let (ticks, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tickers: Vec<_> = (0..3)
+        .map(|_| {
+            let (ticks, stop) = (ticks.clone(), stop.clone());
+            cops::spawn_at(cops::current_priority(), async move {
+                while stop.load(Ordering::Acquire) == 0 {
+                    ticks.fetch_add(1, Ordering::Release);
+                    cops::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    // Times come and completions, which the worker has to look after; that is nobody else's turn.
+    for _ in 0..5 {
+        cops::sleep(Duration::from_millis(3)).await;
+        let (before, start) = (ticks.load(Ordering::Acquire), Instant::now());
+        while start.elapsed() < Duration::from_millis(30) {
+            core::hint::spin_loop();
+        }
+        check_eq!(ticks.load(Ordering::Acquire), before);
+    }
+    stop.store(1, Ordering::Release);
+    for ticker in tickers {
+        must!(must!(cops::timeout(LIMIT, ticker).await));
+    }
+    Ok(())
+}
+
 pub async fn signals_are_answered_at_once() -> Outcome {
     preemption::enable();
     let receiver = must!(Receiver::new());

@@ -184,6 +184,63 @@ pub async fn send_until_error() -> i32 {
     }
 }
 
+/// Sends through descriptor 0 without a pause until that fails; ends with the error's number.
+pub async fn flood() -> i32 {
+    let right = SendRight::from_descriptor(Descriptor::from_raw(0));
+    loop {
+        if let Err(error) = right.send() {
+            return error.number().into();
+        }
+    }
+}
+
+pub async fn who_is_flooded_goes_on() -> Outcome {
+    let receiver = must!(Receiver::new());
+    let mut children = Vec::new();
+    for _ in 0..3 {
+        let command = Command::new(OWN_PATH).argument("--act").argument("flood");
+        children.push(must!(command.descriptor(0, must!(receiver.grant()).into_descriptor()).spawn()));
+    }
+    signalled(&receiver).await?;
+    // In one poll, and between polls.
+    let mut sum = 0u64;
+    for turn in 0..2_000_000u64 {
+        sum = core::hint::black_box(sum.wrapping_add(turn));
+    }
+    check_eq!(sum, 1_999_999 * 1_000_000);
+    for _ in 0..10 {
+        cops::sleep(Duration::from_millis(2)).await;
+        signalled(&receiver).await?;
+    }
+    must!(receiver.revoke_all());
+    for child in &children {
+        check_eq!(wait(child).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
+    }
+    Ok(())
+}
+
+pub async fn pages_for_sending_stay_where_they_are() -> Outcome {
+    use cops::system::memory;
+    let receiver = must!(Receiver::new());
+    let right = must!(receiver.grant());
+    must!(right.send());
+    signalled(&receiver).await?;
+    let page = abi_queue::pages::SEND_ADDRESS as *mut u8;
+    for (start, length) in [(page, 4096), (page.wrapping_sub(4096), 3 * 4096)] {
+        // SAFETY: nothing of this program's lies there.
+        let results = unsafe { [memory::unmap(start, length), memory::protect(start, length, 1)] };
+        check_eq!(results, [Err(Errno::EINVAL), Err(Errno::EINVAL)]);
+    }
+    // A right that comes in the place of one that is gone is not the one that is gone.
+    drop(right);
+    for _ in 0..100 {
+        let other = must!(receiver.grant());
+        must!(other.send());
+        signalled(&receiver).await?;
+    }
+    Ok(())
+}
+
 pub async fn revoked_rights_are_worth_nothing() -> Outcome {
     let receiver = must!(Receiver::new());
     let (one, two) = (must!(receiver.grant()), must!(receiver.grant()));

@@ -410,7 +410,7 @@ pub fn early_write(bytes: &[u8]) {
 pub fn set_panic_writer(_writer: fn(&[u8])) {}
 
 /// The pretend machine has no guest interrupt files to use.
-pub fn use_guest_files(_limit: usize) {}
+pub fn use_guest_files(_limit: usize, _identities: u32) {}
 
 /// The interrupts that are pending on the calling hart.
 pub fn pending() -> Interrupts {

@@ -76,6 +76,8 @@ const ENABLE: u64 = 0xc0;
 const MAXIMUM_PAGES: usize = 64;
 
 static FILES: AtomicUsize = AtomicUsize::new(0);
+/// The greatest identity that a guest file knows.
+static IDENTITIES: AtomicUsize = AtomicUsize::new(0);
 
 /// How many guest files each hart has; 0 if programs cannot be virtualised.
 #[inline(always)]
@@ -85,8 +87,8 @@ pub fn files() -> usize {
 
 /// Prepares this hart to virtualise programs, with at most `limit` guest interrupt files. Each hart does so before it runs
 /// any program; the platform has found in the device tree that harts have the hypervisor extension, Sstc, and an IMSIC with
-/// guest interrupt files. All harts have as many files as the first.
-pub fn use_guest_files(limit: usize) {
+/// guest interrupt files, which know identities up to `identities`. All harts have as many files as the first.
+pub fn use_guest_files(limit: usize, identities: u32) {
     // SAFETY: the platform says that the registers exist. They decide what happens in virtualised modes only, and no
     // program runs in one yet; what they say is this module's argument for safety.
     unsafe {
@@ -94,7 +96,8 @@ pub fn use_guest_files(limit: usize) {
         write_csr!(csr::HIDELEG, VS_INTERRUPTS);
         write_csr!(csr::HCOUNTEREN, 7u64);
         write_csr!(csr::HTIMEDELTA, 0u64);
-        set_csr!(csr::HENVCFG, STCE);
+        // Nothing else: who discards cache blocks, for one, would see what frames held before.
+        write_csr!(csr::HENVCFG, STCE);
         write_csr!(csr::HGATP, 0u64);
         write_csr!(csr::VSATP, 0u64);
         write_csr!(csr::HVIP, 0u64);
@@ -111,6 +114,7 @@ pub fn use_guest_files(limit: usize) {
     let count = if has_timer { ((exist >> 1).trailing_ones() as usize).min(limit) } else { 0 };
     if hart::this().index.load(Relaxed) == 0 {
         FILES.store(count, Relaxed);
+        IDENTITIES.store(identities as usize, Relaxed);
     }
     assert!(count >= files(), "this hart has fewer guest interrupt files than the first");
 }
@@ -256,13 +260,15 @@ fn write(register: u64, value: u64) {
     }
 }
 
-/// Empties a file and enables these identities.
+/// Empties a file and enables these identities; no other, though the program before may have done so.
 pub fn prepare_file(file: usize, identities: u64) {
     if exists(file) {
         with_file(file, || {
             write(DELIVERY, 0);
-            write(ENABLE, identities);
-            write(PENDING, 0);
+            for word in 0..=IDENTITIES.load(Relaxed) as u64 / 64 {
+                write(ENABLE + 2 * word, if word == 0 { identities } else { 0 });
+                write(PENDING + 2 * word, 0);
+            }
             write(THRESHOLD, 0);
             write(DELIVERY, 1);
         });

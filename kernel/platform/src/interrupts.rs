@@ -119,7 +119,7 @@ fn prepare_hart(hart: usize) {
                 machine::set_doorbell(hart, &window);
             }
             if controller.virtualises {
-                machine::use_guest_files((1 << description.guest_index_bits) - 1);
+                machine::use_guest_files((1 << description.guest_index_bits) - 1, description.identities);
             }
         }
     }

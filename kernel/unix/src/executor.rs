@@ -149,6 +149,11 @@ pub fn current_priority() -> Priority {
     Priority::most_important_in(running).unwrap_or(Priority::DEFAULT)
 }
 
+/// The priority of a coroutine; `None` if it has ended.
+pub fn priority(cid: Cid) -> Option<Priority> {
+    EXECUTOR.priority(cid).ok()
+}
+
 /// Where a coroutine is at this moment; `None` if it has ended.
 pub fn state(cid: Cid) -> Option<State> {
     EXECUTOR.state(cid).ok()

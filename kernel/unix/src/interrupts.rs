@@ -349,13 +349,9 @@ fn settle_now(worker: &Arc<Worker>) {
 /// Takes the worker's file away: nobody can store to it any more when this returns, and what is pending in it will be
 /// passed on to the worker.
 pub fn give_up(worker: &Arc<Worker>) {
-    let (place, mappings) = {
-        let mut state = worker.line.file.lock();
-        (state.place.take(), core::mem::take(&mut state.mappings))
-    };
-    for mapping in mappings {
-        unmap(&mapping);
-    }
+    let place = worker.line.file.lock().place.take();
+    // Nobody maps it any more.
+    unmap_all(worker);
     let Some(place) = place else { return };
     FILE_USES[place.hart].lock()[place.file] = FileUse::Orphan(Arc::downgrade(worker));
     HAS_ORPHANS[place.hart].store(true, Ordering::Release);
@@ -367,16 +363,36 @@ pub fn give_up(worker: &Arc<Worker>) {
     }
 }
 
-/// Takes a page out of a sender's address space, on every hart.
-fn unmap(mapping: &Mapping) {
-    if let Some(process) = mapping.process.upgrade() {
-        let start = (SEND_ADDRESS + mapping.page * PAGE_SIZE) as u64;
-        let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
-        // It can fail only if the program has mapped something else around it, and then the page is not there.
-        if let Ok(removed) = removed {
-            usermode::flush(removed);
-        }
+/// Takes a page for sending out of an address space, on every hart.
+fn unmap(process: &Process, page: usize) {
+    let start = (SEND_ADDRESS + page * PAGE_SIZE) as u64;
+    let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
+    // It can fail only if the program has mapped something else around it, and then the page is not there.
+    if let Ok(removed) = removed {
+        usermode::flush(removed);
     }
+}
+
+/// Unmaps every page of a worker's file.
+///
+/// Pages are mapped and unmapped with the file's lock held, so that what is not in the list cannot be stored to. A process that
+/// may be dropped with its rights, which come here again, is dropped after that.
+fn unmap_all(worker: &Worker) {
+    loop {
+        let _process = {
+            let mut state = worker.line.file.lock();
+            let Some(mapping) = state.mappings.pop() else { break };
+            let process = mapping.process.upgrade();
+            process.iter().for_each(|process| unmap(process, mapping.page));
+            process
+        };
+    }
+}
+
+/// Whether a range has pages for sending in it, which the program must not move or unmap: the kernel would not know where
+/// stores still reach.
+pub fn has_send_pages(address: usize, length: usize) -> bool {
+    address < SEND_ADDRESS + SEND_PAGES * PAGE_SIZE && address.saturating_add(length) > SEND_ADDRESS
 }
 
 /// Passes on what is pending in this hart's files that have lost their workers. Cheap if there is none.
@@ -437,9 +453,18 @@ pub fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> 
         let is_same =
             |slot: &Option<Weak<Right>>| slot.as_ref().is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(right));
         let is_free = |slot: &Option<Weak<Right>>| slot.as_ref().is_none_or(|weak| weak.strong_count() == 0);
-        let page = pages.iter().position(is_same).or_else(|| pages.iter().position(is_free)).ok_or(Errno::ENOSPC)?;
-        pages[page] = Some(Arc::downgrade(right));
-        page
+        match pages.iter().position(is_same) {
+            Some(page) => page,
+            None => {
+                let page = pages.iter().position(is_free).ok_or(Errno::ENOSPC)?;
+                if pages[page].is_some() {
+                    // The right before may be being dropped at this moment, its page still be there.
+                    unmap(process, page);
+                }
+                pages[page] = Some(Arc::downgrade(right));
+                page
+            }
+        }
     };
     Ok((SEND_ADDRESS + page * PAGE_SIZE) | receiver.identity)
 }
@@ -479,9 +504,9 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
         return false;
     }
     let Some(physical) = state.place.and_then(|place| guest_page(place.hart, place.file)) else { return false };
-    state.mappings.retain(|mapping| mapping.process.strong_count() > 0 && mapping.right.strong_count() > 0);
-    let is_same = |mapping: &Mapping| mapping.page == page && mapping.process.as_ptr() == Arc::as_ptr(process);
-    if state.mappings.iter().any(is_same) || state.mappings.try_reserve(1).is_err() {
+    // A right that is gone unmaps its page itself, and stays in the list until then.
+    state.mappings.retain(|mapping| mapping.process.strong_count() > 0);
+    if state.mappings.try_reserve(1).is_err() {
         return false;
     }
     let start = (SEND_ADDRESS + page * PAGE_SIZE) as u64;
@@ -500,27 +525,28 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
 /// A right that is looked at may be dropped by that, which comes here again, so all are kept until the lock is free. The
 /// question must drop no receiver. What stays is in the list throughout: whoever takes the file away unmaps it.
 fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
-    let (mut over, mut rights) = (Vec::new(), Vec::new());
-    {
-        let mut state = worker.line.file.lock();
-        let count = state.mappings.len();
-        if over.try_reserve(count).is_err() || rights.try_reserve(count).is_err() {
-            // Those that are worth something come back at their next store.
-            over = core::mem::take(&mut state.mappings);
-        } else {
-            let mut at = 0;
-            while at < state.mappings.len() {
-                let right = state.mappings[at].right.upgrade();
-                if right.as_deref().is_none_or(&is_over) {
-                    over.push(state.mappings.swap_remove(at));
-                } else {
-                    at += 1;
-                }
-                rights.extend(right);
-            }
-        }
+    let (mut processes, mut rights) = (Vec::new(), Vec::new());
+    let mut state = worker.line.file.lock();
+    let count = state.mappings.len();
+    if processes.try_reserve(count).is_err() || rights.try_reserve(count).is_err() {
+        drop(state);
+        // Those that are worth something come back at their next store.
+        return unmap_all(worker);
     }
-    over.iter().for_each(unmap);
+    let mut at = 0;
+    while at < state.mappings.len() {
+        let right = state.mappings[at].right.upgrade();
+        if right.as_deref().is_none_or(&is_over) {
+            let mapping = state.mappings.swap_remove(at);
+            let process = mapping.process.upgrade();
+            process.iter().for_each(|process| unmap(process, mapping.page));
+            processes.extend(process);
+        } else {
+            at += 1;
+        }
+        rights.extend(right);
+    }
+    drop(state);
 }
 
 /// The receivers of a process, by identity.

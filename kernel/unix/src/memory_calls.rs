@@ -6,6 +6,7 @@ use memory::space::Placement;
 use memory::sv39::Protection;
 
 use crate::file::OpenFile;
+use crate::interrupts;
 use crate::process::Process;
 use crate::program::map_error;
 use crate::user::{USER_END, UserBuffer};
@@ -76,6 +77,9 @@ pub fn map(
     if fixed && (!address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END)) {
         return Err(Errno::EINVAL);
     }
+    if fixed && interrupts::has_send_pages(address, length) {
+        return Err(Errno::EINVAL);
+    }
     let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
         (true, false) => Placement::Fixed(address as u64),
         (true, true) => Placement::FixedIfFree(address as u64),
@@ -130,6 +134,9 @@ pub fn unmap(process: &Process, address: usize, length: usize) -> Result<usize, 
     if !address.is_multiple_of(PAGE) || length == 0 || length > USER_END - address.min(USER_END) {
         return Err(Errno::EINVAL);
     }
+    if interrupts::has_send_pages(address, length) {
+        return Err(Errno::EINVAL);
+    }
     unmap_pages(process, address, round_up(length)?)?;
     Ok(0)
 }
@@ -145,6 +152,9 @@ pub fn protect(process: &Process, address: usize, length: usize, bits: u32) -> R
     }
     if length > USER_END - address.min(USER_END) {
         return Err(Errno::ENOMEM);
+    }
+    if interrupts::has_send_pages(address, length) {
+        return Err(Errno::EINVAL);
     }
     protect_pages(process, address, round_up(length)?, protection)?;
     Ok(0)

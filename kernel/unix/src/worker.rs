@@ -373,7 +373,11 @@ impl Worker {
     /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or when it
     /// is about to.
     pub fn wake_for_interrupt(&self) {
-        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), self.own_priority());
+        // What its handler will wake is not known yet. Who is more important already, because it starves or is to end, stays so.
+        let (cid, own) = (Cid::from_raw(self.cid.load(Ordering::Acquire)), self.own_priority());
+        if executor::priority(cid).is_some_and(|now| own.is_more_important_than(now)) {
+            executor::set_priority(cid, own);
+        }
         self.wake();
     }
 
