@@ -24,10 +24,9 @@
 //! # What must not be interrupted
 //!
 //! * The scheduler's image: no handler is called there.
-//! * What the runtime does under a lock, or otherwise by halves: a [`Section`]. The handler comes back a little later.
-//! * What the executor does outside of its image and of a poll: its calls to the runtime are sections, and while it ends a
-//!   coroutine nothing is current.
-//! * What belongs to the worker. Each stack has a [`Local`] of its own instead, with its own free blocks and call records, so
+//! * What the runtime does under a lock, or otherwise by halves: a section (in `lock`). The handler comes back a little later.
+//! * What the executor does outside of its image and of a poll: then nothing is current.
+//! * What belongs to the worker. Each stack has a block of its own instead, with its own free blocks and call records, so
 //!   that allocating and calling cost nothing for this.
 //!
 //! A program has its own such code, if coroutines of different priorities wait for each other otherwise than by `await`: by
