@@ -346,7 +346,7 @@ pub struct Test {
     /// In QEMU, only on this machine type.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
-    /// How user interrupts reach programs; the default is to test both ways.
+    /// How user interrupts reach programs; through the kernel unless asked otherwise.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
     /// In QEMU, only the tests whose names contain this. The microkernel's suite has no parts.
@@ -368,7 +368,7 @@ pub struct Bench {
     /// Which benchmark; see --list.
     #[arg(value_enum, required_unless_present = "list")]
     pub name: Option<BenchName>,
-    /// How user interrupts reach programs; the default is to test both ways.
+    /// How user interrupts reach programs; through the kernel unless asked otherwise.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
     /// Write the figures to this file as JSON.

@@ -231,7 +231,7 @@ impl Kernel {
                     write_register(tcb, index, arguments.word(index + 2));
                 }
                 tcb.pc().set(tcb.fault_pc.get());
-                tcb.interrupts.set_in_handler(false);
+                self.leave_handler(tcb);
                 if resume {
                     self.resume(tcb);
                 }
@@ -252,7 +252,7 @@ impl Kernel {
                         write_register(tcb, index, read_register(source, index));
                     }
                     tcb.pc().set(tcb.fault_pc.get());
-                    tcb.interrupts.set_in_handler(false);
+                    self.leave_handler(tcb);
                 }
                 if flags & message::COPY_REGISTERS_INTEGER != 0 {
                     for index in FRAME_REGISTERS + 1..REGISTERS as usize {

@@ -48,6 +48,16 @@ impl Kernel {
     /// Gives a thread a handler, or takes it away. One that runs goes on and can return.
     pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, handler: u64) {
         thread.interrupts.handler.set(handler);
+        self.interrupt_if_signalled(thread);
+    }
+
+    /// A thread is in no handler any more, however that came: what has come meanwhile interrupts it.
+    pub(crate) fn leave_handler(&self, thread: Ref<Tcb>) {
+        thread.interrupts.set_in_handler(false);
+        self.interrupt_if_signalled(thread);
+    }
+
+    fn interrupt_if_signalled(&self, thread: Ref<Tcb>) {
         if thread.bound.get().is_some_and(|notification| notification.is_active.get() != 0) {
             self.interrupt(thread);
         }
@@ -64,7 +74,7 @@ impl Kernel {
         thread.forget_space();
         self.stop_elsewhere(thread);
         let node = self.node();
-        if node.current.get() == Some(thread) {
+        if node.entered.get() == Some(thread) {
             node.entered.set(None);
         }
     }
@@ -97,10 +107,7 @@ impl Kernel {
         thread.pc().set(thread.register::<10>().get() & !1);
         thread.register::<10>().set(a0);
         thread.register::<17>().set(a7);
-        interrupts.set_in_handler(false);
-        if thread.bound.get().is_some_and(|notification| notification.is_active.get() != 0) {
-            self.interrupt(thread);
-        }
+        self.leave_handler(thread);
         true
     }
 }

@@ -7,7 +7,9 @@
 //! This is the textbook's: open addressing, linear probing, and removal that moves back what was pushed on, so that there
 //! are no marks of what has been. The place of a key is the upper part of its product with an odd number. That number is
 //! random, different for each process and not known to it, because keys are a process's to choose: with a known one it
-//! could choose them so that all want the same place, and make the kernel search for long with a lock held.
+//! could choose them so that all want the same place, and make the kernel search for long with a lock held. From how long
+//! its calls take it can still learn something of the number; so whenever a key comes to lie far from its place there is
+//! another number.
 
 use core::num::NonZeroU64;
 
@@ -16,6 +18,9 @@ use alloc::vec::Vec;
 
 /// Places of the smallest table that is not empty.
 const SMALLEST: usize = 8;
+
+/// How far a key may lie from its place. At three quarters full, keys that nobody has chosen lie nowhere near as far.
+const FURTHEST: usize = 512;
 
 /// Values by keys that are not 0.
 pub struct InFlight<T> {
@@ -88,7 +93,11 @@ impl<T> InFlight<T> {
 
     #[cold]
     fn grow(&mut self) -> Result<(), TryReserveError> {
-        let size = (self.places.len() * 2).max(SMALLEST);
+        self.rebuild((self.places.len() * 2).max(SMALLEST))
+    }
+
+    /// Enters everything anew, in so many places.
+    fn rebuild(&mut self, size: usize) -> Result<(), TryReserveError> {
         let mut places = Vec::new();
         places.try_reserve_exact(size)?;
         places.resize_with(size, || None);
@@ -103,8 +112,26 @@ impl<T> InFlight<T> {
 
     /// The place for a key that is not there yet, after [`reserve`](Self::reserve); `None` if it is there, or 0.
     #[inline]
-    pub fn vacancy(&self, key: u64) -> Option<Vacancy> {
+    pub fn vacancy(&mut self, key: u64) -> Option<Vacancy> {
         let key = NonZeroU64::new(key)?;
+        let place = self.search(key).err()?;
+        if place.wrapping_sub(self.home(key)) & (self.places.len() - 1) > FURTHEST {
+            return self.vacancy_elsewhere(key);
+        }
+        Some(Vacancy { place, key })
+    }
+
+    /// The same with another number, if there is memory for that.
+    #[cold]
+    fn vacancy_elsewhere(&mut self, key: NonZeroU64) -> Option<Vacancy> {
+        // A step of SplitMix64, of which the process sees neither side.
+        let mut mixed = self.multiplier.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let before = core::mem::replace(&mut self.multiplier, mixed ^ mixed >> 31 | 1);
+        if self.rebuild(self.places.len()).is_err() {
+            self.multiplier = before;
+        }
         self.search(key).err().map(|place| Vacancy { place, key })
     }
 
@@ -230,6 +257,23 @@ mod tests {
             table.values_mut().for_each(|value| *value = 7);
             prop_assert!(table.values().all(|value| *value == 7));
         }
+    }
+
+    #[test]
+    fn chosen_keys_do_not_lie_far_away_for_long() {
+        // With this number the place of a key below 2^40 is always the first.
+        let mut table = InFlight::new(1);
+        for key in 1..=20_000u64 {
+            table.reserve().unwrap();
+            let vacancy = table.vacancy(key).unwrap();
+            table.fill(vacancy, key);
+        }
+        assert_ne!(table.multiplier, 1);
+        let distance = |place: usize, key| place.wrapping_sub(table.home(key)) & (table.places.len() - 1);
+        let places = table.places.iter().enumerate();
+        let furthest = places.filter_map(|(place, entry)| entry.as_ref().map(|(key, _)| distance(place, *key))).max();
+        assert!(furthest.unwrap() <= FURTHEST);
+        assert!((1..=20_000).all(|key| table.remove(key) == Some(key)));
     }
 
     #[test]

@@ -516,6 +516,8 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
         return false;
     };
     usermode::flush(flush);
+    // It was free, so whatever the list says of it is over: the program was replaced, or the right before is being dropped.
+    state.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
     state.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
     true
 }

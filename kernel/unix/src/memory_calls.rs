@@ -83,7 +83,9 @@ pub fn map(
     let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
         (true, false) => Placement::Fixed(address as u64),
         (true, true) => Placement::FixedIfFree(address as u64),
-        (false, _) if address != 0 => Placement::Near((address - address % PAGE) as u64),
+        (false, _) if address != 0 && !interrupts::has_send_pages(address, length) => {
+            Placement::Near((address - address % PAGE) as u64)
+        }
         (false, _) => Placement::Anywhere,
     };
     let initial = if content.is_some() { Protection::ReadWrite } else { protection };

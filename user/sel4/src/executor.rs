@@ -138,13 +138,17 @@ pub trait Source: Send + Sync {
 ///
 /// The doorbell cannot be bound to the thread.
 pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool> {
-    match interrupt::receive(thread, doorbell) {
+    thread.bind_notification(doorbell)?;
+    match interrupt::register(thread, doorbell) {
         Ok(()) => {
             INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
             Ok(true)
         }
-        Err(failure) if failure.error == Error::IllegalOperation => Ok(false),
-        Err(failure) => Err(failure),
+        Err(failure) => {
+            // It was bound just now.
+            let _ = thread.unbind_notification();
+            if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
+        }
     }
 }
 
@@ -156,7 +160,12 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
 pub fn end_interrupts() -> Result<()> {
     match INTERRUPTED_THREAD.swap(0, Ordering::Relaxed) {
         0 => Ok(()),
-        thread => interrupt::end(Thread::from_pointer(thread)),
+        thread => {
+            let ended = interrupt::end(Thread::from_pointer(thread));
+            // What came by then is told as what comes from now on.
+            ring(interrupt::take());
+            ended
+        }
     }
 }
 

@@ -104,10 +104,15 @@ pub fn handler() -> u64 {
 /// What the kernel says; nothing has changed. seL4 says [`Error::IllegalOperation`](crate::Error::IllegalOperation).
 pub fn receive(thread: Thread, notification: Notification) -> Result<()> {
     thread.bind_notification(notification)?;
-    thread.register_user_interrupts(notification, handler()).inspect_err(|_| {
+    register(thread, notification).inspect_err(|_| {
         // It was bound just now.
         let _ = thread.unbind_notification();
     })
+}
+
+/// The half of [`receive`] that seL4 has not, for a notification that is bound.
+pub(crate) fn register(thread: Thread, notification: Notification) -> Result<()> {
+    thread.register_user_interrupts(notification, handler())
 }
 
 /// Undoes [`receive`].
