@@ -30,8 +30,8 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             let rounds = argument.and_then(|text| text.parse().ok()).unwrap_or(1);
             crate::user_interrupt::answer(rounds).await
         }
-        "flood" => crate::user_interrupt::flood().await,
-        "send-until-error" => crate::user_interrupt::send_until_error().await,
+        "flood" => crate::user_interrupt::send_until_error(None).await,
+        "send-until-error" => crate::user_interrupt::send_until_error(Some(Duration::from_micros(200))).await,
         "revoke-descriptor-0" => crate::user_interrupt::revoke_descriptor_0(),
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,

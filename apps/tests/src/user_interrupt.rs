@@ -173,23 +173,15 @@ pub async fn answer(rounds: u32) -> i32 {
     0
 }
 
-/// Sends through descriptor 0 until that fails; ends with the error's number.
-pub async fn send_until_error() -> i32 {
-    let right = SendRight::from_descriptor(Descriptor::from_raw(0));
-    loop {
-        match right.send() {
-            Ok(()) => cops::sleep(Duration::from_micros(200)).await,
-            Err(error) => return error.number().into(),
-        }
-    }
-}
-
-/// Sends through descriptor 0 without a pause until that fails; ends with the error's number.
-pub async fn flood() -> i32 {
+/// Sends through descriptor 0 until that fails, with a pause after each or without any; ends with the error's number.
+pub async fn send_until_error(pause: Option<Duration>) -> i32 {
     let right = SendRight::from_descriptor(Descriptor::from_raw(0));
     loop {
         if let Err(error) = right.send() {
             return error.number().into();
+        }
+        if let Some(pause) = pause {
+            cops::sleep(pause).await;
         }
     }
 }

@@ -74,18 +74,15 @@ pub fn map(
         file.require_mappable()?;
     }
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
-    if fixed && (!address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END)) {
-        return Err(Errno::EINVAL);
-    }
-    if fixed && interrupts::has_send_pages(address, length) {
+    let is_outside = !address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END);
+    let is_reserved = interrupts::has_send_pages(address, length);
+    if fixed && (is_outside || is_reserved) {
         return Err(Errno::EINVAL);
     }
     let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
         (true, false) => Placement::Fixed(address as u64),
         (true, true) => Placement::FixedIfFree(address as u64),
-        (false, _) if address != 0 && !interrupts::has_send_pages(address, length) => {
-            Placement::Near((address - address % PAGE) as u64)
-        }
+        (false, _) if address != 0 && !is_reserved => Placement::Near((address - address % PAGE) as u64),
         (false, _) => Placement::Anywhere,
     };
     let initial = if content.is_some() { Protection::ReadWrite } else { protection };
@@ -133,10 +130,8 @@ fn protect_pages(process: &Process, start: usize, length: usize, protection: Pro
 
 /// `munmap`.
 pub fn unmap(process: &Process, address: usize, length: usize) -> Result<usize, Errno> {
-    if !address.is_multiple_of(PAGE) || length == 0 || length > USER_END - address.min(USER_END) {
-        return Err(Errno::EINVAL);
-    }
-    if interrupts::has_send_pages(address, length) {
+    let is_outside = !address.is_multiple_of(PAGE) || length == 0 || length > USER_END - address.min(USER_END);
+    if is_outside || interrupts::has_send_pages(address, length) {
         return Err(Errno::EINVAL);
     }
     unmap_pages(process, address, round_up(length)?)?;

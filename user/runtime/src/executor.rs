@@ -365,12 +365,18 @@ pub fn current_priority() -> Priority {
     Priority::most_important_in(word.1.load(Ordering::Relaxed)).unwrap_or_default()
 }
 
+/// What this worker publishes.
+#[inline(always)]
+fn own_word() -> Option<&'static abi_queue::ReadyWord> {
+    // SAFETY: as above.
+    let page = unsafe { PAGE.load(Ordering::Relaxed).as_ref() }?;
+    Some(&page.ready[local::current().index.get() % MAXIMUM_WORKERS])
+}
+
 /// Whether another coroutine that is at least as important as the one that runs is ready in this worker's shard.
 #[inline]
 pub(crate) fn has_company() -> bool {
-    // SAFETY: as above.
-    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
-    let word = &page.ready[local::current().index.get() % MAXIMUM_WORKERS];
+    let Some(word) = own_word() else { return false };
     // One bit, or none outside of a poll: then there is nobody to compare with.
     let running = word.1.load(Ordering::Relaxed);
     running != 0 && word.0.load(Ordering::Relaxed) & (running | running.wrapping_sub(1)) != 0
@@ -378,9 +384,7 @@ pub(crate) fn has_company() -> bool {
 
 /// Whether this worker has something to run after the coroutine that runs.
 pub(crate) fn has_something_ready() -> bool {
-    // SAFETY: as above.
-    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
-    page.ready[local::current().index.get() % MAXIMUM_WORKERS].0.load(Ordering::Relaxed) != 0
+    own_word().is_some_and(|word| word.0.load(Ordering::Relaxed) != 0)
 }
 
 /// Whether something is ready that is more important than what this worker runs, and that it can run: what another worker has put

@@ -29,8 +29,6 @@ use atomic_waker::AtomicWaker;
 use coroutine::{Executor, JoinHandle, Platform, Signals, Table};
 use spin::Mutex;
 
-use abi_sel4::Error;
-
 use crate::capability::{Notification, Thread};
 use crate::interrupt;
 use crate::raw::Result;
@@ -138,18 +136,11 @@ pub trait Source: Send + Sync {
 ///
 /// The doorbell cannot be bound to the thread.
 pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool> {
-    thread.bind_notification(doorbell)?;
-    match interrupt::register(thread, doorbell) {
-        Ok(()) => {
-            INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
-            Ok(true)
-        }
-        Err(failure) => {
-            // It was bound just now.
-            let _ = thread.unbind_notification();
-            if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
-        }
+    let receives = interrupt::receive(thread, doorbell)?;
+    if receives {
+        INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
     }
+    Ok(receives)
 }
 
 /// Undoes [`receive_interrupts`], if that was called.

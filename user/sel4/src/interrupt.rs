@@ -16,6 +16,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use abi_sel4::Error;
+
 use crate::capability::{Notification, Thread};
 use crate::raw::Result;
 
@@ -97,22 +99,17 @@ pub fn handler() -> u64 {
 }
 
 /// Binds a notification to a thread and makes its signals user interrupts. The thread must be one of this crate's, or have the address of
-/// its IPC buffer in `tp` and a stack whenever it runs.
+/// its IPC buffer in `tp` and a stack whenever it runs. Says whether the kernel has user interrupts: seL4 has not.
 ///
 /// # Errors
 ///
-/// What the kernel says; nothing has changed. seL4 says [`Error::IllegalOperation`](crate::Error::IllegalOperation).
-pub fn receive(thread: Thread, notification: Notification) -> Result<()> {
+/// What the kernel says; nothing has changed.
+pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
     thread.bind_notification(notification)?;
-    register(thread, notification).inspect_err(|_| {
-        // It was bound just now.
-        let _ = thread.unbind_notification();
-    })
-}
-
-/// The half of [`receive`] that seL4 has not, for a notification that is bound.
-pub(crate) fn register(thread: Thread, notification: Notification) -> Result<()> {
-    thread.register_user_interrupts(notification, handler())
+    let Err(failure) = thread.register_user_interrupts(notification, handler()) else { return Ok(true) };
+    // It was bound just now.
+    let _ = thread.unbind_notification();
+    if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
 }
 
 /// Undoes [`receive`].

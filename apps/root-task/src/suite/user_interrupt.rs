@@ -6,7 +6,7 @@ use sel4::abi::{Invocation, SystemCall};
 use sel4::capability::{Endpoint, Notification, Slot, Thread};
 use sel4::fault::Fault;
 use sel4::thread::{Start, Started};
-use sel4::{Error, Failure, Rights, interrupt, raw};
+use sel4::{Failure, Rights, interrupt, raw};
 
 use crate::harness::{Bench, Outcome, PRIORITY, let_run};
 use crate::{check, equal, refused};
@@ -39,14 +39,11 @@ fn receiver(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<O
     STEPS.store(0, Ordering::Relaxed);
     let notification = bench.notification()?;
     let started = bench.prepare(Start::new(function, argument, PRIORITY))?;
-    match interrupt::receive(started.thread, notification) {
-        Ok(()) => Ok(Some(Receiver { started, thread: started.thread, notification })),
-        Err(failure) if failure.error == Error::IllegalOperation => {
-            sel4::println!("note: this kernel has no user interrupts");
-            Ok(None)
-        }
-        Err(failure) => Err(failure),
+    if !interrupt::receive(started.thread, notification)? {
+        sel4::println!("note: this kernel has no user interrupts");
+        return Ok(None);
     }
+    Ok(Some(Receiver { started, thread: started.thread, notification }))
 }
 
 struct Receiver {
