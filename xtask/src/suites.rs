@@ -2,7 +2,8 @@
 //!
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
-//! both machine types, since most that can go wrong between harts and interrupt controllers goes wrong in only one.
+//! both machine types, since most that can go wrong between harts and interrupt controllers goes wrong in only one; and once
+//! more with user interrupts in hardware.
 //!
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make a
 //! mistake ([`FAULTS`]), which they must not survive: the test is that they say so and end the machine as failed.
@@ -293,6 +294,19 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
         }
         boots.part(findings, "system", |boots, log| boots.system(log, arguments.filter.as_ref()));
+    }
+    if arguments.user_interrupts.is_none() && arguments.machine.is_none_or(|chosen| chosen == Variant::Aia) {
+        // The other back end, with everything that its programs do in their other mode.
+        for (machine, harts) in machines(Some(Variant::Aia), arguments.harts) {
+            let machine = cli::Machine {
+                harts: Some(harts),
+                memory: Some(MEMORY.into()),
+                machine: Some(machine),
+                user_interrupts: Some(cli::UserInterrupts::Imsic),
+            };
+            let boots = Boots { context, toolchain, products: &products, machine };
+            boots.part(findings, "system with imsic", |boots, log| boots.system(log, arguments.filter.as_ref()));
+        }
     }
     if arguments.filter.is_none() {
         let machine = cli::Machine {

@@ -109,8 +109,8 @@ pub trait Machine {
     /// What was chosen with [`watch_guest_files`](Machine::watch_guest_files).
     fn watched_guest_files() -> u64;
 
-    /// The watched files of this hart in which something is pending.
-    fn waiting_guest_files() -> u64;
+    /// The files of this hart in which something is pending, watched or not.
+    fn pending_guest_files() -> u64;
 
     /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
     fn kernel_root_ppn() -> u64;

@@ -334,7 +334,7 @@ impl Machine for Host {
         0
     }
 
-    fn waiting_guest_files() -> u64 {
+    fn pending_guest_files() -> u64 {
         0
     }
 

@@ -301,15 +301,15 @@ pub fn watched() -> u64 {
     if files() == 0 { 0 } else { read_csr!(csr::HGEIE) }
 }
 
-/// The watched files in which something is pending.
-pub fn waiting() -> u64 {
-    if files() == 0 { 0 } else { read_csr!(csr::HGEIP) & read_csr!(csr::HGEIE) }
+/// The files in which something is pending, watched or not.
+pub fn pending() -> u64 {
+    if files() == 0 { 0 } else { read_csr!(csr::HGEIP) }
 }
 
-/// Whether there is such a file.
+/// Whether something is pending in a watched file.
 #[inline(always)]
 pub fn is_waiting() -> bool {
-    files() != 0 && waiting() != 0
+    pending() & watched() != 0
 }
 
 /// A range of addresses as whole pages, or everything.

@@ -264,8 +264,8 @@ impl Machine for Riscv64 {
         guest::watched()
     }
 
-    fn waiting_guest_files() -> u64 {
-        guest::waiting()
+    fn pending_guest_files() -> u64 {
+        guest::pending()
     }
 
     fn kernel_root_ppn() -> u64 {

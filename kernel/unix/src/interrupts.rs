@@ -35,7 +35,8 @@
 //! * **A store that finds no page** faults, and the kernel does what the call does, in the name of the store
 //!   ([`store_to_page`]). So sending works whether or not the receiver has a file, and programs need not know.
 //! * **A receiver that does not run**: what is sent stays pending in the file, which is *watched* then, so that it
-//!   interrupts the kernel, and the worker is woken ([`on_guest_files`]).
+//!   interrupts the kernel, and the worker is woken ([`on_guest_files`]). Once: until it has taken what came or sleeps again,
+//!   its file is not watched any more. Two that wake each other would otherwise take turns without executing anything.
 //! * **A worker that comes to another hart** takes a file there, if one is free, and leaves the old one as an *orphan*:
 //!   first nobody can store to it any more, then its own hart takes what is pending out of it and passes it on
 //!   ([`drain_orphans`]). Nothing is lost, and nothing comes twice.
@@ -124,7 +125,11 @@ struct Mapping {
 /// What becomes of each guest interrupt file. A file is only ever taken by its own hart.
 enum FileUse {
     Free,
-    Used(Weak<Worker>),
+    /// `told`: something came while the worker did not run, and it was woken for that.
+    Used {
+        worker: Weak<Worker>,
+        told: bool,
+    },
     /// Nobody can store to it any more; what is pending in it is for this worker.
     Orphan(Weak<Worker>),
 }
@@ -291,9 +296,16 @@ pub fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
     }
 }
 
-/// Leaves the hart with a virtualised worker.
-pub fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize) {
+/// Leaves the hart with a virtualised worker, which `stays_ready` if it waits for nothing.
+pub fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
     Machine::save_supervisor(&mut context.supervisor);
+    let place = worker.line.file.lock().place;
+    if let Some(place) = place
+        && let FileUse::Used { told, .. } = &mut FILE_USES[hart].lock()[place.file]
+    {
+        // The file is the hart's: the worker has just settled there. What it was told of it may not have got round to.
+        *told &= stays_ready && Machine::pending_guest_files() & 1 << place.file != 0;
+    }
     watch(hart, 0);
     if worker.is_thread() {
         return;
@@ -303,11 +315,11 @@ pub fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize) {
     counters::add(Counter::HardwareInterrupts, claimed.wrapping_sub(before));
 }
 
-/// Watches all files of this hart that are in use, but the one whose worker runs.
+/// Watches all files of this hart that are in use, but the one whose worker runs and those whose workers were told.
 fn watch(hart: usize, running: usize) {
     let uses = FILE_USES[hart].lock();
-    let used = |file: usize| matches!(uses[file], FileUse::Used(_));
-    let files = (1..FILES).filter(|&file| file != running && used(file)).fold(0, |files, file| files | 1 << file);
+    let unknown = |file: usize| matches!(uses[file], FileUse::Used { told: false, .. });
+    let files = (1..FILES).filter(|&file| file != running && unknown(file)).fold(0, |files, file| files | 1 << file);
     Machine::watch_guest_files(files);
 }
 
@@ -323,7 +335,7 @@ fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
         let mut uses = FILE_USES[hart].lock();
         let usable = 1..FILES.min(Machine::guest_files() + 1);
         let Some(file) = usable.into_iter().find(|&file| matches!(uses[file], FileUse::Free)) else { return 0 };
-        uses[file] = FileUse::Used(Arc::downgrade(worker));
+        uses[file] = FileUse::Used { worker: Arc::downgrade(worker), told: false };
         file
     };
     Machine::prepare_guest_file(file, IDENTITIES);
@@ -425,18 +437,21 @@ fn drain_orphans_of(hart: usize) {
 /// Wakes the workers for whom something has come in files of this hart while they do not run.
 pub fn on_guest_files() {
     let hart = Machine::hart();
-    let waiting = Machine::waiting_guest_files();
+    let watched = Machine::watched_guest_files();
+    let waiting = Machine::pending_guest_files() & watched;
     for file in (1..FILES).filter(|file| waiting & 1 << file != 0) {
-        let worker = match &FILE_USES[hart].lock()[file] {
-            FileUse::Used(worker) => worker.upgrade(),
+        let worker = match &mut FILE_USES[hart].lock()[file] {
+            FileUse::Used { worker, told } => {
+                *told = true;
+                worker.upgrade()
+            }
             _ => None,
         };
         if let Some(worker) = worker {
             worker.wake_for_interrupt();
         }
     }
-    // Until their workers have run: what is pending stays so.
-    let watched = Machine::watched_guest_files();
+    // What is pending stays so.
     Machine::watch_guest_files(watched & !waiting);
 }
 

@@ -728,7 +728,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     worker.hart.store(NOWHERE, Ordering::Relaxed);
     executor::set_visiting(hart, false);
     if is_virtualised {
-        interrupts::depart(worker, context, hart);
+        interrupts::depart(worker, context, hart, matches!(pause, Pause::GiveWay));
     }
     time::stop_slice();
     worker.charge(Machine::now(), 0);
