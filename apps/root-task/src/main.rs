@@ -126,6 +126,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::only_a_handler_returns,
     user_interrupt::interrupted_code_does_not_notice,
     user_interrupt::waiting_misses_no_interrupt,
+    user_interrupt::whoever_signals_cannot_keep_a_receiver_in_its_handler,
     hostile::random_calls_concern_nobody_else,
     illegal::every_error_of_every_invocation_is_seen,
 ];

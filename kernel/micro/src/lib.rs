@@ -164,6 +164,7 @@ impl Kernel {
         let next = if next <= now { now + self.tick_length.get() } else { next };
         self.node().next_tick.set(next);
         Machine::set_timer(next);
+        self.interrupt_after_tick();
     }
 
     /// Makes ticks come on this hart.

@@ -365,9 +365,11 @@ impl Kernel {
 
     #[inline(never)]
     fn find_space(&self, thread: Ref<Tcb>) -> Space {
-        self.deliver_interrupt(thread);
+        let is_settled = self.deliver_interrupt(thread);
         let space = self.address_space(thread);
-        if let Some(space) = space {
+        if let Some(space) = space
+            && is_settled
+        {
             thread.note_space(space, self.space_epoch.get());
         }
         space.unwrap_or_else(Space::kernel::<Machine>)

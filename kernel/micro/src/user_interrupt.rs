@@ -20,12 +20,21 @@
 //! is not noted (SPACE-EPOCH): the hart then has to look for it, and delivers what there is (`Kernel::find_space`). So nothing on the short
 //! ways asks for interrupts. A thread that runs on another hart is taken away from there first; a system call that it was about
 //! to make is made again after the handler.
+//!
+//! # How often
+//!
+//! Who may signal must not keep the receiver from all else, which with several harts would need no more than a loop around a signal. Between
+//! two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits in the notification's word, for the next
+//! tick or for the thread to look.
 
 use objects::{Capability, Ref, Rights, Tcb};
 
 use crate::Kernel;
 use crate::error::Error;
 use crate::syscall::Arguments;
+
+/// How often a thread is interrupted between two ticks.
+const DELIVERIES: u64 = 256;
 
 /// Checks a registration; the handler's address.
 pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<u64, Error> {
@@ -72,6 +81,9 @@ impl Kernel {
             return;
         }
         thread.forget_space();
+        if self.was_interrupted_enough(thread) {
+            return;
+        }
         self.stop_elsewhere(thread);
         let node = self.node();
         if node.entered.get() == Some(thread) {
@@ -79,21 +91,47 @@ impl Kernel {
         }
     }
 
-    /// Makes a thread, which is about to be entered, go on in its handler if there is something for it.
-    pub(crate) fn deliver_interrupt(&self, thread: Ref<Tcb>) {
+    /// Whether a thread's next interrupt has to wait for a tick of its hart.
+    fn was_interrupted_enough(&self, thread: Ref<Tcb>) -> bool {
+        let interrupts = &thread.interrupts;
+        let next_tick = self.nodes[self.node_of(thread)].next_tick.get();
+        interrupts.stretch.get() == next_tick && interrupts.deliveries.get() >= DELIVERIES
+    }
+
+    /// After a tick: what had to wait for it waits no longer.
+    pub(crate) fn interrupt_after_tick(&self) {
+        if let Some(current) = self.node().current.get()
+            && current.interrupts.handler.get() != 0
+        {
+            self.interrupt_if_signalled(current);
+        }
+    }
+
+    /// Makes a thread, which is about to be entered, go on in its handler if there is something for it. Says whether that needs not be asked
+    /// again until the next signal.
+    pub(crate) fn deliver_interrupt(&self, thread: Ref<Tcb>) -> bool {
         let interrupts = &thread.interrupts;
         if interrupts.handler.get() == 0 || interrupts.is_in_handler() {
-            return;
+            return true;
         }
         let Some(notification) = thread.bound.get().filter(|notification| notification.is_active.get() != 0) else {
-            return;
+            return true;
         };
+        if self.was_interrupted_enough(thread) {
+            return false;
+        }
+        let next_tick = self.node().next_tick.get();
+        if interrupts.stretch.replace(next_tick) != next_tick {
+            interrupts.deliveries.set(0);
+        }
+        interrupts.deliveries.set(interrupts.deliveries.get() + 1);
         let pc = thread.pc().get();
         interrupts.interrupted.set([thread.register::<10>().get(), thread.register::<17>().get()]);
         interrupts.set_in_handler(true);
         thread.register::<10>().set(notification.take());
         thread.register::<17>().set(pc);
         thread.pc().set(interrupts.handler.get());
+        true
     }
 
     /// The system call that ends a handler; says whether the thread is in one.

@@ -2,13 +2,16 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use dtoolkit::fdt::Fdt;
+use dtoolkit::{Node, Property};
+use sel4::abi::configuration::TICK_MILLISECONDS;
 use sel4::abi::{Invocation, SystemCall};
 use sel4::capability::{Endpoint, Notification, Slot, Thread};
 use sel4::fault::Fault;
 use sel4::thread::{Start, Started};
 use sel4::{Failure, Rights, interrupt, raw};
 
-use crate::harness::{Bench, Outcome, PRIORITY, let_run};
+use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, refused};
 
 /// All badges that a receiver has been interrupted with, and how often it was.
@@ -353,5 +356,75 @@ pub fn waiting_misses_no_interrupt(bench: &mut Bench<'_>) -> Outcome {
     until(|| STEPS.load(Ordering::Acquire) == 500)?;
     // Each was seen once, by the handler or by the wait.
     equal!((SEEN.load(Ordering::Relaxed), COUNT.load(Ordering::Relaxed)), (2, 500));
+    Ok(())
+}
+
+// A handler that counts in `ENTERED`, and changes nothing else.
+core::arch::global_asm!(
+    ".section .text",
+    ".option push",
+    ".option arch, +a",
+    ".balign 4",
+    "counting_handler:",
+    "addi sp, sp, -16",
+    "sd t0, 0(sp)",
+    "sd t1, 8(sp)",
+    "lla t0, {entered}",
+    "li t1, 1",
+    "amoadd.d zero, t1, (t0)",
+    "ld t0, 0(sp)",
+    "ld t1, 8(sp)",
+    "addi sp, sp, 16",
+    "mv a0, a7",
+    "li a7, {return_from}",
+    "ecall",
+    "unimp",
+    ".option pop",
+    entered = sym ENTERED,
+    return_from = const SystemCall::ReturnFromUserInterrupt.number(),
+);
+
+unsafe extern "C" {
+    safe fn counting_handler();
+}
+
+/// How often that handler was entered.
+static ENTERED: AtomicU64 = AtomicU64::new(0);
+
+fn time_units_in_a_second(bench: &Bench<'_>) -> Result<u64, Wrong> {
+    let damaged = || Wrong::new(format_args!("the device tree does not say how fast the time passes"));
+    let tree = Fdt::new(bench.boot.device_tree().ok_or_else(damaged)?).map_err(|_| damaged())?;
+    let cpus = tree.root().children().find(|node| node.name() == "cpus").ok_or_else(damaged)?;
+    let mut properties = cpus.properties();
+    let property = properties.find(|property| property.name() == "timebase-frequency").ok_or_else(damaged)?;
+    property.value_as::<u32>().map(u64::from).map_err(|_| damaged())
+}
+
+pub fn whoever_signals_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'_>) -> Outcome {
+    /// The kernel's limit.
+    const DELIVERIES: u64 = 256;
+    let receiver = receiver_or_return!(bench, compute, 0);
+    ENTERED.store(0, Ordering::Relaxed);
+    let tick = time_units_in_a_second(bench)? * TICK_MILLISECONDS as u64 / 1000;
+    let start = sel4::time::now();
+    receiver.thread.register_user_interrupts(receiver.notification, counting_handler as *const () as u64)?;
+    receiver.thread.resume()?;
+    let (_, cores) = bench.boot.cores();
+    let sender = receiver.sender(bench, 2)?;
+    for core in 1..cores {
+        let started = bench.prepare(Start::new(signal_for_ever, sender.pointer(), PRIORITY))?;
+        started.thread.set_affinity(core)?;
+        started.thread.resume()?;
+    }
+    // What it does for itself goes on, however much of its time that is.
+    for _ in 0..8 {
+        let (entered, steps) = (ENTERED.load(Ordering::Relaxed), STEPS.load(Ordering::Relaxed));
+        sender.signal();
+        until(|| ENTERED.load(Ordering::Relaxed) > entered && STEPS.load(Ordering::Relaxed) > steps + 1000)?;
+    }
+    receiver.thread.suspend()?;
+    // Two stretches are on their way at the ends.
+    let stretches = (sel4::time::now() - start) / tick + 2;
+    check!(ENTERED.load(Ordering::Relaxed) <= stretches * DELIVERIES);
     Ok(())
 }

@@ -291,6 +291,10 @@ pub struct UserInterrupts {
     pub handler: Cell<u64>,
     /// `a0` and `a7` of the interrupted code. Means nothing unless the handler runs.
     pub interrupted: Cell<[u64; 2]>,
+    /// How often the handler was entered in the stretch between two ticks that `stretch` names.
+    pub deliveries: Cell<u64>,
+    /// As above.
+    pub stretch: Cell<u64>,
     is_in_handler: Cell<u64>,
 }
 
