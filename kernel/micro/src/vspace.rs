@@ -363,6 +363,8 @@ impl Kernel {
     /// in it forgets before it runs anything again.
     #[inline(always)]
     fn flush_everywhere(&self, asid: u16, scope: Scope) {
+        // A machine that tells fewer identifiers apart does not know this one.
+        let scope = if asid > Machine::maximum_asid() { Scope::All } else { scope };
         match self.defers_flushes.get() {
             true => self.defer_flush(asid, scope),
             false if cfg!(feature = "smp") => self.flush_harts(asid, scope),
