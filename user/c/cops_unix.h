@@ -57,9 +57,11 @@
 #define COPS_SYS_sched_yield 124
 #define COPS_SYS_kill 129
 #define COPS_SYS_reboot 142
+#define COPS_SYS_times 153
 #define COPS_SYS_setpgid 154
 #define COPS_SYS_getpgid 155
 #define COPS_SYS_uname 160
+#define COPS_SYS_getrusage 165
 #define COPS_SYS_getpid 172
 #define COPS_SYS_getppid 173
 #define COPS_SYS_getuid 174

@@ -223,12 +223,18 @@ system_calls! {
     Kill = 129 kill(process: Number, signal: Number) Never;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
+    /// Processor time of the caller and of the children that it has waited for, in hundredths of a second; gives the time since
+    /// the machine's start in the same unit. All of it counts as the program's own: the kernel's part is not told apart.
+    Times = 153 times(times: Output) Never;
     /// Puts the caller (0) or one of its children into a process group: one that exists, or its own (0).
     SetProcessGroup = 154 setpgid(process: Number, group: Number) Never;
     /// The process group of a process; 0 is the caller.
     GetProcessGroup = 155 getpgid(process: Number) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
+    /// What the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the children that it has waited for
+    /// (`RUSAGE_CHILDREN`) have used: their processor time, as that of the program. The other fields are 0.
+    GetUsage = 165 getrusage(who: Number, usage: Output) Never;
     /// The caller's process number.
     GetProcess = 172 getpid() Never;
     /// The number of the process that started the caller, or of the first process if that has ended; 0 for the first

@@ -39,6 +39,34 @@ impl TimeSpec {
     }
 }
 
+/// Processor time as programs get it (`struct rusage`, `struct tms`).
+pub mod usage {
+    /// `RUSAGE_SELF`: the calling process.
+    pub const PROCESS: i32 = 0;
+    /// `RUSAGE_CHILDREN`: children that it has waited for, and theirs.
+    pub const CHILDREN: i32 = -1;
+    /// `RUSAGE_THREAD`: the calling worker or thread.
+    pub const WORKER: i32 = 1;
+    /// The unit of `struct tms` (`_SC_CLK_TCK` a second).
+    pub const NS_IN_A_TICK: u64 = 10_000_000;
+
+    /// A `struct rusage` with this processor time as the program's own, and nothing else.
+    pub fn of_time(ns: u64) -> [u8; 144] {
+        let mut bytes = [0; 144];
+        bytes[..8].copy_from_slice(&(ns / 1_000_000_000).to_le_bytes());
+        bytes[8..16].copy_from_slice(&(ns % 1_000_000_000 / 1000).to_le_bytes());
+        bytes
+    }
+
+    /// A `struct tms`: the process's own time, its children's.
+    pub fn times(own_ns: u64, children_ns: u64) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&(own_ns / NS_IN_A_TICK).to_le_bytes());
+        bytes[16..24].copy_from_slice(&(children_ns / NS_IN_A_TICK).to_le_bytes());
+        bytes
+    }
+}
+
 /// What a file is (`struct stat` of the generic architectures, 128 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

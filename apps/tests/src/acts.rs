@@ -16,6 +16,10 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             cops::sleep(Duration::from_secs(1000)).await;
             1
         }
+        "use-processor" => {
+            while system::process::processor_time(system::process::Whose::Process) < Duration::from_millis(30) {}
+            0
+        }
         "spin" => loop {
             core::hint::spin_loop();
         },

@@ -10,7 +10,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 
-use abi_unix::Counter;
+use abi_unix::{Counter, SystemCall};
 use cops::process::{Child, Command, Ending};
 use cops::time::{Duration, Instant};
 use cops::{Errno, println};
@@ -147,6 +147,12 @@ pub async fn wait(child: &Child) -> Option<cops::system::Result<Ending>> {
             None
         }
     }
+}
+
+/// Makes a call as it is.
+pub fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the tests pass addresses of their own buffers or such that nobody can reach.
+    abi_unix::errno::decode(unsafe { cops::system::syscall(call as usize, arguments) })
 }
 
 /// Starts this program to do one of [`crate::acts`] in another process.

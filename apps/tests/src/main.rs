@@ -46,6 +46,7 @@ const TESTS: &[Test] = tests![
     process::exit_status_reaches_the_parent;
     process::a_panic_ends_only_its_process;
     process::waiting_synchronously;
+    process::processor_time_of_children;
     process::killing;
     process::killing_at_once;
     process::executing_another_program;

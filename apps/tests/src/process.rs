@@ -1,13 +1,13 @@
 //! Processes: starting, ending, waiting, killing; and that each takes everything with it.
 
-use abi_unix::Counter;
 use abi_unix::types::{WNOHANG, signal};
+use abi_unix::{Counter, SystemCall};
 use cops::process::{Command, Ending};
-use cops::system::process::{Child, StringList, kill, wait};
+use cops::system::process::{Child, StringList, Whose, kill, processor_time, wait};
 use cops::time::Duration;
 use cops::{Errno, system};
 
-use crate::harness::{self, Outcome, act, counter, ending_of_act, reaches, returns_to};
+use crate::harness::{self, Outcome, act, call, counter, ending_of_act, reaches, returns_to};
 use crate::{check, check_eq, must};
 
 pub async fn exit_status_reaches_the_parent() -> Outcome {
@@ -42,6 +42,29 @@ pub async fn waiting_synchronously() -> Outcome {
     must!(child.kill());
     let ended = must!(wait(Child::Process(child.number()), 0));
     check_eq!(ended, Some((child.number(), Ending::Killed(signal::KILL as u8))));
+    Ok(())
+}
+
+pub async fn processor_time_of_children() -> Outcome {
+    let children = || processor_time(Whose::Children);
+    check_eq!(children(), Duration::ZERO);
+    let child = must!(act("use-processor"));
+    check_eq!(harness::wait(&child).await, Some(Ok(Ending::Exited(0))));
+    let first = children();
+    check!(first >= Duration::from_millis(30), "{first:?}");
+    // Synchronously, and with the report of this child alone.
+    let child = must!(act("use-processor"));
+    let mut usage = [0u64; 18];
+    let arguments = [child.number() as usize, 0, 0, usage.as_mut_ptr() as usize, 0, 0];
+    check_eq!(call(SystemCall::Wait, arguments), Ok(child.number() as usize));
+    let its = Duration::from_secs(usage[0]) + Duration::from_micros(usage[1]);
+    check!(its >= Duration::from_millis(30), "{its:?}");
+    // Each is rounded down to microseconds.
+    check!(children().abs_diff(first + its) <= Duration::from_micros(1));
+    let mut times = [0u64; 4];
+    let hundredths = must!(call(SystemCall::Times, [times.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
+    check!(times[2] >= 6 && times[2] < hundredths as u64 * 8, "{times:?} {hundredths}");
+    check!(processor_time(Whose::Worker) <= processor_time(Whose::Process));
     Ok(())
 }
 

@@ -10,16 +10,11 @@ use cops::system::readiness::{Epoll, Event, event, event_counter};
 use cops::thread;
 use cops::time::{Duration, Instant};
 
-use crate::harness::{Outcome, counter};
+use crate::harness::{Outcome, call, counter};
 use crate::{check, check_eq, must};
 
 const KERNEL: usize = 0xffff_ffc0_8020_0000;
 const CLOSED: i32 = 777;
-
-fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the tests pass addresses of their own buffers or such that nobody can reach.
-    abi_unix::errno::decode(unsafe { system::syscall(call as usize, arguments) })
-}
 
 /// The events that are ready now, as pairs of data and events.
 fn ready(epoll: &Epoll) -> Result<Vec<(u64, u32)>, Errno> {

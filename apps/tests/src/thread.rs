@@ -12,18 +12,13 @@ use cops::system;
 use cops::thread::{self, Builder, Condvar, LocalKey, Mutex};
 use cops::time::{Duration, Instant};
 
-use crate::harness::{self, LIMIT, Outcome, counter};
+use crate::harness::{self, LIMIT, Outcome, call, counter};
 use crate::{check, check_eq, must};
 
 /// In the kernel's half of the address space.
 const KERNEL: usize = 0xffff_ffc0_8020_0000;
 /// Below everything that is mapped.
 const UNMAPPED: usize = 0x2000;
-
-fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the tests pass addresses of their own words or such that nobody can reach.
-    abi_unix::errno::decode(unsafe { system::syscall(call as usize, arguments) })
-}
 
 fn futex_call(word: usize, operation: u32, rest: [usize; 4]) -> Result<usize, Errno> {
     call(SystemCall::Futex, [word, operation as usize, rest[0], rest[1], rest[2], rest[3]])

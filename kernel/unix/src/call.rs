@@ -328,7 +328,7 @@ fn decode(
             if a2 as u32 & !types::WNOHANG != 0 {
                 return Err(Errno::EINVAL);
             }
-            Operation::WaitChild { which, status: a1, no_wait: a2 as u32 & types::WNOHANG != 0 }.into()
+            Operation::WaitChild { which, status: a1, no_wait: a2 as u32 & types::WNOHANG != 0, usage: a3 }.into()
         }
         Kill => kill(process, a0 as i32, a1 as u32)?.into(),
         SetProcessGroup => {
@@ -354,6 +354,24 @@ fn decode(
                 _ => return Err(Errno::EINVAL),
             };
             process.copy_out(a1, &TimeSpec::from_ns(ns).to_bytes())?;
+            0.into()
+        }
+        Times => {
+            let (own, children) = (process.cpu_ticks(), process.children_ticks());
+            let times = types::usage::times(time::ns_at_ticks(own), time::ns_at_ticks(children));
+            if a0 != 0 {
+                process.copy_out(a0, &times)?;
+            }
+            ((time::now_ns() / types::usage::NS_IN_A_TICK) as usize).into()
+        }
+        GetUsage => {
+            let ticks = match a0 as i32 {
+                types::usage::PROCESS => process.cpu_ticks(),
+                types::usage::CHILDREN => process.children_ticks(),
+                types::usage::WORKER => worker.cpu_ticks(),
+                _ => return Err(Errno::EINVAL),
+            };
+            process.copy_out(a1, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
             0.into()
         }
         GetResolution => {

@@ -51,7 +51,7 @@ pub enum Operation {
     /// Sleep until a tick.
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Sleep, and say how much time was left if interrupted. (Nothing interrupts a sleep but the process's end.)
-    WaitChild { which: Children, status: usize, no_wait: bool },
+    WaitChild { which: Children, status: usize, no_wait: bool, usage: usize },
     /// Wait at a futex.
     Futex(Box<futex::Wait>),
     /// Wait for the descriptors of an epoll.
@@ -118,8 +118,11 @@ impl Operation {
                 }
                 Poll::Pending
             }
-            Operation::WaitChild { which, status, no_wait } => match process::poll_child(process.id, *which, waker) {
-                Poll::Ready(Ok((id, ending))) => {
+            Operation::WaitChild { which, status, no_wait, usage } => match process.poll_child(*which, waker) {
+                Poll::Ready(Ok((id, ending, ticks))) => {
+                    if *usage != 0 {
+                        process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
+                    }
                     if *status != 0 {
                         process.copy_out(*status, &ending.status().to_le_bytes())?;
                     }

@@ -190,6 +190,8 @@ pub struct Process {
     group: AtomicU32,
     /// Its parent ended before it: nobody will ask how it ended.
     orphan: AtomicBool,
+    /// What children have used that were waited for.
+    children_ticks: AtomicU64,
     ended: AtomicBool,
     ending: Mutex<Option<Ending>>,
     /// What the first worker gave to `exit`: the status if no worker ends the process, but all end themselves.
@@ -242,6 +244,7 @@ impl Process {
             parent: AtomicU32::new(parent),
             group: AtomicU32::new(find(parent).map_or(id, |parent| parent.group())),
             orphan: AtomicBool::new(false),
+            children_ticks: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             ending: Mutex::new(None),
             first_worker_status: AtomicU8::new(0),
@@ -307,6 +310,21 @@ impl Process {
         let running = running(&self.workers.lock())
             + self.threads.lock().iter().fold(0, |sum, thread| sum + thread.uncharged(now));
         self.standing.charged() + running
+    }
+
+    /// Processor time of children that it has waited for, and of those for which they have, in ticks.
+    pub fn children_ticks(&self) -> u64 {
+        self.children_ticks.load(Ordering::Relaxed)
+    }
+
+    /// Looks for a child that has ended and removes it, with the processor time that it and its children have used; pending if
+    /// there are children but none has.
+    pub fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
+        let found = poll_child(self.id, which, waker);
+        if let Poll::Ready(Ok((_, _, ticks))) = found {
+            self.children_ticks.fetch_add(ticks, Ordering::Relaxed);
+        }
+        found
     }
 
     /// How many calls are in flight, and how many of them at priorities 0 to 7 (7: and less important), 16 bits each.
@@ -491,7 +509,8 @@ impl Process {
         self.workers.lock().clear();
         self.threads.lock().clear();
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
-        TABLE.lock().has_ended(self, ending);
+        let ticks = self.cpu_ticks() + self.children_ticks();
+        TABLE.lock().has_ended(self, ending, ticks);
         if self.id == FIRST {
             crate::first_process_has_ended(ending);
         }
@@ -812,7 +831,13 @@ fn completions_capacity(frames: usize) -> usize {
 
 enum Citizen {
     Living(Arc<Process>),
-    Ended { parent: u32, group: u32, ending: Ending },
+    /// `ticks`: the processor time that it and its children have used.
+    Ended {
+        parent: u32,
+        group: u32,
+        ending: Ending,
+        ticks: u64,
+    },
 }
 
 struct Table {
@@ -837,7 +862,7 @@ pub enum Children {
 impl Table {
     /// Notes how a process ended, for its parent; without one that lives nobody will ask. Its own children become
     /// orphans: the first process is their parent in name, and need not wait for them.
-    fn has_ended(&mut self, process: &Process, ending: Ending) {
+    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) {
         let number = self.entries.len();
         self.entries.retain(|_, entry| match entry {
             Citizen::Living(child) => {
@@ -852,7 +877,7 @@ impl Table {
         let parent = process.parent();
         let parent_lives = matches!(self.entries.get(&parent), Some(Citizen::Living(_)));
         if parent_lives && !process.orphan.load(Ordering::Relaxed) {
-            self.entries.insert(process.id, Citizen::Ended { parent, group: process.group(), ending });
+            self.entries.insert(process.id, Citizen::Ended { parent, group: process.group(), ending, ticks });
         } else {
             self.entries.remove(&process.id);
         }
@@ -1010,8 +1035,7 @@ pub fn exists(id: u32) -> bool {
     TABLE.lock().entries.contains_key(&id)
 }
 
-/// Looks for a child that has ended and removes it; pending if there are children but none has.
-pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending), Errno>> {
+fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
     let mut table = TABLE.lock();
     let mut any = false;
     let mut found = None;
@@ -1025,17 +1049,17 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
             Citizen::Living(child) => {
                 any |= child.parent() == parent && !child.orphan.load(Ordering::Relaxed) && is_meant(child.group());
             }
-            Citizen::Ended { parent: of, group, ending } if *of == parent && is_meant(*group) => {
-                found = Some((id, *ending));
+            Citizen::Ended { parent: of, group, ending, ticks } if *of == parent && is_meant(*group) => {
+                found = Some((id, *ending, *ticks));
                 break;
             }
             _ => {}
         }
     }
-    if let Some((id, ending)) = found {
+    if let Some((id, ending, ticks)) = found {
         table.entries.remove(&id);
         counters::uncount(Counter::Processes);
-        return Poll::Ready(Ok((id, ending)));
+        return Poll::Ready(Ok((id, ending, ticks)));
     }
     if !any {
         return Poll::Ready(Err(Errno::ECHILD));
@@ -1046,7 +1070,7 @@ pub fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
     Poll::Pending
 }
 
-/// Takes back a registration of [`poll_child`].
+/// Takes back a registration of [`Process::poll_child`].
 pub fn forget_child_waiter(waker: &Waker) {
     TABLE.lock().waiters.forget(waker);
 }

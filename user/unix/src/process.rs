@@ -1,6 +1,9 @@
 //! Processes.
 
 use core::ffi::{CStr, c_char};
+use core::time::Duration;
+
+use abi_unix::types::usage;
 
 use crate::{Errno, Result, call};
 
@@ -111,6 +114,27 @@ pub fn wait(child: Child, options: u32) -> Result<Option<(u32, Ending)>> {
     // SAFETY: the kernel writes one `i32` to memory that is ours.
     let number = unsafe { call!(Wait, child.to_argument(), &raw mut status, options, 0) }?;
     Ok((number != 0).then(|| (number as u32, Ending::from_status(status))))
+}
+
+/// Whose processor time [`processor_time`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Whose {
+    /// The calling process's.
+    Process = usage::PROCESS,
+    /// That of its children that were waited for, and of those for which they waited.
+    Children = usage::CHILDREN,
+    /// The calling worker's or thread's.
+    Worker = usage::WORKER,
+}
+
+/// Processor time that was used so far (`getrusage`).
+pub fn processor_time(whose: Whose) -> Duration {
+    let mut bytes = [0u64; 18];
+    // SAFETY: the kernel writes a `struct rusage`, which is of this length, to memory that is ours. It can fail only for what is
+    // excluded here.
+    let _ = unsafe { call!(GetUsage, whose as i32, bytes.as_mut_ptr()) };
+    Duration::from_secs(bytes[0]) + Duration::from_micros(bytes[1])
 }
 
 /// Sends a signal: its default action is taken. Signal 0 only asks whether the process exists.
