@@ -37,6 +37,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "flood" => crate::user_interrupt::send_until_error(None).await,
         "send-until-error" => crate::user_interrupt::send_until_error(Some(Duration::from_micros(200))).await,
         "revoke-descriptor-0" => crate::user_interrupt::revoke_descriptor_0(),
+        "claim-without-file" => crate::user_interrupt::claim_without_file(),
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
         "scheduling" => crate::scheduling::act(argument.unwrap_or("")).await,

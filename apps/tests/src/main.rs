@@ -183,6 +183,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::ends_of_either_side;
     user_interrupt::as_many_receivers_as_there_can_be;
     user_interrupt::more_receiving_processes_than_the_hardware_serves;
+    user_interrupt::who_has_lost_the_interrupt_file_finds_nothing_in_it;
     user_interrupt::nonsense_in_the_interrupt_words;
     user_interrupt::a_fault_in_the_handler_ends_only_its_process;
     user_interrupt::wakers_of_combinators;

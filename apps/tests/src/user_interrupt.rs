@@ -373,6 +373,22 @@ pub async fn more_receiving_processes_than_the_hardware_serves() -> Outcome {
     Ok(())
 }
 
+/// An act: claims from an interrupt file that it does not have, as a handler does that has lost its file meanwhile.
+pub fn claim_without_file() -> i32 {
+    let claimed: i64;
+    // SAFETY: there is nothing to claim.
+    unsafe { core::arch::asm!("csrrw {0}, 0x15c, x0", "csrrw x0, 0x15c, x0", inlateout(reg) 7i64 => claimed) };
+    i32::from(claimed != 0)
+}
+
+pub async fn who_has_lost_the_interrupt_file_finds_nothing_in_it() -> Outcome {
+    let in_hardware = cops::system::interrupt::is_in_hardware();
+    // User mode has no such register.
+    let ending = if in_hardware { Ending::Exited(0) } else { Ending::Killed(4) };
+    check_eq!(ending_of_act("claim-without-file").await?, ending);
+    Ok(())
+}
+
 pub async fn nonsense_in_the_interrupt_words() -> Outcome {
     // SAFETY: the page is there, and all its words are atomic.
     let page = unsafe { &*(PROCESS_PAGE_ADDRESS as *const ProcessPage) };

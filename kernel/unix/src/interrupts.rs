@@ -40,7 +40,8 @@
 //! * **A worker that comes to another hart** takes a file there, if one is free, and leaves the old one as an *orphan*:
 //!   first nobody can store to it any more, then its own hart takes what is pending out of it and passes it on
 //!   ([`drain_orphans`]). Nothing is lost, and nothing comes twice.
-//! * **No file is free**: the worker has none, and what is sent to it comes through the kernel.
+//! * **No file is free**: the worker has none, and what is sent to it comes through the kernel. If it was just claiming from the
+//!   file that it had, it finds nothing more ([`claim_without_file`]).
 //!
 //! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; one without a file by
 //! calling it back and giving it the supervisor's software interrupt.
@@ -458,6 +459,25 @@ pub fn on_guest_files() {
 /// Whether the worker has a guest interrupt file.
 pub fn has_file(worker: &Worker) -> bool {
     worker.line.file.lock().place.is_some()
+}
+
+/// A program without a guest interrupt file claims from one, which is an illegal instruction: when its handler began it had one, and
+/// then it came to a hart that had none left. It finds nothing there, since what was in the file stands in its word. `false`
+/// if the instruction is another.
+pub fn claim_without_file(worker: &Worker, context: &mut UserContext, instruction: u64) -> bool {
+    /// `csrrw zero, stopei, zero`.
+    const CLAIM: u64 = 0x15c << 20 | 1 << 12 | 0x73;
+    const DESTINATION: u64 = 31 << 7;
+    let is_claim = instruction & !DESTINATION == CLAIM;
+    if !is_claim || worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
+        return false;
+    }
+    let destination = (instruction & DESTINATION) >> 7;
+    if destination != 0 {
+        context.set_register(destination as usize, 0);
+    }
+    context.pc += 4;
+    true
 }
 
 /// The `interrupt_page` call.
