@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::completion::{INITIAL_CAPACITY, pages};
 use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS};
@@ -10,6 +10,9 @@ use abi_queue::{GlobalPage, InterruptWord, MAXIMUM_WORKERS, Mode, Priority, Proc
 use abi_unix::Errno;
 use memory::{Frame, SharedFrame};
 use spin::Once;
+
+/// Words from what one worker publishes to what the next one does.
+const WORDS: usize = size_of::<ReadyWord>() / size_of::<u64>();
 
 /// A process's own pages: the process page and the completion ring.
 pub struct Shared {
@@ -51,25 +54,29 @@ impl Shared {
     }
 
     /// What the process says is ready or running in it, over all its workers. A claim.
+    #[inline(always)]
     pub fn ready(&self) -> u64 {
-        self.ready_only() | self.running_only()
+        let (ready, running) = self.all_words();
+        ready | running
     }
 
     /// What it says is ready, without what runs. A claim.
     pub fn ready_only(&self) -> u64 {
-        self.all_words(0)
+        self.all_words().0
     }
 
     /// What it says runs. A claim.
     pub fn running_only(&self) -> u64 {
-        self.all_words(8)
+        self.all_words().1
     }
 
-    fn all_words(&self, offset: usize) -> u64 {
-        let bytes = self.page.bytes();
-        let word = |at| bytes.atomic_u64(at).map_or(0, |word| word.load(Ordering::Relaxed));
-        let workers = self.workers.load(Ordering::Relaxed).min(MAXIMUM_WORKERS);
-        (0..workers).map(|index| index * size_of::<ReadyWord>()).fold(0, |all, at| all | word(at + offset))
+    /// What it says is ready, and what runs.
+    #[inline(always)]
+    fn all_words(&self) -> (u64, u64) {
+        let Some(words) = self.page.bytes().atomic_words::<{ MAXIMUM_WORKERS * WORDS }>(0) else { return (0, 0) };
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let workers = words.chunks_exact(WORDS).take(self.workers.load(Ordering::Relaxed));
+        workers.fold((0, 0), |all, words| (all.0 | load(&words[0]), all.1 | load(&words[1])))
     }
 
     /// What the process says one of its workers runs: the bit of the coroutine's priority, or 0. A claim.
