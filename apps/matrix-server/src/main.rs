@@ -27,7 +27,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
 use cops::buffer::Part;
-use cops::channel::{Receiver, Sender, bounded};
+use cops::channel::{Receiver, Sender, TrySend, bounded};
 use cops::net::{BACKLOG, Shutdown, TcpListener, TcpStream};
 use cops::system::kernel_side::{self, KernelSide};
 use cops::{Errno, Priority, eprintln, println, spawn_at};
@@ -210,13 +210,24 @@ fn receive(stream: Arc<TcpStream>, peer: SocketAddrV4, requests: Sender<Vec<u8>>
                 Ok(count) => count,
                 Err(error) => break Reason::Failed(error),
             };
-            match Box::pin(receive_from(&stream, &requests, (buffer as Box<[u8]>).into_vec(), count)).await {
+            let Err(buffer) = pass_on(&requests, (buffer as Box<[u8]>).into_vec(), count) else { continue };
+            match Box::pin(receive_from(&stream, &requests, buffer, count)).await {
                 Ok(Going::On) => {}
                 Ok(Going::Away) => return,
                 Err(reason) => break reason,
             }
         };
         eprintln!("matrix-server: closing {peer}: {reason}");
+    }
+}
+
+/// Passes on a buffer that is nothing but a request, if there is room for it now; else it comes back.
+fn pass_on(requests: &Sender<Vec<u8>>, buffer: Vec<u8>, count: usize) -> Result<(), Vec<u8>> {
+    match Request::decode(&buffer[..count]) {
+        Ok(Decoded::Complete(_, length)) if length == buffer.len() => {
+            requests.try_send(buffer).map_err(|(TrySend::Full(buffer) | TrySend::Closed(buffer))| buffer)
+        }
+        _ => Err(buffer),
     }
 }
 
