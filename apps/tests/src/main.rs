@@ -215,6 +215,7 @@ const TESTS: &[Test] = tests![
     server::answers_every_order;
     server::bad_requests_cost_their_own_connection;
     server::peers_that_do_not_read_are_not_read_from;
+    server::another_server_can_take_its_place;
     server::connections_come_and_go;
     hostile::nonsense_in_the_process_page;
     hostile::nonsense_in_the_completion_ring;

@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
+use cops::Errno;
 use cops::net::{Shutdown, TcpStream};
 use cops::process::{Child, Command};
 use cops::time::Duration;
@@ -148,6 +149,25 @@ pub async fn peers_that_do_not_read_are_not_read_from() -> Outcome {
     );
     let good = server.connect().await?;
     ask(&good, 15, 1).await?;
+    Ok(())
+}
+
+/// Calls that still wait when a process ends let go of what they hold before anybody sees that it has ended.
+pub async fn another_server_can_take_its_place() -> Outcome {
+    for _ in 0..3 {
+        let server = Server::start(7105, &["--backlog", "128"]).await?;
+        let mut streams = Vec::new();
+        for number in 0..100 {
+            let stream = server.connect().await?;
+            ask(&stream, 1, number).await?;
+            streams.push(stream);
+        }
+        must!(server.child.kill());
+        must!(server.child.wait().await);
+        for stream in &streams {
+            check!(matches!(stream.read(alloc::vec![0; 1]).await.0, Ok(0) | Err(Errno::ECONNRESET)));
+        }
+    }
     Ok(())
 }
 

@@ -250,6 +250,16 @@ impl OpenFile {
         Ok(found & wanted)
     }
 
+    /// Registers a waker for input of a pipe or a socket; `false` if there is some or an end of it already, if this fails, and
+    /// for everything else: then to try is all there is to do.
+    pub fn register_for_input(&self, waker: &Waker) -> bool {
+        match &self.kind {
+            Kind::Reader(reader) => reader.register_for_input(waker),
+            Kind::Socket(socket) => socket.register_for_input(waker),
+            _ => false,
+        }
+    }
+
     /// The socket; `ENOTSOCK` if it is something else.
     pub fn socket(&self) -> Result<&Socket, Errno> {
         match &self.kind {

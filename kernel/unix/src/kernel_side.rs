@@ -168,7 +168,7 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
             };
             let completion =
                 Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
-            process.complete_call(transfer.key, completion, transfer.priority);
+            process.complete_calls(&[(transfer.key, completion)], transfer.priority);
             false
         });
         if ended && transfers.is_empty() {

@@ -23,6 +23,7 @@ pub mod file;
 pub mod files;
 pub mod futex;
 pub mod in_flight;
+pub mod input;
 pub mod interrupts;
 pub mod kernel_side;
 pub mod line_discipline;

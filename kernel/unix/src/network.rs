@@ -582,6 +582,20 @@ impl Socket {
         }
     }
 
+    /// Registers a waker for input; `false` if there is some or an end of it already, or if this fails.
+    pub fn register_for_input(&self, waker: &Waker) -> bool {
+        let inner = self.inner.lock();
+        let register = |stack: &mut Stack<Wire>| match inner.state {
+            State::Fresh(_) => Ok(false),
+            State::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
+            State::Listening(id) => stack.register_accept(id, waker).map(|()| true),
+            State::Connected(id) => stack.register_for_input(id, waker),
+            State::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
+            State::Datagram(id) => stack.udp_register(id, Interest::Receive, waker).map(|()| true),
+        };
+        STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
+    }
+
     /// What would not wait, as epoll's events; `waker` is registered, if there is one, for these and for the end.
     pub fn readiness(&self, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let inner = self.inner.lock();

@@ -2,7 +2,8 @@
 //!
 //! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most calls
 //! are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own coroutine
-//! for a synchronous call or by a fresh kernel coroutine for an asynchronous one: the same value, the same code.
+//! for a synchronous call, or for an asynchronous one by the process's finisher ([`input`](crate::input)) if it waits for
+//! input of a pipe or a socket, and by a fresh kernel coroutine if for something else: the same value, the same code.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,13 +18,13 @@ use hal_api::Machine as _;
 use platform::Machine;
 use smallvec::SmallVec;
 
-use crate::executor::{Cid, SpawnError};
+use crate::executor::SpawnError;
 use crate::file::OpenFile;
 use crate::kernel_side::Side;
-use crate::process::{self, Children, Process};
+use crate::process::{self, Carrier, Children, Process};
 use crate::time::{self, Alarm};
 use crate::user::UserBuffer;
-use crate::{counters, epoll, executor, futex};
+use crate::{counters, epoll, executor, futex, input};
 
 /// Buffers of one vector call; a single one, the common case, needs no allocation.
 pub type Buffers = SmallVec<[UserBuffer; 1]>;
@@ -97,7 +98,7 @@ impl Operation {
     }
 
     /// One step: does the call, or registers `waker` where it waits.
-    fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    pub fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         match self {
             Operation::Read { file, buffers } => file.read(process, buffers, waker),
             Operation::Write { file, buffers, written } => file.write(process, buffers, written, waker),
@@ -189,8 +190,8 @@ impl Operation {
         )
     }
 
-    /// The file that it waits for input of, if to register there is all that a first poll after an attempt would do.
-    fn waits_for_input_of(&self) -> Option<&Arc<OpenFile>> {
+    /// The pipe or socket that it waits for input of.
+    pub fn waits_for_input_of(&self) -> Option<&Arc<OpenFile>> {
         match self {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
                 if file.is_pipe_or_socket() { Some(file) } else { None }
@@ -200,7 +201,7 @@ impl Operation {
     }
 
     /// Takes back what [`poll`](Self::poll) registered.
-    fn forget(&mut self, waker: &Waker) {
+    pub fn forget(&mut self, waker: &Waker) {
         match self {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
                 file.forget_reader(waker)
@@ -276,7 +277,7 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
     }
 }
 
-/// The kernel coroutine of an asynchronous call: waits, then posts the completion.
+/// The kernel coroutine of an asynchronous call that waits for something else than input: waits, then posts the completion.
 ///
 /// Written by hand because its size is what a blocked call costs.
 struct AsynchronousCall {
@@ -287,8 +288,6 @@ struct AsynchronousCall {
     token: u64,
     cid: u64,
     priority: Priority,
-    /// Who made it has registered its waker where it waits.
-    is_registered: bool,
 }
 
 /// Bytes of kernel memory for a call in flight: its coroutine, and its entries in tables and lists.
@@ -299,11 +298,7 @@ impl Future for AsynchronousCall {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let was_registered = core::mem::take(&mut this.is_registered);
         let result = if this.process.has_ended() || this.process.call_is_cancelled(this.key) {
-            if was_registered {
-                this.waiting.operation.forget(cx.waker());
-            }
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
             match this.waiting.poll(&this.process, cx.waker()) {
@@ -318,12 +313,13 @@ impl Future for AsynchronousCall {
             }
         };
         let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
-        this.process.complete_call(this.key, completion, this.priority);
+        this.process.complete_calls(&[(this.key, completion)], this.priority);
         Poll::Ready(())
     }
 }
 
-/// Goes on with an asynchronous call in a coroutine of its own.
+/// Goes on with an asynchronous call that has just been attempted: has the process's finisher do so if it waits for input,
+/// else makes a coroutine of it.
 ///
 /// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation comes back: it may
 /// have moved something already, which the caller must not keep to itself.
@@ -338,46 +334,25 @@ pub fn go_on_asynchronously(
     let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
     if is_polled {
         process.begin_call(token, priority, operation, |key, operation| {
-            process.kernel_side.submit(operation, key, token, cid, priority)
+            process.kernel_side.submit(operation, key, token, cid, priority).map(Carrier::Coroutine)
         })?;
         counters::count(Counter::AsynchronousCalls);
         return Ok(());
     }
     process.begin_call(token, priority, operation, |key, operation| {
-        let source = operation.waits_for_input_of().cloned();
-        let is_registered = source.is_some();
+        if operation.waits_for_input_of().is_some() {
+            return input::begin(process, operation, key, token, cid, priority).map(Carrier::Finisher);
+        }
         let waiting = Waiting { operation, registered: None };
-        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority, is_registered };
-        let spawned = match source {
-            None => executor::try_spawn(priority, call),
-            // The call has just been attempted. Registering is less than another attempt, and a turn, only for that.
-            Some(_) => executor::try_spawn_blocked(priority, call),
-        };
-        let coroutine = spawned.map_err(|SpawnError(mut call)| {
+        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
+        let spawned = executor::try_spawn(priority, call).map_err(|SpawnError(mut call)| {
             let nothing = Operation::Sleep { deadline: 0, alarm: None };
             core::mem::replace(&mut call.waiting.operation, nothing)
-        })?;
-        if let Some(source) = source {
-            wait_for_input(&source, coroutine);
-        }
-        Ok(coroutine)
+        });
+        spawned.map(Carrier::Coroutine)
     })?;
     counters::count(Counter::AsynchronousCalls);
     Ok(())
-}
-
-/// Registers a call's coroutine for input of a file; if there is some already, or this fails, lets the coroutine look itself.
-///
-/// Under the lock of the process's calls, so that whoever cancels the call or ends the process comes before or after all of
-/// it. Pipes and sockets do nothing with their locks held that would need that one.
-fn wait_for_input(file: &OpenFile, coroutine: Cid) {
-    use types::epoll::{ERR, HUP, IN, RDHUP};
-    let waker = executor::waker(coroutine);
-    if file.readiness(IN | RDHUP | HUP | ERR, Some(&waker)) != Ok(0) {
-        // One who was woken has no registration any more.
-        file.forget_reader(&waker);
-        executor::wake(coroutine);
-    }
 }
 
 /// Decodes a time that a process gives.

@@ -91,6 +91,13 @@ impl Reader {
         Poll::Ready(Ok(done))
     }
 
+    /// Registers a waker for input; `false` if there is some or an end of it already, or no memory.
+    pub fn register_for_input(&self, waker: &Waker) -> bool {
+        let mut state = self.0.state.lock();
+        let must_wait = state.queue.is_empty() && self.0.writers.load(Ordering::Acquire) != 0;
+        must_wait && state.readers_waiting.register(waker).is_ok()
+    }
+
     /// What would not wait, as epoll's events; `waker` is registered if there is one.
     pub fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut state = self.0.state.lock();

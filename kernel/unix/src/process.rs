@@ -12,10 +12,11 @@
 //!
 //! In general one at a time. The exceptions, outer lock first: a kernel object (the futexes are one), then the address
 //! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to ask how much
-//! memory it has; the table of calls, then the completions, and the executor's own, to start a call.
+//! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a call.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
+use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
@@ -43,6 +44,7 @@ use crate::descriptor::Descriptors;
 use crate::executor::Cid;
 use crate::futex::Futexes;
 use crate::in_flight::InFlight;
+use crate::input::{self, InputCall, InputCalls};
 use crate::interrupts::{self, Receivers, SendPages};
 use crate::kernel_side::Choice;
 use crate::random;
@@ -81,15 +83,48 @@ impl Ending {
     }
 }
 
+/// What goes on with a call in flight.
+pub enum Carrier {
+    /// A kernel coroutine.
+    Coroutine(Cid),
+    /// The process's finisher.
+    Finisher(Arc<InputCall>),
+}
+
+impl Carrier {
+    /// Makes it look around.
+    fn wake(&self) {
+        match self {
+            Carrier::Coroutine(coroutine) => crate::executor::wake(*coroutine),
+            Carrier::Finisher(call) => call.wake_by_ref(),
+        }
+    }
+
+    /// Whether it could go on and has not had its turn.
+    fn is_ready(&self) -> bool {
+        match self {
+            Carrier::Coroutine(coroutine) => crate::executor::state(*coroutine) == Some(State::Ready),
+            Carrier::Finisher(call) => call.is_ready(),
+        }
+    }
+
+    /// Lets it have its turn before everything else.
+    fn hasten(&self) {
+        match self {
+            Carrier::Coroutine(coroutine) => crate::executor::set_priority(*coroutine, Priority::HIGHEST),
+            Carrier::Finisher(call) => call.hasten(),
+        }
+    }
+}
+
 /// An asynchronous call in flight.
 struct Call {
-    /// The kernel coroutine that works on it.
-    coroutine: Cid,
+    carrier: Carrier,
     /// Whether the process asked for it to end early.
     cancelled: bool,
     /// Whether it was ready when the keeper looked last.
     was_ready: bool,
-    /// How important its coroutine is.
+    /// How important it is.
     priority: u8,
 }
 
@@ -147,6 +182,12 @@ impl Completions {
         }
     }
 
+    /// Makes room for so many that wait, with those that wait already.
+    #[cold]
+    fn reserve(&mut self, places: usize) -> Result<(), Errno> {
+        self.waiting.try_reserve(places - self.waiting.len()).map_err(|_| Errno::ENOMEM)
+    }
+
     /// Makes what was pushed visible. If there is nothing, the process's words stay as they are.
     fn publish(&mut self) {
         if self.producer.unpublished() > 0 {
@@ -201,6 +242,8 @@ pub struct Process {
     /// Workers and threads that have not ended.
     live_workers: AtomicUsize,
     calls: Mutex<InFlight<Call>>,
+    /// Those of them that wait for input.
+    pub input_calls: InputCalls,
     next_anonymous_call: AtomicU64,
     has_cancelled: AtomicBool,
     completions: Mutex<Completions>,
@@ -252,6 +295,7 @@ impl Process {
             threads: Mutex::new(Threads::new()),
             live_workers: AtomicUsize::new(0),
             calls: Mutex::new(InFlight::new(random::word())),
+            input_calls: InputCalls::default(),
             next_anonymous_call: AtomicU64::new(u64::MAX),
             has_cancelled: AtomicBool::new(false),
             completions: Mutex::new(Completions::new(&shared)),
@@ -298,6 +342,7 @@ impl Process {
     ///
     /// All its workers together make one claim. So a worker that was interrupted while it held a lock of the process is as
     /// important as the one that waits for the lock, and gets to let it go.
+    #[inline]
     pub fn claimed_priority(&self) -> Priority {
         let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
         self.standing.worth(claim)
@@ -374,9 +419,9 @@ impl Process {
             }
         }
         for call in self.calls.lock().values_mut() {
-            let is_ready = crate::executor::state(call.coroutine) == Some(State::Ready);
+            let is_ready = call.carrier.is_ready();
             if is_ready && call.was_ready {
-                crate::executor::set_priority(call.coroutine, Priority::HIGHEST);
+                call.carrier.hasten();
                 counters::count(Counter::StarvationBoosts);
             }
             call.was_ready = is_ready;
@@ -503,6 +548,7 @@ impl Process {
         let descriptors = core::mem::take(&mut *self.descriptors.lock());
         drop(descriptors);
         self.wake_calls();
+        input::give_up_all(self);
         crate::scheduling::forget(self);
         self.rings.clear();
         self.space.retire();
@@ -518,19 +564,19 @@ impl Process {
 
     // ---- asynchronous calls ----
 
-    /// Starts an asynchronous call: `spawn` makes a coroutine of `work`, given the key under which the call is known. It
+    /// Starts an asynchronous call: `start` has somebody go on with `work`, given the key under which the call is known. It
     /// runs under the lock of the calls.
     ///
-    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `spawn` gives the work back);
+    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `start` gives the work back);
     /// with the work. A token of 0 means that the call will never be cancelled.
     pub fn begin_call<T>(
         &self,
         token: u64,
         priority: Priority,
         work: T,
-        spawn: impl FnOnce(u64, T) -> Result<Cid, T>,
+        start: impl FnOnce(u64, T) -> Result<Carrier, T>,
     ) -> Result<(), (Errno, T)> {
-        // The table stays locked until the coroutine is in it. If another hart polls the coroutine at once, its end waits
+        // The table stays locked until the call is in it. If another hart goes on with the call at once, its end waits
         // for the lock, so that no entry is made after the call is over.
         let mut calls = self.calls.lock();
         if let Err(error) = self.make_room_for_a_call(&mut calls) {
@@ -539,12 +585,13 @@ impl Process {
         // Without a token the key counts down from the top, where no address and no index of a program's table lies.
         let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
         let Some(place) = calls.vacancy(key) else { return Err((Errno::EEXIST, work)) };
-        let coroutine = spawn(key, work).map_err(|work| (Errno::ENOMEM, work))?;
+        let carrier = start(key, work).map_err(|work| (Errno::ENOMEM, work))?;
         counters::count(Counter::CallsInFlight);
-        calls.fill(place, Call { coroutine, cancelled: false, was_ready: false, priority: priority.number() });
+        calls.fill(place, Call { carrier, cancelled: false, was_ready: false, priority: priority.number() });
         Ok(())
     }
 
+    #[inline(always)]
     fn make_room_for_a_call(&self, calls: &mut InFlight<Call>) -> Result<(), Errno> {
         if self.has_ended() {
             return Err(Errno::EINTR);
@@ -557,8 +604,8 @@ impl Process {
         if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
             return Err(Errno::EBUSY);
         }
-        let places = calls.len() + completions.promised + 1;
-        completions.waiting.try_reserve(places).map_err(|_| Errno::ENOMEM)
+        let places = completions.waiting.len() + calls.len() + completions.promised + 1;
+        if places <= completions.waiting.capacity() { Ok(()) } else { completions.reserve(places) }
     }
 
     /// Whether the process asked for this call to end early.
@@ -569,14 +616,12 @@ impl Process {
 
     /// Asks that a call ends early. `ENOENT` if it is not in flight.
     pub fn cancel_call(&self, token: u64) -> Result<(), Errno> {
-        let coroutine = {
-            let mut calls = self.calls.lock();
-            let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
-            call.cancelled = true;
-            self.has_cancelled.store(true, Ordering::Release);
-            call.coroutine
-        };
-        crate::executor::wake(coroutine);
+        let mut calls = self.calls.lock();
+        let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
+        call.cancelled = true;
+        self.has_cancelled.store(true, Ordering::Release);
+        // Waking under the lock is fine: whoever goes on with the call on another hart at once waits for the lock.
+        call.carrier.wake();
         Ok(())
     }
 
@@ -585,18 +630,27 @@ impl Process {
     fn wake_calls(&self) {
         self.kernel_side.wake_poller();
         let calls = self.calls.lock().take();
-        for call in calls.values() {
-            crate::executor::wake(call.coroutine);
+        calls.values().for_each(|call| call.carrier.wake());
+    }
+
+    /// Whether the process has ended, and calls that were beginning then have begun: there will be no others.
+    pub fn begins_no_calls(&self) -> bool {
+        self.has_ended() && {
+            drop(self.calls.lock());
+            true
         }
     }
 
-    /// Ends a call: its result goes to the ring, and a worker is made to look there.
-    pub fn complete_call(&self, key: u64, completion: Completion, priority: Priority) {
-        counters::uncount(Counter::CallsInFlight);
+    /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made to look
+    /// there.
+    pub fn complete_calls(&self, done: &[(u64, Completion)], priority: Priority) {
+        counters::add(Counter::CallsInFlight, (done.len() as u64).wrapping_neg());
         {
-            // Locked until the completion has its place: `begin_call` counts it as one or the other.
+            // Locked until the completions have their places: `begin_call` counts each as one or the other.
             let mut calls = self.calls.lock();
-            calls.remove(key);
+            for (key, _) in done {
+                calls.remove(*key);
+            }
             if calls.is_empty() {
                 self.departures.lock().wake_all();
             }
@@ -606,10 +660,10 @@ impl Process {
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
             completions.expect(priority);
-            completions.push(completion);
+            done.iter().for_each(|(_, completion)| completions.push(*completion));
             self.show_completions(completions);
         }
-        counters::count(Counter::Completions);
+        counters::add(Counter::Completions, done.len() as u64);
         self.wake_a_worker(priority);
     }
 
@@ -777,11 +831,11 @@ impl Process {
             }
         }
         self.rings.close();
-        // Waking under the lock is fine: a woken coroutine that another hart polls at once waits for the lock.
+        // Woken under the lock, as in `cancel_call`.
         for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
             call.cancelled = true;
             self.has_cancelled.store(true, Ordering::Release);
-            crate::executor::wake(call.coroutine);
+            call.carrier.wake();
         }
         true
     }

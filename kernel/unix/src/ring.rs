@@ -2,7 +2,7 @@
 //!
 //! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm). Requests
 //! are taken in their order and *performed* like calls of the direct way: decoded with the process's authority at that
-//! moment, attempted in place, and given to a kernel coroutine of their own if they have to wait. What was done in place is
+//! moment, attempted in place, and gone on with like those if they have to wait. What was done in place is
 //! posted in batches: one look at the completion ring's room, one index to store, one worker to wake.
 //!
 //! # Who takes them

@@ -349,6 +349,19 @@ impl<L: Link> Stack<L> {
         Ok(self.host.connection(id)?.waiters(interest).register(waker)?)
     }
 
+    /// Registers for input unless there is some, an end of it or a failure: whether it has.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_for_input(&mut self, id: ConnectionId, waker: &Waker) -> Result<bool, Error> {
+        let connection = self.host.connection(id)?;
+        if connection.readiness().receive {
+            return Ok(false);
+        }
+        connection.waiters(Interest::Receive).register(waker)?;
+        Ok(true)
+    }
+
     /// Takes back a registration of somebody who does not wait any more; nothing happens if there is none.
     pub fn forget(&mut self, id: ConnectionId, interest: Interest, waker: &Waker) {
         if let Ok(connection) = self.host.connection(id) {

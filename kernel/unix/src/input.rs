@@ -1,0 +1,366 @@
+//! Asynchronous calls that wait for input of a pipe or a socket, which is what a server's calls do.
+//!
+//! Such a call is no coroutine, only an object ([`InputCall`]) whose waker stands in the pipe's or socket's list. When that is
+//! woken the call enters the list of those that can go on, and one coroutine of the process, the *finisher*, tries it again:
+//! all that a coroutine of its own would do, without being made, scheduled and taken apart for each message. What the finisher has
+//! finished it posts together, and wakes one worker for all (decision 022).
+//!
+//! # How important it is
+//!
+//! The list is ordered by the calls' priorities, and the finisher is as important as the first of them: whoever enters a
+//! more important one raises it, and before each further call it looks whether something more important than that call is
+//! ready on this hart, and if so takes the call's priority and lets go of the hart. Equals come in their order. After a
+//! bounded amount of work it lets equals of other processes have their turn, and interrupts be seen.
+//!
+//! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else,
+//! and is the first that it takes.
+//!
+//! # Who locks what
+//!
+//! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken below it.
+//! A call's operation is locked by the finisher alone, without the list's lock; the link to the next one under the list's.
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::{Completion, Priority};
+use abi_unix::{Errno, errno};
+use heapless::Vec as FixedVec;
+use spin::Mutex;
+
+use crate::executor::{self, Cid, SpawnError};
+use crate::operation::Operation;
+use crate::process::Process;
+
+/// Calls that are tried before others get their turn.
+const BATCH: usize = 32;
+/// Bytes that are moved before others get their turn.
+const STEP: usize = 64 * 1024;
+
+/// A call that waits for input.
+pub struct InputCall {
+    process: Arc<Process>,
+    /// `None` once the call is done.
+    operation: Mutex<Option<Operation>>,
+    /// The key under which the process knows the call.
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+    /// It is in the list. Changed under the list's lock.
+    queued: AtomicBool,
+    /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it never enters
+    /// the list again.
+    done: AtomicBool,
+    /// The next one of its priority in the list.
+    next: Mutex<Option<Arc<InputCall>>>,
+}
+
+impl Wake for InputCall {
+    fn wake(self: Arc<InputCall>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<InputCall>) {
+        self.process.input_calls.push(self);
+    }
+}
+
+impl InputCall {
+    /// Whether it can go on and has not had its turn.
+    pub fn is_ready(&self) -> bool {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Has it tried before everything else, because it has been ready for long.
+    pub fn hasten(&self) {
+        self.process.input_calls.hasten(self.priority);
+    }
+
+    /// Waits for input. If there is some already the call is entered in the list at once.
+    fn wait(self: &Arc<InputCall>, operation: &Operation) {
+        let waker = Waker::from(self.clone());
+        if !operation.waits_for_input_of().is_some_and(|file| file.register_for_input(&waker)) {
+            waker.wake();
+        }
+    }
+
+    /// Tries the call again; its result if it is done.
+    #[inline]
+    fn attempt(self: &Arc<InputCall>, process: &Arc<Process>) -> Option<Result<usize, Errno>> {
+        let mut slot = self.operation.lock();
+        let operation = slot.as_mut()?;
+        let result = if process.has_ended() || process.call_is_cancelled(self.key) {
+            operation.forget(&Waker::from(self.clone()));
+            operation.give_up(Errno::ECANCELED)
+        } else {
+            match operation.poll(process, None) {
+                // Whoever made it ready has taken the waker out.
+                Poll::Ready(result) => result,
+                Poll::Pending => {
+                    self.wait(operation);
+                    return None;
+                }
+            }
+        };
+        *slot = None;
+        // Before whoever tried it looks at the list again: what is entered up to then is taken out.
+        self.done.store(true, Ordering::Release);
+        Some(result)
+    }
+}
+
+/// Calls of one priority that can go on, in their order.
+#[derive(Default)]
+struct Level {
+    first: Option<Arc<InputCall>>,
+    last: Option<Arc<InputCall>>,
+}
+
+#[derive(Default)]
+struct List {
+    /// As many as the least important call so far needed.
+    levels: Vec<Level>,
+    /// The bits of priorities whose levels are not empty.
+    ready: u64,
+    /// The bits of those of them that have waited for too long.
+    starving: u64,
+    /// The finisher has been woken, and looks at the list until it is empty.
+    awake: bool,
+    /// The priority that the finisher was given last.
+    priority: Priority,
+}
+
+impl List {
+    /// Makes sure that the finisher looks, no later than something of this priority has its turn.
+    fn rouse(&mut self, finisher: Cid, priority: Priority) {
+        if !self.awake || priority.is_more_important_than(self.priority) {
+            self.follow(finisher, priority);
+            self.awake = true;
+            // By its waker, so that it runs on the hart that the input came to.
+            executor::waker(finisher).wake();
+        }
+    }
+
+    fn follow(&mut self, finisher: Cid, priority: Priority) {
+        if self.priority != priority {
+            self.priority = priority;
+            executor::set_priority(finisher, priority);
+        }
+    }
+
+    fn pop(&mut self, bit: u64) -> Option<Arc<InputCall>> {
+        let level = self.levels.get_mut(bit.trailing_zeros() as usize)?;
+        let call = level.first.take()?;
+        level.first = call.next.lock().take();
+        if level.first.is_none() {
+            level.last = None;
+            self.ready &= !bit;
+        }
+        // Before the operation is tried: what comes after that enters the call again.
+        call.queued.store(false, Ordering::Relaxed);
+        Some(call)
+    }
+}
+
+/// What the finisher does next.
+enum Next {
+    Call(Arc<InputCall>),
+    /// It lets others have their turn first.
+    Later,
+    /// It sleeps until a call can go on.
+    Nothing,
+}
+
+/// A process's calls that wait for input.
+#[derive(Default)]
+pub struct InputCalls {
+    list: Mutex<List>,
+    /// How many levels the list has; 0 before there is a finisher.
+    levels: AtomicUsize,
+    /// The finisher's cid, once there is one.
+    finisher: AtomicU64,
+    /// Calls that are not done.
+    count: AtomicUsize,
+}
+
+impl InputCalls {
+    fn finisher(&self) -> Cid {
+        Cid::from_raw(self.finisher.load(Ordering::Relaxed))
+    }
+
+    /// Makes sure that there is a finisher, and a level for calls of this priority. Under the lock of the process's calls.
+    #[cold]
+    fn make_room(&self, process: &Arc<Process>, priority: Priority) -> Result<(), Errno> {
+        let count = usize::from(priority.number()) + 1;
+        let mut list = self.list.lock();
+        let more = count - list.levels.len();
+        list.levels.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
+        if list.levels.is_empty() {
+            let finisher = executor::try_spawn_blocked(list.priority, Finisher { process: process.clone() });
+            let finisher = finisher.map_err(|SpawnError(_)| Errno::ENOMEM)?;
+            self.finisher.store(finisher.raw(), Ordering::Relaxed);
+        }
+        list.levels.resize_with(count, Level::default);
+        self.levels.store(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn push(&self, call: &Arc<InputCall>) {
+        let mut list = self.list.lock();
+        // Relaxed: the lock orders them.
+        if call.done.load(Ordering::Relaxed) || call.queued.load(Ordering::Relaxed) {
+            return;
+        }
+        // There has been a level for it since it began.
+        let Some(level) = list.levels.get_mut(usize::from(call.priority.number())) else { return };
+        match level.last.replace(call.clone()) {
+            Some(last) => *last.next.lock() = Some(call.clone()),
+            None => level.first = Some(call.clone()),
+        }
+        call.queued.store(true, Ordering::Relaxed);
+        list.ready |= call.priority.bit();
+        list.rouse(self.finisher(), call.priority);
+    }
+
+    fn hasten(&self, priority: Priority) {
+        let mut list = self.list.lock();
+        list.starving |= priority.bit() & list.ready;
+        if list.starving != 0 {
+            list.rouse(self.finisher(), Priority::HIGHEST);
+        }
+    }
+
+    /// What the finisher does next. The first call that it is polled for it takes in any case: it would not have been polled if
+    /// something else were more important.
+    fn next(&self, is_first: bool, is_enough: bool) -> Next {
+        let mut list = self.list.lock();
+        let (levels, priority) = match (list.starving, list.ready) {
+            (0, 0) => {
+                list.awake = false;
+                return Next::Nothing;
+            }
+            (0, ready) => (ready, Priority::most_important_in(ready).unwrap_or_default()),
+            (starving, _) => (starving, Priority::HIGHEST),
+        };
+        if !is_first && (is_enough || executor::is_ready_above(priority)) {
+            list.follow(self.finisher(), priority);
+            return Next::Later;
+        }
+        let bit = levels & levels.wrapping_neg();
+        list.starving &= !bit;
+        list.pop(bit).map_or(Next::Later, Next::Call)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Leaves an operation that has just been attempted to the process's finisher. Called under the lock of the process's calls,
+/// so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do nothing with
+/// their locks held that would need that one. The operation comes back if there is no memory.
+pub fn begin(
+    process: &Arc<Process>,
+    operation: Operation,
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+) -> Result<Arc<InputCall>, Operation> {
+    let calls = &process.input_calls;
+    if usize::from(priority.number()) >= calls.levels.load(Ordering::Relaxed)
+        && calls.make_room(process, priority).is_err()
+    {
+        return Err(operation);
+    }
+    calls.count.fetch_add(1, Ordering::Relaxed);
+    // The operation comes in later: all together would be built elsewhere, and copied.
+    let call = Arc::new(InputCall {
+        process: process.clone(),
+        operation: Mutex::new(None),
+        key,
+        token,
+        cid,
+        priority,
+        queued: AtomicBool::new(false),
+        done: AtomicBool::new(false),
+        next: Mutex::new(None),
+    });
+    call.wait(call.operation.lock().insert(operation));
+    Ok(call)
+}
+
+/// The coroutine that goes on with a process's calls when their input has come, until the process has ended.
+struct Finisher {
+    process: Arc<Process>,
+}
+
+impl Future for Finisher {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match try_some(&self.process) {
+            Progress::MoreLater => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // Whoever takes the process apart wakes the finisher when this is so.
+            Progress::NoneReady if self.process.begins_no_calls() && self.process.input_calls.is_empty() => {
+                Poll::Ready(())
+            }
+            Progress::NoneReady => Poll::Pending,
+        }
+    }
+}
+
+/// What a turn of the finisher has left.
+enum Progress {
+    MoreLater,
+    NoneReady,
+}
+
+/// Tries calls that can go on, until others should have their turn.
+fn try_some(process: &Arc<Process>) -> Progress {
+    let calls = &process.input_calls;
+    let mut done = FixedVec::<(u64, Completion), BATCH>::new();
+    let mut most_important = Priority::LOWEST;
+    let (mut tries, mut moved) = (0, 0);
+    let progress = loop {
+        let call = match calls.next(tries == 0, tries == BATCH || moved >= STEP) {
+            Next::Call(call) => call,
+            Next::Later => break Progress::MoreLater,
+            Next::Nothing => break Progress::NoneReady,
+        };
+        tries += 1;
+        let Some(result) = call.attempt(process) else { continue };
+        moved += result.unwrap_or(0);
+        let completion = Completion { token: call.token, cid: call.cid, result: errno::encode(result) as u64 };
+        // There is room: no more are tried.
+        let _ = done.push((call.key, completion));
+        if call.priority.is_more_important_than(most_important) {
+            most_important = call.priority;
+        }
+    };
+    if !done.is_empty() {
+        process.complete_calls(&done, most_important);
+        // Release: what they held is gone.
+        calls.count.fetch_sub(done.len(), Ordering::Release);
+    }
+    progress
+}
+
+/// For a process that has ended, whose calls were woken: lets all of them go, so that ports and memory are free before
+/// anybody sees that it has ended. If the finisher is at some of them on another hart, waits for it.
+pub fn give_up_all(process: &Arc<Process>) {
+    while !matches!(try_some(process), Progress::NoneReady if process.input_calls.is_empty()) {
+        core::hint::spin_loop();
+    }
+    // It ends now.
+    executor::wake(process.input_calls.finisher());
+}
