@@ -176,6 +176,15 @@ impl Invocation {
                 &[InvalidArgument, InvalidCapability, RangeError, FailedLookup, TruncatedMessage]
             }
             TcbRegisterUserInterrupts => &[InvalidCapability, IllegalOperation, AlignmentError, TruncatedMessage],
+            PageTableMapSender => &[
+                InvalidArgument,
+                InvalidCapability,
+                IllegalOperation,
+                AlignmentError,
+                FailedLookup,
+                TruncatedMessage,
+                DeleteFirst,
+            ],
         }
     }
 }
@@ -277,7 +286,13 @@ invocations! {
     TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
     /// Makes signals of the notification, which is bound to the thread, user interrupts: while the thread runs they make it go on at the
-    /// address, with the badge in `a0` and in `a7` where it was interrupted. The address 0 takes that away, and needs no capability. (Not
+    /// address, with the badge in `a0` and in `a7` where it was interrupted. The address 0 takes that away, and needs no capability. Where
+    /// the machine can do that, bits of badges that are hints can come as stores of others, to which the hart answers with a supervisor's
+    /// external interrupt at the vector. Returns whether it can, and how many system calls and faults the thread has made since. (Not
     /// in seL4.)
-    TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts (handler: Address) [notification] -> ();
+    TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts
+        (handler: Address, hints: Flags, vector: Address) [notification] -> (by_stores, entries);
+    /// Maps a page at the address of this address space, a store to which signals the notification: one that interrupts a thread, with a
+    /// capability whose badge is one of its hints. The page goes with the capability. The address 0 takes it away. (Not in seL4.)
+    PageTableMapSender = 44 RISCV_PageTable MapSender (vaddr: Address) [notification] -> ();
 }

@@ -121,3 +121,50 @@ pub fn write_register(address: u64, value: u32) {
     // SAFETY: as in `read_register`.
     unsafe { asm!("sw {}, 0({})", in(reg) value, in(reg) address, options(nostack)) };
 }
+
+/// The count at the beginning of the last handler.
+pub static ENTERED: AtomicU64 = AtomicU64::new(0);
+
+// Handlers of user interrupts, through the kernel and by stores, that note the count first and then go back.
+core::arch::global_asm!(
+    ".section .text",
+    ".balign 4",
+    "count_handler:",
+    "rdcycle a0",
+    "addi sp, sp, -16",
+    "sd t0, 0(sp)",
+    "lla t0, {entered}",
+    "sd a0, 0(t0)",
+    "ld t0, 0(sp)",
+    "addi sp, sp, 16",
+    "mv a0, a7",
+    "li a7, {return_from}",
+    "ecall",
+    "unimp",
+    ".balign 4",
+    "count_store_handler:",
+    "csrw sscratch, t0",
+    "rdcycle t0",
+    "addi sp, sp, -16",
+    "sd t1, 0(sp)",
+    "lla t1, {entered}",
+    "sd t0, 0(t1)",
+    // Claims what is pending.
+    "csrw 0x15c, zero",
+    "ld t1, 0(sp)",
+    "addi sp, sp, 16",
+    "csrr t0, sscratch",
+    "sret",
+    entered = sym ENTERED,
+    return_from = const SystemCall::ReturnFromUserInterrupt.number(),
+);
+
+unsafe extern "C" {
+    safe fn count_handler();
+    safe fn count_store_handler();
+}
+
+/// The addresses of the handlers of signals through the kernel and of stores.
+pub fn handlers() -> (u64, u64) {
+    (count_handler as *const () as u64, count_store_handler as *const () as u64)
+}

@@ -12,11 +12,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi_sel4::{Invocation, MessageInfo, SystemCall};
 use sel4::capability::{IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
+use sel4::interrupt::Sender;
 use sel4::mapping::{self, Window};
-use sel4::thread::{Start, registers, spawn};
+use sel4::thread::{Start, prepare, registers, spawn};
 use sel4::{Allocator, BootInformation, CNodeData, Error, Failure, ObjectType, Result, Rights, println, raw};
 
-use count::{Counts, FAULT_LENGTH, ROUNDS, median_of, now, read_register, system_call, write_register};
+use count::{Counts, ENTERED, FAULT_LENGTH, ROUNDS, median_of, now, read_register, system_call, write_register};
 
 /// The priority of all threads that hand over to each other.
 const PRIORITY: u64 = 255;
@@ -75,7 +76,8 @@ fn run(bench: &mut Bench<'_>) -> Result<()> {
     switches(bench)?;
     faults(bench)?;
     memory(bench)?;
-    interrupts(bench)
+    interrupts(bench)?;
+    user_interrupts(bench)
 }
 
 /// A system call that does nothing, and invocations that change nothing.
@@ -378,4 +380,63 @@ fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
     let page = bench.allocator.slot()?;
     memory.retype(ObjectType::Page, 0, root, page, 1)?;
     Ok(Page::from_pointer(page))
+}
+
+/// From a signal to the handler of the thread that has sent it to itself: through the kernel, and where the machine can do it by a store.
+fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
+    for (id, hints) in [("user-interrupt-kernel", 0), ("user-interrupt-imsic", SIGNAL)] {
+        let done = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
+        let notification = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
+        let right = bench.allocator.slot()?;
+        Slot::own(right).mint_from(Slot::own(notification.pointer()), Rights::WRITE, SIGNAL)?;
+        let start = Start::new(interrupt_itself, done.pointer(), PRIORITY);
+        let thread = prepare(&mut bench.allocator, &mut bench.window, start)?.thread;
+        thread.bind_notification(notification)?;
+        let (handler, vector) = count::handlers();
+        let by_stores = thread.register_user_interrupts_by_stores(notification, handler, hints, vector)?;
+        if hints != 0 && !by_stores {
+            break;
+        }
+        let page = match by_stores {
+            true => {
+                let (allocator, window) = (&mut bench.allocator, &mut bench.window);
+                Sender::new(allocator, window, Notification::from_pointer(right), SIGNAL.trailing_zeros())?.address()
+            }
+            false => 0,
+        };
+        PAGE.store(page, Relaxed);
+        RIGHT.store(right, Relaxed);
+        thread.resume()?;
+        done.wait();
+        report(id, CALLED.until(&ARRIVED));
+    }
+    Ok(())
+}
+
+/// The badge with which a thread signals itself.
+const SIGNAL: u64 = 2;
+/// Where it stores its identity; 0 to signal with the capability instead.
+static PAGE: AtomicU64 = AtomicU64::new(0);
+/// The capability.
+static RIGHT: AtomicU64 = AtomicU64::new(0);
+
+fn interrupt_itself(done: u64) {
+    let (page, right) = (PAGE.load(Relaxed), RIGHT.load(Relaxed));
+    for round in 0..ROUNDS {
+        ENTERED.store(0, Relaxed);
+        let before = match page {
+            0 => call(SystemCall::Send, right, MessageInfo::new(0, 0, 0), [0; 4]).0,
+            page => {
+                let before = now();
+                write_register(page, SIGNAL.trailing_zeros() + 1);
+                before
+            }
+        };
+        while ENTERED.load(Relaxed) == 0 {
+            core::hint::spin_loop();
+        }
+        CALLED.set(round, before);
+        ARRIVED.set(round, ENTERED.load(Relaxed));
+    }
+    Notification::from_pointer(done).signal();
 }

@@ -96,8 +96,14 @@ pub trait Machine {
     /// Clears a guest interrupt file of this hart and enables these identities below 64 in it.
     fn prepare_guest_file(file: usize, identities: u64);
 
-    /// Takes the pending identities below 64 out of a guest interrupt file of this hart.
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart, and disables it. Nobody stores to it meanwhile.
     fn drain_guest_file(file: usize) -> u64;
+
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart. What is stored meanwhile stays.
+    fn take_guest_file(file: usize) -> u64;
+
+    /// Enables these identities below 64 in a guest interrupt file of this hart, and no others; what is pending stays.
+    fn enable_guest_file(file: usize, identities: u64);
 
     /// Makes these guest interrupt files of this hart interrupt the kernel while something is pending in them: bit `n` is
     /// file `n`.

@@ -326,6 +326,12 @@ impl Machine for Host {
         0
     }
 
+    fn take_guest_file(_file: usize) -> u64 {
+        0
+    }
+
+    fn enable_guest_file(_file: usize, _identities: u64) {}
+
     fn watch_guest_files(_files: u64) {}
 
     fn choose_guest_file(_file: usize) {}

@@ -265,14 +265,47 @@ pub fn prepare_file(file: usize, identities: u64) {
     if exists(file) {
         with_file(file, || {
             write(DELIVERY, 0);
-            for word in 0..=IDENTITIES.load(Relaxed) as u64 / 64 {
-                write(ENABLE + 2 * word, if word == 0 { identities } else { 0 });
+            for word in words() {
                 write(PENDING + 2 * word, 0);
             }
-            write(THRESHOLD, 0);
-            write(DELIVERY, 1);
+            enable(identities);
         });
     }
+}
+
+/// Enables these identities in a file and no other, whatever its program has made of it. What is pending stays.
+pub fn enable_file(file: usize, identities: u64) {
+    if exists(file) {
+        with_file(file, || enable(identities));
+    }
+}
+
+/// The words of the registers with a bit for each identity.
+fn words() -> impl Iterator<Item = u64> {
+    0..=IDENTITIES.load(Relaxed) as u64 / 64
+}
+
+fn enable(identities: u64) {
+    for word in words() {
+        write(ENABLE + 2 * word, if word == 0 { identities } else { 0 });
+    }
+    write(THRESHOLD, 0);
+    write(DELIVERY, 1);
+}
+
+/// Takes what is pending out of a file to which others may store meanwhile: what comes then stays.
+pub fn take_file(file: usize) -> u64 {
+    if !exists(file) {
+        return 0;
+    }
+    with_file(file, || {
+        // SAFETY: as in `write`.
+        unsafe { write_csr!(csr::VSISELECT, PENDING) };
+        let pending = read_csr!(csr::VSIREG);
+        // SAFETY: as in `write`. Only what was seen is cleared.
+        unsafe { clear_csr!(csr::VSIREG, pending) };
+        pending
+    })
 }
 
 /// Takes what is pending out of a file, and disables it.

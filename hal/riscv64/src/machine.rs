@@ -252,6 +252,14 @@ impl Machine for Riscv64 {
         guest::drain_file(file)
     }
 
+    fn take_guest_file(file: usize) -> u64 {
+        guest::take_file(file)
+    }
+
+    fn enable_guest_file(file: usize, identities: u64) {
+        guest::enable_file(file, identities);
+    }
+
     fn watch_guest_files(files: u64) {
         guest::watch(files);
     }

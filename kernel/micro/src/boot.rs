@@ -13,8 +13,8 @@ use elf::endian::LittleEndian;
 use hal_api::Machine as _;
 use heapless::Vec;
 use objects::{
-    AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights, claim,
-    claim_slice, clear, copy_in, frame_words, own,
+    AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights, VirtualRoot,
+    claim, claim_slice, clear, copy_in, frame_words, own,
 };
 use platform::{Controller, Description, Machine};
 
@@ -298,6 +298,9 @@ pub(crate) fn build(
         let proxy = claim(free.take(2048, 2048)?);
         asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
         node.proxy.set(Some(proxy));
+        if Machine::guest_files() > 0 {
+            node.virtual_root.set(Some(VirtualRoot::claim(free.take(VirtualRoot::SIZE, VirtualRoot::SIZE)?)));
+        }
     }
     let information = free.take(PAGE, PAGE)?;
     let extra_length = if device_tree.is_empty() { 0 } else { 16 + device_tree.len() as u64 };
@@ -430,6 +433,9 @@ pub(crate) fn build(
 
 /// The last thing before [`run`](crate::run), on every hart: makes ticks come.
 pub fn join() {
+    if Machine::hart() != 0 {
+        crate::machine::prepare_guest_files();
+    }
     let kernel = crate::smp::enter(&KERNEL, Machine::hart());
     kernel.start_ticks();
     Machine::synchronise_instructions(hal_api::HartSet::EMPTY.with(Machine::hart()));

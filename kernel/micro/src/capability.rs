@@ -85,6 +85,9 @@ pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Err
         Capability::Frame { base, size, rights, device, .. } => {
             Capability::Frame { base, size, rights, device, mapping: None }
         }
+        Capability::Notification { notification, badge, rights, .. } => {
+            Capability::Notification { notification, badge, rights, page: None }
+        }
         other => other,
     })
 }
@@ -98,8 +101,8 @@ pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
         Capability::Endpoint { endpoint, badge, rights } => {
             Capability::Endpoint { endpoint, badge, rights: rights.and(allowed_rights) }
         }
-        Capability::Notification { notification, badge, rights } => {
-            Capability::Notification { notification, badge, rights: rights.and(allowed_rights) }
+        Capability::Notification { notification, badge, rights, page } => {
+            Capability::Notification { notification, badge, rights: rights.and(allowed_rights), page }
         }
         Capability::Reply { caller, master, grant } => {
             Capability::Reply { caller, master, grant: grant && allowed_rights.contains(Rights::GRANT) }
@@ -130,8 +133,8 @@ pub fn update_data(preserve: bool, data: u64, capability: Capability) -> Capabil
         Capability::Endpoint { endpoint, badge: 0, rights } if !preserve => {
             Capability::Endpoint { endpoint, badge: data, rights }
         }
-        Capability::Notification { notification, badge: 0, rights } if !preserve => {
-            Capability::Notification { notification, badge: data, rights }
+        Capability::Notification { notification, badge: 0, rights, page } if !preserve => {
+            Capability::Notification { notification, badge: data, rights, page }
         }
         Capability::Endpoint { .. } | Capability::Notification { .. } => Capability::Null,
         Capability::CNode { slots, radix, .. } => {

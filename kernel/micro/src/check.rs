@@ -9,7 +9,8 @@
 //! capability that anybody can use or delete.
 
 use objects::{
-    Capability, Endpoint, HandlerState, Notification, Queue, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, Zombie, own,
+    Capability, Endpoint, FrameSize, HandlerState, Notification, Queue, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, Zombie,
+    own,
 };
 
 use crate::capability::{extent, is_within, same_object};
@@ -33,6 +34,7 @@ struct Found {
     pools: usize,
     interrupts: usize,
     handlers_awake: u32,
+    senders: usize,
 }
 
 impl Kernel {
@@ -64,6 +66,7 @@ impl Kernel {
         }
         let interrupts = self.irq_states.iter().filter(|state| state.get() != IrqState::Inactive).count();
         assert_eq!(found.interrupts, interrupts, "interrupts are given away without a capability");
+        assert_eq!(found.senders, self.senders_in_use.get(), "there are pages for sending without a capability");
         assert_eq!(found.handlers_awake, self.handlers_awake.get(), "handlers are awake that nobody counts");
     }
 
@@ -133,6 +136,17 @@ impl Kernel {
                     place.mark();
                 }
             }
+            Capability::Notification { notification, badge, page: Some(page), .. } => {
+                found.senders += 1;
+                if let Some((physical, mapping)) = self.sender_page(page, notification, badge)
+                    && let Some(place) = self.page_place(physical, FrameSize::Small, mapping)
+                {
+                    place.mark();
+                }
+                if is_first {
+                    check_notification(notification);
+                }
+            }
             Capability::PageTable { table, mapping: Some(mapping) } => {
                 match self.root_of(mapping.asid) == Some(table) {
                     true => vspace::mark_root(table),
@@ -191,6 +205,11 @@ impl Kernel {
         }
         let is_receiver = thread.interrupts.handler.get() != 0;
         assert!(!is_receiver || thread.bound.get().is_some(), "a thread is interrupted by no notification");
+        let hints = thread.interrupts.hints.get();
+        assert!(hints == 0 || is_receiver, "a thread has hints and no handler");
+        let file = thread.interrupts.file.get() as usize;
+        let owner = || self.nodes[self.node_of(thread)].files[file].get();
+        assert!(file == 0 || hints != 0 && owner() == Some(thread), "a thread has another's interrupt file");
         match thread.state() {
             ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
                 let endpoint = thread.waits_at.get().expect("a thread waits at no endpoint");

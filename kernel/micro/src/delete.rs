@@ -117,6 +117,9 @@ impl Kernel {
     /// Takes an object out of everything that refers to it, as far as this capability is concerned; says what the capability is now.
     fn finalise(&self, capability: Capability, is_final: bool) -> (Capability, Aftermath) {
         let gone = (Capability::Null, Aftermath(None));
+        if let Capability::Notification { page: Some(page), .. } = capability {
+            self.forget_sender(page);
+        }
         match capability {
             Capability::Endpoint { endpoint, .. } if is_final => self.cancel_all_messages(endpoint),
             Capability::Notification { notification, .. } if is_final => {
@@ -131,8 +134,9 @@ impl Kernel {
             }
             Capability::Thread { tcb } if is_final => {
                 self.forget_handler(tcb);
-                self.unbind_thread(tcb);
+                // In this order: what was pending in its interrupt file must not wake it.
                 self.suspend(tcb);
+                self.unbind_thread(tcb);
                 let slots = tcb.own_slot(0);
                 return (Capability::Zombie { slots, count: TCB_SLOTS as u64, kind: Zombie::Tcb }, Aftermath(None));
             }
@@ -174,6 +178,7 @@ impl Kernel {
         }
         self.set_state(thread, ThreadState::Inactive);
         self.dequeue(thread);
+        self.deactivate(thread);
     }
 
     /// Lets a thread run that does not.

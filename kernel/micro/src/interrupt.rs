@@ -8,7 +8,7 @@ use objects::{Capability, Ref, Rights, Slot};
 
 use crate::error::Error;
 use crate::syscall::{Arguments, Done};
-use crate::{Kernel, console, cspace, derivation, machine};
+use crate::{Kernel, capability, console, cspace, derivation, machine};
 
 /// The largest number of a device's interrupt.
 pub const MAXIMUM_IRQ: u64 = 95;
@@ -82,6 +82,7 @@ impl Kernel {
                 let source = arguments.capability(0)?;
                 match source.capability.get() {
                     notification @ Capability::Notification { rights, .. } if rights.contains(Rights::SEND) => {
+                        let notification = capability::derive(source, notification)?;
                         Ok(Call::SetNotification { irq, notification, source })
                     }
                     _ => Err(Error::InvalidCapability(0)),
@@ -138,7 +139,7 @@ impl Kernel {
             return console::print(format_args!("interrupt {irq} has no handler\n"));
         }
         if let Some(slot) = self.irq_slot(irq as u16)
-            && let Capability::Notification { notification, badge, rights } = slot.capability.get()
+            && let Capability::Notification { notification, badge, rights, .. } = slot.capability.get()
             && rights.contains(Rights::SEND)
         {
             self.signal(notification, badge);

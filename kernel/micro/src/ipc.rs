@@ -391,17 +391,27 @@ impl Kernel {
 
     /// Undoes [`bind`](Kernel::bind), from the thread's side.
     pub(crate) fn unbind_thread(&self, thread: Ref<Tcb>) {
-        if let Some(notification) = thread.bound.take() {
+        if let Some(notification) = thread.bound.get() {
+            let signals = self.give_up_file(thread);
             notification.bound.set(None);
+            thread.bound.set(None);
             thread.interrupts.handler.set(0);
+            thread.interrupts.hints.set(0);
+            if signals != 0 {
+                self.signal(notification, signals);
+            }
         }
     }
 
     /// Undoes [`bind`](Kernel::bind), from the notification's side.
     pub(crate) fn unbind_notification(&self, notification: Ref<Notification>) {
-        if let Some(thread) = notification.bound.take() {
+        if let Some(thread) = notification.bound.get() {
+            // What was pending goes with the notification.
+            self.give_up_file(thread);
+            notification.bound.set(None);
             thread.bound.set(None);
             thread.interrupts.handler.set(0);
+            thread.interrupts.hints.set(0);
         }
     }
 }

@@ -10,7 +10,8 @@
 //! [`Kernel`] handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
 //! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that means for who
 //! runs is decided once, at the end (`schedule`). Invocations can also be asked for in shared memory, and are carried out beside the
-//! program or all at once (`asynchronous`). Signals can interrupt a thread that runs (`user_interrupt`). Capabilities are values (`capability`), and the tree of which came from
+//! program or all at once (`asynchronous`). Signals can interrupt a thread that runs (`user_interrupt`), without the kernel where the machine can do that
+//! (`interrupt_file`). Capabilities are values (`capability`), and the tree of which came from
 //! which is a list through their slots (`derivation`). `delete` takes objects apart. `boot` makes the first thread.
 //!
 //! # One lock
@@ -34,6 +35,7 @@ mod domain;
 pub mod error;
 mod fault;
 mod interrupt;
+mod interrupt_file;
 mod ipc;
 pub mod machine;
 pub mod schedule;
@@ -54,6 +56,7 @@ use objects::{AsidPool, Lock, Ref, Slot, Space, Tcb, ThreadState};
 use platform::Machine;
 
 use crate::interrupt::{IRQ_SLOTS, IrqState};
+use crate::interrupt_file::Sender;
 use crate::schedule::{Action, MAXIMUM_SCHEDULE, Node, Ready};
 
 /// The most harts that the kernel uses.
@@ -103,6 +106,9 @@ pub struct Kernel {
     deferred_address: Cell<usize>,
     /// Kernel entries so far, in kernels that check themselves.
     entries: Cell<u64>,
+    /// Pages for sending, whose numbers capabilities have.
+    senders: [Sender; interrupt_file::SENDERS],
+    senders_in_use: Cell<usize>,
 }
 
 impl Default for Kernel {
@@ -137,6 +143,8 @@ impl Kernel {
             deferred_asid: Cell::new(0),
             deferred_address: Cell::new(0),
             entries: Cell::new(0),
+            senders: [const { Sender::new() }; interrupt_file::SENDERS],
+            senders_in_use: Cell::new(0),
         }
     }
 
@@ -217,6 +225,8 @@ const PAUSE: u32 = 32;
 /// What a hart does next.
 enum Next {
     Run(Ref<Tcb>),
+    /// A virtualised thread.
+    RunVirtualised(Ref<Tcb>),
     /// A turn of a handler of asynchronous invocations.
     Serve,
     Wait,
@@ -266,7 +276,11 @@ impl Kernel {
         };
         debug_assert_eq!(thread.state(), ThreadState::Running);
         if self.node().entered.get() != Some(thread) {
-            self.enter_space(thread, self.space_of(thread));
+            let space = self.space_of(thread);
+            if space.is_virtualised() {
+                return self.enter_virtualised(thread, space);
+            }
+            self.enter_space(thread, space);
         }
         self.note_user();
         Next::Run(thread)
@@ -298,6 +312,7 @@ pub fn run() -> ! {
     loop {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
+            Next::RunVirtualised(thread) => interrupt_file::run(thread, hart),
             Next::Serve => {
                 let (next, pause) = {
                     let kernel = smp::enter(&KERNEL, hart);

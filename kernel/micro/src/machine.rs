@@ -6,8 +6,10 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use drivers::aplic::{Aplic, Trigger};
+use drivers::imsic;
 use drivers::plic::Plic;
-use hal_api::Machine as _;
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::description::Imsic;
 use platform::{Controller, Description, Machine, Mapped};
 use spin::Once;
 
@@ -23,6 +25,31 @@ struct Interrupts {
     sources: u32,
     /// The boot hart's number at the controller; it takes all interrupts, as in seL4.
     position: u32,
+}
+
+/// The interrupt files of virtualised programs.
+struct GuestFiles {
+    imsic: Imsic,
+    /// The number by which the IMSIC knows each hart.
+    positions: [Option<u32>; MAXIMUM_HARTS],
+}
+
+static GUEST_FILES: Once<GuestFiles> = Once::new();
+
+/// Prepares the calling hart to virtualise programs, if all harts can.
+pub fn prepare_guest_files() {
+    if let Some(files) = GUEST_FILES.get() {
+        let count = (1 << files.imsic.guest_index_bits) - 1;
+        platform::machine::use_guest_files(count, files.imsic.identities);
+    }
+}
+
+/// The physical address of a guest interrupt file's page, to which a store of an identity makes it pending.
+pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
+    let files = GUEST_FILES.get()?;
+    let position = (*files.positions.get(hart)?)?;
+    let page = imsic::page_offset(position, files.imsic.guest_index_bits, file as u32);
+    (1..=Machine::guest_files()).contains(&file).then_some(files.imsic.pages.0 + page)
 }
 
 static INTERRUPTS: Once<Interrupts> = Once::new();
@@ -50,8 +77,12 @@ pub fn start(description: &Description) {
                         aplic.enable_delivery(position);
                         Kind::Aplic(aplic)
                     }
-                    Some(imsic) => {
-                        drivers::imsic::initialise(&OwnFile, imsic.identities);
+                    Some(files) => {
+                        imsic::initialise(&OwnFile, files.identities);
+                        if description.has_hypervisor && description.has_timer_register && files.guest_index_bits > 0 {
+                            GUEST_FILES.call_once(|| GuestFiles { imsic: *files, positions: *positions });
+                            prepare_guest_files();
+                        }
                         Kind::Messages(aplic)
                     }
                 };
@@ -145,7 +176,7 @@ pub fn take_irq() -> Option<u32> {
 /// The interrupt file of the calling hart.
 struct OwnFile;
 
-impl drivers::imsic::InterruptFile for OwnFile {
+impl imsic::InterruptFile for OwnFile {
     fn read(&self, register: u64) -> u64 {
         platform::machine::read_imsic(register)
     }

@@ -7,9 +7,10 @@
 
 use core::cell::Cell;
 
-use objects::{Queue, Ref, Tcb, ThreadState};
+use objects::{Queue, Ref, Tcb, ThreadState, VirtualRoot};
 
 use crate::Kernel;
+use crate::interrupt_file::FILES;
 
 /// Domains that there can be.
 pub const MAXIMUM_DOMAINS: usize = 4;
@@ -206,6 +207,12 @@ pub struct Node {
     pub proxy: Cell<Option<Ref<Tcb>>>,
     /// The threads that could run, by domain.
     pub ready: [Ready; MAXIMUM_DOMAINS],
+    /// Whose the hart's guest interrupt files are; there is no file 0.
+    pub files: [Cell<Option<Ref<Tcb>>>; FILES],
+    /// Whether the hart runs a virtualised thread, or did when it last left the kernel.
+    pub is_virtualised: Cell<bool>,
+    /// The table under which it does.
+    pub virtual_root: Cell<Option<VirtualRoot>>,
 }
 
 impl Node {
@@ -223,6 +230,9 @@ impl Node {
             serves_own: Cell::new(false),
             linger_until: Cell::new(0),
             proxy: Cell::new(None),
+            files: [const { Cell::new(None) }; FILES],
+            is_virtualised: Cell::new(false),
+            virtual_root: Cell::new(None),
         }
     }
 }

@@ -13,7 +13,7 @@
 //! Without the feature `smp` there is one hart, and nothing of this costs anything.
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use hal_api::{Flush, Machine as _, Scope, Trap};
 use objects::{Lock, Locked, Ref, Space, Tcb, lock_with};
@@ -36,6 +36,12 @@ static WHERE: [AtomicU32; MAXIMUM_NODES] = [const { AtomicU32::new(IN_KERNEL) };
 /// Which harts have to leave the address space that they came from. Set by the hart that holds the lock, cleared by the hart that is meant,
 /// which waits for it. Release and acquire: whoever sees that a hart has left may give the tables to somebody else.
 static MUST_LEAVE: [AtomicBool; MAXIMUM_NODES] = [const { AtomicBool::new(false) }; MAXIMUM_NODES];
+
+/// Which of its guest interrupt files each hart has to empty, because only it can; 0 for none. Set and cleared as [`MUST_LEAVE`]; release and
+/// acquire: what was found is there when it is cleared.
+static MUST_DRAIN: [AtomicUsize; MAXIMUM_NODES] = [const { AtomicUsize::new(0) }; MAXIMUM_NODES];
+/// What each hart has found in such a file.
+static DRAINED: [AtomicU64; MAXIMUM_NODES] = [const { AtomicU64::new(0) }; MAXIMUM_NODES];
 
 /// The kernel, locked.
 pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
@@ -64,12 +70,22 @@ fn leave_if_told(hart: usize) {
         objects::activate::<Machine>(Space::kernel::<Machine>());
         MUST_LEAVE[hart].store(false, Ordering::Release);
     }
+    let file = MUST_DRAIN[hart].load(Ordering::Acquire);
+    if file != 0 {
+        DRAINED[hart].store(Machine::drain_guest_file(file), Ordering::Relaxed);
+        MUST_DRAIN[hart].store(0, Ordering::Release);
+    }
 }
 
 /// Runs a thread until something happens. The caller has given the lock back.
 #[inline(always)]
 pub fn visit(thread: Ref<Tcb>, hart: usize) -> Trap {
-    let trap = objects::enter::<Machine>(thread);
+    note_trap(objects::enter::<Machine>(thread), hart)
+}
+
+/// Says that a hart has come into the kernel: the registers of the thread that it ran are complete.
+#[inline(always)]
+pub fn note_trap(trap: Trap, hart: usize) -> Trap {
     if cfg!(feature = "smp") {
         let place = if trap == Trap::SystemCall { IN_SYSTEM_CALL } else { IN_KERNEL };
         WHERE[hart].store(place, Ordering::Release);
@@ -128,6 +144,29 @@ impl Kernel {
         }
     }
 
+    /// Takes what is pending out of a hart's guest interrupt file, to which nobody can store any more, and disables it.
+    pub(crate) fn drain_file(&self, index: usize, file: usize) -> u64 {
+        if !cfg!(feature = "smp") || index == self.here() {
+            return Machine::drain_guest_file(file);
+        }
+        MUST_DRAIN[index].store(file, Ordering::Release);
+        // Wherever it is, it comes for the lock.
+        Machine::send_ipi(index);
+        while MUST_DRAIN[index].load(Ordering::Acquire) != 0 {
+            core::hint::spin_loop();
+        }
+        DRAINED[index].load(Ordering::Relaxed)
+    }
+
+    /// Makes a hart that runs a virtualised thread in this address space come into the kernel; says whether it did.
+    pub(crate) fn stop_virtualised(&self, index: usize) -> bool {
+        let is_virtualised = self.nodes[index].is_virtualised.get();
+        if is_virtualised {
+            self.stop_node(index);
+        }
+        is_virtualised
+    }
+
     fn stop_node(&self, index: usize) {
         let node = &self.nodes[index];
         let Some(thread) = node.current.get() else { return };
@@ -152,6 +191,7 @@ impl Kernel {
     /// Moves a thread to another hart.
     pub(crate) fn set_affinity(&self, thread: Ref<Tcb>, node: u8) {
         self.stop_elsewhere(thread);
+        let signals = self.give_up_file(thread);
         self.dequeue(thread);
         thread.affinity.set(node);
         let is_current = self.node().current.get() == Some(thread);
@@ -159,6 +199,11 @@ impl Kernel {
             self.reschedule();
         } else if thread.state().is_runnable() {
             self.enqueue(thread);
+        }
+        if let Some(notification) = thread.bound.get()
+            && signals != 0
+        {
+            self.signal(notification, signals);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::ipc::{
 use crate::{Kernel, cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
 
 /// Numbers of the system calls.
-mod number {
+pub mod number {
     pub const CALL: u64 = -1i64 as u64;
     pub const REPLY_RECEIVE: u64 = -2i64 as u64;
     pub const SEND: u64 = -3i64 as u64;
@@ -141,7 +141,14 @@ impl Kernel {
         }
     }
 
-    #[inline]
+    /// The same for a thread that is not entered as others are. A function of its own, so that the way above stays as it is.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn handle_again(&self, thread: Ref<Tcb>, trap: Trap) {
+        self.handle(thread, trap);
+    }
+
+    #[inline(always)]
     fn system_call(&self, thread: Ref<Tcb>) {
         let result = match thread.register::<17>().get() {
             number::CALL => self.invoke(thread, true, true),
@@ -189,6 +196,11 @@ impl Kernel {
             Fault::Memory { address, status, instruction: access == Access::Execute }
         };
         let user = |number| Fault::User { number, code: 0 };
+        if let Trap::PageFault { address, access: Access::Write } = trap
+            && self.store_without_page(thread, address)
+        {
+            return;
+        }
         let fault = match trap {
             Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
             Trap::IllegalInstruction { .. } => user(2),
@@ -344,11 +356,24 @@ impl Kernel {
         invocation: Option<Invocation>,
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
+        if invocation == Some(Invocation::PageTableMapSender) {
+            return self.invoke_sender(slot, arguments);
+        }
         let decoded = match slot.capability.get() {
             Capability::PageTable { table, mapping } => self.decode_table(invocation, slot, table, mapping, arguments),
             _ => Err(Error::InvalidCapability(0)),
         };
         self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn invoke_sender(&self, slot: Ref<Slot>, arguments: &Arguments) -> Result<(), Preempted> {
+        let decoded = self.decode_sender(slot, arguments);
+        self.carry_out(arguments, decoded, |new| {
+            self.set_sender(new);
+            Ok(Done::Plain)
+        })
     }
 
     #[inline(never)]
@@ -407,7 +432,7 @@ impl Kernel {
                 self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
                 Ok(())
             }
-            Capability::Notification { notification, badge, rights } if rights.contains(Rights::SEND) => {
+            Capability::Notification { notification, badge, rights, .. } if rights.contains(Rights::SEND) => {
                 self.signal(notification, badge);
                 self.answer_success(thread, is_call);
                 Ok(())
@@ -463,8 +488,14 @@ impl Kernel {
     #[inline]
     fn reply_to_caller(&self, thread: Ref<Tcb>) {
         if let Some((caller, grant)) = thread.slots[own::CALLER].capability.reply() {
-            self.reply(thread, caller, thread.own_slot(own::CALLER), grant);
+            self.reply_with_own_right(thread, caller, grant);
         }
+    }
+
+    /// A function of its own, so that the place of the right is not computed for those who do not need it.
+    #[inline(never)]
+    fn reply_with_own_right(&self, thread: Ref<Tcb>, caller: Ref<Tcb>, grant: bool) {
+        self.reply(thread, caller, thread.own_slot(own::CALLER), grant);
     }
 
     /// Waits for a message or a signal.
@@ -537,6 +568,9 @@ impl Kernel {
         if pending.ipi {
             platform::machine::clear_ipi();
             self.reschedule();
+        }
+        if pending.guest {
+            self.serve_files();
         }
         if pending.external
             && let Some(irq) = crate::machine::take_irq()

@@ -723,7 +723,7 @@ fn visible_state(machine: &Machine) -> Vec<String> {
                 Capability::PageTable { mapping, .. } => format!("{mapping:?}"),
                 Capability::Untyped { bits, used, .. } => format!("{bits} {used}"),
                 Capability::Endpoint { badge, rights, .. } => format!("{badge} {rights:?}"),
-                Capability::Notification { badge, rights, notification } => {
+                Capability::Notification { badge, rights, notification, .. } => {
                     format!("{badge} {rights:?} {}", notification.bound.get().is_some())
                 }
                 Capability::CNode { radix, guard, guard_bits, .. } => format!("{radix} {guard} {guard_bits}"),

@@ -51,7 +51,7 @@ pub enum Call {
     SetThreadPointer { value: u64 },
     SetFlags { clear: u64, set: u64 },
     SetHandler { handler: Option<asynchronous::NewHandler> },
-    SetInterrupts { handler: u64 },
+    SetInterrupts { registration: user_interrupt::Registration },
 }
 
 impl Kernel {
@@ -164,7 +164,7 @@ impl Kernel {
             }
             Some(TcbRegisterAsyncSyscall) => Ok(Call::SetHandler { handler: asynchronous::decode(arguments)? }),
             Some(TcbRegisterUserInterrupts) => {
-                Ok(Call::SetInterrupts { handler: user_interrupt::decode(tcb, arguments)? })
+                Ok(Call::SetInterrupts { registration: user_interrupt::decode(tcb, arguments)? })
             }
             _ => {
                 let _ = slot;
@@ -231,7 +231,7 @@ impl Kernel {
                     write_register(tcb, index, arguments.word(index + 2));
                 }
                 tcb.pc().set(tcb.fault_pc.get());
-                self.leave_handler(tcb);
+                self.leave_handlers(tcb);
                 if resume {
                     self.resume(tcb);
                 }
@@ -252,7 +252,7 @@ impl Kernel {
                         write_register(tcb, index, read_register(source, index));
                     }
                     tcb.pc().set(tcb.fault_pc.get());
-                    self.leave_handler(tcb);
+                    self.leave_handlers(tcb);
                 }
                 if flags & message::COPY_REGISTERS_INTEGER != 0 {
                     for index in FRAME_REGISTERS + 1..REGISTERS as usize {
@@ -280,7 +280,15 @@ impl Kernel {
             }
             Call::Suspend => self.suspend(tcb),
             Call::SetHandler { handler } => self.register_handler(tcb, handler),
-            Call::SetInterrupts { handler } => self.set_interrupts(tcb, handler),
+            Call::SetInterrupts { registration } => {
+                let entries = self.set_interrupts(tcb, registration);
+                if arguments.is_call() {
+                    let current = self.current();
+                    set_message_register(current, None, 0, (tcb.interrupts.hints.get() != 0).into());
+                    set_message_register(current, None, 1, entries);
+                    return Ok(Done::Answer { length: 2 });
+                }
+            }
             Call::Resume => self.resume(tcb),
             Call::Bind { notification } => self.bind(tcb, notification),
             Call::Unbind => self.unbind_thread(tcb),
@@ -367,6 +375,9 @@ impl Kernel {
     fn find_space(&self, thread: Ref<Tcb>) -> Space {
         let is_settled = self.deliver_interrupt(thread);
         let space = self.address_space(thread);
+        if thread.interrupts.is_virtualised() {
+            return space.map_or_else(Space::kernel::<Machine>, Space::virtualised);
+        }
         if let Some(space) = space
             && is_settled
         {

@@ -167,6 +167,7 @@ impl Kernel {
                 notification: claim(physical),
                 badge: 0,
                 rights: Rights(Rights::SEND.0 | Rights::RECEIVE.0),
+                page: None,
             },
             ObjectType::CapTable => {
                 Capability::CNode { slots: claim_slice(physical, 1 << given), radix: given, guard_bits: 0, guard: 0 }

@@ -21,49 +21,91 @@
 //! ways asks for interrupts. A thread that runs on another hart is taken away from there first; a system call that it was about
 //! to make is made again after the handler.
 //!
+//! A thread with hints can be interrupted without the kernel, too, in a handler of its own (`interrupt_file`). The two may interrupt each other.
+//!
 //! # How often
 //!
 //! Who may signal must not keep the receiver from all else, which with several harts would need no more than a loop around a signal. Between
 //! two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits in the notification's word, for the next
 //! tick or for the thread to look.
 
+use hal_api::Machine as _;
 use objects::{Capability, Ref, Rights, Tcb};
+use platform::Machine;
 
 use crate::Kernel;
 use crate::error::Error;
+use crate::interrupt_file::HINTS;
 use crate::syscall::Arguments;
 
 /// How often a thread is interrupted between two ticks.
 const DELIVERIES: u64 = 256;
 
-/// Checks a registration; the handler's address.
-pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<u64, Error> {
+/// A checked registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    /// The handler's address; 0 for the end of an earlier registration.
+    handler: u64,
+    /// Bits of badges that may come as stores.
+    hints: u64,
+    /// Where the thread takes these.
+    vector: u64,
+}
+
+/// Checks a registration.
+pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, Error> {
     let [handler] = arguments.at_least::<1>()?;
     if handler == 0 {
-        return Ok(0);
+        return Ok(Registration { handler, hints: 0, vector: 0 });
     }
-    if !handler.is_multiple_of(2) {
+    let [_, hints, vector] = arguments.at_least::<3>()?;
+    if !handler.is_multiple_of(2) || !vector.is_multiple_of(4) {
         return Err(Error::AlignmentError);
     }
+    let registration = Registration { handler, hints: hints & HINTS, vector };
     match arguments.capability(0)?.capability.get() {
         Capability::Notification { notification, rights, .. } if rights.contains(Rights::RECEIVE) => {
-            if thread.bound.get() == Some(notification) { Ok(handler) } else { Err(Error::IllegalOperation) }
+            if thread.bound.get() == Some(notification) { Ok(registration) } else { Err(Error::IllegalOperation) }
         }
         _ => Err(Error::InvalidCapability(1)),
     }
 }
 
 impl Kernel {
-    /// Gives a thread a handler, or takes it away. One that runs goes on and can return.
-    pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, handler: u64) {
-        thread.interrupts.handler.set(handler);
+    /// Gives a thread a handler, or takes it away; one that runs goes on and can return. Gives the system calls and faults that the thread has
+    /// made since it is virtualised.
+    pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, registration: Registration) -> u64 {
+        let interrupts = &thread.interrupts;
+        self.deactivate(thread);
+        interrupts.handler.set(registration.handler);
+        let hints = if Machine::guest_files() > 0 { registration.hints } else { 0 };
+        interrupts.hints.set(hints);
+        if hints != 0 {
+            self.stop_elsewhere(thread);
+            thread.forget_space();
+            let node = &self.nodes[self.node_of(thread)];
+            if node.entered.get() == Some(thread) {
+                node.entered.set(None);
+            }
+            thread.take_own_interrupts(registration.vector);
+            interrupts.set_virtualised();
+        }
         self.interrupt_if_signalled(thread);
+        interrupts.entries.take()
     }
 
     /// A thread is in no handler any more, however that came: what has come meanwhile interrupts it.
     pub(crate) fn leave_handler(&self, thread: Ref<Tcb>) {
         thread.interrupts.set_in_handler(false);
         self.interrupt_if_signalled(thread);
+    }
+
+    /// The same for a thread that goes on somewhere else, which has left the handler that it has without the kernel, too.
+    pub(crate) fn leave_handlers(&self, thread: Ref<Tcb>) {
+        if thread.interrupts.is_virtualised() {
+            thread.enable_own_interrupts();
+        }
+        self.leave_handler(thread);
     }
 
     fn interrupt_if_signalled(&self, thread: Ref<Tcb>) {

@@ -251,6 +251,53 @@ impl Kernel {
         })
     }
 
+    /// Checks that a small page can be mapped at an address, in the address space whose root is in a slot.
+    pub(crate) fn decode_page(&self, space: Ref<Slot>, address: u64) -> Result<Mapping, Error> {
+        let Some((root, asid)) =
+            space.capability.mapped_table().filter(|&(root, asid)| self.root_of(asid) == Some(root))
+        else {
+            return Err(Error::InvalidCapability(0));
+        };
+        if address >= USER_TOP {
+            return Err(Error::InvalidArgument(0));
+        }
+        if address & ((1 << PAGE_BITS) - 1) != 0 {
+            return Err(Error::AlignmentError);
+        }
+        let place = walk(root, address);
+        if place.bits != PAGE_BITS {
+            let failure = LookupFailure::MissingCapability { bits_left: place.bits.into() };
+            return Err(Error::FailedLookup { is_source: false, failure });
+        }
+        if place.get() & entry::VALID != 0 {
+            return Err(Error::DeleteFirst);
+        }
+        Ok(Mapping { asid, address })
+    }
+
+    /// Whether a small page could be mapped there, and none is.
+    pub(crate) fn is_unmapped_page(&self, mapping: Mapping) -> bool {
+        self.root_of(mapping.asid).is_some_and(|root| {
+            let place = walk(root, mapping.address);
+            place.bits == PAGE_BITS && place.get() & entry::VALID == 0
+        })
+    }
+
+    /// Maps a page of a device for reading and writing, where none is; says whether there is a table for it.
+    pub(crate) fn map_sender_page(&self, physical: u64, mapping: Mapping) -> bool {
+        let is_free = self.is_unmapped_page(mapping);
+        if let Some(root) = self.root_of(mapping.asid).filter(|_| is_free) {
+            walk(root, mapping.address).set(page_entry(physical, VirtualRights::ReadWrite, false));
+            self.flush_page(mapping);
+        }
+        is_free
+    }
+
+    /// Makes the machine forget a page, on every hart.
+    pub(crate) fn flush_page(&self, mapping: Mapping) {
+        self.flush_everywhere(mapping.asid, Scope::Page { address: mapping.address as usize, asid: mapping.asid });
+    }
+
     /// Checks a call of the right to make pools.
     pub(crate) fn decode_asid_control(
         &self,
@@ -379,7 +426,9 @@ impl Kernel {
             for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
                 let node = &self.nodes[index];
                 if node.current.get().is_some() && node.asid.get() == asid {
-                    harts = harts.with(index);
+                    if !self.stop_virtualised(index) {
+                        harts = harts.with(index);
+                    }
                 } else {
                     node.is_stale.set(true);
                 }
@@ -500,6 +549,7 @@ impl Kernel {
     /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next thread
     /// when it leaves the kernel.
     fn leave_address_space(&self, asid: u16) {
+        self.forget_senders_in(asid);
         self.leave_space();
         self.begin_space_epoch();
         self.stop_address_space(asid);

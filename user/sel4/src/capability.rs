@@ -332,16 +332,34 @@ impl Thread {
     ///
     /// [`Error::IllegalOperation`](crate::Error::IllegalOperation) if the notification is not the one that is bound, or on seL4.
     pub fn register_user_interrupts(self, notification: Notification, handler: u64) -> Result<()> {
-        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &[handler], &[notification.0]).map(drop)
+        self.register_user_interrupts_by_stores(notification, handler, 0, 0).map(drop)
     }
 
-    /// Undoes that.
+    /// The same, and where the machine can do that, the bits of `hints` can come as stores, which interrupt the thread at `vector`. Says whether
+    /// the machine can.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub fn register_user_interrupts_by_stores(
+        self,
+        notification: Notification,
+        handler: u64,
+        hints: u64,
+        vector: u64,
+    ) -> Result<bool> {
+        let words = [handler, hints, vector];
+        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &words, &[notification.0])
+            .map(|answer| answer.registers[0] != 0)
+    }
+
+    /// Undoes that. Says how many system calls and faults the thread has made since signals can come to it as stores.
     ///
     /// # Errors
     ///
     /// What the kernel says.
-    pub fn end_user_interrupts(self) -> Result<()> {
-        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &[0], &[]).map(drop)
+    pub fn end_user_interrupts(self) -> Result<u64> {
+        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &[0], &[]).map(|answer| answer.registers[1])
     }
 
     /// Moves the thread to a core.
@@ -459,6 +477,25 @@ impl PageTable {
     /// It is mapped already, nothing is missing at the address, or `space` is no address space.
     pub fn map(self, space: PageTable, address: u64, attributes: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMap, &[address, attributes], &[space.0]).map(drop)
+    }
+
+    /// Maps a page of this address space, a store to which signals the notification; [`interrupt`](crate::interrupt) says what it can be for.
+    ///
+    /// # Errors
+    ///
+    /// The notification interrupts no thread, or its badge is not one bit of what can come as stores; the capability has a page already, or
+    /// there are no more. Or nothing can be mapped there.
+    pub fn map_sender(self, notification: Notification, address: u64) -> Result<()> {
+        invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(drop)
+    }
+
+    /// Takes the capability's page away, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// It is none that may signal a notification.
+    pub fn unmap_sender(self, notification: Notification) -> Result<()> {
+        invoke(self.0, Invocation::PageTableMapSender, &[0], &[notification.0]).map(drop)
     }
 
     /// Unmaps this table.

@@ -16,14 +16,26 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi_sel4::Error;
+use abi_sel4::object::PAGE_BITS;
+use abi_sel4::{Error, ObjectType};
 
-use crate::capability::{Notification, Thread};
+use crate::Allocator;
+use crate::capability::{Notification, PageTable, Thread, initial};
+use crate::mapping::Window;
 use crate::raw::Result;
 
 /// Where the word stands in the IPC buffer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const WORD: usize = core::mem::offset_of!(abi_sel4::IpcBuffer, user_data);
+/// The register of the highest identity that is pending in the thread's interrupt file; a write claims it.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const STOPEI: usize = 0x15c;
+/// The external interrupt in `sie`.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const EXTERNAL: usize = 1 << 9;
+/// How many stores that say nothing new interrupt a thread that does not look; then it is left alone until the kernel's next tick.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const ENOUGH: usize = 64;
 
 // The handler uses 16 bytes of the interrupted code's stack, and no register but those that it puts back. An address in the sequence of
 // `sel4_wait_for_signals` before its system call is done becomes that of its beginning.
@@ -56,6 +68,49 @@ core::arch::global_asm!(
     "li a7, {return_from}",
     "ecall",
     "unimp",
+    // A supervisor's external interrupt: what is pending in the file, of which each identity stands for the bit below it.
+    ".balign 4",
+    ".globl sel4_store_interrupt",
+    "sel4_store_interrupt:",
+    "addi sp, sp, -32",
+    "sd t0, 0(sp)",
+    "sd t1, 8(sp)",
+    "sd t2, 16(sp)",
+    "csrrw t0, {stopei}, zero",
+    "srli t0, t0, 16",
+    "beqz t0, 4f",
+    "addi t0, t0, -1",
+    "li t1, 1",
+    "sll t1, t1, t0",
+    "addi t0, tp, {word}",
+    "amoor.d t2, t1, (t0)",
+    "and t2, t2, t1",
+    // The thread has not looked since the last one: it is not kept from doing so.
+    "snez t1, t2",
+    "csrr t0, sscratch",
+    "add t0, t0, t1",
+    "neg t1, t1",
+    "and t0, t0, t1",
+    "li t1, {enough}",
+    "bltu t0, t1, 3f",
+    "li t0, {external}",
+    "csrc sie, t0",
+    "li t0, 0",
+    "3:",
+    "csrw sscratch, t0",
+    "4:",
+    "csrr t0, sepc",
+    "lla t1, 20f",
+    "bltu t0, t1, 5f",
+    "lla t2, 21f",
+    "bgeu t0, t2, 5f",
+    "csrw sepc, t1",
+    "5:",
+    "ld t0, 0(sp)",
+    "ld t1, 8(sp)",
+    "ld t2, 16(sp)",
+    "addi sp, sp, 32",
+    "sret",
     // The notification in a0; the badge comes back there.
     ".globl sel4_wait_for_signals",
     "sel4_wait_for_signals:",
@@ -74,12 +129,16 @@ core::arch::global_asm!(
     word = const WORD,
     return_from = const abi_sel4::SystemCall::ReturnFromUserInterrupt.number(),
     receive = const abi_sel4::SystemCall::Recv.number(),
+    stopei = const STOPEI,
+    external = const EXTERNAL,
+    enough = const ENOUGH,
 );
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 mod entry {
     unsafe extern "C" {
         pub safe fn sel4_user_interrupt();
+        pub safe fn sel4_store_interrupt();
         pub safe fn sel4_wait_for_signals(notification: u64) -> u64;
     }
 }
@@ -88,6 +147,7 @@ mod entry {
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 mod entry {
     pub extern "C" fn sel4_user_interrupt() {}
+    pub extern "C" fn sel4_store_interrupt() {}
     pub fn sel4_wait_for_signals(_: u64) -> u64 {
         0
     }
@@ -112,7 +172,26 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
     if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
 }
 
-/// Undoes [`receive`].
+/// As [`receive`], and those bits of the badge that are `hints` can come as stores of a [`Sender`], if the machine can do that: whoever may send
+/// one of them can then send all of them, so they should say no more than that it is worth looking somewhere. Bit 63 cannot be one.
+///
+/// A thread for which this was called once runs with supervisor registers of its own ever after, which makes its system calls slower.
+///
+/// # Errors
+///
+/// What the kernel says; nothing has changed.
+pub fn receive_stores(thread: Thread, notification: Notification, hints: u64) -> Result<bool> {
+    thread.bind_notification(notification)?;
+    let vector = entry::sel4_store_interrupt as *const () as u64;
+    let result = thread.register_user_interrupts_by_stores(notification, handler(), hints, vector);
+    if result.is_err() {
+        // It was bound just now.
+        let _ = thread.unbind_notification();
+    }
+    result
+}
+
+/// Undoes [`receive`] and [`receive_stores`].
 ///
 /// # Errors
 ///
@@ -121,6 +200,69 @@ pub fn end(thread: Thread) -> Result<()> {
     thread.end_user_interrupts()?;
     thread.unbind_notification()
 }
+
+/// A page, a store to which signals a notification: with the kernel if nothing else is possible, and without it if the receiver runs
+/// anywhere or waits. The page goes when the capability does.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    address: u64,
+    identity: u32,
+}
+
+impl Sender {
+    /// Makes a page for a capability whose badge is the bit `bit`, one of the receiver's hints.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::IllegalOperation`] if it is none, or the machine cannot do it; or there is no place.
+    pub fn new(allocator: &mut Allocator, window: &mut Window, notification: Notification, bit: u32) -> Result<Sender> {
+        let address = window.addresses(PAGE_BITS, 1)?;
+        loop {
+            match initial::ADDRESS_SPACE.map_sender(notification, address) {
+                Err(failure) if failure.error == Error::FailedLookup => {
+                    let table = PageTable::from_pointer(allocator.object(ObjectType::PageTable)?);
+                    table.map(initial::ADDRESS_SPACE, address, 0)?;
+                }
+                result => break result?,
+            }
+        }
+        Ok(Sender { address, identity: bit + 1 })
+    }
+
+    /// Where the page is.
+    pub fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Sends. What was written before is seen by whoever is interrupted.
+    #[inline(always)]
+    pub fn send(self) {
+        send(self.address, self.identity);
+    }
+}
+
+/// Stores an identity to a page for sending. Four bytes long, as the kernel wants it, and ordered behind all that was written.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn send(address: u64, identity: u32) {
+    // SAFETY: at the address are no memory, no references, and nothing that could be read.
+    unsafe {
+        core::arch::asm!(
+            "fence rw, o",
+            ".option push",
+            ".option norvc",
+            "sw {identity}, 0({address})",
+            ".option pop",
+            identity = in(reg) identity,
+            address = in(reg) address,
+            options(nostack),
+        );
+    }
+}
+
+/// Without a microkernel there is no such page.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+fn send(_: u64, _: u32) {}
 
 /// The calling thread's word.
 fn word() -> &'static AtomicU64 {

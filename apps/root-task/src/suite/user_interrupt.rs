@@ -6,10 +6,11 @@ use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use sel4::abi::configuration::TICK_MILLISECONDS;
 use sel4::abi::{Invocation, SystemCall};
-use sel4::capability::{Endpoint, Notification, Slot, Thread};
+use sel4::capability::{Endpoint, Notification, PageTable, Slot, Thread, initial};
 use sel4::fault::Fault;
+use sel4::interrupt::Sender;
 use sel4::thread::{Start, Started};
-use sel4::{Failure, Rights, interrupt, raw};
+use sel4::{Failure, ObjectType, Rights, interrupt, raw};
 
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, refused};
@@ -110,7 +111,7 @@ pub fn registrations_are_checked(bench: &mut Bench<'_>) -> Outcome {
     let receiver = receiver_or_return!(bench, compute, 0);
     let thread = receiver.thread;
     let register = |thread: Thread, notification: u64, handler: u64| {
-        raw::invoke(thread.pointer(), Invocation::TcbRegisterUserInterrupts, &[handler], &[notification])
+        raw::invoke(thread.pointer(), Invocation::TcbRegisterUserInterrupts, &[handler, 6, 0], &[notification])
     };
     let handler = interrupt::handler();
     // Another notification than the one that is bound, a thread to which none is, and a second one for the same thread.
@@ -127,7 +128,9 @@ pub fn registrations_are_checked(bench: &mut Bench<'_>) -> Outcome {
     refused!(register(thread, receiver.notification.pointer(), handler + 1), AlignmentError);
     let nothing = |words: &[u64]| raw::invoke(thread.pointer(), Invocation::TcbRegisterUserInterrupts, words, &[]);
     refused!(nothing(&[]), TruncatedMessage);
-    refused!(nothing(&[handler]), TruncatedMessage);
+    refused!(nothing(&[handler, 0]), TruncatedMessage);
+    refused!(nothing(&[handler, 0, 0]), TruncatedMessage);
+    refused!(nothing(&[handler, 2, 2]), AlignmentError);
     let endpoint = bench.endpoint()?;
     refused!(register(Thread::from_pointer(bench.slot()?.index), endpoint.pointer(), handler), InvalidCapability);
     // What was refused has changed nothing.
@@ -426,5 +429,513 @@ pub fn whoever_signals_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'
     // Two stretches are on their way at the ends.
     let stretches = (sel4::time::now() - start) / tick + 2;
     check!(ENTERED.load(Ordering::Relaxed) <= stretches * DELIVERIES);
+    Ok(())
+}
+
+/// Stores to an address, with an instruction of four bytes.
+fn store(address: u64, value: u64) {
+    // SAFETY: the callers' addresses are those of pages for sending, or of nothing at all.
+    unsafe {
+        core::arch::asm!(
+            "fence rw, o", ".option push", ".option norvc", "sw {value}, 0({address})", ".option pop",
+            value = in(reg) value, address = in(reg) address, options(nostack),
+        );
+    }
+}
+
+/// How a test sends.
+#[derive(Clone, Copy)]
+enum Way {
+    Store(Sender),
+    Signal(Notification),
+}
+
+impl Way {
+    fn send(self) {
+        match self {
+            Way::Store(sender) => sender.send(),
+            Way::Signal(notification) => notification.signal(),
+        }
+    }
+}
+
+/// As [`receiver`], with signals that come as stores where the machine can do that.
+fn store_receiver(
+    bench: &mut Bench<'_>,
+    function: fn(u64),
+    argument: u64,
+    hints: u64,
+) -> Result<Option<(Receiver, bool)>, Failure> {
+    let Some(receiver) = receiver(bench, function, argument)? else { return Ok(None) };
+    interrupt::end(receiver.thread)?;
+    let by_stores = interrupt::receive_stores(receiver.thread, receiver.notification, hints)?;
+    Ok(Some((receiver, by_stores)))
+}
+
+macro_rules! store_receiver_or_return {
+    ($bench:expr, $function:expr, $argument:expr, $hints:expr) => {
+        match store_receiver($bench, $function, $argument, $hints)? {
+            Some(receiver) => receiver,
+            None => return Ok(()),
+        }
+    };
+}
+
+impl Receiver {
+    /// A sender of a bit, and its capability: by stores if the machine can do that, and else by signals.
+    fn way(&self, bench: &mut Bench<'_>, bit: u32, by_stores: bool) -> Result<(Way, Notification), Failure> {
+        let notification = self.sender(bench, 1 << bit)?;
+        if !by_stores {
+            return Ok((Way::Signal(notification), notification));
+        }
+        let sender = Sender::new(&mut bench.allocator, &mut bench.window, notification, bit)?;
+        Ok((Way::Store(sender), notification))
+    }
+}
+
+pub fn a_store_interrupts_a_thread_that_computes(bench: &mut Bench<'_>) -> Outcome {
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 0b1110);
+    receiver.thread.resume()?;
+    let mut seen = 0;
+    for bit in [1, 3, 2] {
+        let (way, _) = receiver.way(bench, bit, by_stores)?;
+        seen |= 1 << bit;
+        for _ in 0..10 {
+            let count = COUNT.load(Ordering::Relaxed);
+            way.send();
+            until(interrupted(count + 1))?;
+            equal!(SEEN.load(Ordering::Relaxed), seen);
+        }
+        let Way::Store(sender) = way else { continue };
+        // Identities that do not exist, are nobody's hint, or no number of one; and places where there is nothing. Only hints come.
+        let count = COUNT.load(Ordering::Relaxed);
+        for value in [0, 1, 5, 41, 63, 64, 100, 255, 256, 1 << 31, u64::MAX] {
+            store(sender.address(), value);
+        }
+        for offset in [4, 8, 2048, 4092] {
+            store(sender.address() + offset, 2);
+        }
+        both_go_on_or(1)?;
+        equal!((SEEN.load(Ordering::Relaxed), COUNT.load(Ordering::Relaxed)), (seen, count));
+    }
+    // Signals with other badges come through the kernel, at the same time.
+    receiver.sender(bench, 1 << 50)?.signal();
+    until(|| SEEN.load(Ordering::Relaxed) == 0b1110 | 1 << 50)
+}
+
+/// Lets the receiver that computes come some way.
+fn both_go_on_or(times: u64) -> Outcome {
+    let steps = STEPS.load(Ordering::Relaxed);
+    until(|| STEPS.load(Ordering::Relaxed) > steps + times * 1000)
+}
+
+pub fn pages_for_sending_are_checked(bench: &mut Bench<'_>) -> Outcome {
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 0b110);
+    let space = initial::ADDRESS_SPACE;
+    // A page where the tables are there.
+    let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
+    let map = |target: u64, words: &[u64], notification: &[u64]| {
+        raw::invoke(target, Invocation::PageTableMapSender, words, notification)
+    };
+    let right = receiver.sender(bench, 2)?;
+    refused!(map(space.pointer(), &[], &[right.pointer()]), TruncatedMessage);
+    refused!(map(space.pointer(), &[address], &[]), TruncatedMessage);
+    equal!(refused!(map(space.pointer(), &[address], &[page.pointer()]), InvalidCapability).details[0], 1);
+    let read_only = bench.badged(receiver.notification.pointer(), Rights::READ, 2)?;
+    equal!(refused!(map(space.pointer(), &[address], &[read_only]), InvalidCapability).details[0], 1);
+    let table = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
+    equal!(refused!(map(table.pointer(), &[address], &[right.pointer()]), InvalidCapability).details[0], 0);
+    refused!(space.map_sender(right, address), DeleteFirst);
+    refused!(space.map_sender(right, address + 1), AlignmentError);
+    refused!(space.map_sender(right, 0x3f_ffff_f000), InvalidArgument);
+    refused!(space.map_sender(right, 0x38_0000_0000), FailedLookup);
+    page.unmap()?;
+    // Badges that are not one hint, and a notification that interrupts nobody.
+    for badge in [0, 1, 6, 8, 1 << 63] {
+        let other = receiver.sender(bench, badge)?;
+        refused!(space.map_sender(other, address), IllegalOperation);
+    }
+    let other = bench.notification()?;
+    refused!(space.map_sender(other, address), IllegalOperation);
+    // None is there to be taken away.
+    space.unmap_sender(right)?;
+    if !by_stores {
+        refused!(space.map_sender(right, address), IllegalOperation);
+        return Ok(());
+    }
+    space.map_sender(right, address)?;
+    refused!(space.map_sender(right, address), DeleteFirst);
+    refused!(space.map_sender(right, address + 4096), DeleteFirst);
+    space.unmap_sender(right)?;
+    // A copy has no page, and what moves keeps it.
+    space.map_sender(right, address)?;
+    receiver.thread.resume()?;
+    store(address, 2);
+    until(interrupted(1))?;
+    let (copy, moved) = (bench.slot()?, bench.slot()?);
+    copy.copy_from(Slot::own(right.pointer()), Rights::WRITE)?;
+    moved.move_from(Slot::own(right.pointer()))?;
+    copy.delete()?;
+    store(address, 2);
+    until(interrupted(2))?;
+    moved.delete()?;
+    page.map(space, address, Rights::READ_WRITE, 0)?;
+    store(address, 2);
+    both_go_on_or(1)?;
+    equal!(COUNT.load(Ordering::Relaxed), 2);
+    Ok(())
+}
+
+/// Moves a thread to one of the cores, if there are several.
+fn put_on(bench: &Bench<'_>, thread: Thread, number: u64) -> Result<(), Failure> {
+    let (_, cores) = bench.boot.cores();
+    if cores > 1 { thread.set_affinity(number % cores) } else { Ok(()) }
+}
+
+/// The address of a page for sending.
+static PAGE: AtomicU64 = AtomicU64::new(0);
+
+fn send_to_itself(times: u64) {
+    COUNT.store(1, Ordering::Release);
+    while PAGE.load(Ordering::Acquire) == 0 {
+        core::hint::spin_loop();
+    }
+    for _ in 0..times {
+        store(PAGE.load(Ordering::Relaxed), 2);
+        while interrupt::take() == 0 {
+            core::hint::spin_loop();
+        }
+        STEPS.fetch_add(1, Ordering::Release);
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+pub fn stores_need_no_kernel(bench: &mut Bench<'_>) -> Outcome {
+    const TIMES: u64 = 100_000;
+    PAGE.store(0, Ordering::Relaxed);
+    let (receiver, by_stores) = store_receiver_or_return!(bench, send_to_itself, TIMES, 2);
+    if !by_stores {
+        sel4::println!("note: this machine has no interrupt files for programs");
+        return Ok(());
+    }
+    put_on(bench, receiver.thread, 3)?;
+    receiver.thread.resume()?;
+    // It has a file as soon as it runs, so that the page is mapped at once.
+    until(interrupted(1))?;
+    let Way::Store(sender) = receiver.way(bench, 1, true)?.0 else { unreachable!("asked for a store") };
+    PAGE.store(sender.address(), Ordering::Release);
+    until(|| STEPS.load(Ordering::Acquire) == TIMES)?;
+    // The kernel's own count of the thread's system calls and faults.
+    equal!(receiver.thread.end_user_interrupts()?, 0);
+    Ok(())
+}
+
+/// Answers each store with one, of two that were started.
+fn bounce(page: u64) {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    loop {
+        while interrupt::take() == 0 {
+            core::hint::spin_loop();
+        }
+        STEPS.fetch_add(1, Ordering::Release);
+        store(page, 2);
+    }
+}
+
+pub fn two_threads_interrupt_each_other_without_the_kernel(bench: &mut Bench<'_>) -> Outcome {
+    const TIMES: u64 = 100_000;
+    let (_, cores) = bench.boot.cores();
+    let pages = [bench.window.addresses(12, 1)?, bench.window.addresses(12, 1)?];
+    let (first, by_stores) = store_receiver_or_return!(bench, bounce, pages[1], 2);
+    let (second, _) = store_receiver_or_return!(bench, bounce, pages[0], 2);
+    if !by_stores || cores == 1 {
+        return Ok(());
+    }
+    second.thread.set_affinity(1)?;
+    for (receiver, page) in [(&first, pages[0]), (&second, pages[1])] {
+        let right = receiver.sender(bench, 2)?;
+        while initial::ADDRESS_SPACE.map_sender(right, page).is_err() {
+            let table = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
+            table.map(initial::ADDRESS_SPACE, page, 0)?;
+        }
+        receiver.thread.resume()?;
+    }
+    // Each of them has a file when it has run.
+    until(interrupted(2))?;
+    first.notification.signal();
+    until(|| STEPS.load(Ordering::Acquire) >= TIMES)?;
+    // The page of either was mapped by a fault, and the signal's handler has returned.
+    check!(first.thread.end_user_interrupts()? <= 2);
+    check!(second.thread.end_user_interrupts()? <= 1);
+    Ok(())
+}
+
+pub fn waits_and_polls_see_stores(bench: &mut Bench<'_>) -> Outcome {
+    let slot = bench.slot()?;
+    let (receiver, by_stores) = store_receiver_or_return!(bench, wait, slot.index, 0b110);
+    slot.copy_from(Slot::own(receiver.notification.pointer()), Rights::READ)?;
+    let ways = [receiver.way(bench, 1, by_stores)?.0, receiver.way(bench, 2, by_stores)?.0];
+    receiver.thread.resume()?;
+    for times in 1..200 {
+        let_run(PRIORITY)?;
+        let before = STEPS.load(Ordering::Relaxed) >> 8;
+        ways[times % 2].send();
+        until(|| STEPS.load(Ordering::Relaxed) >> 8 == before + (2 << (times % 2)))?;
+    }
+    equal!(COUNT.load(Ordering::Relaxed), 0);
+    Ok(())
+}
+
+pub fn stores_to_a_receiver_that_stops_or_moves_are_not_lost(bench: &mut Bench<'_>) -> Outcome {
+    let endpoint = bench.endpoint()?;
+    for round in 0..4 {
+        let (receiver, by_stores) = store_receiver_or_return!(bench, block, endpoint.pointer(), 0b110);
+        let ways = [receiver.way(bench, 1, by_stores)?.0, receiver.way(bench, 2, by_stores)?.0];
+        put_on(bench, receiver.thread, round)?;
+        receiver.thread.resume()?;
+        // It waits for an answer, with a file in which something is pending.
+        let call = endpoint.receive();
+        equal!(call.label(), 1);
+        ways[0].send();
+        match round {
+            0 => {
+                receiver.thread.suspend()?;
+                ways[1].send();
+                receiver.thread.unbind_notification()?;
+                equal!(receiver.notification.poll(), Some(6));
+                // Its registration has ended, and it may still send.
+                ways[0].send();
+                equal!(receiver.notification.poll(), Some(2));
+            }
+            1 | 2 => {
+                put_on(bench, receiver.thread, round + 1)?;
+                ways[1].send();
+                sel4::message::reply(&sel4::Message::default());
+                until(|| SEEN.load(Ordering::Relaxed) == 6)?;
+            }
+            _ => {
+                receiver.started.delete()?;
+                ways[1].send();
+                equal!(receiver.notification.poll(), Some(6));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn store_for_ever(page: u64) {
+    loop {
+        store(page, 2);
+        ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub fn revoking_ends_stores_while_they_are_made(bench: &mut Bench<'_>) -> Outcome {
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
+    if !by_stores {
+        return Ok(());
+    }
+    receiver.thread.resume()?;
+    let faults = bench.endpoint()?;
+    for round in 0..6 {
+        let (Way::Store(page), right) = receiver.way(bench, 1, true)? else { continue };
+        let start = Start { fault_endpoint: faults.pointer(), ..Start::new(store_for_ever, page.address(), PRIORITY) };
+        let sender = bench.prepare(start)?;
+        put_on(bench, sender.thread, round)?;
+        sender.thread.resume()?;
+        let count = COUNT.load(Ordering::Relaxed);
+        until(interrupted(count + 10))?;
+        match round % 3 {
+            0 => Slot::own(right.pointer()).delete()?,
+            1 => Slot::own(receiver.notification.pointer()).revoke()?,
+            _ => initial::ADDRESS_SPACE.unmap_sender(right)?,
+        }
+        let attempts = ATTEMPTS.load(Ordering::Relaxed);
+        let fault = faults.receive();
+        check!(matches!(Fault::from_message(&fault), Some(Fault::Memory { address, .. }) if address == page.address()));
+        check!(ATTEMPTS.load(Ordering::Relaxed) <= attempts + 1);
+        // What was stored before has come by now.
+        both_go_on_or(1)?;
+        let count = COUNT.load(Ordering::Relaxed);
+        both_go_on_or(1)?;
+        equal!(COUNT.load(Ordering::Relaxed), count);
+        sender.delete()?;
+    }
+    Ok(())
+}
+
+pub fn more_receivers_than_interrupt_files(bench: &mut Bench<'_>) -> Outcome {
+    let mut receivers = heapless::Vec::<_, 6>::new();
+    for _ in 0..6 {
+        let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
+        let (way, _) = receiver.way(bench, 1, by_stores)?;
+        receiver.thread.resume()?;
+        let _ = receivers.push((receiver, way));
+    }
+    for _ in 0..4 {
+        for (_, way) in &receivers {
+            let count = COUNT.load(Ordering::Relaxed);
+            way.send();
+            until(interrupted(count + 1))?;
+        }
+    }
+    // One more has a file when the first is gone.
+    for (receiver, _) in &receivers {
+        receiver.thread.suspend()?;
+    }
+    for (receiver, way) in receivers.iter().rev() {
+        receiver.thread.resume()?;
+        let count = COUNT.load(Ordering::Relaxed);
+        way.send();
+        until(interrupted(count + 1))?;
+    }
+    Ok(())
+}
+
+/// Does what a supervisor does, in one of several ways.
+fn behave_as_a_supervisor(way: u64) {
+    let value = usize::MAX;
+    // SAFETY: whatever becomes of this thread, it is alone with it: it has no references, and nobody waits for it.
+    unsafe {
+        match way {
+            0 => core::arch::asm!("csrw satp, {}", "csrw stvec, {}", "ecall", in(reg) value >> 1, in(reg) value),
+            1 => core::arch::asm!("csrw sie, {0}", "csrw stvec, zero", "csrw stimecmp, zero", "1: j 1b", in(reg) value),
+            2 => core::arch::asm!("csrw sie, zero", "csrw sstatus, {}", "wfi", in(reg) value),
+            3 => core::arch::asm!("csrw sepc, {}", "sret", in(reg) value),
+            4 => core::arch::asm!("csrw hgatp, {}", in(reg) value),
+            5 => core::arch::asm!("sfence.vma"),
+            // Identities that nobody has allowed, and then a wait.
+            6 => core::arch::asm!(
+                "csrw siselect, {eie2}", "csrw sireg, {all}", "csrw siselect, {eie0}", "csrw sireg, {all}",
+                "csrw siselect, {eip2}", "csrw sireg, {all}", "csrw siselect, {eip0}", "csrw sireg, {all}",
+                eie0 = in(reg) 0xc0, eie2 = in(reg) 0xc2, eip0 = in(reg) 0x80, eip2 = in(reg) 0x82, all = in(reg) value,
+            ),
+            _ => core::arch::asm!("csrw hstatus, {}", in(reg) value),
+        }
+    }
+    wait(PAGE.load(Ordering::Relaxed));
+}
+
+pub fn a_hostile_supervisor_harms_itself(bench: &mut Bench<'_>) -> Outcome {
+    for way in 0..8 {
+        let (receiver, _) = store_receiver_or_return!(bench, behave_as_a_supervisor, way, !0);
+        let slot = bench.slot()?;
+        slot.copy_from(Slot::own(receiver.notification.pointer()), Rights::READ)?;
+        PAGE.store(slot.index, Ordering::Relaxed);
+        receiver.thread.resume()?;
+        for _ in 0..4 {
+            let_run(PRIORITY)?;
+            receiver.notification.signal();
+        }
+        receiver.thread.suspend()?;
+    }
+    // Handlers at no address, and the kernel goes on.
+    for vector in [0, 4, !3, 0x3f_ffff_fffc] {
+        let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
+        let handler = interrupt::handler();
+        receiver.thread.register_user_interrupts_by_stores(receiver.notification, handler, 2, vector)?;
+        let (way, _) = receiver.way(bench, 1, by_stores)?;
+        receiver.thread.resume()?;
+        let_run(PRIORITY)?;
+        way.send();
+        let_run(PRIORITY)?;
+        receiver.thread.suspend()?;
+    }
+    Ok(())
+}
+
+pub fn a_flood_of_stores_leaves_a_receiver_time(bench: &mut Bench<'_>) -> Outcome {
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute_and_look_seldom, 0, 2);
+    let (_, cores) = bench.boot.cores();
+    let (Way::Store(page), _) = receiver.way(bench, 1, by_stores)? else { return Ok(()) };
+    receiver.thread.resume()?;
+    for core in 1..cores {
+        let sender = bench.prepare(Start::new(store_for_ever, page.address(), PRIORITY))?;
+        sender.thread.set_affinity(core)?;
+        sender.thread.resume()?;
+    }
+    let steps = STEPS.load(Ordering::Relaxed);
+    until(|| STEPS.load(Ordering::Relaxed) > steps + 1_000_000)?;
+    page.send();
+    until(interrupted(1))
+}
+
+fn compute_and_look_seldom(_: u64) {
+    loop {
+        if STEPS.fetch_add(1, Ordering::Relaxed).is_multiple_of(10_000) {
+            note(interrupt::take());
+        }
+    }
+}
+
+// A handler of stores that waits before it claims, and keeps what it has claimed, plus 1, in `CLAIMED`.
+core::arch::global_asm!(
+    ".section .text",
+    ".balign 4",
+    "hesitant_handler:",
+    "addi sp, sp, -16",
+    "sd t0, 0(sp)",
+    "sd t1, 8(sp)",
+    "lla t1, {entered}",
+    "li t0, 1",
+    "sd t0, 0(t1)",
+    "lla t1, {page}",
+    "1:",
+    "ld t0, 0(t1)",
+    "bnez t0, 1b",
+    "csrrw t0, 0x15c, zero",
+    "addi t0, t0, 1",
+    "lla t1, {claimed}",
+    "sd t0, 0(t1)",
+    "ld t0, 0(sp)",
+    "ld t1, 8(sp)",
+    "addi sp, sp, 16",
+    "sret",
+    entered = sym ENTERED,
+    page = sym PAGE,
+    claimed = sym CLAIMED,
+);
+
+unsafe extern "C" {
+    safe fn hesitant_handler();
+}
+
+static CLAIMED: AtomicU64 = AtomicU64::new(0);
+
+pub fn a_handler_that_loses_its_interrupt_file_goes_on(bench: &mut Bench<'_>) -> Outcome {
+    /// More than a hart has files.
+    const OTHERS: usize = 8;
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
+    if !by_stores {
+        return Ok(());
+    }
+    let vector = hesitant_handler as *const () as u64;
+    let handler = interrupt::handler();
+    receiver.thread.register_user_interrupts_by_stores(receiver.notification, handler, 2, vector)?;
+    let way = receiver.way(bench, 1, true)?.0;
+    ENTERED.store(0, Ordering::Relaxed);
+    CLAIMED.store(0, Ordering::Relaxed);
+    PAGE.store(1, Ordering::Relaxed);
+    receiver.thread.resume()?;
+    let_run(PRIORITY)?;
+    way.send();
+    until(|| ENTERED.load(Ordering::Relaxed) == 1)?;
+    receiver.thread.suspend()?;
+    // Others take all files of its hart.
+    for _ in 0..OTHERS {
+        let (other, _) = store_receiver_or_return!(bench, compute, 0, 2);
+        other.thread.resume()?;
+        both_go_on_or(1)?;
+    }
+    COUNT.store(0, Ordering::Relaxed);
+    receiver.thread.resume()?;
+    PAGE.store(0, Ordering::Release);
+    until(|| CLAIMED.load(Ordering::Relaxed) != 0)?;
+    equal!(CLAIMED.load(Ordering::Relaxed), 1);
+    // What it has not claimed has come through the kernel.
+    until(interrupted(1))?;
+    equal!(SEEN.load(Ordering::Relaxed), 2);
     Ok(())
 }

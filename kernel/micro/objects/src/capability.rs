@@ -121,6 +121,8 @@ pub enum Capability {
         badge: u64,
         /// What may be done with it.
         rights: Rights,
+        /// The number of the page for sending that belongs to this capability.
+        page: Option<u8>,
     },
     /// The right to answer a thread once.
     Reply {
@@ -245,8 +247,9 @@ impl Capability {
             Capability::Endpoint { endpoint, badge, rights } => {
                 [tag::ENDPOINT | u64::from(rights.0) << 8 | reference(endpoint.raw()), badge]
             }
-            Capability::Notification { notification, badge, rights } => {
-                [tag::NOTIFICATION | u64::from(rights.0) << 8 | reference(notification.raw()), badge]
+            Capability::Notification { notification, badge, rights, page } => {
+                let small = u64::from(rights.0) << 8 | page.map_or(0, |page| u64::from(page) + 1) << 16;
+                [tag::NOTIFICATION | small | reference(notification.raw()), badge]
             }
             Capability::Reply { caller, master, grant } => {
                 [tag::REPLY | u64::from(master) << 8 | u64::from(grant) << 9 | reference(caller.raw()), 0]
@@ -302,7 +305,8 @@ impl Packed {
             }
             tag::ENDPOINT => Capability::Endpoint { endpoint: Ref::from_raw(reference)?, badge: second, rights },
             tag::NOTIFICATION => {
-                Capability::Notification { notification: Ref::from_raw(reference)?, badge: second, rights }
+                let page = (first >> 16 & 0x1ff).checked_sub(1).map(|page| page as u8);
+                Capability::Notification { notification: Ref::from_raw(reference)?, badge: second, rights, page }
             }
             tag::REPLY => {
                 Capability::Reply { caller: Ref::from_raw(reference)?, master: byte & 1 != 0, grant: byte & 2 != 0 }
@@ -497,7 +501,9 @@ mod tests {
         let endpoint = Ref::from_raw(raw(0xffff_ffff)).unwrap();
         round(Capability::Endpoint { endpoint, badge: u64::MAX, rights: Rights::ALL });
         let notification = Ref::from_raw(1).unwrap();
-        round(Capability::Notification { notification, badge: 5, rights: Rights::SEND });
+        for page in [None, Some(0), Some(255)] {
+            round(Capability::Notification { notification, badge: 5, rights: Rights::SEND, page });
+        }
         let caller = Ref::from_raw(raw(0x8000_0040)).unwrap();
         for (master, grant) in [(true, false), (false, true), (true, true)] {
             round(Capability::Reply { caller, master, grant });

@@ -42,4 +42,4 @@ pub use types::{
     AsidPool, Endpoint, Fault, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, LookupFailure, Notification,
     PageTable, Queue, Slot, TCB_SLOTS, Tcb, ThreadState, UserInterrupts, Words, frame_words, own,
 };
-pub use user::{Space, activate, enter};
+pub use user::{Space, VirtualRoot, activate, enter, enter_virtualised};

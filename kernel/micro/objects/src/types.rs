@@ -296,9 +296,27 @@ pub struct UserInterrupts {
     /// As above.
     pub stretch: Cell<u64>,
     is_in_handler: Cell<u64>,
+    /// The bits of a badge that come through an interrupt file; 0 if signals come through the kernel only.
+    pub hints: Cell<u64>,
+    /// Its guest interrupt file, one of the hart's on which it is to run; 0 for none.
+    pub file: Cell<u64>,
+    is_virtualised: Cell<u64>,
+    /// Its system calls and faults since then.
+    pub entries: Cell<u64>,
 }
 
 impl UserInterrupts {
+    /// Whether the thread has supervisor registers of its own. Once it has it keeps them: it may be anywhere in a handler that uses them.
+    #[inline(always)]
+    pub fn is_virtualised(&self) -> bool {
+        self.is_virtualised.get() != 0
+    }
+
+    /// Notes that.
+    pub fn set_virtualised(&self) {
+        self.is_virtualised.set(1);
+    }
+
     /// Whether the thread has been interrupted and has not returned yet.
     #[inline(always)]
     pub fn is_in_handler(&self) -> bool {

@@ -3,10 +3,12 @@
 use core::cell::Cell;
 use core::mem::offset_of;
 
-use hal_api::{Flush, Machine, Scope, Trap, UserContext};
+use core::sync::atomic::Ordering::Relaxed;
 
-use crate::Ref;
+use hal_api::{Flush, Machine, Scope, SupervisorRegisters, Trap, UserContext};
+
 use crate::types::{FloatingPointUse, PageTable, Tcb};
+use crate::{Ref, claim};
 
 impl Tcb {
     /// Where the thread goes on.
@@ -52,7 +54,33 @@ impl Tcb {
         let context = unsafe { &mut *self.context.as_ptr() };
         context.forbid_floating_point(wish == FloatingPointUse::Forbidden);
     }
+
+    /// Gives a thread that does not run the supervisor registers with which it takes its own external interrupts at this address.
+    pub fn take_own_interrupts(&self, vector: u64) {
+        self.with_supervisor(|registers| {
+            *registers = SupervisorRegisters { vector, status: ENABLED, enabled: EXTERNAL, ..SupervisorRegisters::NEW };
+        });
+    }
+
+    /// Makes a thread that does not run notice external interrupts again if it has masked them.
+    pub fn unmask_own_interrupts(&self) {
+        self.with_supervisor(|registers| registers.enabled |= EXTERNAL);
+    }
+
+    /// Makes a thread that does not run take its own interrupts again, wherever in its handler it was.
+    pub fn enable_own_interrupts(&self) {
+        self.with_supervisor(|registers| registers.status |= ENABLED);
+    }
+
+    fn with_supervisor(&self, change: impl FnOnce(&mut SupervisorRegisters)) {
+        // SAFETY: as for `use_floating_point`.
+        change(unsafe { &mut (*self.context.as_ptr()).supervisor });
+    }
 }
+
+/// In the supervisor's status: interrupts are enabled. And the external one in its enable register.
+const ENABLED: u64 = 1 << 1;
+const EXTERNAL: u64 = 1 << 9;
 
 const _: () = {
     assert!(offset_of!(UserContext, pc) == 0);
@@ -66,6 +94,47 @@ pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
     M::enter_user(unsafe { &mut *thread.context.as_ptr() })
 }
 
+/// As [`enter`], for a virtualised thread, which has this guest interrupt file of the hart or none (0).
+pub fn enter_virtualised<M: Machine>(thread: Ref<Tcb>, file: usize) -> Trap {
+    // SAFETY: as in `enter`; the supervisor registers are complete again when this returns.
+    let context = unsafe { &mut *thread.context.as_ptr() };
+    M::load_supervisor(&context.supervisor, file);
+    let trap = M::enter_user(context);
+    M::save_supervisor(&mut context.supervisor);
+    trap
+}
+
+/// Four frames, the root of the table under which a hart runs virtualised threads. What programs map is copied from the thread's own root
+/// each time; the levels below are the thread's own.
+#[derive(Clone, Copy)]
+pub struct VirtualRoot(Ref<PageTable>);
+
+impl VirtualRoot {
+    /// Its size and its alignment.
+    pub const SIZE: u64 = 4 * 4096;
+
+    /// The cleared memory of this size at a physical address that is nobody else's, for ever (LIVE-OBJECT, kept by boot).
+    ///
+    /// # Panics
+    /// If it is not memory for objects, or not aligned.
+    pub fn claim(physical: u64) -> VirtualRoot {
+        assert!(physical.is_multiple_of(VirtualRoot::SIZE), "the root of a virtualised address space is not aligned");
+        let _: Ref<PageTable> = claim(physical + 3 * 4096);
+        VirtualRoot(claim(physical))
+    }
+
+    /// Makes this the table of the hart's virtualised thread, with what programs see in the address space of this root. The hart
+    /// forgets what it knew.
+    pub fn activate<M: Machine>(self, root: Ref<PageTable>) {
+        for (own, program) in self.0.entries.iter().zip(&root.entries).take(256) {
+            own.store(program.load(Relaxed), Relaxed);
+        }
+        // SAFETY: the lower half is that of an address space (as in `activate`), everything else is empty; boot has given the memory away for
+        // ever. Each hart that runs under an entry that is taken out of the program's root is made to leave and come here again.
+        unsafe { M::activate_virtualised(self.0.physical() >> 12) };
+    }
+}
+
 /// An address space as a machine activates it, in a word: the number of the root's page, from bit 44 on the identifier, and
 /// in the highest bit whether the machine tells fewer identifiers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +143,7 @@ pub struct Space(u64);
 impl Space {
     const ASID_SHIFT: u32 = 44;
     const IS_TOO_LARGE: u64 = 1 << 63;
+    const IS_VIRTUALISED: u64 = 1 << 62;
 
     /// The address space of a root with its identifier.
     #[inline]
@@ -86,6 +156,18 @@ impl Space {
     #[inline]
     pub fn kernel<M: Machine>() -> Space {
         Space(M::kernel_root_ppn())
+    }
+
+    /// The same for a virtualised thread, for which the machine's table is another one.
+    #[inline]
+    pub fn virtualised(self) -> Space {
+        Space(self.0 | Space::IS_VIRTUALISED)
+    }
+
+    /// Whether it is for a virtualised thread.
+    #[inline(always)]
+    pub fn is_virtualised(self) -> bool {
+        self.0 & Space::IS_VIRTUALISED != 0
     }
 
     /// Its identifier.
