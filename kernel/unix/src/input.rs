@@ -9,11 +9,17 @@
 //!
 //! The list is ordered by the calls' priorities, and the finisher is as important as the first of them: whoever enters a
 //! more important one raises it, and before each further call it looks whether something more important than that call is
-//! ready on this hart, and if so takes the call's priority and lets go of the hart. Equals come in their order. After a
-//! bounded amount of work it lets equals of other processes have their turn, and interrupts be seen.
+//! ready on this hart, and if so takes the call's priority and lets go of the hart. What it has done it posts before it tries
+//! something less important. Equals come in their order. After a bounded amount of work it lets equals of other processes have
+//! their turn, and interrupts be seen. Its time is charged to the process.
 //!
 //! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else,
 //! and is the first that it takes.
+//!
+//! # The end
+//!
+//! A process that has ended is left to its finisher ([`leave`]): that is as important as can be then, tells each call in turns
+//! like any others that it is over, and takes the last step of the process itself.
 //!
 //! # Who locks what
 //!
@@ -30,12 +36,15 @@ use core::task::{Context, Poll, Waker};
 
 use abi_queue::{Completion, Priority};
 use abi_unix::{Errno, errno};
+use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
+use platform::Machine;
 use spin::Mutex;
 
 use crate::executor::{self, Cid, SpawnError};
 use crate::operation::Operation;
 use crate::process::Process;
+use crate::scheduling;
 
 /// Calls that are tried before others get their turn.
 const BATCH: usize = 32;
@@ -54,6 +63,8 @@ pub struct InputCall {
     priority: Priority,
     /// It is in the list. Changed under the list's lock.
     queued: AtomicBool,
+    /// It is in the list and counts as one that has waited for too long. Written under the list's lock.
+    starving: AtomicBool,
     /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it never enters
     /// the list again.
     done: AtomicBool,
@@ -79,7 +90,7 @@ impl InputCall {
 
     /// Has it tried before everything else, because it has been ready for long.
     pub fn hasten(&self) {
-        self.process.input_calls.hasten(self.priority);
+        self.process.input_calls.hasten(self);
     }
 
     /// Waits for input. If there is some already the call is entered in the list at once.
@@ -90,28 +101,31 @@ impl InputCall {
         }
     }
 
-    /// Tries the call again; its result if it is done.
+    /// Tries the call again; if it is done its result, and how many bytes it moved.
     #[inline]
-    fn attempt(self: &Arc<InputCall>, process: &Arc<Process>) -> Option<Result<usize, Errno>> {
+    fn attempt(self: &Arc<InputCall>, process: &Arc<Process>) -> Option<(Result<usize, Errno>, usize)> {
         let mut slot = self.operation.lock();
         let operation = slot.as_mut()?;
+        let moves = !matches!(operation, Operation::Accept { .. });
         let result = if process.has_ended() || process.call_is_cancelled(self.key) {
             operation.forget(&Waker::from(self.clone()));
             operation.give_up(Errno::ECANCELED)
         } else {
-            match operation.poll(process, None) {
+            let mut tried = operation.poll(process, None);
+            if tried.is_pending() {
+                // Mostly it is done, so the waker is made only now.
+                tried = operation.poll(process, Some(&Waker::from(self.clone())));
+            }
+            match tried {
                 // Whoever made it ready has taken the waker out.
                 Poll::Ready(result) => result,
-                Poll::Pending => {
-                    self.wait(operation);
-                    return None;
-                }
+                Poll::Pending => return None,
             }
         };
         *slot = None;
         // Before whoever tried it looks at the list again: what is entered up to then is taken out.
         self.done.store(true, Ordering::Release);
-        Some(result)
+        Some((result, if moves { result.unwrap_or(STEP / BATCH) } else { 0 }))
     }
 }
 
@@ -120,6 +134,8 @@ impl InputCall {
 struct Level {
     first: Option<Arc<InputCall>>,
     last: Option<Arc<InputCall>>,
+    /// How many of them have waited for too long.
+    starving: usize,
 }
 
 #[derive(Default)]
@@ -128,8 +144,10 @@ struct List {
     levels: Vec<Level>,
     /// The bits of priorities whose levels are not empty.
     ready: u64,
-    /// The bits of those of them that have waited for too long.
+    /// The bits of those in which some have waited for too long.
     starving: u64,
+    /// The process has ended, and goes when all its calls are done: nothing of it waits for others any more.
+    is_last: bool,
     /// The finisher has been woken, and looks at the list until it is empty.
     awake: bool,
     /// The priority that the finisher was given last.
@@ -139,6 +157,7 @@ struct List {
 impl List {
     /// Makes sure that the finisher looks, no later than something of this priority has its turn.
     fn rouse(&mut self, finisher: Cid, priority: Priority) {
+        let priority = if self.is_last { Priority::HIGHEST } else { priority };
         if !self.awake || priority.is_more_important_than(self.priority) {
             self.follow(finisher, priority);
             self.awake = true;
@@ -164,6 +183,12 @@ impl List {
         }
         // Before the operation is tried: what comes after that enters the call again.
         call.queued.store(false, Ordering::Relaxed);
+        if call.starving.swap(false, Ordering::Relaxed) {
+            level.starving -= 1;
+            if level.starving == 0 {
+                self.starving &= !bit;
+            }
+        }
         Some(call)
     }
 }
@@ -171,6 +196,8 @@ impl List {
 /// What the finisher does next.
 enum Next {
     Call(Arc<InputCall>),
+    /// It posts what it has done, since the next call is less important than that.
+    Post,
     /// It lets others have their turn first.
     Later,
     /// It sleeps until a call can go on.
@@ -228,24 +255,29 @@ impl InputCalls {
         list.rouse(self.finisher(), call.priority);
     }
 
-    fn hasten(&self, priority: Priority) {
+    fn hasten(&self, call: &InputCall) {
         let mut list = self.list.lock();
-        list.starving |= priority.bit() & list.ready;
-        if list.starving != 0 {
-            list.rouse(self.finisher(), Priority::HIGHEST);
+        if !call.queued.load(Ordering::Relaxed) || call.starving.swap(true, Ordering::Relaxed) {
+            return;
         }
+        list.starving |= call.priority.bit();
+        if let Some(level) = list.levels.get_mut(usize::from(call.priority.number())) {
+            level.starving += 1;
+        }
+        list.rouse(self.finisher(), Priority::HIGHEST);
     }
 
-    /// What the finisher does next. The first call that it is polled for it takes in any case: it would not have been polled if
-    /// something else were more important.
-    fn next(&self, is_first: bool, is_enough: bool) -> Next {
+    /// What the finisher does next, after calls of which the most important had the priority `done`. The first call that it is
+    /// polled for it takes in any case: it would not have been polled if something else were more important.
+    fn next(&self, is_first: bool, is_enough: bool, done: Option<Priority>) -> Next {
         let mut list = self.list.lock();
         let (levels, priority) = match (list.starving, list.ready) {
             (0, 0) => {
                 list.awake = false;
                 return Next::Nothing;
             }
-            (0, ready) => (ready, Priority::most_important_in(ready).unwrap_or_default()),
+            (0, ready) if !list.is_last => (ready, Priority::most_important_in(ready).unwrap_or_default()),
+            (0, ready) => (ready, Priority::HIGHEST),
             (starving, _) => (starving, Priority::HIGHEST),
         };
         if !is_first && (is_enough || executor::is_ready_above(priority)) {
@@ -253,18 +285,22 @@ impl InputCalls {
             return Next::Later;
         }
         let bit = levels & levels.wrapping_neg();
-        list.starving &= !bit;
+        if done.is_some_and(|done| done.bit() < bit) {
+            return Next::Post;
+        }
         list.pop(bit).map_or(Next::Later, Next::Call)
     }
 
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+    /// Whether the process has ended and all its calls are done.
+    fn are_over(&self) -> bool {
+        self.list.lock().is_last && self.count.load(Ordering::Relaxed) == 0
     }
 }
 
 /// Leaves an operation that has just been attempted to the process's finisher. Called under the lock of the process's calls,
 /// so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do nothing with
-/// their locks held that would need that one. The operation comes back if there is no memory.
+/// their locks held that would need that one. The operation comes back if there is no memory for a finisher; for the call
+/// itself there is, as whoever makes calls has required.
 pub fn begin(
     process: &Arc<Process>,
     operation: Operation,
@@ -290,6 +326,7 @@ pub fn begin(
         priority,
         queued: AtomicBool::new(false),
         done: AtomicBool::new(false),
+        starving: AtomicBool::new(false),
         next: Mutex::new(None),
     });
     call.wait(call.operation.lock().insert(operation));
@@ -305,13 +342,17 @@ impl Future for Finisher {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match try_some(&self.process) {
+        let start = Machine::now();
+        let progress = try_some(&self.process);
+        let now = Machine::now();
+        scheduling::charge(&self.process, now.saturating_sub(start), now);
+        match progress {
             Progress::MoreLater => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            // Whoever takes the process apart wakes the finisher when this is so.
-            Progress::NoneReady if self.process.begins_no_calls() && self.process.input_calls.is_empty() => {
+            Progress::NoneReady if self.process.input_calls.are_over() => {
+                self.process.go();
                 Poll::Ready(())
             }
             Progress::NoneReady => Poll::Pending,
@@ -329,38 +370,44 @@ enum Progress {
 fn try_some(process: &Arc<Process>) -> Progress {
     let calls = &process.input_calls;
     let mut done = FixedVec::<(u64, Completion), BATCH>::new();
-    let mut most_important = Priority::LOWEST;
+    let mut most_important = None;
     let (mut tries, mut moved) = (0, 0);
-    let progress = loop {
-        let call = match calls.next(tries == 0, tries == BATCH || moved >= STEP) {
-            Next::Call(call) => call,
-            Next::Later => break Progress::MoreLater,
-            Next::Nothing => break Progress::NoneReady,
+    loop {
+        let next = calls.next(tries == 0, tries == BATCH || moved >= STEP, most_important);
+        let Next::Call(call) = next else {
+            if let Some(priority) = most_important.take() {
+                process.complete_calls(&done, priority);
+                calls.count.fetch_sub(done.len(), Ordering::Relaxed);
+                done.clear();
+            }
+            match next {
+                Next::Later => return Progress::MoreLater,
+                Next::Nothing => return Progress::NoneReady,
+                Next::Post | Next::Call(_) => continue,
+            }
         };
         tries += 1;
-        let Some(result) = call.attempt(process) else { continue };
-        moved += result.unwrap_or(0);
+        let Some((result, bytes)) = call.attempt(process) else { continue };
+        moved += bytes;
         let completion = Completion { token: call.token, cid: call.cid, result: errno::encode(result) as u64 };
         // There is room: no more are tried.
         let _ = done.push((call.key, completion));
-        if call.priority.is_more_important_than(most_important) {
-            most_important = call.priority;
-        }
-    };
-    if !done.is_empty() {
-        process.complete_calls(&done, most_important);
-        // Release: what they held is gone.
-        calls.count.fetch_sub(done.len(), Ordering::Release);
+        most_important =
+            most_important.filter(|&done| !call.priority.is_more_important_than(done)).or(Some(call.priority));
     }
-    progress
 }
 
-/// For a process that has ended, whose calls were woken: lets all of them go, so that ports and memory are free before
-/// anybody sees that it has ended. If the finisher is at some of them on another hart, waits for it.
-pub fn give_up_all(process: &Arc<Process>) {
-    while !matches!(try_some(process), Progress::NoneReady if process.input_calls.is_empty()) {
-        core::hint::spin_loop();
+/// Leaves a process that has ended, and whose calls were woken, to its finisher: when all of them are done, so that ports and
+/// memory are free before anybody sees that it has ended, it [goes](Process::go). `false` if there is no finisher.
+pub fn leave(process: &Process) -> bool {
+    let calls = &process.input_calls;
+    let mut list = calls.list.lock();
+    if list.levels.is_empty() {
+        return false;
     }
-    // It ends now.
-    executor::wake(process.input_calls.finisher());
+    list.is_last = true;
+    // Also if it was awake: whatever it saw last was before this.
+    list.awake = false;
+    list.rouse(calls.finisher(), Priority::HIGHEST);
+    true
 }

@@ -290,8 +290,11 @@ struct AsynchronousCall {
     priority: Priority,
 }
 
-/// Bytes of kernel memory for a call in flight: its coroutine, and its entries in tables and lists.
-pub const MEMORY_OF_A_CALL: usize = size_of::<AsynchronousCall>() + 128;
+/// Bytes of kernel memory for a call in flight, at most: its coroutine or object, and its entries in tables and lists.
+pub const MEMORY_OF_A_CALL: usize = {
+    let (coroutine, object) = (size_of::<AsynchronousCall>(), size_of::<input::InputCall>());
+    if coroutine > object { coroutine + 256 } else { object + 256 }
+};
 
 impl Future for AsynchronousCall {
     type Output = ();

@@ -548,7 +548,16 @@ impl Process {
         let descriptors = core::mem::take(&mut *self.descriptors.lock());
         drop(descriptors);
         self.wake_calls();
-        input::give_up_all(self);
+        if !input::leave(self) {
+            self.go();
+        }
+    }
+
+    /// The last step of a process that has ended: what remains is how it ended, for its parent.
+    pub fn go(self: &Arc<Process>) {
+        // An `accept` that was being tried when they were closed has made one more. Out of the lock as above.
+        let descriptors = core::mem::take(&mut *self.descriptors.lock());
+        drop(descriptors);
         crate::scheduling::forget(self);
         self.rings.clear();
         self.space.retire();
@@ -605,7 +614,12 @@ impl Process {
             return Err(Errno::EBUSY);
         }
         let places = completions.waiting.len() + calls.len() + completions.promised + 1;
-        if places <= completions.waiting.capacity() { Ok(()) } else { completions.reserve(places) }
+        if places > completions.waiting.capacity() {
+            completions.reserve(places)?;
+            // That may have taken what this call needs itself.
+            crate::call::require_memory()?;
+        }
+        Ok(())
     }
 
     /// Whether the process asked for this call to end early.
@@ -631,14 +645,6 @@ impl Process {
         self.kernel_side.wake_poller();
         let calls = self.calls.lock().take();
         calls.values().for_each(|call| call.carrier.wake());
-    }
-
-    /// Whether the process has ended, and calls that were beginning then have begun: there will be no others.
-    pub fn begins_no_calls(&self) -> bool {
-        self.has_ended() && {
-            drop(self.calls.lock());
-            true
-        }
     }
 
     /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made to look

@@ -473,13 +473,16 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// Shows the next datagram without taking it.
+    /// Shows the next datagram without taking it, or a failure as [`udp_receive_with`](Self::udp_receive_with) does.
     pub fn udp_peek_with<R>(
         &mut self,
         id: DatagramId,
         look: impl FnOnce(SocketAddrV4, &[u8]) -> R,
     ) -> Result<Option<R>, Error> {
         let socket = self.host.datagram(id)?;
+        if let Some(failure) = socket.failure.take() {
+            return Err(failure);
+        }
         match socket.arrived.peek() {
             Ok((from, payload)) => Ok(Some(look(*from, payload))),
             Err(_) => Ok(None),

@@ -348,6 +348,11 @@ fn datagrams_stay_on_the_host() {
     assert_eq!(stack.udp_receive_with(client, |from, _| from), Ok(Some(local(53))));
     stack.udp_close(server).unwrap();
     stack.udp_send_with(client, None, 1, |_| ()).unwrap();
+    assert!(stack.udp_readiness(client).unwrap().receive);
+    // Whoever only looks is told too, once.
+    assert_eq!(stack.udp_peek_with(client, |_, _| ()), Err(Error::Refused));
+    assert_eq!(stack.udp_peek_with(client, |_, _| ()), Ok(None));
+    stack.udp_send_with(client, None, 1, |_| ()).unwrap();
     assert_eq!(stack.udp_receive_with(client, |_, _| ()), Err(Error::Refused));
     assert_eq!(stack.udp_receive_with(client, |_, _| ()), Ok(None));
     stack.udp_connect(client, None).unwrap();
