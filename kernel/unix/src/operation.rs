@@ -2,7 +2,7 @@
 //!
 //! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most calls
 //! are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own coroutine
-//! for a synchronous call, or for an asynchronous one by the process's finisher ([`input`](crate::input)) if it waits for
+//! for a synchronous call, or for an asynchronous one by the process's finisher ([`input`]) if it waits for
 //! input of a pipe or a socket, and by a fresh kernel coroutine if for something else: the same value, the same code.
 
 use alloc::boxed::Box;
