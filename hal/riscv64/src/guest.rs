@@ -145,8 +145,11 @@ pub fn deactivate() {
 #[cold]
 fn deactivate_now() {
     hart::this().virtualised.store(0, Relaxed);
-    // SAFETY: the next return goes to user mode, as without this module.
+    // SAFETY: the next return goes to user mode, as without this module. The last two are shared with VS-mode, whose program may have
+    // changed them.
     unsafe {
+        write_csr!(csr::SCOUNTEREN, crate::boot::USER_COUNTERS);
+        write_csr!(csr::SENVCFG, 0u64);
         write_csr!(csr::HSTATUS, VSXL_64);
         clear_csr!(csr::SSTATUS, SPP);
         write_csr!(csr::HGATP, 0u64);

@@ -30,6 +30,7 @@ impl Kernel {
             self.report_unhandled(thread, fault);
         }
         self.set_state(thread, ThreadState::Inactive);
+        self.deactivate(thread);
     }
 
     /// Says on the console that a thread stopped for good.

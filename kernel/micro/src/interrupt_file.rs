@@ -33,8 +33,8 @@
 //!
 //! # A flood
 //!
-//! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; with each tick of its hart the kernel
-//! unmasks them.
+//! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; when it runs again after a tick of its
+//! hart, the kernel unmasks them.
 
 use hal_api::{Machine as _, Trap};
 use objects::{Capability, Mapping, Notification, Ref, Rights, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
@@ -340,6 +340,9 @@ impl Kernel {
         let node = self.node();
         self.take_file(thread);
         self.watch_files(None);
+        if thread.interrupts.unmasked_before.replace(node.next_tick.get()) != node.next_tick.get() {
+            thread.unmask_own_interrupts();
+        }
         node.entered.set(None);
         node.asid.set(space.asid());
         node.is_virtualised.set(true);
@@ -356,12 +359,7 @@ impl Kernel {
     fn leave_virtualised(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
         let interrupts = &thread.interrupts;
         match trap {
-            Trap::Interrupt => {
-                if platform::machine::pending().timer {
-                    thread.unmask_own_interrupts();
-                }
-                return true;
-            }
+            Trap::Interrupt => return true,
             Trap::IllegalInstruction { bits } if interrupts.file.get() == 0 && is_claim(bits) => {
                 // In its handler when it lost its file: nothing is pending there.
                 let register = (bits >> 7 & 31) as usize;

@@ -426,7 +426,10 @@ impl Kernel {
             for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
                 let node = &self.nodes[index];
                 if node.current.get().is_some() && node.asid.get() == asid {
-                    if !self.stop_virtualised(index) {
+                    if self.stop_virtualised(index) {
+                        // What it knows of that stage goes when it comes back. Ordinary threads of the space may have run there too.
+                        node.is_stale.set(true);
+                    } else {
                         harts = harts.with(index);
                     }
                 } else {

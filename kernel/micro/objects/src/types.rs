@@ -301,6 +301,8 @@ pub struct UserInterrupts {
     /// Its guest interrupt file, one of the hart's on which it is to run; 0 for none.
     pub file: Cell<u64>,
     is_virtualised: Cell<u64>,
+    /// The next tick of its hart when the kernel last unmasked its external interrupts.
+    pub unmasked_before: Cell<u64>,
     /// Its system calls and faults since then.
     pub entries: Cell<u64>,
 }

@@ -55,10 +55,16 @@ impl Tcb {
         context.forbid_floating_point(wish == FloatingPointUse::Forbidden);
     }
 
-    /// Gives a thread that does not run the supervisor registers with which it takes its own external interrupts at this address.
+    /// Makes a thread that does not run take its own external interrupts at this address. It may be in a handler already: what
+    /// that needs to return stays.
     pub fn take_own_interrupts(&self, vector: u64) {
+        let is_first = !self.interrupts.is_virtualised();
         self.with_supervisor(|registers| {
-            *registers = SupervisorRegisters { vector, status: ENABLED, enabled: EXTERNAL, ..SupervisorRegisters::NEW };
+            if is_first {
+                *registers = SupervisorRegisters { status: ENABLED, ..SupervisorRegisters::NEW };
+            }
+            registers.vector = vector;
+            registers.enabled |= EXTERNAL;
         });
     }
 
