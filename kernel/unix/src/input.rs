@@ -36,9 +36,7 @@ use core::task::{Context, Poll, Waker};
 
 use abi_queue::{Completion, Priority};
 use abi_unix::{Errno, errno};
-use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
-use platform::Machine;
 use spin::Mutex;
 
 use crate::executor::{self, Cid, SpawnError};
@@ -271,15 +269,14 @@ impl InputCalls {
     /// polled for it takes in any case: it would not have been polled if something else were more important.
     fn next(&self, is_first: bool, is_enough: bool, done: Option<Priority>) -> Next {
         let mut list = self.list.lock();
-        let (levels, priority) = match (list.starving, list.ready) {
-            (0, 0) => {
-                list.awake = false;
-                return Next::Nothing;
-            }
-            (0, ready) if !list.is_last => (ready, Priority::most_important_in(ready).unwrap_or_default()),
-            (0, ready) => (ready, Priority::HIGHEST),
-            (starving, _) => (starving, Priority::HIGHEST),
+        // Those that starve are among those that are ready.
+        let Some(most_important) = Priority::most_important_in(list.ready) else {
+            list.awake = false;
+            return Next::Nothing;
         };
+        let starves = list.starving != 0;
+        let levels = if starves { list.starving } else { list.ready };
+        let priority = if starves || list.is_last { Priority::HIGHEST } else { most_important };
         if !is_first && (is_enough || executor::is_ready_above(priority)) {
             list.follow(self.finisher(), priority);
             return Next::Later;
@@ -342,11 +339,7 @@ impl Future for Finisher {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let start = Machine::now();
-        let progress = try_some(&self.process);
-        let now = Machine::now();
-        scheduling::charge(&self.process, now.saturating_sub(start), now);
-        match progress {
+        match scheduling::charging(&self.process, || try_some(&self.process)) {
             Progress::MoreLater => {
                 cx.waker().wake_by_ref();
                 Poll::Pending

@@ -53,12 +53,10 @@ use abi_queue::request::{self, ENTRY_WORDS, priority_of};
 use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, completion};
 use abi_unix::call::RING_WAKE;
 use abi_unix::{Counter, Errno};
-use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
 use memory::SharedFrame;
 use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
-use platform::Machine;
 use spin::{Mutex, MutexGuard};
 
 use crate::executor::Cid;
@@ -399,11 +397,7 @@ impl Future for Handler {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let start = Machine::now();
-        let end = self.ring.serve(&self.worker, By::Handler);
-        let now = Machine::now();
-        scheduling::charge(&self.worker.process, now.saturating_sub(start), now);
-        match end {
+        match scheduling::charging(&self.worker.process, || self.ring.serve(&self.worker, By::Handler)) {
             End::Over if self.ring.attention.load(Ordering::Acquire) & CLOSED != 0 => return Poll::Ready(()),
             End::More => cx.waker().wake_by_ref(),
             End::Outranked(priority) => {

@@ -207,6 +207,15 @@ impl Standing {
     }
 }
 
+/// Does what a kernel coroutine does for a process, and charges the process for its time.
+pub fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
+    let start = Machine::now();
+    let result = work();
+    let now = Machine::now();
+    charge(process, now.saturating_sub(start), now);
+    result
+}
+
 /// Charges a process for time that one of its workers has used.
 ///
 /// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has passed,
