@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 
 use coroutine::Priority;
 use filesystem::cpio;
-use sel4::capability::{Endpoint, Notification};
-use sel4::channel::{self, Client, End, Side};
+use sel4::capability::{Endpoint, Notification, initial};
+use sel4::channel::{self, Client, Doorbell, End, Side};
 use sel4::mapping::Window;
 use sel4::process::{LoadError, Process, Program};
 use sel4::{Allocator, BootInformation, Failure, Message, ObjectType, Rights, executor, println};
@@ -24,6 +24,7 @@ static CONTAINED: &[u8] = include_bytes!(env!("COPS_CONTAINED_PROGRAMS"));
 /// What the peer can be; see there.
 const SERVE: u64 = 0;
 const SERVE_SYNCHRONOUSLY: u64 = 1;
+const SERVE_BY_STORES: u64 = 8;
 
 /// The highest: nobody interrupts.
 const PRIORITY: u64 = 255;
@@ -94,7 +95,7 @@ fn synchronous(endpoint: Endpoint, words: usize) -> f64 {
 }
 
 /// So many coroutines that call one after the other, together so many calls.
-async fn call_from(client: &Client, coroutines: u64, calls: u64) {
+async fn call_from<D: Doorbell>(client: &Client<D>, coroutines: u64, calls: u64) {
     let handles: Vec<_> = (0..coroutines)
         .map(|_| {
             let client = client.clone();
@@ -111,7 +112,7 @@ async fn call_from(client: &Client, coroutines: u64, calls: u64) {
     }
 }
 
-fn asynchronous(doorbell: Notification, end: End) {
+fn asynchronous<D: Doorbell>(name: &'static str, doorbell: Notification, end: End<D>) {
     executor::run(doorbell, async move {
         let client = Client::new(end);
         let mut points = Vec::new();
@@ -124,12 +125,12 @@ fn asynchronous(doorbell: Notification, end: End) {
                 best = best.min(sel4::time::now() - start);
             }
             let each = best as f64 * 100.0 / CALLS as f64;
-            println!("bench: {{\"id\": \"asynchronous-{coroutines}\", \"value\": {each:.1}, \"unit\": \"ns\"}}");
+            println!("bench: {{\"id\": \"{name}-{coroutines}\", \"value\": {each:.1}, \"unit\": \"ns\"}}");
             points.push(alloc::format!("[{coroutines}, {each:.1}]"));
         }
         let points = points.join(", ");
         println!(
-            "bench: {{\"series\": \"asynchronous\", \"unit\": \"ns\", \"x_unit\": \"calls in flight\", \"points\": [{points}]}}"
+            "bench: {{\"series\": \"{name}\", \"unit\": \"ns\", \"x_unit\": \"calls in flight\", \"points\": [{points}]}}"
         );
     });
 }
@@ -148,19 +149,44 @@ fn run(bench: &mut Bench<'_>) -> Result<(), Problem> {
     }
     server.end(&mut bench.allocator)?;
 
-    let mut server = bench.load(1 % cores)?;
-    let doorbell = bench.allocator.object(ObjectType::Notification)?;
-    let notification = server.notification(&mut bench.allocator)?;
-    let side = Side { process: &mut server, notification };
-    let (connection, end) = channel::connect_to(&mut bench.allocator, &mut bench.window, 256, 0, doorbell, side)?;
     let patience = if cores > 1 { PATIENCE } else { 0 };
-    [SERVE, patience].into_iter().for_each(|word| server.argument(word));
     executor::set_patience(patience as u32);
-    server.start(&mut bench.allocator)?;
-    asynchronous(Notification::from_pointer(doorbell), end);
-    connection.close()?;
-    server.end(&mut bench.allocator)?;
+    let doorbell = bench.allocator.object(ObjectType::Notification)?;
+    system_calls("system-call", Notification::from_pointer(doorbell));
+    for role in [SERVE, SERVE_BY_STORES] {
+        let mut server = bench.load(1 % cores)?;
+        let notification = server.notification(&mut bench.allocator)?;
+        let side = Side { process: &mut server, notification };
+        let (connection, end) = channel::connect_to(&mut bench.allocator, &mut bench.window, 256, 0, doorbell, side)?;
+        [role, patience].into_iter().for_each(|word| server.argument(word));
+        let notification = Notification::from_pointer(doorbell);
+        if role == SERVE {
+            server.start(&mut bench.allocator)?;
+            asynchronous("asynchronous", notification, end);
+        } else {
+            // For ever: so this is the last thing to be measured.
+            if !executor::receive_stores(initial::THREAD, notification)? {
+                break;
+            }
+            server.start(&mut bench.allocator)?;
+            let end = end.signalled_by_stores(&mut bench.allocator, &mut bench.window)?;
+            asynchronous("by-stores", notification, end);
+            system_calls("system-call-virtualised", notification);
+        }
+        connection.close()?;
+        server.end(&mut bench.allocator)?;
+    }
     Ok(())
+}
+
+/// A system call that does next to nothing: it looks whether something was signalled.
+fn system_calls(id: &str, notification: Notification) {
+    let each = quickest(|| {
+        let start = sel4::time::now();
+        (0..CALLS).for_each(|_| _ = notification.poll());
+        sel4::time::now() - start
+    });
+    println!("bench: {{\"id\": \"{id}\", \"value\": {each:.1}, \"unit\": \"ns\"}}");
 }
 
 #[sel4::root_task]

@@ -4,10 +4,13 @@
 #![no_std]
 #![no_main]
 
+extern crate alloc;
+
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use coroutine::Priority;
-use sel4::capability::Endpoint;
+use sel4::capability::{Endpoint, initial};
 use sel4::channel::{self, Client, Message as Words, Server};
 use sel4::mapping::Window;
 use sel4::{Allocator, BootInformation, Message, executor};
@@ -28,6 +31,8 @@ const SCRIBBLE: u64 = 5;
 const CALL: u64 = 6;
 /// Runs over the end of its stack.
 const OVERFLOW: u64 = 7;
+/// Serves as [`SERVE`], and where the machine can do it both sides ring each other's doorbells with stores.
+const SERVE_BY_STORES: u64 = 8;
 
 /// How a request is answered: at once, after others, never, or not at all because the program dies.
 const LATER: u64 = 1;
@@ -106,6 +111,14 @@ fn main(boot: BootInformation) {
     let mut window = Window::new(0x10_0000_0000, 0x10_1000_0000);
     sel4::heap::grow(&mut allocator, &mut window, 1).expect("it has memory for a heap");
     let own = boot.notification().expect("it has a notification");
+    let mut ends_by_stores = Vec::new();
+    if role == SERVE_BY_STORES {
+        executor::receive_stores(initial::THREAD, own).expect("its notification can be bound");
+        for end in channel::ends(&boot) {
+            let end = end.signalled_by_stores(&mut allocator, &mut window);
+            ends_by_stores.push(end.expect("it has addresses"));
+        }
+    }
     let status = executor::run(own, async move {
         if role == CALL {
             let client = Client::new(channel::ends(&boot).next().expect("it has an end"));
@@ -117,6 +130,12 @@ fn main(boot: BootInformation) {
             return wrong;
         }
         executor::set_patience(parameter as u32);
+        if role == SERVE_BY_STORES {
+            for end in ends_by_stores {
+                executor::spawn(Priority::HIGHEST, Server::new(end).serve(answer)).detach();
+            }
+            return core::future::pending().await;
+        }
         for (number, end) in channel::ends(&boot).enumerate() {
             let priority = Priority::saturating(number as u64);
             executor::spawn(priority, Server::new(end).serve(answer)).detach();

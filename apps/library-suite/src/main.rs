@@ -115,6 +115,7 @@ const TESTS: &[Test] = tests![
     messages::a_server_has_many_clients,
     messages::a_server_that_dies_ends_all_calls,
     messages::a_client_that_dies_ends_its_requests,
+    messages::a_client_that_rings_with_stores_outlives_its_server,
     messages::a_peer_that_scribbles_ends_only_its_connection,
     messages::the_data_behind_the_rings_is_shared,
 ];

@@ -9,7 +9,7 @@ use sel4::channel::{self, Client, Connection, Error, Server, Side};
 use sel4::process::{Ending, PANICKED, Process};
 use sel4::{ObjectType, executor};
 
-use crate::programs::{CALL, SCRIBBLE, SERVE, program};
+use crate::programs::{CALL, SCRIBBLE, SERVE, SERVE_BY_STORES, program};
 use crate::{Bench, Outcome, Wrong, equal};
 
 const LATER: u64 = 1;
@@ -206,6 +206,37 @@ pub fn a_client_that_dies_ends_its_requests(bench: &mut Bench<'_>) -> Outcome {
     }
     let serving = serving.expect("it was started");
     equal!(executor::run(doorbell, serving), Ok(Error::Closed));
+    peer.end(bench)
+}
+
+pub fn a_client_that_rings_with_stores_outlives_its_server(bench: &mut Bench<'_>) -> Outcome {
+    let mut peer = Peer::start(bench, 2, SERVE_BY_STORES, 0)?;
+    let mut ends = Vec::new();
+    for end in peer.ends.drain(..) {
+        ends.push(end.signalled_by_stores(&mut bench.allocator, &mut bench.window)?);
+    }
+    let (other, end) = (ends.remove(1), ends.remove(0));
+    let client = Client::new(end);
+    let right = executor::run(peer.doorbell, async move {
+        let mut right = 0;
+        for number in 0..200 {
+            let how = if number % 3 == 0 { LATER } else { 0 };
+            // For nothing, and while the server serves the other connection.
+            other.doorbell().signal();
+            right += u64::from(client.call([number, how, 2, 3, 4, 5, 6]).await == Ok([number + 1, how, 2, 3, 4, 5, 6]));
+        }
+        (right, client, other)
+    });
+    let (right, client, other) = right;
+    equal!(right, 200);
+    for connection in peer.connections.drain(..) {
+        connection.close()?;
+    }
+    // Its rights are gone in the middle of its signals, and nobody handles its faults.
+    for _ in 0..100 {
+        other.doorbell().signal();
+    }
+    equal!(executor::run(peer.doorbell, async move { client.call([1, 0, 0, 0, 0, 0, 0]).await }), Err(Error::Closed));
     peer.end(bench)
 }
 

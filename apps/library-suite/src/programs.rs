@@ -16,6 +16,7 @@ pub const READ: u64 = 4;
 pub const SCRIBBLE: u64 = 5;
 pub const CALL: u64 = 6;
 pub const OVERFLOW: u64 = 7;
+pub const SERVE_BY_STORES: u64 = 8;
 
 impl From<LoadError> for Wrong {
     fn from(error: LoadError) -> Wrong {

@@ -118,7 +118,7 @@ impl Kernel {
     fn finalise(&self, capability: Capability, is_final: bool) -> (Capability, Aftermath) {
         let gone = (Capability::Null, Aftermath(None));
         if let Capability::Notification { page: Some(page), .. } = capability {
-            self.forget_sender(page);
+            self.revoke_sender(page);
         }
         match capability {
             Capability::Endpoint { endpoint, .. } if is_final => self.cancel_all_messages(endpoint),

@@ -18,6 +18,11 @@
 //! bytes. So senders need not know whether the receiver has a file: it has none while it is suspended or when the hart's files are
 //! used up, and another one when it has moved.
 //!
+//! A capability can go at any moment, between a sender's last look and its store, and with it whoever it was that could be told. So a store
+//! where its page was does nothing, as a signal that must not block does nothing through an empty slot (`NBSend`); otherwise each program
+//! would have to have a fault handler to outlive another. What says so is the entry in the sender's own page table, which costs nobody
+//! anything, until something else is mapped there. Whoever takes a page away and keeps the capability has the fault.
+//!
 //! # What is pending
 //!
 //! in a file is in the notification's word as far as anybody can tell: it is put there before the receiver looks at the word, and when
@@ -135,14 +140,24 @@ impl Kernel {
             sender.badge.set(badge);
             sender.mapping.set(mapping);
             self.senders_in_use.set(self.senders_in_use.get() + 1);
+            self.had_senders.set(true);
             self.map_sender(sender);
         }
     }
 
-    /// Takes a capability's page away, on every hart.
+    /// A capability that has a page goes: the page goes from every hart, and stores there do nothing from now on.
     #[cold]
     #[inline(never)]
-    pub(crate) fn forget_sender(&self, page: u8) {
+    pub(crate) fn revoke_sender(&self, page: u8) {
+        let mapping = self.senders.get(usize::from(page)).and_then(|sender| sender.mapping.get());
+        self.forget_sender(page);
+        if let Some(mapping) = mapping {
+            self.note_revoked_sender(mapping);
+        }
+    }
+
+    /// Takes a capability's page away, on every hart.
+    fn forget_sender(&self, page: u8) {
         if let Some(sender) = self.senders.get(usize::from(page)) {
             self.unmap_sender(sender);
             sender.notification.set(None);
@@ -204,13 +219,20 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     pub(crate) fn store_without_page(&self, thread: Ref<Tcb>, address: u64) -> bool {
-        if self.senders_in_use.get() == 0 {
+        if !self.had_senders.get() {
             return false;
         }
         let Some(space) = self.address_space(thread) else { return false };
-        let mapping = Some(Mapping { asid: space.asid(), address: address & !0xfff });
-        let Some(sender) = self.senders.iter().find(|sender| sender.mapping.get() == mapping) else { return false };
-        let (Some(notification), Some(mapping)) = (sender.notification.get(), mapping) else { return false };
+        let mapping = Mapping { asid: space.asid(), address: address & !0xfff };
+        let go_on_behind = || thread.pc().set(thread.pc().get().wrapping_add(4));
+        let Some(sender) = self.senders.iter().find(|sender| sender.mapping.get() == Some(mapping)) else {
+            let is_revoked = address & 0xfff == 0 && self.is_revoked_sender(mapping);
+            if is_revoked {
+                go_on_behind();
+            }
+            return is_revoked;
+        };
+        let Some(notification) = sender.notification.get() else { return false };
         // Another hart may have mapped it since.
         let physical = sender.physical.get();
         if physical != 0 && self.page_place(physical, objects::FrameSize::Small, mapping).is_some() {
@@ -226,7 +248,7 @@ impl Kernel {
         if address & 0xfff != 0 {
             return false;
         }
-        thread.pc().set(thread.pc().get().wrapping_add(4));
+        go_on_behind();
         self.signal(notification, sender.badge.get());
         true
     }

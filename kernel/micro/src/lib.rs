@@ -109,6 +109,8 @@ pub struct Kernel {
     /// Pages for sending, whose numbers capabilities have.
     senders: [Sender; interrupt_file::SENDERS],
     senders_in_use: Cell<usize>,
+    /// Whether there ever was one.
+    had_senders: Cell<bool>,
 }
 
 impl Default for Kernel {
@@ -145,6 +147,7 @@ impl Kernel {
             entries: Cell::new(0),
             senders: [const { Sender::new() }; interrupt_file::SENDERS],
             senders_in_use: Cell::new(0),
+            had_senders: Cell::new(false),
         }
     }
 

@@ -42,6 +42,8 @@ mod entry {
     pub const DIRTY: u64 = 1 << 7;
     /// Left to software: while the consistency checker runs, that a capability knows of this mapping.
     pub const KNOWN: u64 = 1 << 8;
+    /// Of an entry without VALID, which the machine does not look at further: here was a page for sending, whose capability is gone.
+    pub const REVOKED: u64 = 1 << 9;
     pub const LEAF: u64 = READ | WRITE | EXECUTE;
 
     pub const fn table(physical: u64) -> u64 {
@@ -291,6 +293,19 @@ impl Kernel {
             self.flush_page(mapping);
         }
         is_free
+    }
+
+    /// Notes that the capability of a page for sending is gone, unless something else is mapped there.
+    pub(crate) fn note_revoked_sender(&self, mapping: Mapping) {
+        if let Some(root) = self.root_of(mapping.asid).filter(|_| self.is_unmapped_page(mapping)) {
+            walk(root, mapping.address).set(entry::REVOKED);
+        }
+    }
+
+    /// Whether the last thing mapped there was a page for sending whose capability is gone.
+    pub(crate) fn is_revoked_sender(&self, mapping: Mapping) -> bool {
+        self.is_unmapped_page(mapping)
+            && self.root_of(mapping.asid).is_some_and(|root| walk(root, mapping.address).get() == entry::REVOKED)
     }
 
     /// Makes the machine forget a page, on every hart.

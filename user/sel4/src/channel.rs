@@ -48,7 +48,7 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::channel::{self, ENTRY_WORDS, MESSAGE_WORDS};
 use abi_queue::request::AWAKE;
 use abi_sel4::object::PAGE_BITS;
-use abi_sel4::{ObjectType, Rights, SystemCall};
+use abi_sel4::{ObjectType, Rights};
 use atomic_waker::AtomicWaker;
 use ring::{Consumer, Producer, Words, must_be_called};
 use spin::Mutex;
@@ -57,6 +57,7 @@ use crate::allocator::Allocator;
 use crate::boot::BootInformation;
 use crate::capability::{Notification, Page, Slot, initial};
 use crate::executor::{self, Source};
+use crate::interrupt::Signaller;
 use crate::mapping::{self, Window};
 use crate::process::Process;
 use crate::raw::Result as KernelResult;
@@ -93,9 +94,14 @@ pub trait Doorbell: Send + Sync + 'static {
 
 impl Doorbell for Notification {
     fn ring(&self) {
-        // A signal through a capability that is gone must do nothing: the other side has died. Of the calls that send, only this one
-        // makes no fault of it.
-        crate::raw::system_call(SystemCall::NBSend.number(), [self.pointer(), 0, 0, 0, 0, 0]);
+        // A signal through a capability that is gone must do nothing: the other side has died.
+        self.signal_if_there();
+    }
+}
+
+impl Doorbell for Signaller {
+    fn ring(&self) {
+        self.signal();
     }
 }
 
@@ -135,6 +141,20 @@ impl<D> End<D> {
     /// How many calls can be in flight.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+}
+
+impl End {
+    /// The same end, whose other side is signalled with a store if it takes stores ([`executor::receive_stores`]), from the first
+    /// signal on.
+    ///
+    /// # Errors
+    ///
+    /// Addresses, slots or memory are too few.
+    pub fn signalled_by_stores(self, allocator: &mut Allocator, window: &mut Window) -> KernelResult<End<Signaller>> {
+        let bit = executor::RINGS.trailing_zeros();
+        let doorbell = Signaller::prepare(allocator, window, self.doorbell, bit)?;
+        Ok(End { memory: self.memory, capacity: self.capacity, doorbell })
     }
 }
 

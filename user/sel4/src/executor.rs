@@ -143,7 +143,26 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
     Ok(receives)
 }
 
-/// Undoes [`receive_interrupts`], if that was called.
+/// The same, and who puts something into a ring can say so with a store ([`Signaller`](interrupt::Signaller)), if the machine can do that. Says whether
+/// it can; if it cannot, or the kernel is seL4, this is [`receive_interrupts`].
+///
+/// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls: what it costs and when it pays stands in
+/// decision 021.
+///
+/// # Errors
+///
+/// The doorbell cannot be bound to the thread.
+pub fn receive_stores(thread: Thread, doorbell: Notification) -> Result<bool> {
+    match interrupt::receive_stores(thread, doorbell, RINGS) {
+        Ok(by_stores) => {
+            INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
+            Ok(by_stores)
+        }
+        Err(_) => receive_interrupts(thread, doorbell).map(|_| false),
+    }
+}
+
+/// Undoes [`receive_interrupts`] or [`receive_stores`], if one was called.
 ///
 /// # Errors
 ///

@@ -12,6 +12,9 @@
 //!
 //! A badge of 0 says only that there was a signal; the word shows it as bit 0, [`RINGS`](crate::executor::RINGS).
 //!
+//! **Without the kernel.** After [`receive_stores`] signals can come as stores, and a [`Signaller`] makes them so from its first signal on; one
+//! for whom that is not possible signals through the kernel, and the receiver sees no difference.
+//!
 //! The word is the one in the thread's IPC buffer that seL4 leaves to programs.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -202,7 +205,7 @@ pub fn end(thread: Thread) -> Result<()> {
 }
 
 /// A page, a store to which signals a notification: with the kernel if nothing else is possible, and without it if the receiver runs
-/// anywhere or waits. The page goes when the capability does.
+/// anywhere or waits. The page goes when the capability does; after that a store there does nothing. [`Signaller`] asks for one when it first signals.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     address: u64,
@@ -217,15 +220,7 @@ impl Sender {
     /// [`Error::IllegalOperation`] if it is none, or the machine cannot do it; or there is no place.
     pub fn new(allocator: &mut Allocator, window: &mut Window, notification: Notification, bit: u32) -> Result<Sender> {
         let address = window.addresses(PAGE_BITS, 1)?;
-        loop {
-            match initial::ADDRESS_SPACE.map_sender(notification, address) {
-                Err(failure) if failure.error == Error::FailedLookup => {
-                    let table = PageTable::from_pointer(allocator.object(ObjectType::PageTable)?);
-                    table.map(initial::ADDRESS_SPACE, address, 0)?;
-                }
-                result => break result?,
-            }
-        }
+        map_sender(allocator, notification, address)??;
         Ok(Sender { address, identity: bit + 1 })
     }
 
@@ -238,6 +233,104 @@ impl Sender {
     #[inline(always)]
     pub fn send(self) {
         send(self.address, self.identity);
+    }
+}
+
+/// Signals a notification with a store, from the first signal on and if that is possible, and else through the kernel.
+///
+/// The first signal asks for a page, at the place that was kept for it. If there is none to be had, because the receiver does not take stores (yet),
+/// the machine has no interrupt files or all pages are taken, signals go through the kernel, and each time that their number has doubled it is
+/// asked again. After the capability is gone a signal does nothing, whichever way it goes: the page is gone with it, and the kernel passes over
+/// a store there. A capability that is put into the same slot later needs [`register`](Signaller::register).
+#[derive(Debug)]
+pub struct Signaller {
+    notification: Notification,
+    space: PageTable,
+    address: u64,
+    identity: u32,
+    /// How many signals went through the kernel, or [`BY_STORES`].
+    signals: AtomicU64,
+}
+
+/// There is a page.
+const BY_STORES: u64 = u64::MAX;
+
+impl Signaller {
+    /// For a capability whose badge is the bit `bit`. Its page will be at `address` of `space`, the calling thread's address space, where nothing is mapped and all
+    /// page tables are there; otherwise signals go through the kernel.
+    pub const fn new(notification: Notification, bit: u32, space: PageTable, address: u64) -> Signaller {
+        Signaller { notification, space, address, identity: bit + 1, signals: AtomicU64::new(0) }
+    }
+
+    /// The same in the program's own address space, at an address of the window, with page tables that are made now.
+    ///
+    /// # Errors
+    ///
+    /// Addresses, slots or memory are too few.
+    pub fn prepare(
+        allocator: &mut Allocator,
+        window: &mut Window,
+        notification: Notification,
+        bit: u32,
+    ) -> Result<Signaller> {
+        let address = window.addresses(PAGE_BITS, 1)?;
+        // What else is wrong may be right at the first signal.
+        if let Ok(()) = map_sender(allocator, notification, address)? {
+            initial::ADDRESS_SPACE.unmap_sender(notification)?;
+        }
+        Ok(Signaller::new(notification, bit, initial::ADDRESS_SPACE, address))
+    }
+
+    /// Whether the next signal is a store.
+    #[inline]
+    pub fn is_by_stores(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) == BY_STORES
+    }
+
+    /// Asks for a page now.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none; signals go through the kernel.
+    pub fn register(&self) -> Result<()> {
+        let result = self.space.map_sender(self.notification, self.address);
+        self.signals.store(if result.is_ok() { BY_STORES } else { 1 }, Ordering::Relaxed);
+        result
+    }
+
+    /// Signals. What was written before is seen by the receiver.
+    #[inline]
+    pub fn signal(&self) {
+        match self.signals.load(Ordering::Relaxed) {
+            BY_STORES => send(self.address, self.identity),
+            signals => self.signal_otherwise(signals),
+        }
+    }
+
+    #[cold]
+    fn signal_otherwise(&self, signals: u64) {
+        // If several threads come here at the same time one of them may ask in vain, and its signal goes through the kernel.
+        let is_time = signals == 0 || signals.is_power_of_two();
+        if is_time && self.space.map_sender(self.notification, self.address).is_ok() {
+            self.signals.store(BY_STORES, Ordering::Relaxed);
+            return send(self.address, self.identity);
+        }
+        // Unless another thread has a page meanwhile.
+        let _ = self.signals.compare_exchange(signals, signals + 1, Ordering::Relaxed, Ordering::Relaxed);
+        self.notification.signal_if_there();
+    }
+}
+
+/// Asks for a page, and makes the page tables for it that are missing. The inner result is the kernel's answer.
+fn map_sender(allocator: &mut Allocator, notification: Notification, address: u64) -> Result<Result<()>> {
+    loop {
+        match initial::ADDRESS_SPACE.map_sender(notification, address) {
+            Err(failure) if failure.error == Error::FailedLookup => {
+                let table = PageTable::from_pointer(allocator.object(ObjectType::PageTable)?);
+                table.map(initial::ADDRESS_SPACE, address, 0)?;
+            }
+            result => return Ok(result),
+        }
     }
 }
 

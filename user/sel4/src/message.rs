@@ -134,6 +134,12 @@ impl Notification {
         make(SystemCall::Send, self.pointer(), &Message::default());
     }
 
+    /// The same, and nothing if the capability is gone, which for [`signal`](Notification::signal) is a fault of the thread.
+    pub fn signal_if_there(self) {
+        // Of the calls that send, this one makes no fault of it.
+        make(SystemCall::NBSend, self.pointer(), &Message::default());
+    }
+
     /// Waits until the word is not zero, takes it and leaves zero.
     pub fn wait(self) -> u64 {
         receive(SystemCall::Recv, self.pointer()).badge()

@@ -6,9 +6,9 @@ use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use sel4::abi::configuration::TICK_MILLISECONDS;
 use sel4::abi::{Invocation, SystemCall};
-use sel4::capability::{Endpoint, Notification, PageTable, Slot, Thread, initial};
+use sel4::capability::{Endpoint, Notification, Page, PageTable, Slot, Thread, initial};
 use sel4::fault::Fault;
-use sel4::interrupt::Sender;
+use sel4::interrupt::{Sender, Signaller};
 use sel4::thread::{Start, Started};
 use sel4::{Failure, ObjectType, Rights, interrupt, raw};
 
@@ -753,16 +753,129 @@ pub fn revoking_ends_stores_while_they_are_made(bench: &mut Bench<'_>) -> Outcom
             _ => initial::ADDRESS_SPACE.unmap_sender(right)?,
         }
         let attempts = ATTEMPTS.load(Ordering::Relaxed);
-        let fault = faults.receive();
-        check!(matches!(Fault::from_message(&fault), Some(Fault::Memory { address, .. }) if address == page.address()));
-        check!(ATTEMPTS.load(Ordering::Relaxed) <= attempts + 1);
+        let faulted_at = |address: u64| {
+            let fault = faults.receive();
+            matches!(Fault::from_message(&fault), Some(Fault::Memory { address: found, .. }) if found == address)
+        };
+        if round % 3 == 2 {
+            // Whoever keeps the capability is told.
+            check!(faulted_at(page.address()));
+            check!(ATTEMPTS.load(Ordering::Relaxed) <= attempts + 1);
+        } else {
+            // Nobody can be told: its stores do nothing, and it goes on.
+            until(|| ATTEMPTS.load(Ordering::Relaxed) > attempts + 100)?;
+        }
         // What was stored before has come by now.
         both_go_on_or(1)?;
         let count = COUNT.load(Ordering::Relaxed);
         both_go_on_or(1)?;
         equal!(COUNT.load(Ordering::Relaxed), count);
+        if round % 3 != 2 {
+            // Elsewhere in the page is no place for sending, and something else there is as ever.
+            let wrong = bench.prepare(Start { argument: page.address() + 4, ..start })?;
+            wrong.thread.resume()?;
+            check!(faulted_at(page.address() + 4));
+            wrong.delete()?;
+            let frame = Page::from_pointer(bench.allocator.object(ObjectType::Page)?);
+            // Not in the middle of a store, which would be a fault that has been mended since.
+            sender.thread.suspend()?;
+            frame.map(initial::ADDRESS_SPACE, page.address(), Rights::READ_WRITE, 0)?;
+            store(page.address(), 77);
+            sender.thread.resume()?;
+            let attempts = ATTEMPTS.load(Ordering::Relaxed);
+            until(|| ATTEMPTS.load(Ordering::Relaxed) > attempts + 100)?;
+            frame.unmap()?;
+            check!(faulted_at(page.address()));
+        }
         sender.delete()?;
     }
+    Ok(())
+}
+
+pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome {
+    let receiver = receiver_or_return!(bench, compute, 0);
+    receiver.thread.resume()?;
+    let right = receiver.sender(bench, 2)?;
+    let signaller = Signaller::prepare(&mut bench.allocator, &mut bench.window, right, 1)?;
+    let signal = || {
+        let count = COUNT.load(Ordering::Relaxed);
+        signaller.signal();
+        until(interrupted(count + 1))
+    };
+    // The receiver takes no stores yet: with the kernel, every time.
+    for _ in 0..5 {
+        signal()?;
+        check!(!signaller.is_by_stores());
+    }
+    interrupt::end(receiver.thread)?;
+    let by_stores = interrupt::receive_stores(receiver.thread, receiver.notification, 2)?;
+    // It asks again at the eighth signal.
+    for _ in 0..3 {
+        signal()?;
+        check!(!signaller.is_by_stores());
+    }
+    for _ in 0..20 {
+        signal()?;
+        equal!(signaller.is_by_stores(), by_stores);
+    }
+    // One that begins now asks at once.
+    let other_right = receiver.sender(bench, 2)?;
+    let other = Signaller::prepare(&mut bench.allocator, &mut bench.window, other_right, 1)?;
+    check!(!other.is_by_stores());
+    let count = COUNT.load(Ordering::Relaxed);
+    other.signal();
+    until(interrupted(count + 1))?;
+    equal!(other.is_by_stores(), by_stores);
+    // The capability goes: whichever way it signals, nothing happens.
+    Slot::own(right.pointer()).delete()?;
+    let count = COUNT.load(Ordering::Relaxed);
+    for _ in 0..10 {
+        signaller.signal();
+    }
+    both_go_on_or(1)?;
+    equal!(COUNT.load(Ordering::Relaxed), count);
+    check!(signaller.register().is_err());
+    signaller.signal();
+    // Another one in its place, with which it registers again.
+    Slot::own(right.pointer()).mint_from(Slot::own(receiver.notification.pointer()), Rights::WRITE, 2)?;
+    equal!(signaller.register().is_ok(), by_stores);
+    signal()?;
+    equal!(signaller.is_by_stores(), by_stores);
+    equal!(SEEN.load(Ordering::Relaxed), 2);
+    Ok(())
+}
+
+/// The signaller of the thread that runs the function below: the capability's slot, and the address of its page.
+static RIGHT: AtomicU64 = AtomicU64::new(0);
+
+fn signal_itself(times: u64) {
+    let (right, page) = (RIGHT.load(Ordering::Acquire), PAGE.load(Ordering::Relaxed));
+    let signaller = Signaller::new(Notification::from_pointer(right), 1, initial::ADDRESS_SPACE, page);
+    for _ in 0..times {
+        signaller.signal();
+        while interrupt::take() == 0 {
+            core::hint::spin_loop();
+        }
+        STEPS.fetch_add(1, Ordering::Release);
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+pub fn a_signaller_enters_the_kernel_once(bench: &mut Bench<'_>) -> Outcome {
+    const TIMES: u64 = 10_000;
+    let (receiver, by_stores) = store_receiver_or_return!(bench, signal_itself, TIMES, 2);
+    // A place where the tables are there.
+    let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
+    page.unmap()?;
+    PAGE.store(address, Ordering::Relaxed);
+    RIGHT.store(receiver.sender(bench, 2)?.pointer(), Ordering::Release);
+    receiver.thread.resume()?;
+    until(|| STEPS.load(Ordering::Acquire) == TIMES)?;
+    let entries = receiver.thread.end_user_interrupts()?;
+    // The kernel's own count of the thread's system calls and faults: the one that asks for the page.
+    equal!(entries, u64::from(by_stores));
     Ok(())
 }
 
