@@ -187,6 +187,23 @@ pub enum Trap {
     },
 }
 
+impl Trap {
+    /// Whether a program that has no interrupt file was about to claim from one, `csrrw rd, stopei, x0`; the number of `rd`.
+    ///
+    /// A handler of interrupts may lose its file before it claims, and then the machine does not have the register. It is to find nothing there,
+    /// 0 in `rd`, and to go on behind the instruction. Any other use of the register is what it looks like, an illegal instruction: nobody is
+    /// told that something is pending, or that it could write there.
+    pub const fn claim_without_file(self) -> Option<usize> {
+        /// `csrrw x0, stopei, x0`.
+        const CLAIM: u64 = 0x15c << 20 | 1 << 12 | 0x73;
+        const DESTINATION: u64 = 31 << 7;
+        match self {
+            Trap::IllegalInstruction { bits } if bits & !DESTINATION == CLAIM => Some((bits >> 7 & 31) as usize),
+            _ => None,
+        }
+    }
+}
+
 /// What an access to memory wanted to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -243,5 +260,33 @@ impl Interrupts {
     /// Whether nothing is pending.
     pub const fn is_empty(self) -> bool {
         !self.timer && !self.ipi && !self.external && !self.guest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register(bits: u64) -> Option<usize> {
+        Trap::IllegalInstruction { bits }.claim_without_file()
+    }
+
+    #[test]
+    fn a_claim_is_one_instruction_with_any_destination() {
+        // As an assembler writes `csrrw t0, 0x15c, zero`.
+        assert_eq!(register(0x15c0_12f3), Some(5));
+        for destination in 0..32 {
+            assert_eq!(register(0x15c0_1073 | destination << 7), Some(destination as usize));
+        }
+    }
+
+    #[test]
+    fn what_differs_from_it_in_any_bit_is_none() {
+        let others = (0..64).filter(|bit| !(7..12).contains(bit)).map(|bit| 0x15c0_12f3 ^ 1 << bit);
+        for bits in others.chain([0, u64::MAX]) {
+            assert_eq!(register(bits), None, "{bits:#x}");
+        }
+        assert_eq!(Trap::SystemCall.claim_without_file(), None);
+        assert_eq!(Trap::Other { cause: 0x15c0_12f3, value: 0x15c0_12f3 }.claim_without_file(), None);
     }
 }

@@ -380,17 +380,18 @@ impl Kernel {
     /// A virtualised thread has come into the kernel; says whether that is to be served as for any other.
     fn leave_virtualised(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
         let interrupts = &thread.interrupts;
+        if let Some(register) = trap.claim_without_file()
+            && interrupts.file.get() == 0
+        {
+            // In its handler when it lost its file: nothing is pending there.
+            if register != 0 {
+                thread.register_at(register).set(0);
+            }
+            thread.pc().set(thread.pc().get().wrapping_add(4));
+            return false;
+        }
         match trap {
             Trap::Interrupt => return true,
-            Trap::IllegalInstruction { bits } if interrupts.file.get() == 0 && is_claim(bits) => {
-                // In its handler when it lost its file: nothing is pending there.
-                let register = (bits >> 7 & 31) as usize;
-                if register != 0 {
-                    thread.register_at(register).set(0);
-                }
-                thread.pc().set(thread.pc().get().wrapping_add(4));
-                return false;
-            }
             Trap::SystemCall => {
                 let call = thread.register::<17>().get();
                 if matches!(call, number::RECEIVE | number::RECEIVE_IF_POSSIBLE | number::REPLY_RECEIVE) {
@@ -404,13 +405,6 @@ impl Kernel {
         interrupts.entries.set(interrupts.entries.get() + 1);
         true
     }
-}
-
-/// Whether this is an instruction that reads `stopei`.
-fn is_claim(bits: u64) -> bool {
-    const SYSTEM: u64 = 0x73;
-    const STOPEI: u64 = 0x15c;
-    bits & 0x7f == SYSTEM && bits >> 12 & 3 != 0 && bits >> 20 & 0xfff == STOPEI
 }
 
 /// Runs a virtualised thread once, and serves what has brought it into the kernel.

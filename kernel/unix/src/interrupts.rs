@@ -52,7 +52,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::pages::{PAGE_SIZE, SEND_ADDRESS, SEND_PAGES};
 use abi_unix::{Counter, Errno, errno};
-use hal_api::{MAXIMUM_HARTS, Machine as _, UserContext};
+use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext};
 use memory::space::Placement;
 use memory::sv39::Protection;
 use platform::{Machine, guest_page, println};
@@ -461,21 +461,14 @@ pub fn has_file(worker: &Worker) -> bool {
     worker.line.file.lock().place.is_some()
 }
 
-/// A program without a guest interrupt file claims from one, which is an illegal instruction: when its handler began it had one, and
-/// then it came to a hart that had none left. It finds nothing there, since what was in the file stands in its word. `false`
-/// if the instruction is another.
-pub fn claim_without_file(worker: &Worker, context: &mut UserContext, instruction: u64) -> bool {
-    /// `csrrw zero, stopei, zero`.
-    const CLAIM: u64 = 0x15c << 20 | 1 << 12 | 0x73;
-    const DESTINATION: u64 = 31 << 7;
-    let is_claim = instruction & !DESTINATION == CLAIM;
-    if !is_claim || worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
+/// A program without a guest interrupt file claims from one: when its handler began it had one, and then it came to a hart that had none
+/// left. It finds nothing there, since what was in the file stands in its word. `false` if it is something else that has trapped.
+pub fn claim_without_file(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
+    let Some(destination) = trap.claim_without_file() else { return false };
+    if worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
         return false;
     }
-    let destination = (instruction & DESTINATION) >> 7;
-    if destination != 0 {
-        context.set_register(destination as usize, 0);
-    }
+    context.set_register(destination, 0);
     context.pc += 4;
     true
 }

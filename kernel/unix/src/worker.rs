@@ -718,7 +718,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             }
             Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
             Trap::Misaligned { .. } => fault(process, context, "misaligned access", abi_unix::types::signal::BUS, trap),
-            Trap::IllegalInstruction { bits } if interrupts::claim_without_file(worker, context, bits) => {}
+            Trap::IllegalInstruction { .. } if interrupts::claim_without_file(worker, context, trap) => {}
             Trap::IllegalInstruction { .. } => {
                 fault(process, context, "illegal instruction", abi_unix::types::signal::ILL, trap)
             }
