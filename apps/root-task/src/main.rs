@@ -136,6 +136,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::revoking_ends_stores_while_they_are_made,
     user_interrupt::a_signaller_finds_out_how_it_can_signal,
     user_interrupt::a_signaller_enters_the_kernel_once,
+    user_interrupt::one_program_cannot_take_all_pages_for_sending,
     user_interrupt::more_receivers_than_interrupt_files,
     user_interrupt::a_hostile_supervisor_harms_itself,
     user_interrupt::a_handler_that_loses_its_interrupt_file_goes_on,

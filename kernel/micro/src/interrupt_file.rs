@@ -12,6 +12,13 @@
 //! else happens. A store can carry any identity, which hardware does not check. So hints are what the receiver has called so:
 //! only they are enabled in its file and taken out of it, and a capability with another badge gets no page.
 //!
+//! # Who pays for a page
+//!
+//! What the kernel has to know of it stands in a table of the kernel's. So an address space has a share of it, [`SENDERS_OF_A_SPACE`], and who has no
+//! page signals through the kernel. Who may make address spaces, with a pool of identifiers, has a share for each, as of the identifiers themselves,
+//! which are a machine's too. Records in memory of the sender's would have no such limit, but would have to be found from a receiver that loses
+//! its file: by a walk over all capabilities of a notification, of which anybody who has one can make as many as fit into memory.
+//!
 //! # A store that finds no page
 //!
 //! faults, and the kernel maps the page, or signals in the name of the store and goes on behind it, which must be an instruction of four
@@ -53,6 +60,8 @@ use crate::{KERNEL, Kernel, MAXIMUM_NODES, Next, machine, smp};
 pub const FILES: usize = 8;
 /// Pages for sending.
 pub const SENDERS: usize = 128;
+/// Pages for sending that can be in one address space.
+pub const SENDERS_OF_A_SPACE: usize = 16;
 /// Bits that can be hints: that of bit `n` is identity `n + 1`, and 63 the last one in a word.
 pub const HINTS: u64 = !0 >> 1;
 
@@ -112,8 +121,13 @@ impl Kernel {
         if !badge.is_power_of_two() || receiver.interrupts.hints.get() & badge == 0 {
             return Err(Error::IllegalOperation);
         }
-        let is_taken = self.senders.iter().any(|sender| sender.mapping.get() == Some(mapping));
-        if page.is_some() || is_taken || self.senders_in_use.get() == SENDERS {
+        let mut held = 0;
+        let mut is_taken = page.is_some() || self.senders_in_use.get() == SENDERS;
+        for other in self.senders.iter().filter_map(|sender| sender.mapping.get()) {
+            held += usize::from(other.asid == mapping.asid);
+            is_taken |= other == mapping;
+        }
+        if is_taken || held >= SENDERS_OF_A_SPACE {
             return Err(Error::DeleteFirst);
         }
         Ok(NewSender { source, mapping: Some(mapping) })

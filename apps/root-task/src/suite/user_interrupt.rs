@@ -10,7 +10,7 @@ use sel4::capability::{Endpoint, Notification, Page, PageTable, Slot, Thread, in
 use sel4::fault::Fault;
 use sel4::interrupt::{Sender, Signaller};
 use sel4::thread::{Start, Started};
-use sel4::{Failure, ObjectType, Rights, interrupt, raw};
+use sel4::{Error, Failure, ObjectType, Rights, interrupt, raw};
 
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, refused};
@@ -876,6 +876,77 @@ pub fn a_signaller_enters_the_kernel_once(bench: &mut Bench<'_>) -> Outcome {
     let entries = receiver.thread.end_user_interrupts()?;
     // The kernel's own count of the thread's system calls and faults: the one that asks for the page.
     equal!(entries, u64::from(by_stores));
+    Ok(())
+}
+
+/// Takes pages for sending in an address space until the kernel refuses; how many there are.
+fn take_all_pages(bench: &mut Bench<'_>, receiver: &Receiver, space: PageTable) -> Result<u64, Failure> {
+    let start = bench.window.addresses(21, 1)?;
+    let mut taken = 0;
+    loop {
+        let right = receiver.sender(bench, 2)?;
+        match space.map_sender(right, start + (taken << 12)) {
+            Ok(()) => taken += 1,
+            Err(failure) if failure.error == Error::FailedLookup => {
+                let table = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
+                table.map(space, start + (taken << 12), 0)?;
+            }
+            Err(failure) if failure.error == Error::DeleteFirst => return Ok(taken),
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+pub fn one_program_cannot_take_all_pages_for_sending(bench: &mut Bench<'_>) -> Outcome {
+    /// What an address space may have, and the machine has.
+    const SHARE: u64 = 16;
+    const ALL: u64 = 128;
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
+    if !by_stores {
+        return Ok(());
+    }
+    receiver.thread.resume()?;
+    let right = receiver.sender(bench, 2)?;
+    let signaller = Signaller::prepare(&mut bench.allocator, &mut bench.window, right, 1)?;
+    // Taking and giving back does not add up.
+    let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
+    page.unmap()?;
+    for _ in 0..3 * SHARE {
+        let own = receiver.sender(bench, 2)?;
+        initial::ADDRESS_SPACE.map_sender(own, address)?;
+        Slot::own(own.pointer()).delete()?;
+    }
+    equal!(take_all_pages(bench, &receiver, initial::ADDRESS_SPACE)?, SHARE);
+    // One more signals through the kernel.
+    for _ in 0..20 {
+        let count = COUNT.load(Ordering::Relaxed);
+        signaller.signal();
+        until(interrupted(count + 1))?;
+        check!(!signaller.is_by_stores());
+    }
+    // Others have their shares, until really all are taken.
+    let mut spaces = heapless::Vec::<_, 8>::new();
+    let mut taken = SHARE;
+    while taken < ALL {
+        let space = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
+        initial::ASID_POOL.assign(space)?;
+        let more = take_all_pages(bench, &receiver, space)?;
+        equal!(more, SHARE);
+        taken += more;
+        let _ = spaces.push(space);
+    }
+    let space = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
+    initial::ASID_POOL.assign(space)?;
+    equal!(take_all_pages(bench, &receiver, space)?, 0);
+    // Capabilities that are gone give theirs back, whoever had them, and what was signalled through the kernel is stored now.
+    Slot::own(receiver.notification.pointer()).revoke()?;
+    let right = receiver.sender(bench, 2)?;
+    let signaller = Signaller::prepare(&mut bench.allocator, &mut bench.window, right, 1)?;
+    let count = COUNT.load(Ordering::Relaxed);
+    signaller.signal();
+    until(interrupted(count + 1))?;
+    check!(signaller.is_by_stores());
+    equal!(take_all_pages(bench, &receiver, space)?, SHARE);
     Ok(())
 }
 
