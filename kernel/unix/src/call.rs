@@ -100,7 +100,8 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
 }
 
 /// Makes a call that came through a request ring, for the worker whose ring it is; `None` if its result will be posted.
-#[inline]
+// Inlined although it is long: its one caller takes many requests, and each would save and load all registers.
+#[inline(always)]
 pub fn perform(
     worker: &Arc<Worker>,
     number: usize,

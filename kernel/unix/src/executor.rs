@@ -5,7 +5,7 @@
 //! come too early.
 
 use core::future::Future;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::Waker;
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
@@ -159,8 +159,10 @@ pub fn state(cid: Cid) -> Option<State> {
     EXECUTOR.state(cid).ok()
 }
 
-fn ready_here() -> u64 {
-    READY[Machine::hart()].0.load(Ordering::Relaxed)
+/// What is ready in the shard of this hart.
+#[inline]
+pub fn ready_here() -> &'static AtomicU64 {
+    &READY[Machine::hart()].0
 }
 
 /// What is ready in the shard of a hart, and the bit of what it runs.
@@ -172,19 +174,19 @@ pub fn words(hart: usize) -> (u64, u64) {
 /// Whether anything at all is ready on this hart.
 #[inline]
 pub fn is_anything_ready() -> bool {
-    ready_here() != 0
+    ready_here().load(Ordering::Relaxed) != 0
 }
 
 /// Whether something more important than `priority` is ready on this hart.
 #[inline]
 pub fn is_ready_above(priority: Priority) -> bool {
-    ready_here() & (priority.bit() - 1) != 0
+    ready_here().load(Ordering::Relaxed) & (priority.bit() - 1) != 0
 }
 
 /// Whether something at least as important as `priority` is ready on this hart.
 #[inline]
 pub fn is_ready_at_least(priority: Priority) -> bool {
-    ready_here() & ((priority.bit() - 1) | priority.bit()) != 0
+    ready_here().load(Ordering::Relaxed) & ((priority.bit() - 1) | priority.bit()) != 0
 }
 
 /// The priorities at which something is ready and waits for a hart, over all harts.

@@ -163,23 +163,21 @@ impl Completions {
         capacity.store(self.producer.capacity() as u64, Ordering::Relaxed);
     }
 
-    /// Looks at the ring anew before completions of this priority are pushed: nonsense in the process's index has to mean
-    /// "full" at once.
+    /// Puts completions, of this priority at most, into the ring, or to those that wait.
     #[inline(always)]
-    fn expect(&mut self, priority: Priority) {
-        let is_empty = self.producer.free(&CompletionView(&self.frames)) == self.producer.capacity();
+    fn post(&mut self, completions: impl Iterator<Item = Completion>, priority: Priority) {
+        let words = CompletionView::new(&self.frames);
+        // Anew: nonsense in the process's index has to mean "full" at once.
+        let is_empty = self.producer.free(&words) == self.producer.capacity();
         if is_empty || priority.is_more_important_than(self.most_important) {
             self.most_important = priority;
         }
-    }
-
-    /// Puts a completion into the ring, not visible yet, or to those that wait.
-    #[inline(always)]
-    fn push(&mut self, completion: Completion) {
-        let words = CompletionView(&self.frames);
-        if !self.waiting.is_empty() || self.producer.push(&words, completion.to_words()).is_err() {
-            self.waiting.push_back(completion);
+        for completion in completions {
+            if !self.waiting.is_empty() || self.producer.push(&words, completion.to_words()).is_err() {
+                self.waiting.push_back(completion);
+            }
         }
+        Self::publish(&mut self.producer, &words);
     }
 
     /// Makes room for so many that wait, with those that wait already.
@@ -189,9 +187,9 @@ impl Completions {
     }
 
     /// Makes what was pushed visible. If there is nothing, the process's words stay as they are.
-    fn publish(&mut self) {
-        if self.producer.unpublished() > 0 {
-            self.producer.publish(&CompletionView(&self.frames));
+    fn publish(producer: &mut Producer, words: &CompletionView<'_>) {
+        if producer.unpublished() > 0 {
+            producer.publish(words);
         }
     }
 }
@@ -665,17 +663,15 @@ impl Process {
             }
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
-            completions.expect(priority);
-            done.iter().for_each(|(_, completion)| completions.push(*completion));
-            self.show_completions(completions);
+            completions.post(done.iter().map(|(_, completion)| *completion), priority);
+            self.tell_workers(completions);
         }
         counters::add(Counter::Completions, done.len() as u64);
         self.wake_a_worker(priority);
     }
 
-    /// Makes what was pushed visible, to the process and to workers that are about to sleep.
-    fn show_completions(&self, completions: &mut Completions) {
-        completions.publish();
+    /// Makes what was posted visible to workers that are about to sleep.
+    fn tell_workers(&self, completions: &Completions) {
         self.posted.store(completions.producer.published(), Ordering::Release);
         self.has_waiting_completions.store(!completions.waiting.is_empty(), Ordering::Release);
     }
@@ -690,7 +686,7 @@ impl Process {
         let room = if beyond {
             MAXIMUM_CALLS.saturating_sub(in_kernel)
         } else if completions.waiting.is_empty() {
-            completions.producer.free(&CompletionView(&completions.frames)).saturating_sub(completions.promised)
+            completions.producer.free(&CompletionView::new(&completions.frames)).saturating_sub(completions.promised)
         } else {
             0
         };
@@ -711,9 +707,8 @@ impl Process {
         if batch.is_empty() || self.has_ended() {
             return;
         }
-        completions.expect(priority);
-        batch.iter().for_each(|&completion| completions.push(completion));
-        self.show_completions(&mut completions);
+        completions.post(batch.iter().copied(), priority);
+        self.tell_workers(&completions);
         drop(completions);
         counters::add(Counter::Completions, batch.len() as u64);
     }
@@ -732,7 +727,7 @@ impl Process {
             return Err(Errno::ENOMEM);
         }
         let is_idle = completions.promised == 0 && completions.waiting.is_empty();
-        let free = completions.producer.free(&CompletionView(&completions.frames));
+        let free = completions.producer.free(&CompletionView::new(&completions.frames));
         if !is_idle || free != completions.producer.capacity() {
             return Err(Errno::EBUSY);
         }
@@ -742,13 +737,13 @@ impl Process {
         for _ in 0..more {
             frames.push(zeroed()?);
         }
-        let view = CompletionView(&completions.frames);
+        let view = CompletionView::new(&completions.frames);
         completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
         let address = COMPLETION_RING_ADDRESS + completions.frames.len() * PAGE_SIZE;
         if let Err(error) = ring::map(self, address, &frames) {
             // Nothing has come meanwhile, since the ring is locked.
             let old = completions_capacity(completions.frames.len());
-            let _ = completions.producer.resize(&CompletionView(&completions.frames), old);
+            let _ = completions.producer.resize(&CompletionView::new(&completions.frames), old);
             return Err(error);
         }
         completions.frames.extend(frames);
@@ -773,14 +768,15 @@ impl Process {
     fn post_those_that_wait(&self) {
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
-        let words = CompletionView(&completions.frames);
+        let words = CompletionView::new(&completions.frames);
         while let Some(&completion) = completions.waiting.front() {
             if completions.producer.push(&words, completion.to_words()).is_err() {
                 break;
             }
             completions.waiting.pop_front();
         }
-        self.show_completions(completions);
+        Completions::publish(&mut completions.producer, &words);
+        self.tell_workers(completions);
     }
 
     /// How many completions are in the ring or were taken from it.
@@ -814,7 +810,8 @@ impl Process {
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
             completions.most_important.is_more_important_than(runs)
-                && completions.producer.free(&CompletionView(&completions.frames)) < completions.producer.capacity()
+                && completions.producer.free(&CompletionView::new(&completions.frames))
+                    < completions.producer.capacity()
         };
         if is_more_important {
             worker.interrupt_for_completions();

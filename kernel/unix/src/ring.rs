@@ -42,6 +42,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -87,84 +88,130 @@ pub struct Ring {
     handler: AtomicU64,
 }
 
-/// A ring's frames as the words of a request ring.
-struct View<'a>(&'a [SharedFrame]);
+/// The words of a ring's frames. Remembers the page that was looked at last: entries come one after another, and to find a
+/// page takes as many instructions as to read an entry.
+struct Pages<'a> {
+    frames: &'a [SharedFrame],
+    page: Cell<usize>,
+    words: Cell<&'a PageWords>,
+}
 
-impl View<'_> {
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        self.0[0].bytes().atomic_u64(offset).expect("offsets of the ring's layout are aligned and inside")
+type PageWords = [AtomicU64; PAGE_SIZE / size_of::<u64>()];
+
+impl<'a> Pages<'a> {
+    #[inline(always)]
+    fn new(frames: &'a [SharedFrame]) -> Pages<'a> {
+        Pages { frames, page: Cell::new(0), words: Cell::new(Self::words_of(&frames[0])) }
+    }
+
+    #[inline(always)]
+    fn words_of(frame: &'a SharedFrame) -> &'a PageWords {
+        frame.bytes().atomic_words(0).expect("frames are aligned, and so large")
+    }
+
+    /// A word of the first page.
+    #[inline(always)]
+    fn header(&self, offset: usize) -> &'a AtomicU64 {
+        &Self::words_of(&self.frames[0])[offset / size_of::<u64>()]
+    }
+
+    /// The words of an entry. Entries do not lie across pages.
+    #[inline(always)]
+    fn entry<const N: usize>(&self, offset: usize) -> &'a [AtomicU64; N] {
+        let page = offset / PAGE_SIZE;
+        if page != self.page.get() {
+            self.words.set(Self::words_of(&self.frames[page]));
+            self.page.set(page);
+        }
+        let (entries, _) = self.words.get().as_chunks();
+        &entries[offset % PAGE_SIZE / (N * size_of::<u64>())]
+    }
+
+    /// Reads an entry: each word once.
+    #[inline(always)]
+    fn read<const N: usize>(&self, offset: usize) -> [u64; N] {
+        let words = self.entry::<N>(offset);
+        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&self, offset: usize, entry: [u64; N]) {
+        for (word, value) in self.entry::<N>(offset).iter().zip(entry) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A ring's frames as the words of a request ring.
+struct View<'a>(Pages<'a>);
+
+impl<'a> View<'a> {
+    #[inline(always)]
+    fn new(frames: &'a [SharedFrame]) -> View<'a> {
+        View(Pages::new(frames))
     }
 
     fn state(&self) -> &AtomicU64 {
-        self.word(request::STATE_OFFSET)
+        self.0.header(request::STATE_OFFSET)
     }
 
     fn urgency(&self) -> &AtomicU64 {
-        self.word(request::URGENCY_OFFSET)
+        self.0.header(request::URGENCY_OFFSET)
     }
 }
 
 impl Words<ENTRY_WORDS> for View<'_> {
+    #[inline(always)]
     fn tail(&self) -> &AtomicU64 {
-        self.word(request::TAIL_OFFSET)
+        self.0.header(request::TAIL_OFFSET)
     }
 
+    #[inline(always)]
     fn head(&self) -> &AtomicU64 {
-        self.word(request::HEAD_OFFSET)
+        self.0.header(request::HEAD_OFFSET)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
-        read(self.0, request::entry_offset(place))
+        self.0.read(request::entry_offset(place))
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, place: usize, entry: [u64; ENTRY_WORDS]) {
-        write(self.0, request::entry_offset(place), entry);
+        self.0.write(request::entry_offset(place), entry);
     }
 }
 
 /// The frames of a process's completion ring as its words.
-pub struct CompletionView<'a>(pub &'a [SharedFrame]);
+pub struct CompletionView<'a>(Pages<'a>);
+
+impl<'a> CompletionView<'a> {
+    /// Of the frames of a ring, of which there is one at least.
+    #[inline(always)]
+    pub fn new(frames: &'a [SharedFrame]) -> CompletionView<'a> {
+        CompletionView(Pages::new(frames))
+    }
+}
 
 impl Words<{ completion::ENTRY_WORDS }> for CompletionView<'_> {
+    #[inline(always)]
     fn tail(&self) -> &AtomicU64 {
-        header_word(self.0, completion::TAIL_OFFSET)
+        self.0.header(completion::TAIL_OFFSET)
     }
 
+    #[inline(always)]
     fn head(&self) -> &AtomicU64 {
-        header_word(self.0, completion::HEAD_OFFSET)
+        self.0.header(completion::HEAD_OFFSET)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, place: usize) -> [u64; completion::ENTRY_WORDS] {
-        read(self.0, completion::entry_offset(place))
+        self.0.read(completion::entry_offset(place))
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, place: usize, entry: [u64; completion::ENTRY_WORDS]) {
-        write(self.0, completion::entry_offset(place), entry);
-    }
-}
-
-fn header_word(frames: &[SharedFrame], offset: usize) -> &AtomicU64 {
-    frames[0].bytes().atomic_u64(offset).expect("offsets of the ring's layout are aligned and inside")
-}
-
-/// Reads an entry: each word once. Entries do not lie across pages.
-#[inline(always)]
-fn read<const N: usize>(frames: &[SharedFrame], offset: usize) -> [u64; N] {
-    let words = frames[offset / PAGE_SIZE].bytes().atomic_words::<N>(offset % PAGE_SIZE);
-    let words = words.expect("entries are aligned and inside of one page");
-    core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
-}
-
-#[inline(always)]
-fn write<const N: usize>(frames: &[SharedFrame], offset: usize, entry: [u64; N]) {
-    let words = frames[offset / PAGE_SIZE].bytes().atomic_words::<N>(offset % PAGE_SIZE);
-    let words = words.expect("entries are aligned and inside of one page");
-    for (word, value) in words.iter().zip(entry) {
-        word.store(value, Ordering::Relaxed);
+        self.0.write(completion::entry_offset(place), entry);
     }
 }
 
@@ -207,8 +254,8 @@ impl Ring {
         for _ in 0..count {
             frames.push(zeroed()?);
         }
-        let view = View(&frames);
-        view.word(request::CAPACITY_OFFSET).store(capacity as u64, Ordering::Relaxed);
+        let view = View::new(&frames);
+        view.0.header(request::CAPACITY_OFFSET).store(capacity as u64, Ordering::Relaxed);
         view.state().store(request::SLEEPING, Ordering::Relaxed);
         Ok(Ring {
             taker: Mutex::new(Consumer::new(capacity)),
@@ -222,7 +269,7 @@ impl Ring {
 
     /// Whether there is something to perform; a look without any guarantee for the next moment.
     fn has_requests(&self) -> bool {
-        let tail = View(&self.frames).tail().load(Ordering::Relaxed);
+        let tail = View::new(&self.frames).tail().load(Ordering::Relaxed);
         tail != self.performed.load(Ordering::Relaxed) && !self.is_over()
     }
 
@@ -232,7 +279,7 @@ impl Ring {
 
     /// The priority that the ring as a whole claims.
     fn claim(&self, process: &Process) -> Priority {
-        process.standing.worth(priority_of(View(&self.frames).urgency().load(Ordering::Relaxed)))
+        process.standing.worth(priority_of(View::new(&self.frames).urgency().load(Ordering::Relaxed)))
     }
 
     /// Makes the handler run, at this priority.
@@ -299,7 +346,7 @@ impl Ring {
         if self.is_over() {
             return End::Over;
         }
-        let view = View(&self.frames);
+        let view = View::new(&self.frames);
         match self.take_batch(taker, &view, worker, by) {
             Ok(end) => end,
             Err(Broken) => {
@@ -329,15 +376,23 @@ impl Ring {
         let mut results = FixedVec::<Completion, BATCH>::new();
         let mut most_important = Priority::LOWEST;
         let mut end = End::More;
+        let ready = executor::ready_here();
+        // What the last claim was worth, and the bits of what is more important than that. Most claim the same, and what it is
+        // worth may change from batch to batch.
+        let mut known = (u64::MAX, Priority::LOWEST, 0);
         for _ in 0..promised {
             if self.attention.load(Ordering::Relaxed) != 0 && by != By::Thoroughly {
                 end = End::Elsewhere;
                 break;
             }
             let Some(request) = taker.take(view).map(Request::from_words) else { break };
-            let claim = Priority::saturating(request.call >> request::PRIORITY_SHIFT & 63);
-            let priority = process.standing.worth(claim);
-            if executor::is_ready_above(priority)
+            let claim = request.call >> request::PRIORITY_SHIFT & 63;
+            if claim != known.0 {
+                let priority = process.standing.worth(Priority::saturating(claim));
+                known = (claim, priority, priority.bit() - 1);
+            }
+            let (_, priority, more_important) = known;
+            if ready.load(Ordering::Relaxed) & more_important != 0
                 && by != By::Thoroughly
                 && let Some(priority) = self.outranked(priority, process, by)
             {

@@ -346,6 +346,25 @@ pub mod trusting {
         Some((head & (capacity as u64 - 1)) as usize)
     }
 
+    /// How many entries there are to take.
+    #[inline(always)]
+    pub fn count<const N: usize>(words: &impl Words<N>) -> usize {
+        // Relaxed and acquire: as in `peek_place`.
+        let head = words.head().load(Ordering::Relaxed);
+        words.tail().load(Ordering::Acquire).wrapping_sub(head) as usize
+    }
+
+    /// The entries that [`count`] has found, from the oldest on; they stay.
+    #[inline(always)]
+    pub fn peek_all<const N: usize>(
+        words: &impl Words<N>,
+        capacity: usize,
+        count: usize,
+    ) -> impl Iterator<Item = [u64; N]> {
+        let head = words.head().load(Ordering::Relaxed) as usize;
+        (0..count).map(move |index| words.read(head.wrapping_add(index) & (capacity - 1)))
+    }
+
     /// Takes away so many of the oldest entries, which were read.
     #[inline(always)]
     pub fn advance<const N: usize>(words: &impl Words<N>, count: usize) {

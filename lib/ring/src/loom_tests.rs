@@ -201,6 +201,36 @@ fn takers_that_exclude_each_other_take_each_once() {
     });
 }
 
+/// The same by all that are there at a time, in a ring that is full and fills up again meanwhile.
+#[test]
+fn what_is_taken_together_is_taken_once() {
+    loom::model(|| {
+        let memory = Arc::new(Memory::new(2));
+        let mut producer = Producer::new(2);
+        producer.post(&*memory, [1, 10]).unwrap();
+        producer.post(&*memory, [2, 20]).unwrap();
+        let other = memory.clone();
+        let producing = thread::spawn(move || {
+            while producer.post(&*other, [3, 30]).is_err() {
+                thread::yield_now();
+            }
+        });
+        let mut sum = 0;
+        while sum < 6 {
+            let count = trusting::count(&*memory);
+            for [number, tenfold] in trusting::peek_all(&*memory, 2, count) {
+                assert_eq!(tenfold, number * 10);
+                sum += number;
+            }
+            trusting::advance(&*memory, count);
+            thread::yield_now();
+        }
+        assert_eq!(sum, 6);
+        producing.join().unwrap();
+        assert!(trusting::is_empty(&*memory));
+    });
+}
+
 /// Whatever the producer's side is made to say, the consumer gets no more than the ring is long.
 #[test]
 fn a_hostile_tail_is_an_error_or_a_few_entries() {

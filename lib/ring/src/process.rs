@@ -47,6 +47,16 @@ impl<'a> Completions<'a> {
         trusting::advance(self, 1);
     }
 
+    /// Hands all completions that are there now to `take`, in their order, and then takes them away; says how many. For the
+    /// taker only.
+    #[inline(always)]
+    pub fn take_all(&self, take: impl FnMut(Completion)) -> usize {
+        let count = trusting::count(self);
+        trusting::peek_all(self, self.entries.len(), count).map(Completion::from_words).for_each(take);
+        trusting::advance(self, count);
+        count
+    }
+
     /// Takes the oldest completion. For the taker only.
     #[inline(always)]
     pub fn take(&self) -> Option<Completion> {
@@ -106,14 +116,21 @@ impl<'a> Requests<'a> {
     /// [`Full`]; nothing has happened.
     #[inline(always)]
     pub fn submit(&self, producer: &mut Producer, request: Request, urgency: u64) -> Result<(), Full> {
-        producer.push(self, request.to_words())?;
+        let place = producer.next_place(self)?;
+        self.submit_at(producer, place, request, urgency);
+        Ok(())
+    }
+
+    /// The same at the place that the producer has just [given](Producer::next_place).
+    #[inline(always)]
+    pub fn submit_at(&self, producer: &mut Producer, place: usize, request: Request, urgency: u64) {
+        self.write(place, request.to_words());
         // Before the tail, so that whoever sees the request sees how urgent it is; at worst the kernel takes back a
         // claim that has just been made, and then it looks at the request itself.
         if self.header.urgency.load(Ordering::Relaxed) < urgency {
             self.header.urgency.store(urgency, Ordering::Relaxed);
         }
         producer.publish(self);
-        Ok(())
     }
 }
 

@@ -234,9 +234,17 @@ fn completions_arrive_in_order_and_a_full_ring_refuses() {
             assert_eq!(ring.take(), Some(completion(round * 1000 + n)));
         }
         assert_eq!(ring.take(), None);
+        assert_eq!(ring.take_all(|_| unreachable!()), 0);
+        // All at once, across the ring's end.
+        for n in 0..40 {
+            assert_eq!(producer.post(&ring, completion(n).to_words()), Ok(()));
+        }
+        let mut taken = Vec::new();
+        assert_eq!(ring.take_all(|completion| taken.push(completion)), 40);
+        assert_eq!(taken, (0..40).map(completion).collect::<Vec<_>>());
         assert!(ring.is_empty() && trusting::is_empty(&ring));
     }
-    assert_eq!(producer.published(), 3 * 64);
+    assert_eq!(producer.published(), 3 * (64 + 40));
 }
 
 #[test]

@@ -44,7 +44,7 @@
 //! |---|---|
 //! | `state` | all: the future (to own, foreign, abandoned), who drains (to done), who frees (to waiting) |
 //! | `result` | who drains, before `done` (release); the future after it (acquire) |
-//! | `cid` | the future before `own` (release); who drains after it (acquire) |
+//! | `cid` | the future before `own` (release, or before it publishes the request); who drains after it (acquire) |
 //! | `waker` | future and drainer; an `AtomicWaker` sorts them out |
 //! | `has_waker` | the future |
 //! | `abandoned` | the future before `abandoned` (release); who drains after it (acquire) |
@@ -153,9 +153,26 @@ impl LocalCalls {
         }
     }
 
+    /// The spare record and its token. The record is this worker's alone until the kernel has the token.
+    #[inline(always)]
+    fn spare(&self) -> core::result::Result<(&'static Record, u64), Errno> {
+        if self.spare_token.get() == 0 {
+            self.refill()?;
+        }
+        // SAFETY: it is not null when there is a token, and records are never freed.
+        Ok((unsafe { &*self.spare.get() }, self.spare_token.get()))
+    }
+
+    /// The kernel has the token of the spare record, which is in use now.
+    #[inline(always)]
+    fn keep(&self) -> &'static Record {
+        self.spare_token.set(0);
+        // SAFETY: whoever had a token to give found a record here, and records are never freed.
+        unsafe { &*self.spare.get() }
+    }
+
     /// Makes sure that there is a spare record.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     fn refill(&self) -> core::result::Result<(), Errno> {
         if self.free.get().is_null() {
             POOL.refill(self)?;
@@ -201,6 +218,8 @@ static POOL: Pool = Pool {
 
 impl Pool {
     /// Gives the worker free records: some that others gave back, or new ones.
+    #[cold]
+    #[inline(never)]
     fn refill(&self, calls: &LocalCalls) -> core::result::Result<(), Errno> {
         let mut shared = self.shared.lock();
         for _ in 0..LOCAL_RECORDS / 2 {
@@ -261,10 +280,26 @@ impl LocalCalls {
 }
 
 /// Makes a record that is done free for the next call.
+// What is rare comes last in each of these, so that the rest of them needs no stack.
+#[inline(never)]
 fn release(record: &'static Record) {
-    let token = record.token.load(Ordering::Relaxed);
-    let generation = ((token >> 32) as u32).wrapping_add(1).max(1);
-    let token = u64::from(token as u32) | u64::from(generation) << 32;
+    if record.has_waker.get() { forget_and_release(record) } else { recycle(record) }
+}
+
+#[cold]
+#[inline(never)]
+fn forget_and_release(record: &'static Record) {
+    forget_waker(record);
+    recycle(record);
+}
+
+#[inline(always)]
+fn recycle(record: &'static Record) {
+    // The next generation; there is none with number 0.
+    let mut token = record.token.load(Ordering::Relaxed).wrapping_add(1 << 32);
+    if token >> 32 == 0 {
+        token += 1 << 32;
+    }
     record.token.store(token, Ordering::Relaxed);
     record.state.store(WAITING, Ordering::Relaxed);
     let calls = &local::current().calls;
@@ -389,11 +424,8 @@ fn drain_ring() {
             return;
         }
         let Some(ring) = ring() else { return };
-        let mut taken = 0;
-        while let Some(completion) = ring.take() {
-            complete(completion.token, completion.cid, completion.result as usize);
-            taken += 1;
-        }
+        // What comes meanwhile is found by the next look, above.
+        let taken = ring.take_all(|completion| complete(completion.token, completion.cid, completion.result as usize));
         DRAINING.store(false, Ordering::Release);
         ROOM.made(taken);
     }
@@ -468,16 +500,10 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
 
 /// Hands a result to the one who waits for it. A token that is unknown, old or done already is ignored: only this
 /// process can have written it to the ring.
+#[inline(always)]
 fn complete(token: u64, cid: u64, result: usize) {
-    if token == 0 {
-        executor::wake_raw(cid);
-        return;
-    }
-    if crate::time::is_alarm(token) {
-        crate::time::alarm_came();
-        return;
-    }
-    let Some(record) = POOL.find(token) else { return };
+    // No record has the token 0 or an alarm's.
+    let Some(record) = POOL.find(token) else { return complete_without_record(token, cid) };
     record.result.store(result, Ordering::Relaxed);
     // Release: the result before the state. Acquire: the cid, or the payload of an abandoned call.
     match record.state.swap(DONE, Ordering::AcqRel) {
@@ -492,6 +518,16 @@ fn complete(token: u64, cid: u64, result: usize) {
             release(record);
         }
         _ => {}
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn complete_without_record(token: u64, cid: u64) {
+    if token == 0 {
+        executor::wake_raw(cid);
+    } else if crate::time::is_alarm(token) {
+        crate::time::alarm_came();
     }
 }
 
@@ -561,7 +597,7 @@ impl<B, const N: usize> Operation<B, N> {
         self
     }
 
-    /// Names the coroutine that waits, instead of asking which one runs.
+    /// Names the coroutine that waits to the kernel. The runtime itself goes by the waker that the call is polled with.
     #[inline]
     pub fn with_waiter(mut self, cid: u64) -> Self {
         self.stage = Stage::New(cid);
@@ -585,10 +621,82 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call, and waits for its completion if there will be one.
+    /// Makes the call directly, with a token for the case that it has to wait: the kernel's answer.
     #[inline(always)]
+    fn trap(&self, priority: Priority, token: u64) -> usize {
+        // The completion finds its way by the token; the cid is for the kernel to know who waits, if somebody has said it.
+        let waiter = match self.stage {
+            Stage::New(waiter) => waiter,
+            _ => 0,
+        };
+        // SAFETY: the memory is the buffer's, which stays in this future or in the record until the completion.
+        unsafe {
+            unix::syscall_asynchronous(self.call as usize, self.six_arguments(), waiter, priority.number(), token)
+        }
+    }
+
+    #[inline(always)]
+    fn six_arguments(&self) -> [usize; 6] {
+        let mut arguments = [0; 6];
+        arguments[..N].copy_from_slice(&self.arguments);
+        arguments
+    }
+
+    /// What follows from the kernel's answer, if that is no result of a call that has succeeded.
+    #[inline]
+    fn answered(&mut self, answer: usize) -> Poll<usize> {
+        if answer != WILL_BE_POSTED {
+            return Poll::Ready(answer);
+        }
+        self.stage = Stage::InFlight(local::current().calls.keep());
+        Poll::Pending
+    }
+
+    /// Makes the call directly; pending if its completion will come.
+    #[inline]
+    fn make(&mut self, priority: Priority) -> Poll<usize> {
+        match local::current().calls.spare() {
+            Ok((_, token)) => {
+                let answer = self.trap(priority, token);
+                self.answered(answer)
+            }
+            Err(error) => Poll::Ready(abi_unix::errno::encode(Err(error))),
+        }
+    }
+
+    /// Makes the call through the ring, so that its completion wakes this coroutine if it is one's; `false` if it has to be
+    /// made directly.
+    #[inline(always)]
+    fn request(&mut self, priority: Priority, cid: Option<u64>) -> bool {
+        let calls = &local::current().calls;
+        let Ok((record, token)) = calls.spare() else { return false };
+        if let Some(cid) = cid {
+            // Nobody else knows the record yet: whoever sees the request sees this.
+            record.cid.store(cid, Ordering::Relaxed);
+            record.state.store(OWN, Ordering::Relaxed);
+        }
+        if !submission::submit(self.call, || self.six_arguments(), priority, token) {
+            record.state.store(WAITING, Ordering::Relaxed);
+            return false;
+        }
+        self.stage = Stage::InFlight(calls.keep());
+        true
+    }
+
+    /// Makes the call through the ring, and waits for its completion; makes it directly if there is no ring.
+    #[inline(never)]
+    fn submit_through_ring(&mut self, context: &Context<'_>) -> Poll<usize> {
+        let cid = executor::cid_of(context.waker());
+        if !self.request(executor::current_priority(), cid) {
+            return self.submit(context);
+        }
+        if cid.is_some() { Poll::Pending } else { self.wait_if_in_flight(Poll::Pending, context) }
+    }
+
+    /// Makes the call directly, and waits for its completion if there will be one.
+    #[inline]
     fn submit(&mut self, context: &Context<'_>) -> Poll<usize> {
-        match self.make(context, executor::current_priority(), submission::prefers_ring()) {
+        match self.make(executor::current_priority()) {
             Poll::Ready(TOO_MANY) => self.submit_when_there_is_room(context),
             polled => self.wait_if_in_flight(polled, context),
         }
@@ -597,7 +705,7 @@ impl<B, const N: usize> Operation<B, N> {
     /// Makes the call directly, and waits for its completion if there will be one; [`TOO_MANY`] if it is to be tried again
     /// when another one has ended.
     fn try_submit(&mut self, context: &Context<'_>) -> Poll<usize> {
-        let polled = self.make(context, executor::current_priority(), false);
+        let polled = self.make(executor::current_priority());
         self.wait_if_in_flight(polled, context)
     }
 
@@ -609,54 +717,8 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call; pending if its completion will come.
-    #[inline(always)]
-    fn make(&mut self, context: &Context<'_>, priority: Priority, through_ring: bool) -> Poll<usize> {
-        let calls = &local::current().calls;
-        if calls.spare_token.get() == 0
-            && let Err(error) = calls.refill()
-        {
-            return Poll::Ready(abi_unix::errno::encode(Err(error)));
-        }
-        // The completion finds its way by the token; the cid is for the kernel to know who waits.
-        let waiter = match self.stage {
-            Stage::New(waiter) if waiter != 0 => waiter,
-            _ => executor::cid_of(context.waker()).unwrap_or(0),
-        };
-        let mut arguments = [0; 6];
-        arguments[..N].copy_from_slice(&self.arguments);
-        if through_ring && submission::submit(self.call, arguments, priority, calls.spare_token.get()) {
-            return self.keep_record(calls);
-        }
-        // SAFETY: the memory is the buffer's, which stays in this future or in the record until the completion.
-        let result = unsafe {
-            unix::syscall_asynchronous(
-                self.call as usize,
-                arguments,
-                waiter,
-                priority.number(),
-                calls.spare_token.get(),
-            )
-        };
-        if result != WILL_BE_POSTED {
-            return Poll::Ready(result);
-        }
-        self.keep_record(calls)
-    }
-
-    /// The kernel has the call: its record is in use now.
-    #[inline(always)]
-    fn keep_record(&mut self, calls: &LocalCalls) -> Poll<usize> {
-        // The worker is the same as before the call, and so is its spare record.
-        // SAFETY: it is not null when there is a token, and records are never freed.
-        let record = unsafe { &*calls.spare.get() };
-        calls.spare_token.set(0);
-        self.stage = Stage::InFlight(record);
-        Poll::Pending
-    }
-
     /// One step, whatever the call waits for.
-    #[inline(always)]
+    #[inline]
     fn advance(&mut self, context: &Context<'_>) -> Poll<usize> {
         let polled = match self.stage {
             Stage::New(_) => return self.submit(context),
@@ -729,7 +791,6 @@ impl<B, const N: usize> Operation<B, N> {
         }
         let result = record.result.load(Ordering::Relaxed);
         self.stage = Stage::Finished;
-        forget_waker(record);
         release(record);
         Poll::Ready(result)
     }
@@ -738,12 +799,58 @@ impl<B, const N: usize> Operation<B, N> {
 impl<B, const N: usize> Future for Operation<B, N> {
     type Output = (Result<usize>, B);
 
+    // What happens to most calls is here; everything else is a function of its own, so that a coroutine which awaits many
+    // calls stays small, and saves no registers for what it does not do.
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.advance(context) {
+        let polled = match self.stage {
+            Stage::New(_) if submission::prefers_ring() => self.submit_through_ring(context),
+            Stage::New(_) => {
+                let local = local::current();
+                let token = local.calls.spare_token.get();
+                if token == 0 {
+                    self.advance_slowly(context)
+                } else {
+                    let answer = self.trap(local.priority(), token);
+                    if answer < WILL_BE_POSTED { Poll::Ready(answer) } else { self.go_on(answer, context) }
+                }
+            }
+            // Acquire: as in `wait`.
+            Stage::InFlight(record) if record.state.load(Ordering::Acquire) == DONE => {
+                let result = record.result.load(Ordering::Relaxed);
+                release(record);
+                if result < WILL_BE_POSTED { Poll::Ready(result) } else { self.fail(result, context) }
+            }
+            _ => self.advance_slowly(context),
+        };
+        match polled {
             Poll::Ready(result) => self.finish(result),
             Poll::Pending => Poll::Pending,
         }
+    }
+}
+
+impl<B, const N: usize> Operation<B, N> {
+    #[inline(never)]
+    fn advance_slowly(&mut self, context: &Context<'_>) -> Poll<usize> {
+        self.advance(context)
+    }
+
+    /// The call was made directly, and has not succeeded at once.
+    #[inline(never)]
+    fn go_on(&mut self, answer: usize, context: &Context<'_>) -> Poll<usize> {
+        match self.answered(answer) {
+            Poll::Ready(TOO_MANY) => self.submit_when_there_is_room(context),
+            polled => self.wait_if_in_flight(polled, context),
+        }
+    }
+
+    /// The completion says that the call has failed.
+    #[cold]
+    fn fail(&mut self, result: usize, context: &Context<'_>) -> Poll<usize> {
+        self.stage = Stage::Finished;
+        // What came through a ring learns it only now.
+        if result == TOO_MANY { self.submit_when_there_is_room(context) } else { Poll::Ready(result) }
     }
 }
 
@@ -780,7 +887,10 @@ impl<B, const N: usize> Future for All<B, N> {
             let priority = executor::current_priority();
             let through_ring = submission::prefers_ring_for(this.operations.len());
             for operation in &mut this.operations {
-                if let Poll::Ready(result) = operation.make(context, priority, through_ring) {
+                if through_ring && operation.request(priority, None) {
+                    continue;
+                }
+                if let Poll::Ready(result) = operation.make(priority) {
                     operation.stage = Stage::Done(result);
                 }
             }
@@ -798,8 +908,19 @@ impl<B, const N: usize> Future for All<B, N> {
 }
 
 impl<B, const N: usize> Drop for Operation<B, N> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
+        if !matches!(self.stage, Stage::New(_) | Stage::Finished) {
+            self.give_up();
+        }
+    }
+}
+
+impl<B, const N: usize> Operation<B, N> {
+    /// Takes back what the call has begun, since nobody waits for it any more.
+    #[cold]
+    #[inline(never)]
+    fn give_up(&mut self) {
         match self.stage {
             Stage::InFlight(record) => {
                 if let Some(buffer) = self.buffer.take() {

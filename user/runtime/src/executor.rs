@@ -97,6 +97,10 @@ pub(crate) fn work_on_another_stack(number: usize) -> ! {
 }
 
 fn work_as(mut worker: Worker, number: usize) -> ! {
+    // SAFETY: the page is there to stay, and every word of it is atomic.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        local::current().set_word(&page.ready[number]);
+    }
     loop {
         let outranked_by = outranked_by();
         FOLLOWED[number].store(key(outranked_by), Ordering::Relaxed);
@@ -357,34 +361,25 @@ pub(crate) fn cid_of(waker: &Waker) -> Option<u64> {
 /// The priority of the coroutine that runs; the default outside of one.
 #[inline]
 pub fn current_priority() -> Priority {
-    // SAFETY: the page is there to stay, and every word of it is atomic.
-    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return Priority::DEFAULT };
-    // While a worker polls, its running word has the one bit of the coroutine's priority.
-    // A thread that is no worker polls nothing.
-    let Some(word) = page.ready.get(local::current().index.get()) else { return Priority::DEFAULT };
-    Priority::most_important_in(word.1.load(Ordering::Relaxed)).unwrap_or_default()
-}
-
-/// What this worker publishes.
-#[inline(always)]
-fn own_word() -> Option<&'static abi_queue::ReadyWord> {
-    // SAFETY: as above.
-    let page = unsafe { PAGE.load(Ordering::Relaxed).as_ref() }?;
-    Some(&page.ready[local::current().index.get() % MAXIMUM_WORKERS])
+    local::current().priority()
 }
 
 /// Whether another coroutine that is at least as important as the one that runs is ready in this worker's shard.
-#[inline]
+#[inline(always)]
 pub(crate) fn has_company() -> bool {
-    let Some(word) = own_word() else { return false };
+    let word = local::current().word();
+    let ready = word.0.load(Ordering::Relaxed);
+    if ready == 0 {
+        return false;
+    }
     // One bit, or none outside of a poll: then there is nobody to compare with.
     let running = word.1.load(Ordering::Relaxed);
-    running != 0 && word.0.load(Ordering::Relaxed) & (running | running.wrapping_sub(1)) != 0
+    running != 0 && ready & (running | running.wrapping_sub(1)) != 0
 }
 
 /// Whether this worker has something to run after the coroutine that runs.
 pub(crate) fn has_something_ready() -> bool {
-    own_word().is_some_and(|word| word.0.load(Ordering::Relaxed) != 0)
+    local::current().word().0.load(Ordering::Relaxed) != 0
 }
 
 /// Whether something is ready that is more important than what this worker runs, and that it can run: what another worker has put

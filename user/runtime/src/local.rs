@@ -6,6 +6,9 @@
 //! keep a reference over one; within a poll the worker does not change.
 
 use core::cell::Cell;
+use core::sync::atomic::Ordering;
+
+use abi_queue::{Priority, ReadyWord};
 
 use crate::call;
 use crate::heap;
@@ -18,6 +21,11 @@ use crate::thread;
 pub struct Local {
     /// The number of the worker, below [`abi_queue::MAXIMUM_WORKERS`]; [`NO_WORKER`] for threads.
     pub index: Cell<usize>,
+    /// What the worker publishes: what is ready, and what it runs.
+    word: Cell<&'static ReadyWord>,
+    /// The running word when it was last asked how important that is, and the answer.
+    running: Cell<u64>,
+    priority: Cell<Priority>,
     /// Call records.
     pub calls: call::LocalCalls,
     /// The request ring.
@@ -34,6 +42,9 @@ pub struct Local {
     pub stack: preemption::Stack,
 }
 
+/// What a thread publishes, and a worker that has not begun.
+static NOTHING_RUNS: ReadyWord = ReadyWord::new();
+
 /// The number of whoever is a thread and no worker.
 pub const NO_WORKER: usize = usize::MAX;
 
@@ -42,6 +53,9 @@ impl Local {
     pub const fn new() -> Local {
         Local {
             index: Cell::new(0),
+            word: Cell::new(&NOTHING_RUNS),
+            running: Cell::new(0),
+            priority: Cell::new(Priority::DEFAULT),
             calls: call::LocalCalls::new(),
             ring: submission::LocalRing::new(),
             random: Cell::new(0),
@@ -50,6 +64,34 @@ impl Local {
             sections: Cell::new(0),
             stack: preemption::Stack::new(),
         }
+    }
+
+    /// Says where the worker publishes what is ready and what it runs. For the executor, when the worker begins.
+    pub fn set_word(&self, word: &'static ReadyWord) {
+        self.word.set(word);
+    }
+
+    /// What the worker publishes.
+    #[inline(always)]
+    pub fn word(&self) -> &'static ReadyWord {
+        self.word.get()
+    }
+
+    /// The priority of what the worker polls; the default one outside of a poll.
+    #[inline(always)]
+    pub fn priority(&self) -> Priority {
+        let running = self.word().1.load(Ordering::Relaxed);
+        // Mostly it is that of the last time, and to find the bit of a word takes many instructions.
+        if running == self.running.get() { self.priority.get() } else { self.priority_of(running) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn priority_of(&self, running: u64) -> Priority {
+        let priority = Priority::most_important_in(running).unwrap_or_default();
+        self.priority.set(priority);
+        self.running.set(running);
+        priority
     }
 }
 

@@ -37,7 +37,7 @@ use core::task::Poll;
 use abi_queue::{MAXIMUM_WORKERS, Priority, Request, RequestHeader, request};
 use abi_unix::SystemCall;
 use abi_unix::call::RING_WAKE;
-use ring::{Full, Producer, Requests};
+use ring::{Producer, Requests};
 
 use crate::{call, executor, local};
 
@@ -105,30 +105,28 @@ static FLUSHERS: [Flusher; MAXIMUM_WORKERS] = [const {
     }
 }; MAXIMUM_WORKERS];
 
-/// Whether a worker has a ring.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// It has not asked for one.
-    Untried,
-    Ready,
-    /// It cannot have one.
-    Unavailable,
+/// A ring, and what its owner shares with its flusher.
+#[derive(Clone, Copy)]
+struct OwnRing {
+    requests: Requests<'static>,
+    flusher: &'static Flusher,
 }
 
 /// A worker's request ring. Only that worker uses it.
 pub struct LocalRing {
-    stage: Cell<Stage>,
-    ring: Cell<Option<Requests<'static>>>,
+    ring: Cell<Option<OwnRing>>,
     producer: UnsafeCell<Producer>,
+    /// Whether it has asked for one.
+    was_tried: Cell<bool>,
 }
 
 impl LocalRing {
     /// No ring yet.
     pub const fn new() -> LocalRing {
         LocalRing {
-            stage: Cell::new(Stage::Untried),
             ring: Cell::new(None),
             producer: UnsafeCell::new(Producer::new(ENTRIES)),
+            was_tried: Cell::new(false),
         }
     }
 }
@@ -171,24 +169,28 @@ fn is_worthwhile() -> bool {
 }
 
 /// Puts a call into the worker's ring. `false` if it has to be made directly.
+// A function for the arguments: each way asks for them itself, and the usual one has them in registers.
 #[inline(always)]
-pub(crate) fn submit(call: SystemCall, arguments: [usize; 6], priority: Priority, token: u64) -> bool {
-    let local = local::current();
-    let Some(ring) = local.ring.ring.get().or_else(set_up) else { return false };
-    let index = local.index.get() % MAXIMUM_WORKERS;
-    let number = unix::raw::asynchronous_number(call as usize, priority.number()) as u64;
-    let request = Request { call: number, token, arguments: arguments.map(|argument| argument as u64) };
+pub(crate) fn submit(call: SystemCall, arguments: impl Fn() -> [usize; 6], priority: Priority, token: u64) -> bool {
+    let local = &local::current().ring;
+    let Some(OwnRing { requests, flusher }) = local.ring.get() else {
+        return set_up() && submit_late(call, arguments(), priority, token);
+    };
     // SAFETY: the ring is this worker's, and neither this function nor what it calls here comes back to it.
-    let producer = unsafe { &mut *local.ring.producer.get() };
-    if ring.submit(producer, request, request::urgency(priority)) == Err(Full) && !submit_late(ring, &request) {
-        return false;
-    }
-    let flusher = &FLUSHERS[index];
+    let producer = unsafe { &mut *local.producer.get() };
+    let Ok(place) = producer.next_place(&requests) else { return submit_late(call, arguments(), priority, token) };
+    requests.submit_at(producer, place, request_of(call, arguments(), priority, token), request::urgency(priority));
     // Release: the request, for the flusher. Acquire: nothing, but the two swaps have one order.
     if flusher.armed.swap(1, Ordering::AcqRel) == 0 || flusher.priority.load(Ordering::Relaxed) > priority.number() {
         rouse(flusher, priority);
     }
     true
+}
+
+#[inline(always)]
+fn request_of(call: SystemCall, arguments: [usize; 6], priority: Priority, token: u64) -> Request {
+    let number = unix::raw::asynchronous_number(call as usize, priority.number()) as u64;
+    Request { call: number, token, arguments: arguments.map(|argument| argument as u64) }
 }
 
 /// Makes the flusher ready, at this priority.
@@ -203,33 +205,38 @@ fn rouse(flusher: &Flusher, priority: Priority) {
     let _ = executor::wake(cid);
 }
 
-/// For a full ring: has the kernel take what is in it, which is the time that the submitter waits, and tries again. `false`
+/// For a ring that is full, or new: has the kernel take what is in it, which is the time that the submitter waits, and tries again. `false`
 /// if there is still no room, because completions have not been taken either; the call is made directly then.
 #[cold]
 #[inline(never)]
-fn submit_late(ring: Requests<'static>, request: &Request) -> bool {
+fn submit_late(call: SystemCall, arguments: [usize; 6], priority: Priority, token: u64) -> bool {
     let local = local::current();
+    let Some(OwnRing { requests, flusher }) = local.ring.ring.get() else { return false };
     let entered = unix::worker::ring_enter(local.index.get(), 0);
     // SAFETY: as in `submit`, which does not use its reference any more.
     let producer = unsafe { &mut *local.ring.producer.get() };
-    entered.is_ok() && ring.submit(producer, *request, 0).is_ok()
+    let (true, Ok(place)) = (entered.is_ok(), producer.next_place(&requests)) else { return false };
+    requests.submit_at(producer, place, request_of(call, arguments, priority, token), request::urgency(priority));
+    flusher.armed.store(1, Ordering::Release);
+    rouse(flusher, priority);
+    true
 }
 
 /// Asks the kernel for a ring, once.
 #[cold]
 #[inline(never)]
-fn set_up() -> Option<Requests<'static>> {
+fn set_up() -> bool {
     let local = local::current();
-    if local.ring.stage.get() != Stage::Untried {
-        return None;
+    if local.ring.was_tried.replace(true) {
+        return false;
     }
-    local.ring.stage.set(Stage::Unavailable);
     let index = local.index.get();
-    let flusher = FLUSHERS.get(index)?;
-    let address = call::enlarge_while(|completions| unix::worker::ring_setup(ENTRIES, completions), ENTRIES).ok()?;
+    let Some(flusher) = FLUSHERS.get(index) else { return false };
+    let set_up = call::enlarge_while(|completions| unix::worker::ring_setup(ENTRIES, completions), ENTRIES);
+    let Ok(address) = set_up else { return false };
     let header: *const RequestHeader = ptr::with_exposed_provenance(address);
     // SAFETY: the kernel has mapped a ring of that size there, for the life of the process; all of it is atomic words.
-    let ring = unsafe {
+    let requests = unsafe {
         let entries = header.cast::<u8>().add(request::ENTRIES_OFFSET).cast::<request::Entry>();
         Requests::new(&*header, core::slice::from_raw_parts(entries, ENTRIES))
     };
@@ -238,9 +245,8 @@ fn set_up() -> Option<Requests<'static>> {
     flusher.priority.store(executor::current_priority().number(), Ordering::Relaxed);
     flusher.cid.store(coroutine.cid().raw(), Ordering::Relaxed);
     coroutine.detach();
-    local.ring.ring.set(Some(ring));
-    local.ring.stage.set(Stage::Ready);
-    Some(ring)
+    local.ring.ring.set(Some(OwnRing { requests, flusher }));
+    true
 }
 
 /// The flusher of a worker's ring, which never ends.
