@@ -137,7 +137,7 @@ pub fn slots_are_filled_and_emptied(bench: &mut Bench<'_>) -> Outcome {
         let calls = &of_main;
         let slot = |index| Slot::own(first + index);
         let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
-        let results: Vec<sel4::Result<()>> = alloc::vec![
+        let results: Vec<sel4::asynchronous::Outcome<()>> = alloc::vec![
             slot(0).copy_from_async(calls, endpoint, Rights::ALL).await,
             slot(1).mint_from_async(calls, endpoint, Rights::ALL, 9).await,
             slot(1).cancel_badged_sends_async(calls).await,
@@ -152,7 +152,7 @@ pub fn slots_are_filled_and_emptied(bench: &mut Bench<'_>) -> Outcome {
         ];
         results
     });
-    let errors: Vec<_> = results.iter().map(|result| result.err().map(|failure| failure.error)).collect();
+    let errors: Vec<_> = results.into_iter().map(|result| result.err().map(|failure| failure.error)).collect();
     let mut expected = alloc::vec![None; 11];
     // A second time there is nothing to unbind, and capabilities with badges are moved only by moving.
     expected[9] = Some(Error::IllegalOperation);

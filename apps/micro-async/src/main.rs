@@ -18,16 +18,19 @@ use coroutine::Priority;
 use sel4::asynchronous::{Calls, Way};
 use sel4::capability::{Notification, Page, Slot, initial};
 use sel4::mapping::{self, Window};
-use sel4::{Allocator, BootInformation, ObjectType, Result, Rights, executor, println};
+use sel4::{Allocator, BootInformation, Failure, ObjectType, Result, Rights, executor, println};
 
 /// How often each frame is mapped and unmapped.
 const ROUNDS: u64 = 10;
 /// The most frames, as a power of two.
 const LARGEST: u32 = 10;
 /// How many invocations a measurement makes at least.
-const INVOCATIONS: u64 = 200;
-/// How often everything is measured; the middle counts.
-const REPETITIONS: usize = 3;
+const INVOCATIONS: u64 = 1000;
+/// How often the ways are measured in turns; the middle counts. Oftener with few frames, where a measurement is short beside what the host
+/// does meanwhile.
+const REPETITIONS: usize = 9;
+const MANY: u64 = 128;
+const REPETITIONS_WITH_MANY: usize = 3;
 /// How often the program looks for responses before it sleeps, where others can work meanwhile.
 const PATIENCE: u32 = 20_000;
 /// Nanoseconds in a unit of the machine's time.
@@ -121,7 +124,7 @@ impl Bench {
                             handle.await.expect("nobody cancels it")?;
                         }
                     }
-                    Ok(())
+                    Ok::<(), Failure>(())
                 })?;
                 (begin, calls.entries() + executor::entries() - before)
             }
@@ -131,10 +134,10 @@ impl Bench {
     }
 }
 
-fn middle(costs: &mut [Cost; REPETITIONS]) -> Cost {
+fn middle(costs: &mut [Cost]) -> Cost {
     let mut by = |of: fn(&Cost) -> f64| {
         costs.sort_unstable_by(|one, other| of(one).total_cmp(&of(other)));
-        of(&costs[REPETITIONS / 2])
+        of(&costs[costs.len() / 2])
     };
     Cost { time: by(|cost| cost.time), entries: by(|cost| cost.entries) }
 }
@@ -179,13 +182,14 @@ fn run(boot: &BootInformation) -> Result<()> {
     let mut costs = [[Cost::default(); LARGEST as usize + 1]; 3];
     for exponent in 0..=LARGEST {
         let mut measured = [[Cost::default(); REPETITIONS]; 3];
-        for repetition in 0..REPETITIONS {
+        let repetitions = if 1 << exponent < MANY { REPETITIONS } else { REPETITIONS_WITH_MANY };
+        for repetition in 0..repetitions {
             for (place, (_, way)) in measured.iter_mut().zip(ways) {
                 place[repetition] = bench.measure(way, 1 << exponent)?;
             }
         }
         for (place, measured) in costs.iter_mut().zip(&mut measured) {
-            place[exponent as usize] = middle(measured);
+            place[exponent as usize] = middle(&mut measured[..repetitions]);
         }
     }
     for ((name, _), costs) in ways.iter().zip(&costs) {

@@ -29,7 +29,7 @@ use crate::allocator::Allocator;
 use crate::capability::{Notification, Page, PageTable, Slot, Thread, Untyped};
 use crate::executor::{self, Source};
 use crate::mapping::Window;
-use crate::raw::{self, Answer, Result};
+use crate::raw::{self, Answer, Failure};
 use crate::syscall_buffer::{SyscallBuffer, result};
 
 /// How many invocations have to share a call of the kernel for the way through memory to pay off.
@@ -48,6 +48,15 @@ pub enum Way {
     Asynchronous,
     /// Whichever is quicker for what is in flight.
     Adaptive,
+}
+
+/// What an invocation gives. A failure lies on the heap: it is large, and whatever a future may give is moved through each of its polls.
+pub type Outcome<T> = core::result::Result<T, Box<Failure>>;
+
+impl From<Box<Failure>> for Failure {
+    fn from(failure: Box<Failure>) -> Failure {
+        *failure
+    }
 }
 
 /// What a request waits for.
@@ -106,7 +115,7 @@ impl Calls {
         (thread, doorbell): (Thread, Notification),
         harts: u64,
         way: Way,
-    ) -> Result<Arc<Calls>> {
+    ) -> raw::Result<Arc<Calls>> {
         let buffer = SyscallBuffer::new(allocator, window, capacity)?;
         buffer.register(thread, doorbell)?;
         let calls = Arc::new(Calls::over(buffer, doorbell, harts, way));
@@ -145,7 +154,7 @@ impl Calls {
     /// # Panics
     ///
     /// Something is in flight.
-    pub fn register(&self, thread: Thread) -> Result<()> {
+    pub fn register(&self, thread: Thread) -> raw::Result<()> {
         let mut state = self.state.lock();
         assert_eq!(self.in_flight(), 0, "a buffer is registered with invocations in flight");
         state.buffer.restart();
@@ -192,11 +201,11 @@ impl Calls {
 
     /// Takes an answer that is more than that it was done, and gives its place back.
     #[cold]
-    fn take_results(&self, index: usize, information: MessageInfo) -> Result<Answer> {
+    fn take_results(&self, index: usize, information: MessageInfo) -> Outcome<Answer> {
         let mut state = self.state.lock();
         let results = state.results[index];
         state.release(index);
-        result(&SyscallResponse { cid: index as u64, information: information.0, results })
+        result(&SyscallResponse { cid: index as u64, information: information.0, results }).map_err(Box::new)
     }
 
     /// Writes a character to the kernel's console.
@@ -388,9 +397,9 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
     fn progress<T>(
         &mut self,
         context: &mut Context<'_>,
-        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Result<T>,
+        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Outcome<T>,
         of_answer: impl FnOnce(Answer) -> T,
-    ) -> Poll<Result<T>> {
+    ) -> Poll<Outcome<T>> {
         match self.progress {
             Progress::Waiting(index) => self.look(index, context, of_answer),
             Progress::New => self.begin(context, system_call),
@@ -407,8 +416,8 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
     fn begin<T>(
         &mut self,
         context: &mut Context<'_>,
-        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Result<T>,
-    ) -> Poll<Result<T>> {
+        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Outcome<T>,
+    ) -> Poll<Outcome<T>> {
         let calls = self.calls;
         if !calls.goes_through_memory(self.way) {
             calls.entries.fetch_add(1, Ordering::Relaxed);
@@ -436,7 +445,7 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
         index: usize,
         context: &mut Context<'_>,
         of_answer: impl FnOnce(Answer) -> T,
-    ) -> Poll<Result<T>> {
+    ) -> Poll<Outcome<T>> {
         let calls = self.calls;
         let mut state = calls.state.lock();
         match &mut state.places[index] {
@@ -460,11 +469,14 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
 }
 
 impl<const WORDS: usize, const CAPABILITIES: usize> Future for Invoke<'_, WORDS, CAPABILITIES> {
-    type Output = Result<Answer>;
+    type Output = Outcome<Answer>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Answer>> {
-        self.progress(context, raw::invoke_described, |answer| answer)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<Answer>> {
+        let call = |target, information, words: &[u64], capabilities: &[u64]| {
+            raw::invoke_described(target, information, words, capabilities).map_err(Box::new)
+        };
+        self.progress(context, call, |answer| answer)
     }
 }
 
@@ -512,12 +524,21 @@ impl Calls {
 pub struct Command<'a, const WORDS: usize, const CAPABILITIES: usize>(Invoke<'a, WORDS, CAPABILITIES>);
 
 impl<const WORDS: usize, const CAPABILITIES: usize> Future for Command<'_, WORDS, CAPABILITIES> {
-    type Output = Result<()>;
+    type Output = Outcome<()>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.0.progress(context, raw::command, drop)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<()>> {
+        let call = |target, information, words: &[u64], capabilities: &[u64]| {
+            raw::command(target, information, words, capabilities).map_err(failed)
+        };
+        self.0.progress(context, call, drop)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed(delivered: raw::Delivered) -> Box<Failure> {
+    Box::new(raw::failure(delivered))
 }
 
 macro_rules! count {
@@ -607,7 +628,7 @@ impl Page {
     /// # Cancellation
     ///
     /// As [`Calls::invoke`].
-    pub async fn physical_address_async(self, calls: &Calls) -> Result<u64> {
+    pub async fn physical_address_async(self, calls: &Calls) -> Outcome<u64> {
         calls.invoke(self.pointer(), Invocation::PageGetAddress, [], []).await.map(|answer| answer.registers[0])
     }
 }

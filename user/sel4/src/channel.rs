@@ -899,7 +899,7 @@ fn make(
         made.extend((first..first + count).map(Page::from_pointer));
         left -= count;
     }
-    let [one, other] = notifications.map(|notification| {
+    let [one, other] = notifications.map(|notification| -> KernelResult<u64> {
         let slot = allocator.slot()?;
         Slot::own(slot).mint_from(Slot::own(notification), Rights::WRITE, executor::RINGS)?;
         Ok(slot)

@@ -321,25 +321,35 @@ pub fn invoke_described(target: u64, info: MessageInfo, words: &[u64], capabilit
     answer(interface_call(SystemCall::Call, target, info, registers))
 }
 
-/// The same for an invocation that gives nothing.
+/// The same for an invocation that gives nothing. What has failed is described by [`failure`].
 ///
 /// # Errors
 ///
-/// As [`invoke_label`].
+/// What the kernel has delivered, if it says that the invocation has failed.
 ///
 /// # Panics
 ///
 /// The message is longer than messages can be.
 #[inline(always)]
-pub fn command(target: u64, info: MessageInfo, words: &[u64], capabilities: &[u64]) -> Result<()> {
+pub fn command(
+    target: u64,
+    info: MessageInfo,
+    words: &[u64],
+    capabilities: &[u64],
+) -> core::result::Result<(), Delivered> {
     let (_, registers) = prepare(info.label(), words, capabilities);
     let delivered = interface_call(SystemCall::Call, target, info, registers);
-    if delivered.info.label() == 0 { Ok(()) } else { failure(delivered) }
+    if delivered.info.label() == 0 { Ok(()) } else { Err(delivered) }
 }
 
+/// Why an invocation has failed whose answer is this.
+///
+/// # Panics
+///
+/// It has not.
 #[cold]
-fn failure(delivered: Delivered) -> Result<()> {
-    answer(delivered).map(drop)
+pub fn failure(delivered: Delivered) -> Failure {
+    answer(delivered).expect_err("the label of an answer says that something has failed")
 }
 
 /// What the kernel has answered.
