@@ -7,14 +7,15 @@
 //!
 //! # How important it is
 //!
-//! The list is ordered by the calls' priorities, and the finisher is as important as the first of them: whoever enters a
+//! The list (`ready_calls`) is ordered by the calls' priorities, and the finisher is as important as the first of them: whoever enters a
 //! more important one raises it, and before each further call it looks whether something more important than that call is
 //! ready on this hart, and if so takes the call's priority and lets go of the hart. What it has done it posts before it tries
 //! something less important. Equals come in their order. After a bounded amount of work it lets equals of other processes have
 //! their turn, and interrupts be seen. Its time is charged to the process.
 //!
 //! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else,
-//! and is the first that it takes.
+//! and is the first that it takes. The keeper of the bound looks at calls when something has been ready for long, which the
+//! finisher's priority says only of the most important call in the list; so it is told when there are others behind that.
 //!
 //! # The end
 //!
@@ -28,7 +29,6 @@
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
-use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -42,12 +42,22 @@ use spin::Mutex;
 use crate::executor::{self, Cid, SpawnError};
 use crate::operation::Operation;
 use crate::process::Process;
+use crate::ready_calls::{Next, Ordered, Place, ReadyCalls, Tell};
 use crate::scheduling;
 
 /// Calls that are tried before others get their turn.
 const BATCH: usize = 32;
 /// Bytes that are moved before others get their turn.
 const STEP: usize = 64 * 1024;
+
+/// Whether since the keeper last asked some process's call could go on behind a more important one of the same process. Then
+/// the finisher shows the executor the other's priority, and nobody sees there how long this one waits.
+static SOME_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether there may be calls that starve, although nothing of their priority shows that it is ready.
+pub fn some_may_starve_unseen() -> bool {
+    SOME_ARE_HIDDEN.swap(false, Ordering::Relaxed)
+}
 
 /// A call that waits for input.
 pub struct InputCall {
@@ -59,15 +69,21 @@ pub struct InputCall {
     token: u64,
     cid: u64,
     priority: Priority,
-    /// It is in the list. Changed under the list's lock.
-    queued: AtomicBool,
-    /// It is in the list and counts as one that has waited for too long. Written under the list's lock.
-    starving: AtomicBool,
+    /// Its place in the list.
+    place: Place<InputCall>,
     /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it never enters
     /// the list again.
     done: AtomicBool,
-    /// The next one of its priority in the list.
-    next: Mutex<Option<Arc<InputCall>>>,
+}
+
+impl Ordered for InputCall {
+    fn place(&self) -> &Place<InputCall> {
+        &self.place
+    }
+
+    fn priority(&self) -> Priority {
+        self.priority
+    }
 }
 
 impl Wake for InputCall {
@@ -83,7 +99,7 @@ impl Wake for InputCall {
 impl InputCall {
     /// Whether it can go on and has not had its turn.
     pub fn is_ready(&self) -> bool {
-        self.queued.load(Ordering::Relaxed)
+        self.place.is_queued()
     }
 
     /// Has it tried before everything else, because it has been ready for long.
@@ -127,85 +143,10 @@ impl InputCall {
     }
 }
 
-/// Calls of one priority that can go on, in their order.
-#[derive(Default)]
-struct Level {
-    first: Option<Arc<InputCall>>,
-    last: Option<Arc<InputCall>>,
-    /// How many of them have waited for too long.
-    starving: usize,
-}
-
-#[derive(Default)]
-struct List {
-    /// As many as the least important call so far needed.
-    levels: Vec<Level>,
-    /// The bits of priorities whose levels are not empty.
-    ready: u64,
-    /// The bits of those in which some have waited for too long.
-    starving: u64,
-    /// The process has ended, and goes when all its calls are done: nothing of it waits for others any more.
-    is_last: bool,
-    /// The finisher has been woken, and looks at the list until it is empty.
-    awake: bool,
-    /// The priority that the finisher was given last.
-    priority: Priority,
-}
-
-impl List {
-    /// Makes sure that the finisher looks, no later than something of this priority has its turn.
-    fn rouse(&mut self, finisher: Cid, priority: Priority) {
-        let priority = if self.is_last { Priority::HIGHEST } else { priority };
-        if !self.awake || priority.is_more_important_than(self.priority) {
-            self.follow(finisher, priority);
-            self.awake = true;
-            // By its waker, so that it runs on the hart that the input came to.
-            executor::waker(finisher).wake();
-        }
-    }
-
-    fn follow(&mut self, finisher: Cid, priority: Priority) {
-        if self.priority != priority {
-            self.priority = priority;
-            executor::set_priority(finisher, priority);
-        }
-    }
-
-    fn pop(&mut self, bit: u64) -> Option<Arc<InputCall>> {
-        let level = self.levels.get_mut(bit.trailing_zeros() as usize)?;
-        let call = level.first.take()?;
-        level.first = call.next.lock().take();
-        if level.first.is_none() {
-            level.last = None;
-            self.ready &= !bit;
-        }
-        // Before the operation is tried: what comes after that enters the call again.
-        call.queued.store(false, Ordering::Relaxed);
-        if call.starving.swap(false, Ordering::Relaxed) {
-            level.starving -= 1;
-            if level.starving == 0 {
-                self.starving &= !bit;
-            }
-        }
-        Some(call)
-    }
-}
-
-/// What the finisher does next.
-enum Next {
-    Call(Arc<InputCall>),
-    /// It posts what it has done, since the next call is less important than that.
-    Post,
-    /// It lets others have their turn first.
-    Later,
-    /// It sleeps until a call can go on.
-    Nothing,
-}
-
 /// A process's calls that wait for input.
 #[derive(Default)]
 pub struct InputCalls {
-    list: Mutex<List>,
+    list: Mutex<ReadyCalls<InputCall>>,
     /// How many levels the list has; 0 before there is a finisher.
     levels: AtomicUsize,
     /// The finisher's cid, once there is one.
@@ -219,78 +160,64 @@ impl InputCalls {
         Cid::from_raw(self.finisher.load(Ordering::Relaxed))
     }
 
+    /// Tells the finisher, under the list's lock.
+    fn tell(&self, tell: Tell) {
+        let finisher = self.finisher();
+        match tell {
+            Tell::Nothing => return,
+            Tell::Wake => {}
+            Tell::WakeAt(priority) => executor::set_priority(finisher, priority),
+        }
+        // By its waker, so that it runs on the hart that the input came to.
+        executor::waker(finisher).wake();
+    }
+
     /// Makes sure that there is a finisher, and a level for calls of this priority. Under the lock of the process's calls.
     #[cold]
     fn make_room(&self, process: &Arc<Process>, priority: Priority) -> Result<(), Errno> {
-        let count = usize::from(priority.number()) + 1;
         let mut list = self.list.lock();
-        let more = count - list.levels.len();
-        list.levels.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
-        if list.levels.is_empty() {
-            let finisher = executor::try_spawn_blocked(list.priority, Finisher { process: process.clone() });
+        list.reserve(priority).map_err(|_| Errno::ENOMEM)?;
+        if list.is_new() {
+            let finisher = executor::try_spawn_blocked(list.priority(), Finisher { process: process.clone() });
             let finisher = finisher.map_err(|SpawnError(_)| Errno::ENOMEM)?;
             self.finisher.store(finisher.raw(), Ordering::Relaxed);
         }
-        list.levels.resize_with(count, Level::default);
-        self.levels.store(count, Ordering::Relaxed);
+        self.levels.store(list.make_room(priority), Ordering::Relaxed);
         Ok(())
     }
 
     fn push(&self, call: &Arc<InputCall>) {
         let mut list = self.list.lock();
         // Relaxed: the lock orders them.
-        if call.done.load(Ordering::Relaxed) || call.queued.load(Ordering::Relaxed) {
-            return;
+        if !call.done.load(Ordering::Relaxed) {
+            self.tell(list.push(call));
+            if list.some_are_hidden() {
+                SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
+            }
         }
-        // There has been a level for it since it began.
-        let Some(level) = list.levels.get_mut(usize::from(call.priority.number())) else { return };
-        match level.last.replace(call.clone()) {
-            Some(last) => *last.next.lock() = Some(call.clone()),
-            None => level.first = Some(call.clone()),
-        }
-        call.queued.store(true, Ordering::Relaxed);
-        list.ready |= call.priority.bit();
-        list.rouse(self.finisher(), call.priority);
     }
 
     fn hasten(&self, call: &InputCall) {
         let mut list = self.list.lock();
-        if !call.queued.load(Ordering::Relaxed) || call.starving.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        list.starving |= call.priority.bit();
-        if let Some(level) = list.levels.get_mut(usize::from(call.priority.number())) {
-            level.starving += 1;
-        }
-        list.rouse(self.finisher(), Priority::HIGHEST);
+        self.tell(list.hasten(call));
     }
 
-    /// What the finisher does next, after calls of which the most important had the priority `done`. The first call that it is
-    /// polled for it takes in any case: it would not have been polled if something else were more important.
-    fn next(&self, is_first: bool, is_enough: bool, done: Option<Priority>) -> Next {
+    /// What the finisher does next, after calls of which the most important had the priority `done`.
+    fn next(&self, turn_is_over: bool, done: Option<Priority>) -> Next<InputCall> {
         let mut list = self.list.lock();
-        // Those that starve are among those that are ready.
-        let Some(most_important) = Priority::most_important_in(list.ready) else {
-            list.awake = false;
-            return Next::Nothing;
-        };
-        let starves = list.starving != 0;
-        let levels = if starves { list.starving } else { list.ready };
-        let priority = if starves || list.is_last { Priority::HIGHEST } else { most_important };
-        if !is_first && (is_enough || executor::is_ready_above(priority)) {
-            list.follow(self.finisher(), priority);
-            return Next::Later;
+        if list.some_are_hidden() {
+            SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
         }
-        let bit = levels & levels.wrapping_neg();
-        if done.is_some_and(|done| done.bit() < bit) {
-            return Next::Post;
+        let next = list.next(turn_is_over, done, executor::is_ready_above);
+        if let Next::Later(Some(priority)) = next {
+            executor::set_priority(self.finisher(), priority);
         }
-        list.pop(bit).map_or(Next::Later, Next::Call)
+        next
     }
 
     /// Whether the process has ended and all its calls are done.
     fn are_over(&self) -> bool {
-        self.list.lock().is_last && self.count.load(Ordering::Relaxed) == 0
+        self.list.lock().is_last() && self.count.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -321,10 +248,8 @@ pub fn begin(
         token,
         cid,
         priority,
-        queued: AtomicBool::new(false),
+        place: Place::default(),
         done: AtomicBool::new(false),
-        starving: AtomicBool::new(false),
-        next: Mutex::new(None),
     });
     call.wait(call.operation.lock().insert(operation));
     Ok(call)
@@ -366,7 +291,7 @@ fn try_some(process: &Arc<Process>) -> Progress {
     let mut most_important = None;
     let (mut tries, mut moved) = (0, 0);
     loop {
-        let next = calls.next(tries == 0, tries == BATCH || moved >= STEP, most_important);
+        let next = calls.next(tries == BATCH || moved >= STEP, most_important);
         let Next::Call(call) = next else {
             if let Some(priority) = most_important.take() {
                 process.complete_calls(&done, priority);
@@ -374,7 +299,7 @@ fn try_some(process: &Arc<Process>) -> Progress {
                 done.clear();
             }
             match next {
-                Next::Later => return Progress::MoreLater,
+                Next::Later(_) => return Progress::MoreLater,
                 Next::Nothing => return Progress::NoneReady,
                 Next::Post | Next::Call(_) => continue,
             }
@@ -395,12 +320,9 @@ fn try_some(process: &Arc<Process>) -> Progress {
 pub fn leave(process: &Process) -> bool {
     let calls = &process.input_calls;
     let mut list = calls.list.lock();
-    if list.levels.is_empty() {
+    if list.is_new() {
         return false;
     }
-    list.is_last = true;
-    // Also if it was awake: whatever it saw last was before this.
-    list.awake = false;
-    list.rouse(calls.finisher(), Priority::HIGHEST);
+    calls.tell(list.everything_is_last());
     true
 }

@@ -34,6 +34,7 @@ pub mod pipe;
 pub mod process;
 pub mod program;
 pub mod random;
+pub mod ready_calls;
 pub mod ring;
 pub mod scheduling;
 pub mod shared;

@@ -40,7 +40,7 @@ use spin::Mutex;
 
 use crate::process::{self, Process};
 use crate::user::UserBuffer;
-use crate::{counters, executor, shared, time};
+use crate::{counters, executor, input, shared, time};
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all others.
 pub const EXHAUSTED: Priority = Priority::LOWEST;
@@ -343,8 +343,10 @@ async fn keep(reservation: time::Reservation) {
             bound => {
                 if now >= next_look {
                     let ready = executor::waiting();
-                    // Whoever has waited since the last look was ready then, at the same priority.
-                    if ready & ready_before != 0 {
+                    // Whoever has waited since the last look was ready then, at the same priority; but for calls that
+                    // their process's finisher has not come to.
+                    let some_are_unseen = input::some_may_starve_unseen();
+                    if ready & ready_before != 0 || some_are_unseen {
                         look_at_everybody().await;
                     }
                     ready_before = ready;
