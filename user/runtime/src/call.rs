@@ -153,6 +153,11 @@ impl LocalCalls {
         }
     }
 
+    #[inline(always)]
+    fn has_spare(&self) -> bool {
+        self.spare_token.get() != 0
+    }
+
     /// The spare record and its token. The record is this worker's alone until the kernel has the token.
     #[inline(always)]
     fn spare(&self) -> core::result::Result<(&'static Record, u64), Errno> {
@@ -664,33 +669,58 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call through the ring, so that its completion wakes this coroutine if it is one's; `false` if it has to be
-    /// made directly.
+    /// Makes the call through the ring, so that its completion wakes the coroutine with this cid, or 0 for nobody; `false` if it
+    /// has to be made directly.
+    // Everything is in its place before the request is published: whoever has to be woken for it then is woken last, and
+    // no register has to be kept for after that.
     #[inline(always)]
-    fn request(&mut self, priority: Priority, cid: Option<u64>) -> bool {
+    fn request(&mut self, priority: Priority, cid: u64) -> bool {
         let calls = &local::current().calls;
         let Ok((record, token)) = calls.spare() else { return false };
-        if let Some(cid) = cid {
+        if cid != 0 {
             // Nobody else knows the record yet: whoever sees the request sees this.
             record.cid.store(cid, Ordering::Relaxed);
             record.state.store(OWN, Ordering::Relaxed);
         }
-        if !submission::submit(self.call, || self.six_arguments(), priority, token) {
-            record.state.store(WAITING, Ordering::Relaxed);
-            return false;
-        }
         self.stage = Stage::InFlight(calls.keep());
-        true
+        submission::submit(self.call, || self.six_arguments(), priority, token) || self.take_request_back()
+    }
+
+    /// After all the request was not published, so its record is free; `false`.
+    #[cold]
+    #[inline(never)]
+    fn take_request_back(&mut self) -> bool {
+        if let Stage::InFlight(record) = core::mem::replace(&mut self.stage, Stage::New(0)) {
+            // There may be another spare record by now: a ring that is set up takes completions.
+            release(record);
+        }
+        false
     }
 
     /// Makes the call through the ring, and waits for its completion; makes it directly if there is no ring.
     #[inline(never)]
     fn submit_through_ring(&mut self, context: &Context<'_>) -> Poll<usize> {
-        let cid = executor::cid_of(context.waker());
-        if !self.request(executor::current_priority(), cid) {
-            return self.submit(context);
+        match executor::cid_of(context.waker()) {
+            Some(cid) if local::current().calls.has_spare() => {
+                if self.request(executor::current_priority(), cid) {
+                    Poll::Pending
+                } else {
+                    self.advance_slowly(context)
+                }
+            }
+            _ => self.submit_unusually(context),
         }
-        if cid.is_some() { Poll::Pending } else { self.wait_if_in_flight(Poll::Pending, context) }
+    }
+
+    /// The same without a spare record, or for a waker that somebody else has made.
+    #[cold]
+    #[inline(never)]
+    fn submit_unusually(&mut self, context: &Context<'_>) -> Poll<usize> {
+        if self.request(executor::current_priority(), 0) {
+            self.wait_if_in_flight(Poll::Pending, context)
+        } else {
+            self.submit(context)
+        }
     }
 
     /// Makes the call directly, and waits for its completion if there will be one.
@@ -887,7 +917,7 @@ impl<B, const N: usize> Future for All<B, N> {
             let priority = executor::current_priority();
             let through_ring = submission::prefers_ring_for(this.operations.len());
             for operation in &mut this.operations {
-                if through_ring && operation.request(priority, None) {
+                if through_ring && operation.request(priority, 0) {
                     continue;
                 }
                 if let Poll::Ready(result) = operation.make(priority) {

@@ -19,7 +19,8 @@
 //! pays if several calls share a trap. Before a call is made nobody knows whether it will, but the ready bitmap says
 //! whether another coroutine that is at least as important could make one too: if none could, the call is made directly,
 //! so that a lone coroutine pays one look at a word. If some could, the ring is tried, and the flusher sees how many
-//! requests came together. Fewer than [`WORTHWHILE`], and the next [`PAUSE`] calls of the worker are direct.
+//! requests came together. Fewer than [`WORTHWHILE`], and the next [`PAUSE`] calls of the worker are direct; twice as many each
+//! time, up to [`LONGEST_PAUSE`], as long as no batch is worthwhile: somebody ready may never make a call.
 //!
 //! # Who may touch what
 //!
@@ -47,6 +48,8 @@ const ENTRIES: usize = 1024;
 const WORTHWHILE: u64 = 6;
 /// So many calls are made directly after a batch that was not worthwhile.
 const PAUSE: u32 = 64;
+/// No more than so many calls are.
+const LONGEST_PAUSE: u32 = 512;
 
 /// How asynchronous calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,7 +254,7 @@ fn set_up() -> bool {
 
 /// The flusher of a worker's ring, which never ends.
 async fn flush(index: usize) {
-    let mut before = 0;
+    let (mut before, mut pause) = (0, PAUSE);
     poll_fn(move |_| {
         let flusher = &FLUSHERS[index];
         // Acquire: the requests, see `submit`.
@@ -260,7 +263,10 @@ async fn flush(index: usize) {
             let header = unsafe { &*flusher.header.load(Ordering::Relaxed) };
             let made = header.tail.load(Ordering::Relaxed);
             if made.wrapping_sub(before) < WORTHWHILE {
-                flusher.direct.store(PAUSE, Ordering::Relaxed);
+                flusher.direct.store(pause, Ordering::Relaxed);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            } else {
+                pause = PAUSE;
             }
             before = made;
             if ring::must_be_called(&header.state) {
