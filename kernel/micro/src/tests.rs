@@ -5,7 +5,7 @@ use abi_sel4::{Invocation, MessageInfo, ObjectType};
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
 use objects::{
-    Capability, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, pretend, tag,
+    Capability, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, own, pretend, tag,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -833,8 +833,10 @@ proptest! {
                 }
                 let memory = machine.untyped(16);
                 machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
-                // Nonsense may have deleted the thread's own capability, and who has none registers nothing.
-                if machine.slot(1).capability.get() != (Capability::Thread { tcb: machine.init }) {
+                // Nonsense may have deleted the thread's own capability, and who has none registers nothing; or its message buffer, without
+                // which it can name no capability.
+                let is_itself = machine.slot(1).capability.get() == (Capability::Thread { tcb: machine.init });
+                if !is_itself || machine.init.own_slot(own::BUFFER).is_empty() {
                     break;
                 }
                 buffer = SyscallBuffer::register(&machine, memory, first);

@@ -32,8 +32,9 @@ use crate::mapping::Window;
 use crate::raw::{self, Answer, Failure};
 use crate::syscall_buffer::{SyscallBuffer, result};
 
-/// How many invocations have to share a call of the kernel for the way through memory to pay off.
-pub const FEW: usize = 4;
+/// How many invocations have to share a call of the kernel for the way through memory to pay off. Four pay by the clock of one hart only, and with
+/// several cost twice the system calls.
+pub const FEW: usize = 5;
 /// How many invocations are made as system calls before it is tried again whether others join; and at most, after it was tried in vain
 /// several times.
 const TRIES: u64 = 32;

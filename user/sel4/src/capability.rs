@@ -483,8 +483,8 @@ impl PageTable {
     ///
     /// # Errors
     ///
-    /// The notification interrupts no thread, or its badge is not one bit of what can come as stores; the capability has a page already, or
-    /// there are no more. Or nothing can be mapped there.
+    /// The notification interrupts no thread, or its badge is not one bit of what can come as stores; the capability has a page already, the
+    /// address space has its share of them, or there are no more. Or nothing can be mapped there.
     pub fn map_sender(self, notification: Notification, address: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(drop)
     }

@@ -108,7 +108,7 @@ fn refuse(physical: u64) -> ! {
 ///
 /// # Panics
 /// If there is no memory for objects, or the address is not aligned.
-#[inline]
+#[inline(always)]
 pub fn claim<T: Object>(physical: u64) -> Ref<T> {
     check(physical, size_of::<T>() as u64, (align_of::<T>() as u64).max(UNIT));
     Ref::from_raw((physical / UNIT) as u32).expect("checked")
