@@ -120,22 +120,24 @@ pub struct Hooks {
     pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header)>,
     /// A lock has been busy for long, so its holder probably has no processor: give it yours.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    /// The worker that calls, and is awake; another number if none does. Only asked where sharing is lazy.
+    pub worker: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     /// When to notify an idle worker of work that a busy one could do.
     pub sharing: Sharing,
 }
 
-/// When to notify an idle worker that something has become ready in the shard of a busy one.
-///
-/// A worker that has become idle is always notified of work in its own shard.
+/// When to notify an idle worker that something has become ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Sharing {
-    /// At once. Right where polls may be long and a notification is cheap: in a kernel, whose longest poll is a process.
+    /// At once, and the worker of the shard if it is idle. Right where polls may be long and a notification is cheap: in a
+    /// kernel, whose longest poll is a process.
     #[default]
     Eager = 0,
-    /// Not for a single coroutine that is no more important than the one that the busy worker polls: it gets its turn after
-    /// that poll. Right where polls are short and a notification is a system call: coroutines that wake each other in
-    /// turn then stay on one worker, instead of calling others for each message.
+    /// Not for a single coroutine that is no more important than the one that a busy worker polls: it gets its turn after
+    /// that poll. If its own worker is idle it comes to the one that wakes it. Right where polls are short and a
+    /// notification is a system call: coroutines that wake each other in turn then stay on one worker, instead of calling
+    /// others for each message.
     Lazy = 1,
 }
 
@@ -147,6 +149,7 @@ impl Hooks {
         completions: None,
         resume: None,
         relax: None,
+        worker: None,
         sharing: Sharing::Eager,
     };
 }
@@ -446,7 +449,7 @@ impl Executor {
                 return cid;
             }
             shard.link(header, word);
-            self.unlock_and_notify(shard, cid)
+            self.unlock_and_notify(shard, header, cid)
         }
     }
 
@@ -540,7 +543,7 @@ impl Executor {
         unsafe {
             here.link(header, slot.word.load(Ordering::Relaxed));
             if here.sleepers.get() != 0 {
-                self.unlock_with_sleepers(here, Sharing::Lazy, ());
+                self.unlock_where_it_is(here, true);
             } else {
                 here.unlock();
             }
@@ -597,8 +600,9 @@ impl Executor {
         add(&shard.wakes, 1);
         // SAFETY: the addition made us its one holder, and the header exists until a worker takes it from the list.
         unsafe {
-            shard.link(slot.header.get().cast(), word);
-            self.unlock_and_notify(shard, 0)
+            let header = slot.header.get().cast();
+            shard.link(header, word);
+            self.unlock_and_notify(shard, header, 0)
         }
     }
 
@@ -787,8 +791,9 @@ impl Executor {
             let word = slot.word.fetch_add(HELD, Ordering::AcqRel);
             // SAFETY: we have the lock of its shard; the addition made us its one holder.
             unsafe {
-                shard.link_first(slot.header.get().cast(), word);
-                self.unlock_and_notify(shard, 0);
+                let header = slot.header.get().cast();
+                shard.link_first(header, word);
+                self.unlock_and_notify(shard, header, 0);
             }
             return Ok(());
         }
@@ -829,16 +834,17 @@ impl Executor {
         if shard.open.load(Ordering::Relaxed) != 0 { shard } else { self.shard(0) }
     }
 
-    /// Unlocks; and if a worker sleeps that relied on this shard being empty, wakes one. Gives `result`.
+    /// Unlocks after `header` was linked; and if a worker sleeps that relied on this shard being empty, wakes one. Gives
+    /// `result`.
     ///
     /// # Safety
     /// The caller has the lock.
     #[inline(always)]
-    unsafe fn unlock_and_notify<T>(&self, shard: &Shard, result: T) -> T {
+    unsafe fn unlock_and_notify<T>(&self, shard: &Shard, header: *const Header, result: T) -> T {
         // SAFETY: the lock protects it.
         if unsafe { shard.sleepers.get() } != 0 {
             // SAFETY: as above.
-            return unsafe { self.unlock_with_sleepers(shard, self.hooks.sharing, result) };
+            return unsafe { self.unlock_with_sleepers(shard, header, result) };
         }
         shard.unlock();
         result
@@ -846,23 +852,106 @@ impl Executor {
 
     #[cold]
     #[inline(never)]
-    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, sharing: Sharing, result: T) -> T {
-        // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
-        // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
+    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, header: *const Header, result: T) -> T {
         // SAFETY: the caller has the lock.
-        let sleepers = unsafe {
-            let sleepers = shard.sleepers.get() & self.idle.load(Ordering::Relaxed);
-            shard.sleepers.set(sleepers);
-            sleepers
-        };
-        // SAFETY: as above.
-        let wait = sharing == Sharing::Lazy && unsafe { shard.is_for_its_worker() };
-        shard.unlock();
-        if sleepers != 0 && !wait {
-            self.notify_one(shard.index);
+        unsafe {
+            match self.hooks.sharing {
+                Sharing::Eager => {
+                    let is_anybody_there = self.sleepers_of(shard) != 0;
+                    shard.unlock();
+                    if is_anybody_there {
+                        self.notify_one(shard.index);
+                    }
+                }
+                Sharing::Lazy => self.unlock_lazily(shard, header),
+            }
         }
         // If the compiler knew that the result is the argument, callers would need it back after the call, and a stack.
         core::hint::black_box(result)
+    }
+
+    /// Idle workers that rely on this shard being empty.
+    ///
+    /// # Safety
+    /// The caller has the lock.
+    unsafe fn sleepers_of(&self, shard: &Shard) -> u32 {
+        // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
+        // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
+        // SAFETY: the caller has the lock.
+        unsafe {
+            let sleepers = shard.sleepers.get() & self.idle.load(Ordering::Relaxed);
+            shard.sleepers.set(sleepers);
+            sleepers
+        }
+    }
+
+    /// Unlocks after `header` was linked. If the worker of this shard sleeps, and the calling one does not and has
+    /// little to do, then that one gets the coroutine; and nobody is notified of what somebody who is awake will soon do.
+    ///
+    /// # Safety
+    /// The caller has the lock.
+    unsafe fn unlock_lazily(&self, shard: &Shard, header: *const Header) {
+        // SAFETY: the caller has the lock, and what is linked exists.
+        let (sleepers, slot, cid) = unsafe { (self.sleepers_of(shard), (*header).slot.get(), (*header).cid.get()) };
+        // The hook is not called under a lock, as all hooks.
+        if sleepers & 1 << shard.index == 0 {
+            // SAFETY: the caller has the lock.
+            return unsafe { self.unlock_where_it_is(shard, false) };
+        }
+        shard.unlock();
+        let caller = self.calling_worker().filter(|caller| caller.index != shard.index);
+        if let Some(caller) = caller
+            && self.idle.load(Ordering::Relaxed) & 1 << caller.index == 0
+            && caller.ready().load(Ordering::Relaxed) == 0
+        {
+            shard.lock(&self.hooks);
+            // SAFETY: slots stay for ever.
+            let slot = unsafe { &*slot };
+            let running = caller.running().load(Ordering::Relaxed);
+            match self.linked(slot, cid, shard) {
+                // Somebody has taken it already.
+                None => return shard.unlock(),
+                Some((_, word)) if word & SUSPENDED != 0 || running > 1 << state::priority(word) => shard.unlock(),
+                Some((header, _)) => {
+                    // As a theft by the calling worker.
+                    // SAFETY: we have the lock, and then the other one.
+                    unsafe {
+                        shard.unlink(header);
+                        // Release: whoever finds it in the other shard, and so takes that lock, finds it unlinked.
+                        slot.word.fetch_add(state::shard_difference(shard.index, caller.index), Ordering::Release);
+                        shard.unlock();
+                        caller.lock(&self.hooks);
+                        // The priority may have changed meanwhile: as in `wake_here`.
+                        caller.link(header, slot.word.load(Ordering::Relaxed));
+                        return self.unlock_where_it_is(caller, true);
+                    }
+                }
+            }
+        }
+        self.notify_one(shard.index);
+    }
+
+    /// Unlocks after something was linked that stays in this shard, and notifies an idle worker unless this shard's worker
+    /// will soon do it: the worker is in a poll, or `calls`, and what is ready is one coroutine no more important than that
+    /// poll.
+    ///
+    /// # Safety
+    /// The caller has the lock; if it `calls`, it is on this shard's worker.
+    unsafe fn unlock_where_it_is(&self, shard: &Shard, calls: bool) {
+        // SAFETY: the caller has the lock.
+        let (sleepers, is_for_its_worker) = unsafe { (self.sleepers_of(shard), shard.is_for_its_worker(calls)) };
+        shard.unlock();
+        // A worker that has said that it is idle, and then was interrupted by who calls, must be told.
+        if sleepers != 0 && (!is_for_its_worker || sleepers & 1 << shard.index != 0) {
+            self.notify_one(shard.index);
+        }
+    }
+
+    /// The shard of the worker that calls, if one does.
+    fn calling_worker(&self) -> Option<&Shard> {
+        // SAFETY: the caller of `initialise` allowed it; no lock is held.
+        let worker = unsafe { self.hooks.worker?(self.hooks.context) } as usize;
+        (worker < SHARDS && self.shard(worker).open.load(Ordering::Relaxed) != 0).then(|| self.shard(worker))
     }
 
     /// Claims one idle worker, this one if possible, and notifies it.

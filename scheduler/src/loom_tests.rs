@@ -51,11 +51,16 @@ impl World {
     }
 
     fn sharing(sharing: Sharing) -> Arc<World> {
+        World::with(sharing, None)
+    }
+
+    fn with(sharing: Sharing, worker: Option<unsafe extern "C" fn(*mut c_void) -> u32>) -> Arc<World> {
         let ready = Box::new(core::array::from_fn(|_| ReadyWord::default()));
         let beds: Box<[Bed; SHARDS]> = Box::default();
         let hooks = Hooks {
             context: core::ptr::from_ref(&*beds).cast_mut().cast(),
             notify: Some(notify),
+            worker,
             sharing,
             ..Hooks::NONE
         };
@@ -421,6 +426,65 @@ fn what_is_left_to_a_busy_worker_is_not_forgotten() {
         spawner.join().unwrap();
         first.take_back();
         second.take_back();
+    });
+}
+
+/// A world with lazy sharing, in which worker 0 is the one that calls.
+fn world_of_worker_0() -> Arc<World> {
+    unsafe extern "C" fn worker_0(_: *mut c_void) -> u32 {
+        0
+    }
+    World::with(Sharing::Lazy, Some(worker_0))
+}
+
+#[test]
+fn what_comes_to_the_worker_that_wakes_it_is_seen_by_all() {
+    check(3, || {
+        let world = world_of_worker_0();
+        world.add_workers(2);
+        let task = Task::new(1, wait_for_data);
+        let cid = world.spawn(task, 1);
+        assert_eq!(world.run(1), Outcome::Idle);
+        // Worker 1 sleeps, or is waking up for some other reason, or somebody changes the priority.
+        let other = thread::spawn({
+            let world = world.clone();
+            move || {
+                let _ = world.executor().set_priority(cid, 3);
+                world.run(1);
+            }
+        });
+        // SAFETY: it is blocked, so nobody polls it before the wake.
+        unsafe { task.data.set(7) };
+        world.executor().wake(cid).unwrap();
+        world.run(0);
+        other.join().unwrap();
+        assert!(task.is_finished(), "it came to nobody");
+        assert_eq!(task.take_back(), (2, COMPLETED));
+        assert_eq!(world.ready(), 0);
+    });
+}
+
+#[test]
+fn what_comes_to_the_worker_that_wakes_it_can_be_cancelled_and_woken_by_others() {
+    check(3, || {
+        let world = world_of_worker_0();
+        world.add_workers(2);
+        let task = Task::new(1, |_, _| PENDING);
+        let cid = world.spawn(task, 1);
+        assert_eq!(world.run(1), Outcome::Idle);
+        let other = thread::spawn({
+            let world = world.clone();
+            move || {
+                let _ = world.executor().cancel(cid);
+                world.run(1)
+            }
+        });
+        let _ = world.executor().wake(cid);
+        world.run(0);
+        other.join().unwrap();
+        world.run(0);
+        assert_eq!(task.take_back().1, CANCELLED_OUTCOME);
+        assert_eq!(world.ready(), 0);
     });
 }
 

@@ -33,6 +33,14 @@ unsafe extern "C" fn note_notify(_: *mut c_void, worker: u32) {
     log(format!("notify {worker}"));
 }
 
+thread_local! {
+    static CALLER: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+unsafe extern "C" fn calling_worker(_: *mut c_void) -> u32 {
+    CALLER.get()
+}
+
 unsafe extern "C" fn note_resume(_: *mut c_void, header: *mut Header) {
     // SAFETY: no spawn of this header is going on.
     log(format!("resume {:x}", unsafe { (*header).cid() }));
@@ -45,7 +53,13 @@ impl World {
 
     fn sharing(workers: usize, sharing: Sharing) -> World {
         let ready: &'static [ReadyWord; SHARDS] = Box::leak(Box::new([const { ReadyWord::new() }; SHARDS]));
-        let hooks = Hooks { notify: Some(note_notify), resume: Some(note_resume), sharing, ..Hooks::NONE };
+        let hooks = Hooks {
+            notify: Some(note_notify),
+            resume: Some(note_resume),
+            worker: Some(calling_worker),
+            sharing,
+            ..Hooks::NONE
+        };
         // SAFETY: fresh memory of the right layout that is never freed.
         let executor = unsafe {
             let memory = alloc_zeroed(Layout::new::<Executor>()).cast::<Executor>();
@@ -79,8 +93,11 @@ impl World {
     }
 
     fn run(&self, worker: usize) -> Outcome {
+        let caller = CALLER.replace(worker as u32);
         // SAFETY: everything is on one thread.
-        unsafe { self.executor.run(worker, core::ptr::null_mut()) }
+        let outcome = unsafe { self.executor.run(worker, core::ptr::null_mut()) };
+        CALLER.set(caller);
+        outcome
     }
 
     fn run_one(&self, worker: usize) -> Outcome {
@@ -151,6 +168,63 @@ fn a_busy_shard_is_passed_by_and_counted() {
     assert_eq!(less_important.finished.get(), Some(COMPLETED));
     let counters = [0, 1].map(|shard| world.executor.counters(shard));
     assert_eq!(counters.map(|one| (one.polls, one.retries, one.spins)), [(1, 0, 0), (0, 1, 0)]);
+}
+
+#[test]
+fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
+    let world = World::sharing(2, Sharing::Lazy);
+    let executor = world.executor;
+    let woken: &'static [u64] = [5, 4, 5]
+        .map(|priority| {
+            world.spawn_at(
+                1,
+                task(priority, move || {
+                    log(format!("polled by {}", CALLER.get()));
+                    PENDING
+                }),
+            )
+        })
+        .to_vec()
+        .leak();
+    let wake_in_a_poll_of_0 = |indexes: &'static [usize]| {
+        world.spawn(task(5, move || {
+            take_log();
+            indexes.iter().for_each(|index| executor.wake(woken[*index]).unwrap());
+            log("woken");
+            DONE
+        }));
+        assert_eq!(world.run(0), Outcome::Idle);
+        take_log()
+    };
+    assert_eq!(world.run(1), Outcome::Idle);
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(wake_in_a_poll_of_0(&[0]), ["woken", "polled by 0"], "worker 1 goes on sleeping");
+    assert_eq!(wake_in_a_poll_of_0(&[0]), ["woken", "polled by 0"], "it has stayed there");
+    assert_eq!(
+        wake_in_a_poll_of_0(&[1]),
+        ["notify 1", "woken", "polled by 0"],
+        "what is more important is not kept waiting"
+    );
+    assert_eq!(world.run(1), Outcome::Idle);
+    assert_eq!(
+        wake_in_a_poll_of_0(&[0, 2]),
+        ["notify 1", "woken", "polled by 0", "polled by 0"],
+        "the second one is too many"
+    );
+    assert_eq!(world.run(1), Outcome::Idle);
+    // Between polls, in the hook for completions for instance.
+    CALLER.set(0);
+    assert_eq!(world.run(1), Outcome::Idle);
+    take_log();
+    executor.wake(woken[2]).unwrap();
+    assert_eq!(take_log(), ["notify 0"], "a worker that has said that it sleeps is told");
+    // Somebody who is no worker.
+    assert_eq!(world.run(0), Outcome::Idle);
+    CALLER.set(u32::MAX);
+    executor.wake(woken[2]).unwrap();
+    assert_eq!(take_log(), ["polled by 0", "notify 0"]);
+    assert_eq!(world.run(1), Outcome::Idle);
+    assert_eq!(take_log(), ["polled by 1"]);
 }
 
 #[test]

@@ -24,7 +24,7 @@
 
 /* The major version, in the upper 16 bits of what cops_scheduler_version answers. With another one the image must not
  * be used. */
-#define COPS_SCHEDULER_MAJOR 1
+#define COPS_SCHEDULER_MAJOR 2
 
 /* Results of the functions that do something. */
 #define COPS_OK 0      /* it did what it should */
@@ -152,13 +152,14 @@ COPS_SIZE(cops_ready_word, COPS_READY_WORD_SIZE);
 COPS_LAYOUT(cops_ready_word, ready, COPS_READY_WORD_READY_OFFSET);
 COPS_LAYOUT(cops_ready_word, running, COPS_READY_WORD_RUNNING_OFFSET);
 
-#define COPS_HOOKS_SIZE 48
+#define COPS_HOOKS_SIZE 56
 #define COPS_HOOKS_CONTEXT_OFFSET 0
 #define COPS_HOOKS_NOTIFY_OFFSET 8
 #define COPS_HOOKS_COMPLETIONS_OFFSET 16
 #define COPS_HOOKS_RESUME_OFFSET 24
 #define COPS_HOOKS_RELAX_OFFSET 32
-#define COPS_HOOKS_SHARING_OFFSET 40
+#define COPS_HOOKS_WORKER_OFFSET 40
+#define COPS_HOOKS_SHARING_OFFSET 48
 
 /* Functions of the caller that the executor calls, never while it holds a lock. Any of the functions may be NULL. */
 struct cops_hooks {
@@ -171,6 +172,9 @@ struct cops_hooks {
     void (*resume)(void *context, struct cops_header *header);
     /* A lock has been busy for long, so its holder probably has no hart: give it yours. */
     void (*relax)(void *context);
+    /* The worker that calls, and is awake; another number if none does. Asked only with COPS_LAZY, which calls others
+     * where it is NULL. */
+    uint32_t (*worker)(void *context);
     uint32_t sharing; /* COPS_EAGER or COPS_LAZY */
 };
 
@@ -180,6 +184,7 @@ COPS_LAYOUT(cops_hooks, notify, COPS_HOOKS_NOTIFY_OFFSET);
 COPS_LAYOUT(cops_hooks, completions, COPS_HOOKS_COMPLETIONS_OFFSET);
 COPS_LAYOUT(cops_hooks, resume, COPS_HOOKS_RESUME_OFFSET);
 COPS_LAYOUT(cops_hooks, relax, COPS_HOOKS_RELAX_OFFSET);
+COPS_LAYOUT(cops_hooks, worker, COPS_HOOKS_WORKER_OFFSET);
 COPS_LAYOUT(cops_hooks, sharing, COPS_HOOKS_SHARING_OFFSET);
 
 #define COPS_SIGNALS_SIZE 24
@@ -556,7 +561,8 @@ static inline int cops_program_init(struct cops_program *program)
     if (memory < 0)
         return (int)memory;
     program->executor = (struct cops_executor *)memory;
-    struct cops_hooks hooks = {program, cops_program_notify, cops_program_take_completions, NULL, NULL};
+    struct cops_hooks hooks = {program, cops_program_notify, cops_program_take_completions, NULL, NULL, NULL,
+                                COPS_EAGER};
     struct cops_signals signals = {NULL, &program->ring->tail, &program->ring->head};
     program->table.executor_init(program->executor, ready, &hooks);
     program->table.add_worker(program->executor, 0, &signals);

@@ -132,6 +132,8 @@ const TESTS: &[Test] = tests![
     worker::locks_exclude;
     worker::a_notification_is_kept_for_the_next;
     worker::a_sleeping_worker_is_woken;
+    worker::a_long_poll_keeps_nothing_waiting;
+    worker::a_call_that_waits_keeps_nothing_waiting;
     worker::idle_workers_use_no_time;
     worker::calls_from_all_workers;
     thread::illegal_calls;

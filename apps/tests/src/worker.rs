@@ -149,6 +149,49 @@ pub async fn a_sleeping_worker_is_woken() -> Outcome {
     Ok(())
 }
 
+/// A poll takes as long as a program likes. What it wakes comes to the worker that polls, and from there to one that sleeps.
+pub async fn a_long_poll_keeps_nothing_waiting() -> Outcome {
+    must!(cops::alloc_cpu(1));
+    for _ in 0..20 {
+        let (sender, receiver) = channel::bounded(1);
+        let received = Arc::new(AtomicUsize::new(0));
+        let waiting = cops::spawn({
+            let received = received.clone();
+            async move { received.store(receiver.receive().await.unwrap_or(0), Ordering::Relaxed) }
+        });
+        cops::sleep(Duration::from_millis(1)).await;
+        must!(sender.try_send(7).map_err(|_| Errno::EPIPE));
+        let begun = cops::time::Instant::now();
+        while received.load(Ordering::Relaxed) == 0 {
+            check!(begun.elapsed() < LIMIT, "what was woken has not run");
+            core::hint::spin_loop();
+        }
+        check_eq!(received.load(Ordering::Relaxed), 7);
+        must!(waiting.await);
+    }
+    Ok(())
+}
+
+pub async fn a_call_that_waits_keeps_nothing_waiting() -> Outcome {
+    must!(cops::alloc_cpu(1));
+    for _ in 0..50 {
+        let (reader, writer) = must!(cops::io::pipe());
+        let (sender, receiver) = channel::bounded(1);
+        let waiting = cops::spawn(async move {
+            let value: u8 = receiver.receive().await.unwrap_or(0);
+            writer.write_all(alloc::vec![value; 3]).await.0
+        });
+        cops::sleep(Duration::from_micros(500)).await;
+        must!(sender.try_send(7).map_err(|_| Errno::EPIPE));
+        // Keeps the worker until the other coroutine has written.
+        let mut read = [0; 3];
+        check_eq!(system::file::read(reader.descriptor().raw(), &mut read), Ok(3));
+        check_eq!(read, [7; 3]);
+        check_eq!(waiting.await, Ok(Ok(())));
+    }
+    Ok(())
+}
+
 pub async fn idle_workers_use_no_time() -> Outcome {
     must!(cops::alloc_cpu(3));
     cops::sleep(Duration::from_millis(20)).await;

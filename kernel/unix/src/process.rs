@@ -799,6 +799,16 @@ impl Process {
         }
     }
 
+    /// For a worker that will not look at what is ready for a while, because its coroutine is long or waits in a call: wakes
+    /// one that sleeps if there is something to take. In the process the scheduler wakes nobody for what a busy worker can
+    /// do after its poll (`Sharing::Lazy`), and that a poll is long, only the kernel sees.
+    pub fn share_what_is_ready(&self, worker: &Worker) {
+        if let Some(priority) = Priority::most_important_in(self.shared.ready_of(worker.index())) {
+            let workers = self.workers.lock();
+            workers.iter().any(|other| other.wake_if_parked(self.standing.worth(priority)));
+        }
+    }
+
     /// For a worker at its tick: interrupts it if it runs something less important than a completion in the ring.
     ///
     /// [`wake_a_worker`](Self::wake_a_worker) does that when the completion is posted. But a worker looks at the ring, takes a

@@ -655,7 +655,12 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     }
                 }
                 Outcome::Unchanged => {}
-                Outcome::Wait(operation) => break Pause::Wait(operation),
+                Outcome::Wait(operation) => {
+                    if !worker.is_thread() {
+                        process.share_what_is_ready(worker);
+                    }
+                    break Pause::Wait(operation);
+                }
                 Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
                 Outcome::Execute(plan) => break Pause::Execute(plan),
                 Outcome::GiveWay => {
@@ -680,6 +685,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 worker.charge(now, now);
                 if pending.timer && !worker.is_thread() {
                     process.remind(worker);
+                    process.share_what_is_ready(worker);
                 }
                 if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index()) {
                     // Its handler may put what it runs aside for something more important in the process.

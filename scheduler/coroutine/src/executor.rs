@@ -42,7 +42,8 @@ impl Cid {
 ///
 /// None of these is called while the scheduler holds a lock.
 pub trait Platform: Sync + 'static {
-    /// The number of the worker that calls; any number if the caller is none.
+    /// The number of the worker that calls. If none does: any number, but where [`sharing`](Self::sharing) is lazy one that no
+    /// worker has.
     fn worker(&self) -> usize;
 
     /// Makes a worker, whose [`run`](Worker::run) had returned [`Outcome::Idle`], call it again. May come early, late
@@ -215,6 +216,10 @@ impl Executor {
             // SAFETY: as above.
             unsafe { (*platform.cast::<P>()).relax() }
         }
+        unsafe extern "C" fn calling<P: Platform>(platform: *mut c_void) -> u32 {
+            // SAFETY: as above.
+            u32::try_from(unsafe { (*platform.cast::<P>()).worker() }).unwrap_or(u32::MAX)
+        }
 
         if self.phase.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(InitialiseError::Twice);
@@ -225,6 +230,7 @@ impl Executor {
             completions: Some(completions::<P>),
             resume: if P::RESUMES { Some(resume::<P>) } else { None },
             relax: Some(relax::<P>),
+            worker: Some(calling::<P>),
             sharing: platform.sharing(),
         };
         // SAFETY: BUSY makes the cells ours. The executor is static, so it neither moves nor ends, and neither do the ready

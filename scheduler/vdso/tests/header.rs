@@ -79,6 +79,7 @@ fn every_number_is_the_scheduler_s() {
         ("HOOKS_COMPLETIONS_OFFSET", offset_of!(Hooks, completions) as i64),
         ("HOOKS_RESUME_OFFSET", offset_of!(Hooks, resume) as i64),
         ("HOOKS_RELAX_OFFSET", offset_of!(Hooks, relax) as i64),
+        ("HOOKS_WORKER_OFFSET", offset_of!(Hooks, worker) as i64),
         ("HOOKS_SHARING_OFFSET", offset_of!(Hooks, sharing) as i64),
         ("SIGNALS_SIZE", size_of::<Signals>() as i64),
         ("SIGNALS_ATTENTION_OFFSET", offset_of!(Signals, attention) as i64),

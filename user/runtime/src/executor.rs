@@ -10,7 +10,7 @@ use core::task::{RawWakerVTable, Waker};
 
 use abi_queue::pages::mode_in_force;
 use abi_queue::{MAXIMUM_WORKERS, Mode, Priority, ProcessPage};
-use coroutine::{Cid, Executor, JoinHandle, Outcome, Platform, Signals, Stale, Table, Worker};
+use coroutine::{Cid, Executor, JoinHandle, Outcome, Platform, Sharing, Signals, Stale, Table, Worker};
 
 use crate::call;
 use crate::interrupt;
@@ -52,6 +52,11 @@ impl Platform for Process {
     fn completions(&self, _: usize) {
         let _section = Section::begin();
         call::drain();
+    }
+
+    /// Polls are short, and a notification is a system call and an interrupt of another hart.
+    fn sharing(&self) -> Sharing {
+        Sharing::Lazy
     }
 
     const RESUMES: bool = true;
