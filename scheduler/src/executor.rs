@@ -932,17 +932,25 @@ impl Executor {
     }
 
     /// Unlocks after something was linked that stays in this shard, and notifies an idle worker unless this shard's worker
-    /// will soon do it: the worker is in a poll, or `calls`, and what is ready is one coroutine no more important than that
-    /// poll.
+    /// will soon do it: the worker is in a poll, or is the one that calls, and what is ready is one coroutine no more
+    /// important than that poll. `calls` if it is known that it calls.
     ///
     /// # Safety
-    /// The caller has the lock; if it `calls`, it is on this shard's worker.
+    /// The caller has the lock.
     unsafe fn unlock_where_it_is(&self, shard: &Shard, calls: bool) {
         // SAFETY: the caller has the lock.
-        let (sleepers, is_for_its_worker) = unsafe { (self.sleepers_of(shard), shard.is_for_its_worker(calls)) };
+        let (sleepers, is_one_turn) = unsafe { (self.sleepers_of(shard), shard.is_one_turn()) };
+        // A worker in a poll will look at its shard again: it says that it runs nothing only under the lock, when it has
+        // found the shard empty.
+        let is_in_a_poll = shard.running().load(Ordering::Relaxed) != 0;
         shard.unlock();
+        if sleepers == 0 {
+            return;
+        }
         // A worker that has said that it is idle, and then was interrupted by who calls, must be told.
-        if sleepers != 0 && (!is_for_its_worker || sleepers & 1 << shard.index != 0) {
+        let says_that_it_is_idle = sleepers & 1 << shard.index != 0;
+        let calls = || calls || self.calling_worker().is_some_and(|caller| caller.index == shard.index);
+        if !is_one_turn || says_that_it_is_idle || !(is_in_a_poll || calls()) {
             self.notify_one(shard.index);
         }
     }

@@ -372,21 +372,17 @@ impl Shard {
         (core::ptr::null(), 0)
     }
 
-    /// Whether the worker is in a poll or `calls`, and the one coroutine that is ready is no more important than what it
-    /// polls.
-    ///
-    /// A worker in a poll will look at this shard again: it says that it runs nothing only under the lock, when it has found
-    /// the shard empty.
+    /// Whether one coroutine is ready, and is no more important than what the worker polls, if it polls something.
     ///
     /// # Safety
     /// The caller has the lock; something is ready.
-    pub(crate) unsafe fn is_for_its_worker(&self, calls: bool) -> bool {
+    pub(crate) unsafe fn is_one_turn(&self) -> bool {
         let running = self.running().load(Ordering::Relaxed);
         let ready = self.ready().load(Ordering::Relaxed);
         let list = self.list(ready.trailing_zeros() as usize);
         // SAFETY: the caller has the lock.
         let one = unsafe { (*list).next.get() == (*list).previous.get() };
-        (running != 0 || calls) && running <= ready && ready.is_power_of_two() && one
+        running <= ready && ready.is_power_of_two() && one
     }
 
     /// Frees the slot of a coroutine that has ended: from here on its cid is stale.

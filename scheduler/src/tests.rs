@@ -212,12 +212,18 @@ fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
         "the second one is too many"
     );
     assert_eq!(world.run(1), Outcome::Idle);
-    // Between polls, in the hook for completions for instance.
-    CALLER.set(0);
-    assert_eq!(world.run(1), Outcome::Idle);
     take_log();
-    executor.wake(woken[2]).unwrap();
+    // Between polls, as in the hook for completions.
+    CALLER.set(0);
+    world.spawn(task(5, || DONE));
     assert_eq!(take_log(), ["notify 0"], "a worker that has said that it sleeps is told");
+    assert_eq!(world.run_one(0), Outcome::Ran);
+    executor.wake(woken[0]).unwrap();
+    assert_eq!(take_log(), [""; 0], "and one that will look is not, nor anybody else");
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), ["polled by 0"]);
+    executor.wake(woken[2]).unwrap();
+    assert_eq!(take_log(), ["notify 0"]);
     // Somebody who is no worker.
     assert_eq!(world.run(0), Outcome::Idle);
     CALLER.set(u32::MAX);

@@ -122,6 +122,24 @@ impl Child {
         &mut self.process
     }
 
+    /// Stops the program, with all that it has started, until [`go_on`](Self::go_on).
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn stand_still(&self) -> io::Result<()> {
+        Ok(rustix::process::kill_process_group(self.group, Signal::STOP)?)
+    }
+
+    /// Ends a standstill.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn go_on(&self) -> io::Result<()> {
+        Ok(rustix::process::kill_process_group(self.group, Signal::CONT)?)
+    }
+
     /// Waits for the end, until `deadline` at most.
     ///
     /// # Errors

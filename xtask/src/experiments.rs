@@ -9,6 +9,7 @@
 //! A part that fails is a note in the results, and the rest goes on; the notebook is saved after each part, so that an
 //! interrupted run loses only the part that was under way.
 
+mod contest;
 mod matrix;
 mod network;
 mod peers;
@@ -246,6 +247,16 @@ impl<'a> Lab<'a> {
         WAYS.into_iter().filter(|way| self.way.is_none_or(|wanted| wanted == *way))
     }
 
+    /// In how many rounds servers are measured beside each other.
+    pub fn rounds(&self) -> usize {
+        if self.quick { 3 } else { 5 }
+    }
+
+    /// How long each is measured in a round.
+    pub fn duration_of_round(&self) -> Duration {
+        Duration::from_millis(if self.quick { 400 } else { 1000 })
+    }
+
     /// Linux, if it is to be had; if not, that is said once.
     pub fn linux(&self) -> Option<&Linux> {
         self.linux
@@ -391,7 +402,10 @@ impl<'a> Lab<'a> {
     }
 
     fn serve(&self, title: &str, configuration: &Configuration, listening: &str) -> Result<Server> {
-        let log = self.context.log("experiment");
+        // Several serve at the same time, each with a log of its own.
+        let words: Vec<_> =
+            title.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+        let log = self.context.log(&format!("experiment-{}", words.join("-")));
         let activity = self.context.progress.start(title);
         let mut guest = Guest::start(&self.toolchain.qemu, &self.context.board, configuration, &log, Echo::LogOnly)?;
         guest.wait_for("the server's first words", BOOT_LIMIT, |line| {
@@ -439,6 +453,17 @@ impl Server {
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
+    }
+
+    /// Stops the machine until [`go_on`](Self::go_on), when it has seen the end of the connections that were just closed.
+    pub fn stand_still(&self) {
+        std::thread::sleep(Duration::from_millis(20));
+        self.guest.stand_still();
+    }
+
+    /// Ends a standstill.
+    pub fn go_on(&self) {
+        self.guest.go_on();
     }
 
     /// Measures one plan.

@@ -320,6 +320,17 @@ impl Guest {
         }
     }
 
+    /// Stops the machine, so that it takes no time of the host, until [`go_on`](Self::go_on). To those in it time jumps.
+    pub fn stand_still(&self) {
+        // A machine that has ended stands still, and says so when it is asked something.
+        let _ = self.child.stand_still();
+    }
+
+    /// Ends a standstill.
+    pub fn go_on(&self) {
+        let _ = self.child.go_on();
+    }
+
     /// Where everything that the machine prints is.
     pub fn log(&self) -> &Path {
         &self.log

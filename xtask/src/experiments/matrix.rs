@@ -5,19 +5,24 @@
 //! instructions, a client inside the machine does not pause either, on one hart, and a request is client, server, and the
 //! network between.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use load::{Order, Pace, Plan, Visits};
+use anyhow::{Context as _, Result, bail};
+use load::{Measurement, Order, Pace, Plan, Visits};
 
+use super::contest::{Contest, median};
 use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, numbers, seeds, series_of, words};
 use crate::linux;
 
 /// The models of COPS's server, ours first.
 pub const MODELS: [&str; 6] = ["kcuc", "kcut", "ktut", "ktut-wait", "ktuc", "ktuc-epoll"];
 
-/// Harts of the measurements by the wall clock.
-const HARTS: u8 = 4;
+/// Harts of the measurements by the wall clock: four, as the papers have, or as many as the host has cores. A machine of
+/// more would wait for the host to run the hart that the others wait for, and measure that.
+pub fn harts() -> u8 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4) as u8)
+}
 
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -138,26 +143,30 @@ const KINDS: [&str; 4] = ["throughput", "mean latency", "p50", "p99"];
 
 fn wall(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let orders: &[u32] = if lab.quick { &[15] } else { &[15, 1, 20] };
+    let harts = harts();
+    notebook.note(format!("machines of {harts} harts in the measurements by the wall clock"));
     let servers = linux_servers(lab, &["epoll-each", "io_uring-each", "thread", "thread3", "tokio", "go"]);
     for (index, &order) in orders.iter().enumerate() {
         // The paper's own load in full; the other sizes and the closed loop with fewer points.
         let mut loads = vec![(Pace::Pause(PAUSE), if index == 0 { connections(lab) } else { vec![1, 16, 64, 256] })];
         loads.push((Pace::ClosedLoop, if lab.quick { vec![1, 64] } else { vec![1, 16, 64, 256] }));
+        let mut contest = Contest::default();
         for model in MODELS {
-            let measured =
-                lab.serve_cops(&format!("{order}x{order}: COPS {model}"), &server_words(model, HARTS), HARTS);
-            let Some(mut server) = notebook.part(&format!("{order}x{order}, COPS {model}"), measured) else { continue };
-            measure_server(lab, notebook, &mut server, linux::FIRST_PORT, order, &loads, &format!("COPS {model}"));
-        }
-        if lab.linux().is_some() {
-            let booted = lab.serve_linux(&format!("{order}x{order}: Linux"), HARTS);
-            if let Some(mut machine) = notebook.part(&format!("{order}x{order}, Linux"), booted) {
-                for server in &servers {
-                    let port = linux::port(server).context("a server without a port")?;
-                    measure_server(lab, notebook, &mut machine, port, order, &loads, &format!("Linux {server}"));
-                }
+            let booted = lab.serve_cops(&format!("{order}x{order}: COPS {model}"), &server_words(model, harts), harts);
+            if let Some(server) = notebook.part(&format!("{order}x{order}, COPS {model}"), booted) {
+                contest.add(server, &[(linux::FIRST_PORT, format!("COPS {model}"))]);
             }
         }
+        if lab.linux().is_some() {
+            let booted = lab.serve_linux(&format!("{order}x{order}: Linux"), harts);
+            if let Some(machine) = notebook.part(&format!("{order}x{order}, Linux"), booted) {
+                let named = servers.iter().map(|server| {
+                    Ok((linux::port(server).context("a server without a port")?, format!("Linux {server}")))
+                });
+                contest.add(machine, &named.collect::<Result<Vec<_>>>()?);
+            }
+        }
+        measure(lab, notebook, &mut contest, order, &loads)?;
         compare(lab, notebook, order, &loads);
         if index == 0 {
             for (model, points) in seeds::throughputs() {
@@ -188,54 +197,65 @@ pub(super) fn plot_name(order: u32, pace: Pace, kind: usize) -> String {
     format!("{}, {order}x{order} {pace} (wall)", KINDS[kind])
 }
 
-pub(super) fn measure_server(
+/// Measures all servers of a contest under each load, and writes down what was found.
+pub(super) fn measure(
     lab: &Lab<'_>,
     notebook: &mut Notebook<'_>,
-    server: &mut Server,
-    port: u16,
+    contest: &mut Contest,
     order: u32,
     loads: &[(Pace, Vec<usize>)],
-    id: &str,
-) {
+) -> Result<()> {
+    let order_of_plan = Order::new(order)?;
     for (pace, counts) in loads {
-        let mut curves = Curves::default();
-        let activity = lab.context.progress.start(format!("{}: {id}", plot_name(order, *pace, 0)));
+        let mut curves: BTreeMap<String, Curves> = BTreeMap::new();
         for &count in counts {
-            activity.detail(&format!("{count} connections"));
-            let measured = (|| {
-                server.load(&Plan {
-                    server: server.address(port)?,
+            let what = format!("{}: {count} connections", plot_name(order, *pace, 0));
+            let found = contest.in_turns(lab, notebook, &what, |machine, port| {
+                let measured = machine.load(&Plan {
+                    server: machine.address(port)?,
                     connections: count,
-                    order: Order::new(order)?,
+                    order: order_of_plan,
                     pace: *pace,
-                    duration: if lab.quick { Duration::from_millis(1200) } else { Duration::from_secs(5) },
+                    duration: lab.duration_of_round(),
                     patience: PATIENCE,
                     levels: 1,
-                })
-            })();
-            let Some(measured) = notebook.part(&format!("{id} with {count} connections"), measured) else { break };
-            if measured.wrong + measured.lost > 0 {
-                let why = measured.first_failure.unwrap_or_default();
-                notebook.note(format!(
-                    "{id} with {count} connections: {} wrong, {} lost ({why})",
-                    measured.wrong, measured.lost
-                ));
-                break;
-            }
-            let x = count as f64;
-            curves.throughput.push((x, measured.messages_per_second()));
-            curves.mean.push((x, measured.latency_us.mean()));
-            curves.p50.push((x, measured.latency_us.value_at_quantile(0.5) as f64));
-            curves.p99.push((x, measured.latency_us.value_at_quantile(0.99) as f64));
-        }
-        activity.clear();
-        let kinds = [curves.throughput, curves.mean, curves.p50, curves.p99];
-        for (kind, points) in kinds.into_iter().enumerate() {
-            let unit = if kind == 0 { "messages/s" } else { "us" };
-            if !points.is_empty() {
-                notebook.series(&plot_name(order, *pace, kind), id, unit, "connections", points);
+                })?;
+                if measured.wrong + measured.lost > 0 {
+                    let why = measured.first_failure.unwrap_or_default();
+                    bail!("{} answers were wrong and {} lost: {why}", measured.wrong, measured.lost);
+                }
+                Ok(measured)
+            });
+            for (id, rounds) in found {
+                curves.entry(id).or_default().add(count as f64, &rounds);
             }
         }
+        for (id, curves) in curves {
+            let kinds = [curves.throughput, curves.mean, curves.p50, curves.p99];
+            for (kind, points) in kinds.into_iter().enumerate() {
+                let unit = if kind == 0 { "messages/s" } else { "us" };
+                if !points.is_empty() {
+                    notebook.series(&plot_name(order, *pace, kind), &id, unit, "connections", points);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Curves {
+    /// Puts the rounds together: the latencies of all, and the median of the throughputs.
+    fn add(&mut self, x: f64, rounds: &[Measurement]) {
+        let Some((first, others)) = rounds.split_first() else { return };
+        let mut latencies = first.latency_us.clone();
+        for other in others {
+            // They have the same bounds.
+            let _ = latencies.add(&other.latency_us);
+        }
+        self.throughput.push((x, median(rounds.iter().map(Measurement::messages_per_second).collect())));
+        self.mean.push((x, latencies.mean()));
+        self.p50.push((x, latencies.value_at_quantile(0.5) as f64));
+        self.p99.push((x, latencies.value_at_quantile(0.99) as f64));
     }
 }
 
@@ -301,14 +321,15 @@ fn visits(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
         }
         Ok(())
     };
+    let harts = harts();
     for model in MODELS {
-        let booted = lab.serve_cops(&format!("creation: COPS {model}"), &server_words(model, HARTS), HARTS);
+        let booted = lab.serve_cops(&format!("creation: COPS {model}"), &server_words(model, harts), harts);
         if let Some(server) = notebook.part(&format!("COPS {model}"), booted) {
             measure(notebook, &server, linux::FIRST_PORT, &format!("COPS {model}"))?;
         }
     }
     if lab.linux().is_some() {
-        let booted = lab.serve_linux("creation: Linux", HARTS);
+        let booted = lab.serve_linux("creation: Linux", harts);
         if let Some(server) = notebook.part("Linux", booted) {
             for name in linux_servers(lab, &["epoll-each", "io_uring-each", "thread", "thread3", "tokio", "go"]) {
                 let port = linux::port(name).context("a server without a port")?;

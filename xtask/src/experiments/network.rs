@@ -3,6 +3,7 @@
 //! The servers do the same and are asked by the same clients on the host. What differs is where the network is: on the microkernel every byte goes
 //! through another program, by asynchronous IPC, which is what this measures.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use load::Pace;
 
-use super::{Lab, Notebook, PATIENCE, Server, Way, matrix, words};
+use super::contest::{Contest, median};
+use super::{Lab, Notebook, PATIENCE, Way, matrix, words};
 use crate::linux;
-
-/// Harts of each machine.
-const HARTS: u8 = 4;
 
 /// The echo servers' port, and the bytes of a message.
 pub(super) const ECHO_PORT: u16 = 7001;
@@ -33,29 +32,37 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     if !lab.ways().any(|way| way == Way::Wall) {
         bail!("this experiment has a client outside the machine: it is measured by the wall clock only");
     }
-    let booted = lab.serve_microkernel("the network as a program: microkernel", HARTS);
-    if let Some(mut server) = notebook.part(MICRO, booted) {
-        matrices(lab, notebook, &mut server, linux::FIRST_PORT, MICRO);
-        echo(lab, notebook, &server, ECHO_PORT, MICRO);
-    }
-    let booted = lab.serve_cops("the network as a program: Unix kernel", &matrix::server_words("kcuc", HARTS), HARTS);
-    if let Some(mut server) = notebook.part(UNIX, booted) {
-        matrices(lab, notebook, &mut server, linux::FIRST_PORT, UNIX);
-    }
-    let booted =
-        lab.serve_program("the network as a program: Unix kernel, echo", "echo-server", &words(""), ECHO_PORT, HARTS);
-    if let Some(server) = notebook.part(&format!("{UNIX}, echo"), booted) {
-        echo(lab, notebook, &server, ECHO_PORT, UNIX);
-    }
-    if lab.linux().is_some() {
-        let booted = lab.serve_linux("the network as a program: Linux", HARTS);
-        if let Some(mut server) = notebook.part("Linux", booted) {
-            let port = linux::port(LINUX).context("a server without a port")?;
-            matrices(lab, notebook, &mut server, port, &format!("Linux {LINUX}"));
-            let port = linux::port(linux::ECHO).context("a server without a port")?;
-            echo(lab, notebook, &server, port, &format!("Linux {LINUX}"));
+    let harts = matrix::harts();
+    let (mut matrices, mut echoes) = (Contest::default(), Contest::default());
+    for (contest, port) in [(&mut matrices, linux::FIRST_PORT), (&mut echoes, ECHO_PORT)] {
+        let booted = lab.serve_microkernel("the network as a program: microkernel", harts);
+        if let Some(server) = notebook.part(MICRO, booted) {
+            contest.add(server, &[(port, MICRO.to_string())]);
         }
     }
+    let words_of_server = matrix::server_words("kcuc", harts);
+    let booted = lab.serve_cops("the network as a program: Unix kernel", &words_of_server, harts);
+    if let Some(server) = notebook.part(UNIX, booted) {
+        matrices.add(server, &[(linux::FIRST_PORT, UNIX.to_string())]);
+    }
+    let booted =
+        lab.serve_program("the network as a program: Unix kernel, echo", "echo-server", &words(""), ECHO_PORT, harts);
+    if let Some(server) = notebook.part(&format!("{UNIX}, echo"), booted) {
+        echoes.add(server, &[(ECHO_PORT, UNIX.to_string())]);
+    }
+    if lab.linux().is_some() {
+        for (contest, name) in [(&mut matrices, LINUX), (&mut echoes, linux::ECHO)] {
+            let booted = lab.serve_linux("the network as a program: Linux", harts);
+            if let Some(server) = notebook.part("Linux", booted) {
+                let port = linux::port(name).context("a server without a port")?;
+                contest.add(server, &[(port, format!("Linux {LINUX}"))]);
+            }
+        }
+    }
+    matrix::measure(lab, notebook, &mut matrices, 15, &[(Pace::ClosedLoop, counts(lab))])?;
+    // Their machines end before the others are measured.
+    drop(matrices);
+    echo(lab, notebook, &mut echoes);
     for (name, rival) in [("unix", UNIX.to_string()), ("linux", format!("Linux {LINUX}"))] {
         for connections in counts(lab) {
             let x = connections as f64;
@@ -74,29 +81,28 @@ fn counts(lab: &Lab<'_>) -> Vec<usize> {
     if lab.quick { vec![1, 16] } else { vec![1, 4, 16, 64] }
 }
 
-fn matrices(lab: &Lab<'_>, notebook: &mut Notebook<'_>, server: &mut Server, port: u16, id: &str) {
-    matrix::measure_server(lab, notebook, server, port, 15, &[(Pace::ClosedLoop, counts(lab))], id);
-}
-
 fn echo_plot(kind: usize) -> String {
     format!("{}, echo of {MESSAGE} bytes (wall)", ["throughput", "mean latency"][kind])
 }
 
-fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, server: &Server, port: u16, id: &str) {
-    let duration = if lab.quick { Duration::from_millis(1200) } else { Duration::from_secs(5) };
-    let mut points = [Vec::new(), Vec::new()];
+fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, contest: &mut Contest) {
+    let duration = lab.duration_of_round();
+    let mut curves: BTreeMap<String, [Vec<(f64, f64)>; 2]> = BTreeMap::new();
     for connections in counts(lab) {
-        let measured = server.address(port).and_then(|address| ask(address, connections, duration));
-        let Some(messages) = notebook.part(&format!("{id}, echo with {connections} connections"), measured) else {
-            break;
-        };
-        let x = connections as f64;
-        points[0].push((x, messages as f64 / duration.as_secs_f64()));
-        points[1].push((x, duration.as_micros() as f64 * x / messages as f64));
+        let what = format!("{}: {connections} connections", echo_plot(0));
+        let found = contest.in_turns(lab, notebook, &what, |machine, port| {
+            Ok(ask(machine.address(port)?, connections, duration)? as f64)
+        });
+        for (id, rounds) in found.into_iter().filter(|(_, rounds)| !rounds.is_empty()) {
+            let (x, messages) = (connections as f64, median(rounds));
+            let curves = curves.entry(id).or_default();
+            curves[0].push((x, messages / duration.as_secs_f64()));
+            curves[1].push((x, duration.as_micros() as f64 * x / messages));
+        }
     }
-    for (kind, (points, unit)) in points.into_iter().zip(["messages/s", "us"]).enumerate() {
-        if !points.is_empty() {
-            notebook.series(&echo_plot(kind), id, unit, "connections", points);
+    for (id, curves) in curves {
+        for (kind, (points, unit)) in curves.into_iter().zip(["messages/s", "us"]).enumerate() {
+            notebook.series(&echo_plot(kind), &id, unit, "connections", points);
         }
     }
 }

@@ -1,0 +1,93 @@
+//! Servers that are measured in turns, each for a short time, round after round.
+//!
+//! What the host does besides then falls on all of them alike, and not on the one that happens to be measured at that
+//! moment. Machines that are not measured stand still, so that a server which polls takes nothing from the others.
+
+use super::{Lab, Notebook, Server};
+use anyhow::Result;
+
+/// A server that is measured beside others.
+pub struct Contestant {
+    /// Its machine, in which others may serve too.
+    machine: usize,
+    /// Its port there.
+    pub port: u16,
+    /// Its name in the results.
+    pub id: String,
+    /// It has failed, and takes no part any more.
+    is_out: bool,
+}
+
+/// Servers that are measured in turns.
+#[derive(Default)]
+pub struct Contest {
+    machines: Vec<Server>,
+    contestants: Vec<Contestant>,
+}
+
+impl Contest {
+    /// A machine, which stands still from now on, and its servers: their ports and names.
+    pub fn add(&mut self, machine: Server, servers: &[(u16, String)]) {
+        machine.stand_still();
+        for (port, id) in servers {
+            let machine = self.machines.len();
+            self.contestants.push(Contestant { machine, port: *port, id: id.clone(), is_out: false });
+        }
+        self.machines.push(machine);
+    }
+
+    /// Measures each of them in turn, round after round, and gives what was found of each, with its name. Of one that
+    /// failed this is nothing, now and later; why is in the notebook, with the words of `what`.
+    pub fn in_turns<T>(
+        &mut self,
+        lab: &Lab<'_>,
+        notebook: &mut Notebook<'_>,
+        what: &str,
+        mut measure: impl FnMut(&mut Server, u16) -> Result<T>,
+    ) -> Vec<(String, Vec<T>)> {
+        let mut found: Vec<_> = self.contestants.iter().map(|one| (one.id.clone(), Vec::new())).collect();
+        let activity = lab.context.progress.start(what);
+        let rounds = lab.rounds();
+        for round in 1..=rounds {
+            for (contestant, (id, found)) in self.contestants.iter_mut().zip(&mut found) {
+                if contestant.is_out {
+                    continue;
+                }
+                activity.detail(&format!("round {round} of {rounds}, {id}"));
+                let machine = &mut self.machines[contestant.machine];
+                machine.go_on();
+                let measured = measure(machine, contestant.port);
+                machine.stand_still();
+                match notebook.part(&format!("{what}: {id}"), measured) {
+                    Some(measured) => found.push(measured),
+                    None => {
+                        found.clear();
+                        contestant.is_out = true;
+                    }
+                }
+            }
+        }
+        activity.clear();
+        found
+    }
+}
+
+/// The middle one of some values, the greater of two in the middle.
+///
+/// # Panics
+///
+/// If there are none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(super::median(vec![3.0, 100.0, 1.0]), 3.0);
+        assert_eq!(super::median(vec![2.0, 1.0]), 2.0);
+        assert_eq!(super::median(vec![5.0]), 5.0);
+    }
+}
