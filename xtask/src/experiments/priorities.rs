@@ -3,12 +3,13 @@
 //! Connection `n` has level `n` modulo the number of levels, on both sides: the server gives its coroutines that
 //! priority, the client measures each level apart. Clients pause for 50 ms after each answer.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
 use load::{Level, Order, Pace, Plan};
 
-use super::{Lab, Notebook, PATIENCE, Way, seeds, words};
+use super::{Lab, Notebook, PATIENCE, Way, matrix, seeds, words};
 use crate::linux;
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -58,18 +59,28 @@ pub fn levels(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     if !lab.ways().any(|way| way == Way::Wall) {
         anyhow::bail!("levels compete only in time: this experiment is measured by the wall clock");
     }
-    // Level 0 alone: one connection of its own, nobody else.
-    let alone = run(lab, "levels: one connection alone", 1, 1, 1);
-    let alone = notebook.part("one connection alone", alone).map(|levels| levels[0].latency_us.mean());
-    if let Some(mean) = alone {
-        notebook.figure("alone_mean", mean, "us");
+    let cores = matrix::harts();
+    let mut counts = if lab.quick { vec![1, cores, 4] } else { vec![1, 2, 3, 4] };
+    counts.dedup();
+    if cores < 4 {
+        notebook.note(format!("more than {cores} harts share the host's cores: each hart waits for its turn there"));
+    }
+    // Level 0 alone: one connection of its own, nobody else, on a machine of as many harts.
+    let mut alone = BTreeMap::new();
+    for &harts in &counts {
+        let measured = run(lab, &format!("levels: one connection alone, {harts} harts"), 1, 1, harts);
+        if let Some(levels) = notebook.part(&format!("one connection alone on {harts} harts"), measured) {
+            let mean = levels[0].latency_us.mean();
+            notebook.figure(&format!("alone_mean_{harts}"), mean, "us");
+            alone.insert(harts, mean);
+        }
     }
     for connections in if lab.quick { vec![64] } else { vec![64, 128] } {
         let plots = [
             format!("throughput of each level, {connections} connections (wall)"),
             format!("mean latency of each level, {connections} connections (wall)"),
         ];
-        for harts in if lab.quick { vec![1, 4] } else { vec![1, 2, 3, 4] } {
+        for &harts in &counts {
             let id = format!("COPS, {harts} hart{}", if harts == 1 { "" } else { "s" });
             let measured =
                 run(lab, &format!("levels: {connections} connections, {harts} harts"), connections, 8, harts);
@@ -81,7 +92,7 @@ pub fn levels(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
                 .collect();
             let latency: Vec<_> =
                 measured.iter().enumerate().map(|(level, one)| (level as f64, one.latency_us.mean())).collect();
-            if let Some(alone) = alone {
+            if let Some(alone) = alone.get(&harts) {
                 let id = format!("level0_mean_of_alone_{connections}_{harts}");
                 notebook.at_most(&id, latency[0].1 / alone, "times", LEVEL_0_GOAL);
             }

@@ -26,8 +26,12 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
         let plot = format!("workers on {} ({})", place(way), way.name());
         // 64 coroutines, each with so many turns of so many steps.
-        let (turns, steps) = if lab.quick { (100, 1000) } else { (1000, 1000) };
-        let repetitions = if lab.quick || way == Way::Instructions { 1 } else { 3 };
+        let (turns, steps) = if lab.quick { (400, 1000) } else { (1000, 1000) };
+        let repetitions = match (way, lab.quick) {
+            (Way::Instructions, _) => 1,
+            (Way::Wall, true) => 2,
+            (Way::Wall, false) => 3,
+        };
         let command = words(&format!("workers all 64 {turns} {steps}"));
         let ours = best_of(repetitions, || Ok(series_of(lab.on_cops(&plot, &command, harts(way), way.clock())?)));
         if let Some(mut curves) = notebook.part("COPS's workers", ours) {
