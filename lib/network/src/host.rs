@@ -513,7 +513,10 @@ impl Host {
         }
         let wanted = self.interfaces.of(wire.via).poll_at(now, &wire.sockets);
         let at = match (wanted, deadline) {
-            (Some(wanted), _) if wanted <= now => return Next::Now,
+            (Some(wanted), _) if wanted <= now => match (wire.acknowledge_later(now), deadline) {
+                (None, _) => return Next::Now,
+                (Some(at), deadline) => deadline.map_or(at, |deadline| deadline.min(at)),
+            },
             (Some(wanted), Some(deadline)) => wanted.min(deadline),
             (Some(at), None) | (None, Some(at)) => at,
             (None, None) => return Next::Later,
@@ -584,7 +587,7 @@ impl Host {
             _ => {}
         }
         if sent {
-            wire.consumed = 0;
+            wire.has_sent();
             // The common case without asking smoltcp again: everything there is was in this segment, with an
             // acknowledgement and a window as they are now. What is left is the retransmission timer.
             if matches!(state, State::Established | State::CloseWait)

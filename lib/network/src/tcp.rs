@@ -43,6 +43,12 @@ pub struct TcpOptions {
 /// How long an acknowledgement waits for data to travel with.
 pub(crate) const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(10);
 
+/// So many bytes are acknowledged without that: two full segments.
+const ACKNOWLEDGED_AT_ONCE: usize = 2 * 1460;
+
+/// And so are the first bytes of a connection, as many as Linux takes for sixteen full segments.
+const EARLY: usize = 16 * 1460;
+
 /// When a small write is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coalescing {
@@ -120,6 +126,13 @@ pub(crate) struct Wire {
     /// Bytes received by the holder since the last segment was sent: how much larger the window is than the other
     /// side knows. Rather too much than too little.
     pub(crate) consumed: usize,
+    /// Bytes that had arrived and were not received by the holder when the last segment was sent.
+    held: usize,
+    /// When at the latest to acknowledge what has arrived since.
+    acknowledge_by: Option<Instant>,
+    /// Bytes that are still to arrive before acknowledgements may wait: a sender begins with little under way, and sends
+    /// more with each acknowledgement.
+    early: usize,
     /// What the last segment acknowledged.
     pub(crate) acknowledged: u32,
 }
@@ -304,6 +317,9 @@ impl Wire {
             keepalive: None,
             remains: Remains::default(),
             consumed: 0,
+            held: 0,
+            acknowledge_by: None,
+            early: EARLY,
             acknowledged: 0,
         };
         wire.set_coalescing(options.coalescing);
@@ -333,6 +349,42 @@ impl Wire {
         let socket = self.socket();
         let now = Seen { state: socket.state(), received: socket.recv_queue(), unsent: socket.send_queue() };
         (core::mem::replace(&mut self.seen, now), now)
+    }
+
+    /// A segment was sent, with an acknowledgement and a window as they are now.
+    pub(crate) fn has_sent(&mut self) {
+        self.early = self.early.saturating_sub(self.arrived());
+        self.consumed = 0;
+        self.held = self.socket().recv_queue();
+        self.acknowledge_by = None;
+    }
+
+    /// Bytes that have arrived since the last segment was sent.
+    fn arrived(&self) -> usize {
+        (self.socket().recv_queue() + self.consumed).saturating_sub(self.held)
+    }
+
+    /// When to send, if all that smoltcp would send now is an acknowledgement which may wait for data to travel with: one
+    /// of less than two full segments (RFC 9293, section 3.8.6.3). smoltcp 0.14 sends one as soon as there is more than
+    /// one segment, so that each request of a bit more than that would be acknowledged by a packet of its own, a moment
+    /// before its answer.
+    pub(crate) fn acknowledge_later(&mut self, now: Instant) -> Option<Instant> {
+        let socket = self.socket();
+        // The other side must be able to go on: what it may send without an acknowledgement makes one necessary, and no
+        // larger window is to be told.
+        let free = socket.recv_capacity() - socket.recv_queue();
+        let is_only_that = self.seen.state == State::Established
+            && socket.send_queue() == 0
+            && self.keepalive.is_none()
+            && self.early == 0
+            && (1..ACKNOWLEDGED_AT_ONCE).contains(&self.arrived())
+            && free >= ACKNOWLEDGED_AT_ONCE
+            && self.consumed * 2 < free;
+        if !is_only_that {
+            return None;
+        }
+        let at = *self.acknowledge_by.get_or_insert(now + ACKNOWLEDGEMENT_DELAY);
+        (at > now).then_some(at)
     }
 
     /// Whether a blocked sender should be told of the room there is: a fifth of the buffer, or all

@@ -320,6 +320,88 @@ fn a_silent_peer_is_probed_and_given_up() {
 }
 
 #[test]
+fn an_acknowledgement_travels_with_the_answer() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, server) = net.pair(listener);
+    net.client.set_coalescing(client, Coalescing::None, net.now).unwrap();
+    // The beginning, in which everything is acknowledged at once.
+    let mut got = Vec::new();
+    while got.len() < 30_000 {
+        let _ = send(&mut net.client, client, &[7; 1000], net.now).unwrap();
+        net.pass(20 * MILLISECOND);
+        let _ = receive(&mut net.server, server, &mut got, net.now);
+    }
+    net.pass(SECOND);
+    let arrive = |net: &mut Net, length: usize| {
+        send(&mut net.client, client, &vec![7; length], net.now).unwrap();
+        net.client.poll(net.now);
+        let next = net.server.poll(net.now);
+        let frames: Vec<_> = net.to_client.borrow().iter().map(Vec::len).collect();
+        (frames, next)
+    };
+    // A bit more than one segment, received by the holder, or not, and answered.
+    got.clear();
+    assert_eq!(arrive(&mut net, 1808).0, []);
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(1808)));
+    net.server.poll(net.now);
+    assert_eq!(net.to_client.borrow().len(), 0);
+    send(&mut net.server, server, b"answer", net.now).unwrap();
+    net.server.poll(net.now);
+    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54 + 6]);
+    net.settle();
+    // Without an answer the acknowledgement comes in time.
+    let begun = net.now;
+    let (frames, next) = arrive(&mut net, 1808);
+    assert_eq!(frames, []);
+    net.now = next.expect("the acknowledgement has a time");
+    assert!(net.now <= begun + 10 * MILLISECOND);
+    net.server.poll(net.now);
+    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
+    net.settle();
+    assert_eq!(net.client.unacknowledged(client), Ok(0));
+    // Two full segments are acknowledged at once, and so is the second half of them.
+    let _ = receive(&mut net.server, server, &mut got, net.now);
+    assert_eq!(arrive(&mut net, 2920).0, [54]);
+    net.settle();
+    let _ = receive(&mut net.server, server, &mut got, net.now);
+    assert_eq!(arrive(&mut net, 1808).0, []);
+    assert_eq!(arrive(&mut net, 1460).0, [54]);
+    net.settle();
+    assert_eq!(net.client.unacknowledged(client), Ok(0));
+}
+
+#[test]
+fn a_sender_of_much_is_never_kept_waiting() {
+    // Whatever the size of its pieces: all of it arrives in no time when the holder receives what comes.
+    for piece in [1, 500, 1460, 1461, 1808, 2919, 2920, 8192] {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 3);
+        let (client, server) = net.pair(listener);
+        net.client.set_coalescing(client, Coalescing::None, net.now).unwrap();
+        let begun = net.now;
+        let (mut sent, mut got) = (0, Vec::new());
+        let total = 40 * piece;
+        while got.len() < total {
+            let started = sent;
+            if sent < total
+                && let Sent::Bytes(count) =
+                    send(&mut net.client, client, &vec![7; piece.min(total - sent)], net.now).unwrap()
+            {
+                sent += count;
+            }
+            let next = net.settle();
+            let before = (got.len(), sent);
+            let _ = receive(&mut net.server, server, &mut got, net.now);
+            if (got.len(), sent) == before && started == sent {
+                net.now = next.expect("something is under way");
+            }
+        }
+        assert_eq!(net.now, begun, "pieces of {piece} bytes");
+    }
+}
+
+#[test]
 fn unacknowledged_data_is_given_up() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
