@@ -120,7 +120,7 @@ pub struct Hooks {
     pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header)>,
     /// A lock has been busy for long, so its holder probably has no processor: give it yours.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// The worker that calls, and is awake; another number if none does. Only asked where sharing is lazy.
+    /// The worker that calls, and is awake; a number that no worker has if none does. Only asked where sharing is lazy.
     pub worker: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     /// When to notify an idle worker of work that a busy one could do.
     pub sharing: Sharing,
@@ -134,8 +134,8 @@ pub enum Sharing {
     /// kernel, whose longest poll is a process.
     #[default]
     Eager = 0,
-    /// Not for a single coroutine that is no more important than the one that a busy worker polls: it gets its turn after
-    /// that poll. If its own worker is idle it comes to the one that wakes it. Right where polls are short and a
+    /// Not for a single coroutine that is as important as the one that a busy worker polls: it gets its turn after that
+    /// poll. If its own worker is idle it comes to the one that wakes it. Right where polls are short and a
     /// notification is a system call: coroutines that wake each other in turn then stay on one worker, instead of calling
     /// others for each message.
     Lazy = 1,
@@ -364,6 +364,9 @@ impl Executor {
     pub fn remove_worker(&self, worker: usize) {
         let worker = self.shard(worker).index;
         self.idle.fetch_and(!(1 << worker), Ordering::AcqRel);
+        // Whoever has linked something here and found the worker in a poll did so before this, and we see it.
+        self.shard(worker).lock(&self.hooks);
+        self.shard(worker).unlock();
         // It may have been notified of work that it will never look at, so pass that on.
         if (0..SHARDS).any(|shard| self.shard(shard).ready().load(Ordering::Relaxed) != 0) {
             self.notify_one(worker);
@@ -908,10 +911,11 @@ impl Executor {
             // SAFETY: slots stay for ever.
             let slot = unsafe { &*slot };
             let running = caller.running().load(Ordering::Relaxed);
+            let is_next = |word| running == 0 || running == 1 << state::priority(word);
             match self.linked(slot, cid, shard) {
                 // Somebody has taken it already.
                 None => return shard.unlock(),
-                Some((_, word)) if word & SUSPENDED != 0 || running > 1 << state::priority(word) => shard.unlock(),
+                Some((_, word)) if word & SUSPENDED != 0 || !is_next(word) => shard.unlock(),
                 Some((header, _)) => {
                     // As a theft by the calling worker.
                     // SAFETY: we have the lock, and then the other one.
@@ -932,14 +936,14 @@ impl Executor {
     }
 
     /// Unlocks after something was linked that stays in this shard, and notifies an idle worker unless this shard's worker
-    /// will soon do it: the worker is in a poll, or is the one that calls, and what is ready is one coroutine no more
-    /// important than that poll. `calls` if it is known that it calls.
+    /// will soon do it: the worker is in a poll, or is the one that calls, and what is ready is one coroutine whose turn comes
+    /// after that poll. `calls` if it is known that it calls, and will not poll something more important for ever.
     ///
     /// # Safety
     /// The caller has the lock.
     unsafe fn unlock_where_it_is(&self, shard: &Shard, calls: bool) {
         // SAFETY: the caller has the lock.
-        let (sleepers, is_one_turn) = unsafe { (self.sleepers_of(shard), shard.is_one_turn()) };
+        let (sleepers, is_one_turn) = unsafe { (self.sleepers_of(shard), shard.is_one_turn(calls)) };
         // A worker in a poll will look at its shard again: it says that it runs nothing only under the lock, when it has
         // found the shard empty.
         let is_in_a_poll = shard.running().load(Ordering::Relaxed) != 0;
@@ -949,8 +953,11 @@ impl Executor {
         }
         // A worker that has said that it is idle, and then was interrupted by who calls, must be told.
         let says_that_it_is_idle = sleepers & 1 << shard.index != 0;
-        let calls = || calls || self.calling_worker().is_some_and(|caller| caller.index == shard.index);
-        if !is_one_turn || says_that_it_is_idle || !(is_in_a_poll || calls()) {
+        // A poll may wait in a call of the kernel. Another worker that calls looks at all shards before it sleeps, and the
+        // kernel at what waits when it does not come to that; somebody who is no worker does not.
+        let will_be_looked_at =
+            || calls || self.calling_worker().is_some_and(|caller| is_in_a_poll || caller.index == shard.index);
+        if !is_one_turn || says_that_it_is_idle || !will_be_looked_at() {
             self.notify_one(shard.index);
         }
     }

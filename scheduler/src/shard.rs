@@ -372,17 +372,18 @@ impl Shard {
         (core::ptr::null(), 0)
     }
 
-    /// Whether one coroutine is ready, and is no more important than what the worker polls, if it polls something.
+    /// Whether one coroutine is ready whose turn comes after what the worker polls, if it polls something: it is as important
+    /// as that; or less important, if the worker will not go on for ever with what is more important than that (`ends`).
     ///
     /// # Safety
     /// The caller has the lock; something is ready.
-    pub(crate) unsafe fn is_one_turn(&self) -> bool {
+    pub(crate) unsafe fn is_one_turn(&self, ends: bool) -> bool {
         let running = self.running().load(Ordering::Relaxed);
         let ready = self.ready().load(Ordering::Relaxed);
         let list = self.list(ready.trailing_zeros() as usize);
         // SAFETY: the caller has the lock.
         let one = unsafe { (*list).next.get() == (*list).previous.get() };
-        running <= ready && ready.is_power_of_two() && one
+        (running == 0 || running == ready || ends && running < ready) && ready.is_power_of_two() && one
     }
 
     /// Frees the slot of a coroutine that has ended: from here on its cid is stale.

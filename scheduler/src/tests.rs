@@ -212,7 +212,24 @@ fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
         "the second one is too many"
     );
     assert_eq!(world.run(1), Outcome::Idle);
+    // Nor what is less important: the poll may go on for ever with turns of its own.
+    executor.set_priority(woken[0], 9).unwrap();
+    assert_eq!(wake_in_a_poll_of_0(&[0]), ["notify 1", "woken", "polled by 0"]);
+    executor.set_priority(woken[0], 5).unwrap();
+    assert_eq!(world.run(1), Outcome::Idle);
     take_log();
+    // A worker in a poll may wait in it. Who is no worker does not look after it, and calls another one.
+    world.spawn(task(5, move || {
+        CALLER.set(u32::MAX);
+        take_log();
+        executor.wake(woken[0]).unwrap();
+        log("woken");
+        CALLER.set(0);
+        DONE
+    }));
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), ["notify 1", "woken", "polled by 0"]);
+    assert_eq!(world.run(1), Outcome::Idle);
     // Between polls, as in the hook for completions.
     CALLER.set(0);
     world.spawn(task(5, || DONE));

@@ -803,9 +803,17 @@ impl Process {
     /// one that sleeps if there is something to take. In the process the scheduler wakes nobody for what a busy worker can
     /// do after its poll (`Sharing::Lazy`), and that a poll is long, only the kernel sees.
     pub fn share_what_is_ready(&self, worker: &Worker) {
-        if let Some(priority) = Priority::most_important_in(self.shared.ready_of(worker.index())) {
-            let workers = self.workers.lock();
-            workers.iter().any(|other| other.wake_if_parked(self.standing.worth(priority)));
+        // What it has made ready may lie in the shard of another that waits.
+        let Some(priority) = Priority::most_important_in(self.shared.ready_only()) else { return };
+        let workers = self.workers.lock();
+        if workers.iter().any(|other| other.wake_if_parked(self.standing.worth(priority))) {
+            return;
+        }
+        // One that has found nothing, and is about to sleep, looks again.
+        for other in workers.iter().filter(|other| !core::ptr::eq(&***other, worker)) {
+            if self.shared.running(other.index()) == 0 {
+                other.wake();
+            }
         }
     }
 

@@ -79,12 +79,6 @@ impl Shared {
         workers.fold((0, 0), |all, words| (all.0 | load(&words[0]), all.1 | load(&words[1])))
     }
 
-    /// What the process says is ready in the shard of one of its workers. A claim.
-    pub fn ready_of(&self, worker: usize) -> u64 {
-        let offset = worker % MAXIMUM_WORKERS * size_of::<ReadyWord>();
-        self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
-    }
-
     /// What the process says one of its workers runs: the bit of the coroutine's priority, or 0. A claim.
     pub fn running(&self, worker: usize) -> u64 {
         let offset = worker % MAXIMUM_WORKERS * size_of::<ReadyWord>() + 8;

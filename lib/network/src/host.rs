@@ -511,6 +511,7 @@ impl Host {
         if matches!(wire.seen.state, State::TimeWait | State::Closed) {
             return Next::Later;
         }
+        wire.look_at_arrivals(now);
         let wanted = self.interfaces.of(wire.via).poll_at(now, &wire.sockets);
         let at = match (wanted, deadline) {
             (Some(wanted), _) if wanted <= now => match (wire.acknowledge_later(now), deadline) {

@@ -46,7 +46,8 @@ pub(crate) const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(10);
 /// So many bytes are acknowledged without that: two full segments.
 const ACKNOWLEDGED_AT_ONCE: usize = 2 * 1460;
 
-/// And so are the first bytes of a connection, as many as Linux takes for sixteen full segments.
+/// And so are the first bytes of a connection, and those after an acknowledgement that has waited in vain: as many as Linux
+/// takes for sixteen full segments.
 const EARLY: usize = 16 * 1460;
 
 /// When a small write is sent.
@@ -131,7 +132,7 @@ pub(crate) struct Wire {
     /// When at the latest to acknowledge what has arrived since.
     acknowledge_by: Option<Instant>,
     /// Bytes that are still to arrive before acknowledgements may wait: a sender begins with little under way, and sends
-    /// more with each acknowledgement.
+    /// more with each acknowledgement; and one that gets no answers may never have more under way.
     early: usize,
     /// What the last segment acknowledged.
     pub(crate) acknowledged: u32,
@@ -383,8 +384,20 @@ impl Wire {
         if !is_only_that {
             return None;
         }
-        let at = *self.acknowledge_by.get_or_insert(now + ACKNOWLEDGEMENT_DELAY);
-        (at > now).then_some(at)
+        let at = self.acknowledge_by?;
+        if at <= now {
+            // There was no answer. A sender that has not more than this under way would wait each time.
+            self.early = EARLY;
+            return None;
+        }
+        Some(at)
+    }
+
+    /// The time for an acknowledgement begins with the first arrival since the last segment was sent.
+    pub(crate) fn look_at_arrivals(&mut self, now: Instant) {
+        if self.acknowledge_by.is_none() && self.arrived() > 0 {
+            self.acknowledge_by = Some(now + ACKNOWLEDGEMENT_DELAY);
+        }
     }
 
     /// Whether a blocked sender should be told of the room there is: a fifth of the buffer, or all

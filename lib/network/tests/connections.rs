@@ -325,14 +325,23 @@ fn an_acknowledgement_travels_with_the_answer() {
     let listener = net.listen(80, 3);
     let (client, server) = net.pair(listener);
     net.client.set_coalescing(client, Coalescing::None, net.now).unwrap();
-    // The beginning, in which everything is acknowledged at once.
+    // The beginning, in which everything is acknowledged at once; then nothing is left to acknowledge.
     let mut got = Vec::new();
-    while got.len() < 30_000 {
-        let _ = send(&mut net.client, client, &[7; 1000], net.now).unwrap();
-        net.pass(20 * MILLISECOND);
-        let _ = receive(&mut net.server, server, &mut got, net.now);
-    }
-    net.pass(SECOND);
+    let begin = |net: &mut Net, got: &mut Vec<u8>| {
+        got.clear();
+        let _ = receive(&mut net.server, server, got, net.now);
+        got.clear();
+        while got.len() < 30_000 {
+            let _ = send(&mut net.client, client, &[7; 2920], net.now).unwrap();
+            net.settle();
+            let _ = receive(&mut net.server, server, got, net.now);
+        }
+        // And the client knows how much room there is.
+        send(&mut net.server, server, b"well", net.now).unwrap();
+        net.pass(SECOND);
+        let _ = receive(&mut net.client, client, got, net.now);
+    };
+    begin(&mut net, &mut got);
     let arrive = |net: &mut Net, length: usize| {
         send(&mut net.client, client, &vec![7; length], net.now).unwrap();
         net.client.poll(net.now);
@@ -360,6 +369,19 @@ fn an_acknowledgement_travels_with_the_answer() {
     assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
     net.settle();
     assert_eq!(net.client.unacknowledged(client), Ok(0));
+    // That was no conversation, and for a while nothing waits.
+    assert_eq!(arrive(&mut net, 1808).0, [54]);
+    begin(&mut net, &mut got);
+    // Less than a segment waits as long, and no longer.
+    let begun = net.now;
+    let (frames, next) = arrive(&mut net, 1000);
+    assert_eq!(frames, []);
+    net.now = next.expect("the acknowledgement has a time");
+    assert!(net.now <= begun + 10 * MILLISECOND);
+    net.server.poll(net.now);
+    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
+    net.settle();
+    begin(&mut net, &mut got);
     // Two full segments are acknowledged at once, and so is the second half of them.
     let _ = receive(&mut net.server, server, &mut got, net.now);
     assert_eq!(arrive(&mut net, 2920).0, [54]);

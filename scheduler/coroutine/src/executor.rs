@@ -42,9 +42,13 @@ impl Cid {
 ///
 /// None of these is called while the scheduler holds a lock.
 pub trait Platform: Sync + 'static {
-    /// The number of the worker that calls. If none does: any number, but where [`sharing`](Self::sharing) is lazy one that no
-    /// worker has.
+    /// The number of the worker that calls; any number if the caller is none.
     fn worker(&self) -> usize;
+
+    /// The worker that calls, if one does. Only asked where [`sharing`](Self::sharing) is lazy.
+    fn calling_worker(&self) -> Option<usize> {
+        Some(self.worker())
+    }
 
     /// Makes a worker, whose [`run`](Worker::run) had returned [`Outcome::Idle`], call it again. May come early, late
     /// or for nothing; a notification that comes before the worker sleeps must keep it from sleeping.
@@ -218,7 +222,8 @@ impl Executor {
         }
         unsafe extern "C" fn calling<P: Platform>(platform: *mut c_void) -> u32 {
             // SAFETY: as above.
-            u32::try_from(unsafe { (*platform.cast::<P>()).worker() }).unwrap_or(u32::MAX)
+            let worker = unsafe { (*platform.cast::<P>()).calling_worker() };
+            worker.and_then(|worker| u32::try_from(worker).ok()).unwrap_or(u32::MAX)
         }
 
         if self.phase.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {

@@ -54,6 +54,12 @@ impl Platform for Process {
         call::drain();
     }
 
+    fn calling_worker(&self) -> Option<usize> {
+        // Whoever is put aside here has made something ready of which nobody knows yet.
+        let _section = Section::begin();
+        Some(local::current().index.get()).filter(|index| *index != local::NO_WORKER)
+    }
+
     /// Polls are short, and a notification is a system call and an interrupt of another hart.
     fn sharing(&self) -> Sharing {
         Sharing::Lazy

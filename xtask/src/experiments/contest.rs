@@ -3,8 +3,14 @@
 //! What the host does besides then falls on all of them alike, and not on the one that happens to be measured at that
 //! moment. Machines that are not measured stand still, so that a server which polls takes nothing from the others.
 
-use super::{Lab, Notebook, Server};
+use std::time::Duration;
+
 use anyhow::Result;
+
+use super::{Lab, Notebook, Server};
+
+/// How long a machine that has stood still gets to come back.
+const SETTLING: Duration = Duration::from_millis(30);
 
 /// A server that is measured beside others.
 pub struct Contestant {
@@ -36,8 +42,15 @@ impl Contest {
         self.machines.push(machine);
     }
 
+    /// Lets those take part again that have failed under another load.
+    pub fn begin(&mut self) {
+        for contestant in &mut self.contestants {
+            contestant.is_out = false;
+        }
+    }
+
     /// Measures each of them in turn, round after round, and gives what was found of each, with its name. Of one that
-    /// failed this is nothing, now and later; why is in the notebook, with the words of `what`.
+    /// failed this is nothing, now and until [`begin`](Self::begin); why is in the notebook, with the words of `what`.
     pub fn in_turns<T>(
         &mut self,
         lab: &Lab<'_>,
@@ -56,6 +69,8 @@ impl Contest {
                 activity.detail(&format!("round {round} of {rounds}, {id}"));
                 let machine = &mut self.machines[contestant.machine];
                 machine.go_on();
+                // Its clock has jumped: what was to be done meanwhile is done before it is measured.
+                std::thread::sleep(SETTLING);
                 let measured = measure(machine, contestant.port);
                 machine.stand_still();
                 match notebook.part(&format!("{what}: {id}"), measured) {

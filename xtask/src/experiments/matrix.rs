@@ -207,6 +207,7 @@ pub(super) fn measure(
 ) -> Result<()> {
     let order_of_plan = Order::new(order)?;
     for (pace, counts) in loads {
+        contest.begin();
         let mut curves: BTreeMap<String, Curves> = BTreeMap::new();
         for &count in counts {
             let what = format!("{}: {count} connections", plot_name(order, *pace, 0));

@@ -34,8 +34,8 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     }
     let harts = matrix::harts();
     let (mut matrices, mut echoes) = (Contest::default(), Contest::default());
-    for (contest, port) in [(&mut matrices, linux::FIRST_PORT), (&mut echoes, ECHO_PORT)] {
-        let booted = lab.serve_microkernel("the network as a program: microkernel", harts);
+    for (contest, port, what) in [(&mut matrices, linux::FIRST_PORT, "matrix"), (&mut echoes, ECHO_PORT, "echo")] {
+        let booted = lab.serve_microkernel(&format!("the network as a program: microkernel, {what}"), harts);
         if let Some(server) = notebook.part(MICRO, booted) {
             contest.add(server, &[(port, MICRO.to_string())]);
         }
@@ -52,7 +52,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     }
     if lab.linux().is_some() {
         for (contest, name) in [(&mut matrices, LINUX), (&mut echoes, linux::ECHO)] {
-            let booted = lab.serve_linux("the network as a program: Linux", harts);
+            let booted = lab.serve_linux(&format!("the network as a program: Linux, {name}"), harts);
             if let Some(server) = notebook.part("Linux", booted) {
                 let port = linux::port(name).context("a server without a port")?;
                 contest.add(server, &[(port, format!("Linux {LINUX}"))]);
@@ -110,12 +110,16 @@ fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, contest: &mut Contest) {
 /// Sends messages over so many connections, each the next when the last has come back; gives how many have.
 fn ask(address: SocketAddr, connections: usize, duration: Duration) -> Result<u64> {
     let stop = AtomicBool::new(false);
+    // All are there, and have come to the server, before the time begins.
+    let streams: Vec<_> = (0..connections).map(|_| connect(address)).collect::<Result<_>>()?;
     let answered = thread::scope(|scope| {
-        let threads: Vec<_> = (0..connections)
-            .map(|number| {
+        let threads: Vec<_> = streams
+            .into_iter()
+            .enumerate()
+            .map(|(number, stream)| {
                 scope.spawn({
                     let stop = &stop;
-                    move || talk(address, number as u8, stop)
+                    move || talk(stream, number as u8, stop)
                 })
             })
             .collect();
@@ -133,10 +137,17 @@ fn ask(address: SocketAddr, connections: usize, duration: Duration) -> Result<u6
     Ok(answered)
 }
 
-fn talk(address: SocketAddr, mark: u8, stop: &AtomicBool) -> Result<u64> {
+/// A connection over which one message has come back.
+fn connect(address: SocketAddr) -> Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[0; MESSAGE])?;
+    stream.read_exact(&mut [0; MESSAGE])?;
+    Ok(stream)
+}
+
+fn talk(mut stream: TcpStream, mark: u8, stop: &AtomicBool) -> Result<u64> {
     let (mut sent, mut received) = ([mark; MESSAGE], [0; MESSAGE]);
     let mut count = 0_u64;
     while !stop.load(Ordering::Relaxed) {
