@@ -97,6 +97,30 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
     Ok(())
 }
 
+/// A call that was polled owns its buffer until its completion, whatever is then done with the future.
+pub async fn a_call_under_way_is_not_made_again() -> Outcome {
+    let in_flight = counter(Counter::CallsInFlight)?;
+    let (reader, writer) = must!(pipe());
+    let mut read = reader.read(alloc::vec![0; 4]);
+    check!(poll_once(&mut read).await.is_none());
+    let read = read.with_waiter(0);
+    check_eq!(counter(Counter::CallsInFlight)?, in_flight + 1);
+    check_eq!(writer.write(&b"once"[..]).await.0, Ok(4));
+    check_eq!(read.await, (Ok(4), b"once".to_vec()));
+    // The same among others.
+    let mut reads = alloc::vec![reader.read(alloc::vec![0; 4]), reader.read(alloc::vec![0; 4])];
+    check!(poll_once(&mut reads[1]).await.is_none());
+    let mut both = cops::call::all(reads);
+    check!(poll_once(&mut both).await.is_none());
+    check_eq!(counter(Counter::CallsInFlight)?, in_flight + 2);
+    check_eq!(writer.write(&b"firstone"[..]).await.0, Ok(8));
+    let mut got = both.await;
+    got.sort_by(|one, other| one.1.cmp(&other.1));
+    check_eq!(got, [(Ok(4), b"firs".to_vec()), (Ok(4), b"tone".to_vec())]);
+    returns_to(Counter::CallsInFlight, in_flight).await?;
+    Ok(())
+}
+
 pub async fn dropped_at_every_await() -> Outcome {
     let in_flight = counter(Counter::CallsInFlight)?;
     for polls in 0..12 {

@@ -28,7 +28,8 @@
 //! A capability can go at any moment, between a sender's last look and its store, and with it whoever it was that could be told. So a store
 //! where its page was does nothing, as a signal that must not block does nothing through an empty slot (`NBSend`); otherwise each program
 //! would have to have a fault handler to outlive another. What says so is the entry in the sender's own page table, which costs nobody
-//! anything, until something else is mapped there. Whoever takes a page away and keeps the capability has the fault.
+//! anything, until something else is mapped there: a program that gives the address to something else must have that mapped before it
+//! stores to it, and cannot leave it to its fault handler. Whoever takes a page away and keeps the capability has the fault.
 //!
 //! # What is pending
 //!
@@ -54,6 +55,7 @@ use platform::Machine;
 
 use crate::error::Error;
 use crate::syscall::{Arguments, number};
+use crate::vspace::USER_TOP;
 use crate::{KERNEL, Kernel, MAXIMUM_NODES, Next, machine, smp};
 
 /// Guest interrupt files of a hart that are used, and one, because there is no file 0.
@@ -121,6 +123,10 @@ impl Kernel {
         if !badge.is_power_of_two() || receiver.interrupts.hints.get() & badge == 0 {
             return Err(Error::IllegalOperation);
         }
+        if page.is_some_and(|page| self.mapping_of_sender(page) == Some(mapping)) {
+            // It has that one, and whoever asks may not know.
+            return Ok(NewSender { source, mapping: Some(mapping) });
+        }
         let mut held = 0;
         let mut is_taken = page.is_some() || self.senders_in_use.get() == SENDERS;
         for other in self.senders.iter().filter_map(|sender| sender.mapping.get()) {
@@ -139,7 +145,12 @@ impl Kernel {
     pub(crate) fn set_sender(&self, NewSender { source, mapping }: NewSender) {
         let Capability::Notification { notification, badge, rights, page } = source.capability.get() else { return };
         if let Some(page) = page {
+            let old = self.mapping_of_sender(page);
             self.forget_sender(page);
+            if let Some(old) = old {
+                // What an earlier capability has left there is over.
+                self.forget_revoked_sender(old);
+            }
         }
         let free = self.senders.iter().position(|sender| sender.notification.get().is_none());
         let page = mapping.and(free);
@@ -163,11 +174,15 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     pub(crate) fn revoke_sender(&self, page: u8) {
-        let mapping = self.senders.get(usize::from(page)).and_then(|sender| sender.mapping.get());
+        let mapping = self.mapping_of_sender(page);
         self.forget_sender(page);
         if let Some(mapping) = mapping {
             self.note_revoked_sender(mapping);
         }
+    }
+
+    fn mapping_of_sender(&self, page: u8) -> Option<Mapping> {
+        self.senders.get(usize::from(page))?.mapping.get()
     }
 
     /// Takes a capability's page away, on every hart.
@@ -233,7 +248,7 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     pub(crate) fn store_without_page(&self, thread: Ref<Tcb>, address: u64) -> bool {
-        if !self.had_senders.get() {
+        if !self.had_senders.get() || address >= USER_TOP {
             return false;
         }
         let Some(space) = self.address_space(thread) else { return false };

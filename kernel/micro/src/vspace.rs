@@ -302,6 +302,13 @@ impl Kernel {
         }
     }
 
+    /// Ends what [`note_revoked_sender`](Self::note_revoked_sender) has begun.
+    pub(crate) fn forget_revoked_sender(&self, mapping: Mapping) {
+        if let Some(root) = self.root_of(mapping.asid).filter(|_| self.is_revoked_sender(mapping)) {
+            walk(root, mapping.address).set(0);
+        }
+    }
+
     /// Whether the last thing mapped there was a page for sending whose capability is gone.
     pub(crate) fn is_revoked_sender(&self, mapping: Mapping) -> bool {
         self.is_unmapped_page(mapping)

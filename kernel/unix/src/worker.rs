@@ -484,6 +484,10 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
             Pause::Park { seen, deadline } => {
                 let result = worker.park(seen, deadline).await;
                 context.set_result(errno::encode(result) as u64);
+                // Nothing has waited if there was news, and what was made ready meanwhile may be more important.
+                if worker.is_outranked() {
+                    executor::yield_now().await;
+                }
             }
             Pause::Execute(plan) => execute(&worker, &mut context, &plan).await,
             Pause::MoveToThread => {
@@ -599,6 +603,9 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
             Pause::Park { seen, deadline } => {
                 let result = current.block_on(worker.park(seen, deadline));
                 context.set_result(errno::encode(result) as u64);
+                if worker.is_outranked() {
+                    current.block_on(executor::yield_now());
+                }
             }
             Pause::Execute(plan) => current.block_on(execute(worker, &mut context, &plan)),
             // It has one.

@@ -444,7 +444,7 @@ fn drain_ring() {
 pub(crate) fn on_interrupt() {
     crate::executor::look_at_mode_if_changed();
     // Those who wait for room are woken under a lock, and by each completion: they are all left to the executor.
-    while has_completions() && !ROOM.is_short() {
+    while has_completions() {
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // The interrupted code, or another worker, is at it, and looks again when it is done.
             return;
@@ -452,7 +452,8 @@ pub(crate) fn on_interrupt() {
         let Some(ring) = ring() else { return };
         let mut rest = Rest::Nothing;
         while let Some(completion) = ring.peek() {
-            if !complete_simply(completion.token, completion.cid, completion.result as usize) {
+            // Asked after the look at the ring: whoever was refused before this was posted has said so.
+            if ROOM.is_short() || !complete_simply(completion.token, completion.cid, completion.result as usize) {
                 rest = Rest::ForTheExecutor;
                 break;
             }
@@ -603,9 +604,12 @@ impl<B, const N: usize> Operation<B, N> {
     }
 
     /// Names the coroutine that waits to the kernel. The runtime itself goes by the waker that the call is polled with.
+    /// A call that was made already stays as it is.
     #[inline]
     pub fn with_waiter(mut self, cid: u64) -> Self {
-        self.stage = Stage::New(cid);
+        if let Stage::New(waiter) = &mut self.stage {
+            *waiter = cid;
+        }
         self
     }
 
@@ -916,7 +920,8 @@ impl<B, const N: usize> Future for All<B, N> {
             this.made = true;
             let priority = executor::current_priority();
             let through_ring = submission::prefers_ring_for(this.operations.len());
-            for operation in &mut this.operations {
+            // Somebody may have polled one before it came here; that one is under way.
+            for operation in this.operations.iter_mut().filter(|operation| matches!(operation.stage, Stage::New(_))) {
                 if through_ring && operation.request(priority, 0) {
                     continue;
                 }

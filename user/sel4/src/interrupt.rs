@@ -274,7 +274,7 @@ impl Signaller {
         bit: u32,
     ) -> Result<Signaller> {
         let address = window.addresses(PAGE_BITS, 1)?;
-        // What else is wrong may be right at the first signal.
+        // What else is wrong may be right at the first signal; if it is that the slot is empty, without page tables.
         if let Ok(()) = map_sender(allocator, notification, address)? {
             initial::ADDRESS_SPACE.unmap_sender(notification)?;
         }
@@ -309,7 +309,7 @@ impl Signaller {
 
     #[cold]
     fn signal_otherwise(&self, signals: u64) {
-        // If several threads come here at the same time one of them may ask in vain, and its signal goes through the kernel.
+        // Of several threads that come here at the same time each gets the same page.
         let is_time = signals == 0 || signals.is_power_of_two();
         if is_time && self.space.map_sender(self.notification, self.address).is_ok() {
             self.signals.store(BY_STORES, Ordering::Relaxed);

@@ -839,6 +839,8 @@ pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome
     // Another one in its place, with which it registers again.
     Slot::own(right.pointer()).mint_from(Slot::own(receiver.notification.pointer()), Rights::WRITE, 2)?;
     equal!(signaller.register().is_ok(), by_stores);
+    // It has a page, and may ask again.
+    equal!(signaller.register().is_ok(), by_stores);
     signal()?;
     equal!(signaller.is_by_stores(), by_stores);
     equal!(SEEN.load(Ordering::Relaxed), 2);
