@@ -118,14 +118,17 @@ impl Kernel {
         if address == 0 {
             return Ok(NewSender { source, mapping: None });
         }
+        let held = page.and_then(|page| self.mapping_of_sender(page)).filter(|held| held.address == address);
+        let is_held_here =
+            |(root, asid)| held.is_some_and(|held| held.asid == asid) && self.root_of(asid) == Some(root);
+        if space.capability.mapped_table().is_some_and(is_held_here) {
+            // It has that page, and whoever asks may not know.
+            return Ok(NewSender { source, mapping: held });
+        }
         let mapping = self.decode_page(space, address)?;
         let receiver = notification.bound.get().ok_or(Error::IllegalOperation)?;
         if !badge.is_power_of_two() || receiver.interrupts.hints.get() & badge == 0 {
             return Err(Error::IllegalOperation);
-        }
-        if page.is_some_and(|page| self.mapping_of_sender(page) == Some(mapping)) {
-            // It has that one, and whoever asks may not know.
-            return Ok(NewSender { source, mapping: Some(mapping) });
         }
         let mut held = 0;
         let mut is_taken = page.is_some() || self.senders_in_use.get() == SENDERS;
@@ -145,11 +148,14 @@ impl Kernel {
     pub(crate) fn set_sender(&self, NewSender { source, mapping }: NewSender) {
         let Capability::Notification { notification, badge, rights, page } = source.capability.get() else { return };
         if let Some(page) = page {
-            let old = self.mapping_of_sender(page);
+            let held = self.mapping_of_sender(page);
+            if mapping.is_some() && mapping == held {
+                return;
+            }
             self.forget_sender(page);
-            if let Some(old) = old {
+            if let Some(held) = held {
                 // What an earlier capability has left there is over.
-                self.forget_revoked_sender(old);
+                self.forget_revoked_sender(held);
             }
         }
         let free = self.senders.iter().position(|sender| sender.notification.get().is_none());
