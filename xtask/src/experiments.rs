@@ -254,7 +254,7 @@ impl<'a> Lab<'a> {
 
     /// How long each is measured in a round.
     pub fn duration_of_round(&self) -> Duration {
-        Duration::from_millis(if self.quick { 400 } else { 1000 })
+        Duration::from_millis(if self.quick { 350 } else { 1000 })
     }
 
     /// Linux, if it is to be had; if not, that is said once.
