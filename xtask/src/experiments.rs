@@ -417,6 +417,12 @@ impl<'a> Lab<'a> {
     }
 }
 
+/// Harts of measurements by the wall clock: four, as the papers have, or as many as the host has cores. A machine of
+/// more would wait for the host to run the hart that the others wait for, and measure that.
+fn harts() -> u8 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4) as u8)
+}
+
 /// The machine on which COPS and Linux are compared.
 fn machine(harts: u8) -> cli::Machine {
     cli::Machine { harts: Some(harts), memory: None, machine: Some(linux::MACHINE), user_interrupts: None }

@@ -252,12 +252,10 @@ impl Host {
                 break;
             }
         }
-        // All that receiving can make necessary is to tell the other side of a larger window, and smoltcp does that when the
-        // window has at least doubled: when more than half of what is free now was consumed since the last segment.
-        let free = socket.recv_capacity() - socket.recv_queue();
+        // All that receiving can make necessary is to tell the other side of a larger window.
         wire.seen.received -= total.min(wire.seen.received);
         wire.consumed += total;
-        if wire.consumed * 2 >= free {
+        if wire.tells_of_room() {
             self.touch(id.index, now);
         }
         Ok(Received::Bytes(total))

@@ -360,6 +360,18 @@ impl Wire {
         self.acknowledge_by = None;
     }
 
+    /// Bytes that may still arrive before the holder receives some.
+    fn free(&self) -> usize {
+        let socket = self.socket();
+        socket.recv_capacity() - socket.recv_queue()
+    }
+
+    /// Whether smoltcp tells the other side of a larger window, which it does when that has at least doubled: when more than
+    /// half of what is free now was consumed since the last segment.
+    pub(crate) fn tells_of_room(&self) -> bool {
+        self.consumed * 2 >= self.free()
+    }
+
     /// Bytes that have arrived since the last segment was sent.
     fn arrived(&self) -> usize {
         (self.socket().recv_queue() + self.consumed).saturating_sub(self.held)
@@ -373,14 +385,13 @@ impl Wire {
         let socket = self.socket();
         // The other side must be able to go on: what it may send without an acknowledgement makes one necessary, and no
         // larger window is to be told.
-        let free = socket.recv_capacity() - socket.recv_queue();
         let is_only_that = self.seen.state == State::Established
             && socket.send_queue() == 0
             && self.keepalive.is_none()
             && self.early == 0
             && (1..ACKNOWLEDGED_AT_ONCE).contains(&self.arrived())
-            && free >= ACKNOWLEDGED_AT_ONCE
-            && self.consumed * 2 < free;
+            && self.free() >= ACKNOWLEDGED_AT_ONCE
+            && !self.tells_of_room();
         if !is_only_that {
             return None;
         }

@@ -349,6 +349,16 @@ fn an_acknowledgement_travels_with_the_answer() {
         let frames: Vec<_> = net.to_client.borrow().iter().map(Vec::len).collect();
         (frames, next)
     };
+    let wait_for_an_acknowledgement = |net: &mut Net, length: usize| {
+        let begun = net.now;
+        let (frames, next) = arrive(net, length);
+        assert_eq!(frames, []);
+        net.now = next.expect("the acknowledgement has a time");
+        assert!(net.now <= begun + 10 * MILLISECOND);
+        net.server.poll(net.now);
+        assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
+        net.settle();
+    };
     // A bit more than one segment, received by the holder, or not, and answered.
     got.clear();
     assert_eq!(arrive(&mut net, 1808).0, []);
@@ -360,27 +370,13 @@ fn an_acknowledgement_travels_with_the_answer() {
     assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54 + 6]);
     net.settle();
     // Without an answer the acknowledgement comes in time.
-    let begun = net.now;
-    let (frames, next) = arrive(&mut net, 1808);
-    assert_eq!(frames, []);
-    net.now = next.expect("the acknowledgement has a time");
-    assert!(net.now <= begun + 10 * MILLISECOND);
-    net.server.poll(net.now);
-    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
-    net.settle();
+    wait_for_an_acknowledgement(&mut net, 1808);
     assert_eq!(net.client.unacknowledged(client), Ok(0));
     // That was no conversation, and for a while nothing waits.
     assert_eq!(arrive(&mut net, 1808).0, [54]);
     begin(&mut net, &mut got);
     // Less than a segment waits as long, and no longer.
-    let begun = net.now;
-    let (frames, next) = arrive(&mut net, 1000);
-    assert_eq!(frames, []);
-    net.now = next.expect("the acknowledgement has a time");
-    assert!(net.now <= begun + 10 * MILLISECOND);
-    net.server.poll(net.now);
-    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
-    net.settle();
+    wait_for_an_acknowledgement(&mut net, 1000);
     begin(&mut net, &mut got);
     // Two full segments are acknowledged at once, and so is the second half of them.
     let _ = receive(&mut net.server, server, &mut got, net.now);

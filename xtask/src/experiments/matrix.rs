@@ -12,17 +12,11 @@ use anyhow::{Context as _, Result, bail};
 use load::{Measurement, Order, Pace, Plan, Visits};
 
 use super::contest::{Contest, median};
-use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, numbers, seeds, series_of, words};
+use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, harts, numbers, seeds, series_of, words};
 use crate::linux;
 
 /// The models of COPS's server, ours first.
 pub const MODELS: [&str; 6] = ["kcuc", "kcut", "ktut", "ktut-wait", "ktuc", "ktuc-epoll"];
-
-/// Harts of the measurements by the wall clock: four, as the papers have, or as many as the host has cores. A machine of
-/// more would wait for the host to run the hart that the others wait for, and measure that.
-pub fn harts() -> u8 {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4) as u8)
-}
 
 const PAUSE: Duration = Duration::from_millis(100);
 

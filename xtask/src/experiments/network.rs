@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use load::Pace;
 
 use super::contest::{Contest, median};
-use super::{Lab, Notebook, PATIENCE, Way, matrix, words};
+use super::{Lab, Notebook, PATIENCE, Way, harts, matrix, words};
 use crate::linux;
 
 /// The echo servers' port, and the bytes of a message.
@@ -32,7 +32,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     if !lab.ways().any(|way| way == Way::Wall) {
         bail!("this experiment has a client outside the machine: it is measured by the wall clock only");
     }
-    let harts = matrix::harts();
+    let harts = harts();
     let (mut matrices, mut echoes) = (Contest::default(), Contest::default());
     for (contest, port, what) in [(&mut matrices, linux::FIRST_PORT, "matrix"), (&mut echoes, ECHO_PORT, "echo")] {
         let booted = lab.serve_microkernel(&format!("the network as a program: microkernel, {what}"), harts);

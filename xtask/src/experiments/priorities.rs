@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use load::{Level, Order, Pace, Plan};
 
-use super::{Lab, Notebook, PATIENCE, Way, matrix, seeds, words};
+use super::{Lab, Notebook, PATIENCE, Way, harts, seeds, words};
 use crate::linux;
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -59,7 +59,7 @@ pub fn levels(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     if !lab.ways().any(|way| way == Way::Wall) {
         anyhow::bail!("levels compete only in time: this experiment is measured by the wall clock");
     }
-    let cores = matrix::harts();
+    let cores = harts();
     let mut counts = if lab.quick { vec![1, cores, 4] } else { vec![1, 2, 3, 4] };
     counts.dedup();
     if cores < 4 {
