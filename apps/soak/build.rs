@@ -5,5 +5,9 @@ fn main() {
     if std::env::var("TARGET").is_ok_and(|target| target == "riscv64gc-unknown-none-elf") {
         let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the manifest is");
         println!("cargo::rustc-link-arg-bins=-T{here}/../../user/runtime/program.ld");
+        // It can be moved, and relocates itself.
+        for argument in ["-pie", "--no-dynamic-linker", "-znotext", "--pack-dyn-relocs=relr"] {
+            println!("cargo::rustc-link-arg-bins={argument}");
+        }
     }
 }

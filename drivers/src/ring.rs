@@ -35,6 +35,11 @@ impl<const N: usize> Ring<N> {
         Some(byte)
     }
 
+    /// How many bytes there can be in the ring.
+    pub const fn capacity(&self) -> usize {
+        N
+    }
+
     /// How many bytes are in the ring.
     pub fn len(&self) -> usize {
         self.length
@@ -59,6 +64,8 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn behaves_as_a_bounded_queue(steps in prop::collection::vec(prop::option::of(any::<u8>()), 0..200)) {
             let mut ring = Ring::<5>::new();

@@ -113,6 +113,11 @@ impl<R: Registers> Uart<R> {
         self.transmit.len()
     }
 
+    /// Bytes that can wait to be sent.
+    pub fn capacity(&self) -> usize {
+        self.transmit.capacity()
+    }
+
     /// Bytes that were received but not read.
     pub fn received(&self) -> usize {
         self.receive.len()

@@ -89,7 +89,7 @@ impl World {
     fn spawn(&self, task: &'static Task, hint: usize) -> u64 {
         loop {
             // SAFETY: the task is fresh and lives until `take_back`.
-            match unsafe { self.executor().spawn(core::ptr::from_ref(&task.header).cast_mut(), hint) } {
+            match unsafe { self.executor().spawn(core::ptr::from_ref(task).cast::<Header>().cast_mut(), hint) } {
                 Ok(cid) => return cid,
                 // The shard that has the free slots was locked.
                 Err(SpawnError::NeedSlots) => thread::yield_now(),

@@ -44,6 +44,8 @@
 #define COPS_SYS_readlinkat 78
 #define COPS_SYS_newfstatat 79
 #define COPS_SYS_fstat 80
+#define COPS_SYS_capget 90
+#define COPS_SYS_capset 91
 #define COPS_SYS_exit 93
 #define COPS_SYS_exit_group 94
 #define COPS_SYS_set_tid_address 96
@@ -89,6 +91,7 @@
 #define COPS_SYS_mprotect 226
 #define COPS_SYS_accept4 242
 #define COPS_SYS_wait4 260
+#define COPS_SYS_prlimit64 261
 #define COPS_SYS_renameat2 276
 #define COPS_SYS_getrandom 278
 #define COPS_SYS_spawn 0x1000

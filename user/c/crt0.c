@@ -28,8 +28,33 @@ __asm__(".section .text.start, \"ax\", @progbits\n"
 
 _Noreturn void cops_start(long *stack);
 
+/* The program lies elsewhere each time. The linker lists the words that are addresses (SHT_RELR): an even entry is the address
+ * of one, an odd one a bitmap, from bit 1 on, of the 63 words behind. Constants are writable until that is done. */
+extern char __program_start[], __constants_start[], __constants_end[];
+extern const uint64_t __relocations_start[], __relocations_end[];
+
+static void relocate(void)
+{
+    uintptr_t moved = (uintptr_t)__program_start;
+    uintptr_t *next = 0;
+    for (const uint64_t *entry = __relocations_start; entry < __relocations_end; entry++) {
+        if (!(*entry & 1)) {
+            next = (uintptr_t *)(moved + *entry);
+            *next++ += moved;
+            continue;
+        }
+        uintptr_t *word = next;
+        for (uint64_t bits = *entry >> 1; bits; bits >>= 1, word++)
+            if (bits & 1)
+                *word += moved;
+        next += 63;
+    }
+    cops_syscall(COPS_SYS_mprotect, (long)__constants_start, __constants_end - __constants_start, 1, 0, 0, 0);
+}
+
 _Noreturn void cops_start(long *stack)
 {
+    relocate();
     int count = (int)stack[0];
     char **arguments = (char **)(stack + 1);
     char **environment = arguments + count + 1;

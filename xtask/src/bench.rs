@@ -27,10 +27,12 @@ use crate::children::{self, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::experiments;
+use crate::fairness;
 use crate::figures::{figure, table};
 use crate::guest::{Echo, FailureKind, Guest};
 use crate::ipc;
 use crate::micro_async;
+use crate::micro_latency;
 use crate::microkernel;
 use crate::progress::Activity;
 use crate::report;
@@ -57,6 +59,8 @@ pub enum BenchName {
     Scheduler,
     /// The microkernel's interface beside seL4's, in instructions, and the kernel's size.
     Micro,
+    /// The microkernel: the most important thread's worst wait for its interrupt while another makes long invocations.
+    MicroLatency,
     /// The microkernel: asynchronous IPC beside synchronous IPC, with 1 to 256 calls in flight.
     MicroIpc,
     /// The microkernel: echo and matrix server through its network server, beside the Unix kernel and Linux.
@@ -83,10 +87,12 @@ pub enum BenchName {
     PriorityLatency,
     /// Every experiment of the papers, one after the other.
     Paper,
+    /// Processor time, kernel memory and the network while somebody does their worst.
+    Fairness,
 }
 
 /// The program in the machine that has the scenarios.
-const PROGRAM: &str = "bench";
+pub const PROGRAM: &str = "bench";
 
 /// The package that compares the scheduler with other executors on the host, and what it is asked for.
 const COMPARISON: &str = "scheduler-bench";
@@ -132,6 +138,7 @@ impl BenchName {
             BenchName::Scheduler => &[("yield-ratio", 0.5), ("wake-ratio", 0.5), ("spawn-ratio", 0.5)],
             BenchName::AsyncCalls => &[("entries_per_call_1024", 0.005)],
             BenchName::Micro => microkernel::GOALS,
+            BenchName::MicroLatency => micro_latency::GOALS,
             BenchName::MicroAsync => micro_async::GOALS,
             // Experiments give their figures their goals themselves.
             _ => &[],
@@ -253,18 +260,31 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     if name == BenchName::Paper {
         return experiments::paper(context, arguments);
     }
+    if name == BenchName::Fairness {
+        return fairness::run(context, arguments);
+    }
     let (lines, machine) = match name {
         BenchName::Scheduler => on_the_host(context)?,
         BenchName::Micro => microkernel::measure(context)?,
+        BenchName::MicroLatency => micro_latency::measure(context)?,
         BenchName::MicroIpc => ipc::measure(context)?,
         BenchName::MicroAsync => micro_async::measure(context)?,
         _ => in_the_machine(context, name, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
-    results::keep(context, &results, arguments.record)?;
-    print!("{}", summary(&results));
+    keep_and_show(context, &results, arguments)
+}
+
+/// Keeps results, shows them, and writes them to the file that was asked for.
+///
+/// # Errors
+///
+/// A file cannot be written.
+pub fn keep_and_show(context: &Context, results: &Results, arguments: &cli::Bench) -> Result<()> {
+    results::keep(context, results, arguments.record)?;
+    print!("{}", summary(results));
     if let Some(file) = &arguments.json {
-        let json = serde_json::to_string_pretty(&results)? + "\n";
+        let json = serde_json::to_string_pretty(results)? + "\n";
         std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
@@ -300,7 +320,7 @@ pub fn in_the_machine(
         let mut words = vec![name.name()];
         words.extend(parts.iter().map(ToString::to_string));
         let mut configuration = context.configuration(&products, &machine, command_line(PROGRAM, &words)?);
-        configuration.clock = clock;
+        configuration.set_clock(clock);
         let log = context.log(&format!("bench-{}-{harts}", words.join("-")));
         let activity = context.progress.start(format!("Measuring {}", words.join(" ")));
         let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
@@ -368,6 +388,19 @@ fn marked(text: &str) -> Vec<String> {
 
 /// From lines to results.
 pub fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
+    let (figures, mut series) = figures(lines, name.goals(), name.least_goals())?;
+    if name == BenchName::AsyncCalls {
+        series.iter_mut().for_each(put_beside_its_rivals);
+    }
+    Ok(Results { bench: name.name(), commit, machine, figures, series, notes: Vec::new() })
+}
+
+/// From lines to figures beside their goals, all of which have to be reported, and series.
+///
+/// # Errors
+///
+/// A line is no result, or a figure with a goal is missing.
+pub fn figures(lines: &[String], goals: &[Goal], least_goals: &[Goal]) -> Result<(Vec<Figure>, Vec<Series>)> {
     let mut figures = Vec::new();
     let mut series = Vec::new();
     for line in lines {
@@ -376,23 +409,20 @@ pub fn results(name: BenchName, lines: &[String], machine: String, commit: Strin
             Line::Series(one) => series.push(one),
         }
     }
-    if name == BenchName::AsyncCalls {
-        series.iter_mut().for_each(put_beside_its_rivals);
-    }
-    let goals: BTreeMap<&str, f64> = name.goals().iter().copied().collect();
+    let goals: BTreeMap<&str, f64> = goals.iter().copied().collect();
     derive(&mut figures, &series, &goals);
-    let wanted = goals.keys().copied().chain(name.least_goals().iter().map(|(id, _)| *id));
+    let wanted = goals.keys().copied().chain(least_goals.iter().map(|(id, _)| *id));
     let missing: Vec<_> = wanted.filter(|id| !figures.iter().any(|figure| figure.0 == *id)).collect();
     if !missing.is_empty() {
         bail!("the benchmark did not report: {}", missing.join(", "));
     }
     let figures = figures.into_iter().map(|(id, value, unit)| {
         let goal = goals.get(id.as_str()).copied();
-        let least = name.least_goals().iter().find(|(other, _)| *other == id).map(|(_, goal)| *goal);
+        let least = least_goals.iter().find(|(other, _)| *other == id).map(|(_, goal)| *goal);
         let met = goal.map(|goal| value <= goal).or(least.map(|least| value >= least));
         Figure { met, id, value, unit, goal: goal.or(least), at_least: least.is_some() }
     });
-    Ok(Results { bench: name.name(), commit, machine, figures: figures.collect(), series, notes: Vec::new() })
+    Ok((figures.collect(), series))
 }
 
 /// Puts a way of calling into the plot of its call: `CALL-WAY` and `CALL-WAY-entries` are what `bench async-calls` reports.

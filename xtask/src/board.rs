@@ -90,6 +90,21 @@ pub enum Clock {
     Instructions,
 }
 
+/// Where the network card's cable ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// In QEMU's user network, with forwarded ports.
+    #[default]
+    User,
+    /// In a UDP socket of QEMU on this host; each datagram is a frame.
+    Frames {
+        /// QEMU's port.
+        card: u16,
+        /// The port that it sends to.
+        other: u16,
+    },
+}
+
 /// One boot's choices.
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -105,12 +120,30 @@ pub struct Configuration {
     pub initramfs: PathBuf,
     /// What the kernel is told.
     pub command_line: String,
+    /// The network card's cable.
+    pub network: Network,
     /// Ports of the host and of the machine.
     pub forwards: Vec<crate::guest::Forward>,
     /// How virtual time passes.
     pub clock: Clock,
     /// The port gdb is waited for on.
     pub gdb_port: Option<u16>,
+}
+
+impl Configuration {
+    /// Chooses how virtual time passes. Where instructions are counted, programs lie at the same addresses each time, so that
+    /// counts are the same each time, too.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+        if clock == Clock::Instructions {
+            self.fix_addresses();
+        }
+    }
+
+    /// Has programs lie at the same addresses each time.
+    pub fn fix_addresses(&mut self) {
+        self.command_line.insert_str(0, "aslr=off ");
+    }
 }
 
 impl Board {
@@ -145,11 +178,15 @@ impl Board {
         let gdb = if configuration.gdb_port.is_some() { &self.qemu.waiting_for_gdb[..] } else { &[] };
         let all = machine.iter().chain(&self.qemu.arguments).chain(devices).chain(clock).chain(gdb);
 
-        let forwards: String = configuration
-            .forwards
-            .iter()
-            .map(|forward| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest))
-            .collect();
+        let network = match configuration.network {
+            Network::User => configuration.forwards.iter().fold("user".to_string(), |options, forward| {
+                format!("{options},hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest)
+            }),
+            Network::Frames { card, other } => {
+                let end = |name, port| format!(",{name}.type=inet,{name}.host=127.0.0.1,{name}.port={port}");
+                format!("dgram{}{}", end("local", card), end("remote", other))
+            }
+        };
         // QEMU separates the parts of an option by commas; a comma in a value is written twice, but -kernel, -initrd and
         // -append take their argument as it is.
         let values = [
@@ -158,7 +195,7 @@ impl Board {
             ("{command_line}", configuration.command_line.clone()),
             ("{harts}", configuration.harts.to_string()),
             ("{memory}", configuration.memory.clone()),
-            ("{forwards}", forwards),
+            ("{network}", network),
             ("{gdb_port}", configuration.gdb_port.unwrap_or(0).to_string()),
         ];
         all.map(|argument| substitute(argument, &values)).collect()
@@ -216,6 +253,7 @@ mod tests {
             kernel: "/a dir/kernel".into(),
             initramfs: "/x/{harts}".into(),
             command_line: "init=/bin/hello -- {memory} a b".into(),
+            network: Network::default(),
             forwards: Vec::new(),
             clock: Clock::Host,
             gdb_port: None,
@@ -253,7 +291,16 @@ mod tests {
         assert_eq!(value_of(&arguments, "-gdb"), ["tcp:127.0.0.1:1234"]);
         assert_eq!(
             value_of(&arguments, "-netdev"),
-            ["user,id=network0,hostfwd=tcp:127.0.0.1:5000-:7000,hostfwd=tcp:127.0.0.1:5001-:80"]
+            ["user,hostfwd=tcp:127.0.0.1:5000-:7000,hostfwd=tcp:127.0.0.1:5001-:80,id=network0"]
+        );
+        let network = Network::Frames { card: 6000, other: 6001 };
+        let arguments = board().arguments(&Configuration { network, ..configuration() });
+        assert_eq!(
+            value_of(&arguments, "-netdev"),
+            [concat!(
+                "dgram,local.type=inet,local.host=127.0.0.1,local.port=6000,",
+                "remote.type=inet,remote.host=127.0.0.1,remote.port=6001,id=network0"
+            )]
         );
     }
 

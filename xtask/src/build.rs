@@ -318,6 +318,7 @@ impl Builder<'_> {
                 linker.arg(object);
             }
             let program = objects.join(&name);
+            linker.args(["-pie", "--no-dynamic-linker", "-znotext", "--pack-dyn-relocs=relr"]);
             linker.args(["-m", "elf64lriscv", "--gc-sections", "-T"]).arg(root.join("user/runtime/program.ld"));
             run_tool(
                 {

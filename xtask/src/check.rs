@@ -33,6 +33,8 @@ pub enum Step {
     Host,
     /// The models of concurrent code.
     Loom,
+    /// The crates with unsafe code, interpreted by Miri, which sees undefined behaviour. Left out where Miri cannot be had.
+    Miri,
     /// The whole system in QEMU.
     Qemu,
     /// The microkernel in QEMU.
@@ -77,6 +79,7 @@ fn run(context: &Context, step: Step) -> Result<()> {
         Step::Docs => docs(context),
         Step::Host => suite(context, Suite::Host),
         Step::Loom => suite(context, Suite::Loom),
+        Step::Miri => crate::miri::miri(context),
         Step::Qemu => suite(context, Suite::Qemu),
         Step::Micro => suite(context, Suite::Micro),
     }

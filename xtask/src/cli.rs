@@ -64,8 +64,12 @@ pub enum Command {
     Soak(Soak),
     /// Do what continuous integration does: format, lints, tidy, tests, documentation, builds.
     Check(Check),
+    /// Look for inputs that break a property, with libFuzzer.
+    Fuzz(Fuzz),
+    /// Change the code in small ways, one at a time, and see that a test notices.
+    Mutants(Mutants),
     /// Check the rules of the source tree that no compiler knows.
-    Tidy,
+    Tidy(Tidy),
     /// Run a benchmark and compare its figures with their goals.
     Bench(Bench),
     /// Make one page of all results, for readers of the papers.
@@ -362,6 +366,47 @@ pub struct Check {
     pub steps: Vec<Step>,
 }
 
+/// Arguments of `tidy`.
+#[derive(Args, Debug)]
+pub struct Tidy {
+    /// Count what no rule can decide instead: import cycles, long functions, wording, duplicates, each with its goal
+    #[arg(long)]
+    pub report: bool,
+}
+
+/// Arguments of `fuzz`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  cargo xtask fuzz --seconds 600          # all targets, each for its share
+  cargo xtask fuzz device_tree --seconds 60
+  cargo xtask fuzz cpio --keep            # and keep the inputs that take new branches in the tree")]
+pub struct Fuzz {
+    /// Which property; the default is all of them, one after the other.
+    pub target: Option<String>,
+    /// For how many seconds altogether.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+    /// Keep the smallest set of inputs that takes all branches found in the tree, for the tests.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Arguments of `mutants`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  cargo xtask mutants ring
+  cargo xtask mutants filesystem --part 0/8     # an eighth of the changes")]
+pub struct Mutants {
+    /// Which crate; the default is all that are looked at, which takes many hours.
+    #[arg(value_name = "CRATE")]
+    pub package: Option<String>,
+    /// Only this part of the changes, the first being 0.
+    #[arg(long, value_name = "K/N")]
+    pub part: Option<String>,
+}
+
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
 pub struct Bench {
@@ -383,6 +428,9 @@ pub struct Bench {
     /// Of an experiment, only this part.
     #[arg(long, value_enum, value_name = "WAY")]
     pub way: Option<crate::experiments::Way>,
+    /// Of `fairness`, only this scenario.
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Option<String>,
     /// Also keep the results in bench/results, with the source.
     #[arg(long)]
     pub record: bool,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::board::{Board, Clock, Configuration};
+use crate::board::{Board, Clock, Configuration, Network};
 use crate::build::{self, Harts, Products, Variation};
 use crate::cli::{Machine, UserInterrupts};
 use crate::progress::Progress;
@@ -113,6 +113,7 @@ impl Context {
             kernel: products.kernel.clone(),
             initramfs: products.initramfs.clone(),
             command_line: format!("{}{command_line}", UserInterrupts::word(machine.user_interrupts)),
+            network: Network::default(),
             forwards: Vec::new(),
             clock: Clock::Host,
             gdb_port: None,

@@ -10,6 +10,7 @@
 //! interrupted run loses only the part that was under way.
 
 mod contest;
+mod latencies;
 mod matrix;
 mod network;
 mod peers;
@@ -198,13 +199,27 @@ pub struct Lab<'a> {
     complaints: RefCell<Vec<String>>,
 }
 
+/// How many times as long the most important of 64 busy connections wait in the machine as one alone, on machines of so many harts.
+///
+/// # Errors
+///
+/// Nothing could be built, or one of the machines could not be measured.
+pub fn level0_of_alone(context: &Context, harts: &[u8]) -> Result<Vec<(u8, f64)>> {
+    let lab = Lab::of(context, true, None)?;
+    harts.iter().map(|&harts| Ok((harts, priorities::level0_of_alone(&lab, harts)?))).collect()
+}
+
 impl<'a> Lab<'a> {
     fn open(context: &'a Context, arguments: &cli::Bench) -> Result<Lab<'a>> {
+        Lab::of(context, arguments.quick, arguments.way)
+    }
+
+    fn of(context: &'a Context, quick: bool, way: Option<Way>) -> Result<Lab<'a>> {
         let (toolchain, products) = context.build(Need::Boot)?;
         Ok(Lab {
             context,
-            quick: arguments.quick,
-            way: arguments.way,
+            quick,
+            way,
             toolchain,
             products,
             linux: OnceCell::new(),
@@ -285,7 +300,7 @@ impl<'a> Lab<'a> {
     ) -> Result<Vec<Line>> {
         let command_line = command_line("bench", words)?;
         let mut configuration = self.context.configuration(&self.products, machine, command_line);
-        configuration.clock = clock;
+        configuration.set_clock(clock);
         self.measure(&format!("{title}: COPS"), &configuration, None)
     }
 
@@ -363,6 +378,21 @@ impl<'a> Lab<'a> {
     /// Boots COPS's matrix server, waits until it answers, and hands it over.
     pub fn serve_cops(&self, title: &str, words: &[String], harts: u8) -> Result<Server> {
         let server = self.serve_program(title, "matrix-server", words, linux::FIRST_PORT, harts)?;
+        server.wait_for_answers(linux::FIRST_PORT)?;
+        Ok(server)
+    }
+
+    /// Boots the matrix server so that the kernel measures how long requests take in the machine ([`Server::latencies`]), and
+    /// waits until it answers.
+    pub fn serve_measured(&self, title: &str, words: &[String], harts: u8, clock: Clock) -> Result<Server> {
+        let mut arguments = vec!["latencies".to_string(), "matrix-server".to_string()];
+        arguments.extend_from_slice(words);
+        let mut configuration = self.cops(format!("latencies=on {}", command_line("monitor", &arguments)?), harts);
+        configuration.clock = clock;
+        for guest in [linux::FIRST_PORT, latencies::PORT] {
+            configuration.forwards.push(Forward { host: guest::free_port()?, guest });
+        }
+        let server = self.serve(title, &configuration, "matrix-server: listening")?;
         server.wait_for_answers(linux::FIRST_PORT)?;
         Ok(server)
     }
@@ -459,6 +489,11 @@ impl Server {
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
+    }
+
+    /// How long requests have taken in the machine up to now, for each priority, if the kernel measures it.
+    pub fn latencies(&self) -> Result<Vec<latencies::Latencies>> {
+        latencies::ask(self.address(latencies::PORT)?)
     }
 
     /// Stops the machine until [`go_on`](Self::go_on), when it has seen the end of the connections that were just closed.

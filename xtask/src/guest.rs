@@ -427,7 +427,7 @@ pub fn address(port: u16) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{Clock, Variant};
+    use crate::board::{Clock, Network, Variant};
     use std::os::unix::fs::PermissionsExt;
 
     /// A machine made of a shell script, and a directory that goes away with it.
@@ -454,6 +454,7 @@ mod tests {
                 kernel: "/nowhere".into(),
                 initramfs: "/nowhere".into(),
                 command_line: String::new(),
+                network: Network::default(),
                 forwards,
                 clock: Clock::Host,
                 gdb_port: None,

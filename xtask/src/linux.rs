@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
-use crate::board::{Clock, Configuration, Variant};
+use crate::board::{Clock, Configuration, Network, Variant};
 use crate::build;
 use crate::children::{self, Ending};
 use crate::context::Context;
@@ -128,6 +128,7 @@ impl Linux {
             kernel: self.kernel.clone(),
             initramfs: self.initramfs.clone(),
             command_line: format!("console=ttyS0 quiet panic=-1 -- {}", words.join(" ")),
+            network: Network::default(),
             forwards: Vec::new(),
             clock,
             gdb_port: None,

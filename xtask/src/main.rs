@@ -20,15 +20,20 @@ mod context;
 mod demo;
 mod doctor;
 mod experiments;
+mod fairness;
 mod figures;
+mod fuzz;
 mod guest;
 mod interrupt;
 mod ipc;
 mod links;
 mod linux;
 mod micro_async;
+mod micro_latency;
 mod microkernel;
+mod miri;
 mod monitor;
+mod mutants;
 mod perfetto;
 mod progress;
 mod report;
@@ -38,6 +43,7 @@ mod run;
 mod sel4_layout;
 mod serial;
 mod soak;
+mod structure;
 mod suites;
 mod symbols;
 mod terminal;
@@ -93,7 +99,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         Command::Test(arguments) => suites::test(&context, arguments),
         Command::Soak(arguments) => soak::soak(&context, arguments),
         Command::Check(arguments) => check::check(&context, arguments),
-        Command::Tidy => tidy::tidy(&context.workspace),
+        Command::Fuzz(arguments) => fuzz::fuzz(&context, arguments),
+        Command::Mutants(arguments) => mutants::mutants(&context, arguments),
+        Command::Tidy(tidy) if tidy.report => structure::report(&context.workspace),
+        Command::Tidy(_) => tidy::tidy(&context.workspace),
         Command::Bench(arguments) => bench::bench(&context, arguments),
         Command::Report(arguments) => results::report(&context, arguments),
         Command::Symbolise(arguments) => {

@@ -359,6 +359,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn any_bytes_can_be_shown(
             body in prop::collection::vec(any::<u64>(), 0..200), harts in 0u64..5, processes in 0u64..5,

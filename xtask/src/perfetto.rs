@@ -354,6 +354,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn whatever_is_recorded_makes_a_file_that_keeps_to_the_rules(
             records in prop::collection::vec(

@@ -41,6 +41,9 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
     if arguments.gdb {
         let port = guest::free_port()?;
         configuration.gdb_port = Some(port);
+        if arguments.kernel == Kernel::Unix {
+            configuration.fix_addresses();
+        }
         eprintln!("The machine waits for gdb. In another terminal:");
         eprintln!("    gdb-multiarch {} -ex 'target remote 127.0.0.1:{port}'", configuration.kernel.display());
     }

@@ -41,7 +41,15 @@ pub enum Suite {
     Qemu,
     /// The microkernel in QEMU: its root task's suite of seL4's interface, and what it must refuse to start.
     Micro,
+    /// The tests on the host with a hundred times as many cases of each property. Only when asked for by name.
+    Long,
 }
+
+/// How many times as many cases the long tests try, unless the environment says otherwise.
+const LONG_CASES: &str = "100";
+
+/// The variable that all property tests multiply their numbers of cases by; the crate `property` reads it.
+const CASES: &str = "COPS_CASES";
 
 /// The program that is the machine's suite.
 const PROGRAM: &str = "tests";
@@ -156,7 +164,7 @@ impl Findings {
 pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
         // A root task cannot be told what to run: there is no part of the microkernel's suite.
-        let all = Suite::value_variants().iter().copied();
+        let all = Suite::value_variants().iter().copied().filter(|suite| *suite != Suite::Long);
         all.filter(|suite| arguments.filter.is_none() || *suite != Suite::Micro).collect()
     } else {
         arguments.suites.iter().copied().collect()
@@ -167,7 +175,8 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
         match (suite, &toolchain) {
-            (Suite::Host, _) => findings.add("host".into(), host(&context.workspace)),
+            (Suite::Host, _) => findings.add("host".into(), host(&context.workspace, Cases::Usual)),
+            (Suite::Long, _) => findings.add("long".into(), host(&context.workspace, Cases::Many)),
             (Suite::Loom, _) => findings.add("loom".into(), loom(&context.workspace)),
             (Suite::Qemu, Some(toolchain)) => {
                 if let Err(error) = qemu(context, toolchain, arguments, &mut findings) {
@@ -190,18 +199,43 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     }
 }
 
+/// How many cases of each property the tests on the host try.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cases {
+    Usual,
+    Many,
+}
+
+impl Cases {
+    /// Returns the command that tests on the host, to which packages are to be added.
+    fn cargo_test(self, workspace: &Workspace) -> Command {
+        let mut command = workspace::cargo();
+        command.current_dir(&workspace.root).args(["test", "--no-fail-fast"]);
+        if self == Cases::Many {
+            command.args(["--profile", "long"]);
+            if std::env::var_os(CASES).is_none() {
+                command.env(CASES, LONG_CASES);
+            }
+        }
+        command
+    }
+}
+
 /// Every package's own tests, in one call of cargo.
-fn host(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
-    heading("tests on the host");
-    let mut command = workspace::cargo();
-    command.current_dir(&workspace.root).args(["test", "--workspace", "--no-fail-fast"]);
+fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
+    heading(match cases {
+        Cases::Usual => "tests on the host",
+        Cases::Many => "tests on the host, with many cases",
+    });
+    let mut command = cases.cargo_test(workspace);
+    command.arg("--workspace");
     for package in workspace.packages.iter().filter(|package| package.is_target_only()) {
         command.args(["--exclude", &package.name]);
     }
     let (mut tally, mut failures) = cargo_test(command)?;
     // The microkernel for several harts is another program in places.
-    let mut command = workspace::cargo();
-    command.current_dir(&workspace.root).args(["test", "--package", "kernel-micro", "--features", "smp", "--lib"]);
+    let mut command = cases.cargo_test(workspace);
+    command.args(["--package", "kernel-micro", "--features", "smp", "--lib"]);
     let (found, failed) = cargo_test(command)?;
     tally.add(found);
     failures.extend(failed);

@@ -6,13 +6,14 @@
 //! * ARCHITECTURE.md names every crate, and no crate in its unsafe table that is not there or needs no place in it.
 //! * Manifests take lints, edition, version, licence and dependencies from the workspace, where each third-party crate
 //!   is chosen once and with a reason.
+//! * Property tests take their number of cases from the crate `property`, so that one variable scales all of them.
 //! * Links in the Markdown documents lead to files and headings that are there ([`crate::links`]).
 //! * No crate is called what says nothing: `common`, `utils`, and the like.
 //!
 //! [`problems`] is a pure function of what was read, so that each rule has its test.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -28,6 +29,9 @@ const SIDES: [(&str, &[&str]); 4] = [
     ("user", &["both", "user"]),
     ("host", &["both", "kernel", "user", "host"]),
 ];
+
+/// How the properties of a file say how many cases they try.
+const CASES: &str = "#![proptest_config(property::cases(";
 
 /// Names that are no test of membership.
 const EMPTY_NAMES: [&str; 8] = ["common", "utils", "util", "misc", "core", "helpers", "shared", "base"];
@@ -60,6 +64,14 @@ pub fn tidy(workspace: &Workspace) -> Result<()> {
     let root = std::fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read Cargo.toml")?;
     let mut problems = problems(&facts, architecture.as_deref());
     problems.extend(undocumented_choices(&root));
+    for package in &workspace.packages {
+        let folder = package.manifest_path.parent().unwrap_or(Path::new("."));
+        for file in sources(folder)? {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            let name = file.strip_prefix(&workspace.root).unwrap_or(&file).display().to_string();
+            problems.extend(unscaled_properties(&name, &text));
+        }
+    }
     problems.extend(crate::links::broken_links(&workspace.root)?);
     if problems.is_empty() {
         println!("tidy: {} packages, nothing to object to", facts.len());
@@ -247,6 +259,37 @@ fn unsafe_table(architecture: &str) -> BTreeSet<&str> {
     names
 }
 
+/// Finds the source files below a package's folder.
+///
+/// # Errors
+///
+/// A folder cannot be read.
+pub fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = ["src", "tests"].iter().map(|name| folder.join(name)).collect();
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Property tests of a source file whose number of cases does not come from the crate `property`.
+fn unscaled_properties(file: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let is_scaled = |line: Option<&&str>| line.is_some_and(|line| line.starts_with(CASES));
+    let unscaled = (0..lines.len()).filter(|&at| lines[at] == "proptest! {" && !is_scaled(lines.get(at + 1)));
+    unscaled.map(|at| format!("{file}:{}: `proptest!` does not begin with `{CASES}…)]`", at + 1)).collect()
+}
+
 /// Third-party crates that the root manifest chooses without a comment that says why. A comment covers the lines that
 /// follow it without an empty line between.
 fn undocumented_choices(root: &str) -> Vec<String> {
@@ -389,6 +432,14 @@ mod tests {
                 "`a` does not take its dependency `d` from the workspace",
             ]
         );
+    }
+
+    #[test]
+    fn properties_are_scaled_by_one_variable() {
+        let text = "    proptest! {\n        #![proptest_config(property::cases(256))]\n    }\n\nproptest! {\n    #[test]\n}\n";
+        let found = unscaled_properties("a.rs", text);
+        assert_eq!(found, ["a.rs:5: `proptest!` does not begin with `#![proptest_config(property::cases(…)]`"]);
+        assert!(unscaled_properties("a.rs", "proptest! {").len() == 1);
     }
 
     #[test]

@@ -12,24 +12,28 @@ use crate::{MAXIMUM_WORKERS, ReadyWord, completion, request};
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
 
-/// Where the scheduler's image lies in every process.
-pub const IMAGE_ADDRESS: usize = 0x3f_ffe0_0000;
-/// Where the process page lies in every process.
-pub const PROCESS_PAGE_ADDRESS: usize = 0x3f_ffd0_0000;
-/// Where the global page lies in every process.
-pub const GLOBAL_PAGE_ADDRESS: usize = 0x3f_ffd0_1000;
-/// Where stores send user interrupts: one page for each right that a process has asked for ([`SEND_PAGES`]).
-pub const SEND_ADDRESS: usize = 0x3f_ffd8_0000;
-/// How many such pages a process can have.
-pub const SEND_PAGES: usize = 64;
-/// Where the completion ring lies in every process.
-pub const COMPLETION_RING_ADDRESS: usize = 0x3f_ffd1_0000;
+/// Bytes of the addresses in which a process has what it shares with the kernel. They lie elsewhere in each process; the
+/// auxiliary vector says where the parts are. The offsets below are the kernel's arrangement of them.
+pub const SHARED_SIZE: usize = 0x60_0000;
 /// Where the request ring of worker 0 lies in a process that has one; those of the others follow, each
 /// [`request::STRIDE`] behind the one before.
-pub const REQUEST_RINGS_ADDRESS: usize = 0x3f_ff80_0000;
+pub const REQUEST_RINGS_OFFSET: usize = 0;
+/// Where the process page lies.
+pub const PROCESS_PAGE_OFFSET: usize = 0x50_0000;
+/// Where the global page lies.
+pub const GLOBAL_PAGE_OFFSET: usize = 0x50_1000;
+/// Where the completion ring lies.
+pub const COMPLETION_RING_OFFSET: usize = 0x51_0000;
+/// Where stores send user interrupts: one page for each right that a process has asked for ([`SEND_PAGES`]).
+pub const SEND_OFFSET: usize = 0x58_0000;
+/// How many such pages a process can have.
+pub const SEND_PAGES: usize = 64;
+/// The most bytes that the scheduler's image takes.
+pub const LARGEST_IMAGE: usize = 16 * 1024;
 
-const _: () = assert!(REQUEST_RINGS_ADDRESS + MAXIMUM_WORKERS * request::STRIDE <= PROCESS_PAGE_ADDRESS);
-const _: () = assert!(COMPLETION_RING_ADDRESS + completion::LARGEST_PAGES * PAGE_SIZE <= IMAGE_ADDRESS);
+const _: () = assert!(REQUEST_RINGS_OFFSET + MAXIMUM_WORKERS * request::STRIDE <= PROCESS_PAGE_OFFSET);
+const _: () = assert!(COMPLETION_RING_OFFSET + completion::LARGEST_PAGES * PAGE_SIZE <= SEND_OFFSET);
+const _: () = assert!(SEND_OFFSET + SEND_PAGES * PAGE_SIZE <= SHARED_SIZE);
 
 /// The page that a process and the kernel both write.
 #[repr(C, align(4096))]

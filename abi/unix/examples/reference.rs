@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use abi_unix::authority::{Act, Scope};
 use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT, Waiting};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED};
 
@@ -50,6 +51,24 @@ pub fn page() -> String {
              | error | number | meaning |\n|---|---|---|\n";
     for error in Errno::ALL {
         let _ = writeln!(page, "| `{}` | {} | {} |", error.name(), error.number(), error.message());
+    }
+    page += "\n## Authority\n\n\
+             What a process may do that concerns others, and the capability without which it gets `EPERM`. \
+             [The chapter on authority](book/authority.md) says who has capabilities.\n\n\
+             | call | act | capability | needed |\n|---|---|---|---|\n";
+    for act in Act::ALL {
+        let (name, capability) = (act.call().name(), act.capability());
+        let needed = match act.scope() {
+            Scope::Always => "always",
+            Scope::Others => "unless it concerns only the caller and processes below it",
+        };
+        let _ = writeln!(
+            page,
+            "| [`{name}`](#{name}) | {} | `{}` ({}) | {needed} |",
+            act.description(),
+            capability.name(),
+            capability as u8
+        );
     }
     page += "\n## Counters\n\n\
              What [`counters`](#counters) copies, in this order, one 64-bit word each.\n\n\
@@ -104,6 +123,13 @@ fn entry(call: SystemCall) -> String {
     }
     if !call.arguments().is_empty() {
         text.push('\n');
+    }
+    for act in Act::ALL.iter().filter(|act| act.call() == call) {
+        let when = match act.scope() {
+            Scope::Always => "",
+            Scope::Others => " for a process that is neither the caller nor below it",
+        };
+        let _ = writeln!(text, "Needs `{}`{when}: {}\n", act.capability().name(), act.description());
     }
     text += &match call.waiting() {
         Waiting::Never => format!("Number {}. Never has to wait.\n\n", number(call)),

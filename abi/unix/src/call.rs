@@ -193,6 +193,12 @@ system_calls! {
     StatusAt = 79 newfstatat(directory: Descriptor, path: Path, status: Output, flags: Number) Never;
     /// Describes an open file as `struct stat`.
     Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
+    /// Writes what a process (0: the caller) may do that concerns others: [`crate::authority::Held`].
+    GetCapabilities = 90 capget(header: Output, data: Output) Never;
+    /// Changes what a process may do that concerns others. The caller may give up what it has, make effective what it is
+    /// permitted, and let the processes that it starts inherit what it is permitted; those below it may be given what it
+    /// has. `EPERM` for more.
+    SetCapabilities = 91 capset(header: Input, data: Input) Never;
     /// Ends the calling worker or thread; the last one ends the process.
     Exit = 93 exit(status: Number) Never;
     /// Ends the process with all its workers.
@@ -219,7 +225,8 @@ system_calls! {
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never;
     /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0 is the
-    /// caller's, a negative number the group of that number, and -1 are all but the first process and the caller.
+    /// caller's, a negative number the group of that number, and -1 are all but the first process and the caller. Processes
+    /// that the caller may not signal are left out; `EPERM` if no other is meant.
     Kill = 129 kill(process: Number, signal: Number) Never;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
@@ -294,10 +301,15 @@ system_calls! {
     /// Waits for a child to end; takes its status. -1 is any, 0 any of the caller's process group, a negative number any of
     /// the group of that number.
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
+    /// Reads and sets a limit of a process (0: the caller). Limits of amounts
+    /// (`RLIMIT_NPROC` and those of COPS from 0x1000 on: kernel memory, file memory, calls in flight) hold for the process
+    /// together with all that it starts afterwards; `RLIMIT_NOFILE` and `RLIMIT_AS` for each; Linux's other limits limit
+    /// nothing.
+    ProcessLimit = 261 prlimit64(process: Number, resource: Number, new: Input, old: Output) Never;
     /// Renames a file or directory.
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
-    /// Fills a buffer with random bytes.
-    GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Never;
+    /// Fills a buffer with random bytes; waits until the generator has a seed, unless a flag says otherwise.
+    GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Possible;
 
     /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the
     /// address of the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none), and its priority until it
@@ -364,20 +376,19 @@ system_calls! {
     /// returns the size of all of it.
     GetScheduling = 0x1030 get_scheduling(process: Number, buffer: Output, size: Length) Never;
     /// Changes how a process (0: the caller) is scheduled: an attribute of [`crate::types::scheduling`], its value, and
-    /// for a budget the period. A process may make itself and its children less important or frugal, its children also
-    /// as important as itself; anything else (`EPERM`) needs the privilege, which the first process has and hands on.
+    /// for a budget the period. A process may make itself and those below it less important or frugal, those below it also
+    /// as important as itself; `EPERM` for anything else.
     SetScheduling = 0x1031 set_scheduling(process: Number, attribute: Number, value: Number, period: Number) Never;
-    /// Changes how the system schedules: an attribute of [`crate::types::system_scheduling`] and its value. Needs the
-    /// privilege.
+    /// Changes how the system schedules: an attribute of [`crate::types::system_scheduling`] and its value.
     SetSystemScheduling = 0x1032 set_system_scheduling(attribute: Number, value: Number) Never;
     /// Takes records of the scheduling trace, [`crate::trace::Record`]; returns their bytes. `ENODEV` if the kernel was not
-    /// started with `trace=RECORDS`. Needs the privilege.
+    /// started with `trace=RECORDS`.
     TraceRead = 0x1033 trace_read(buffer: Output, size: Length) Never;
     /// Adds records about the caller's own coroutines to the trace, at most [`crate::trace::MOST_RECORDS_AT_ONCE`]; returns
     /// how many bytes were taken. `ENODEV` if there is no trace.
     TraceWrite = 0x1034 trace_write(buffer: Input, size: Length) Never;
     /// Writes what harts or processes ([`crate::trace::subject`]) do now, as many as fit, processes from the number above
-    /// `above` on; returns how many. Needs the privilege.
+    /// `above` on; or the latencies of requests at the priority `above`. Returns how many.
     Snapshot = 0x1035 snapshot(subject: Number, above: Number, buffer: Output, size: Length) Never;
     /// Chooses what carries the caller's calls in the kernel, and those of all workers and threads that its process starts
     /// from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer is done,
@@ -418,6 +429,7 @@ mod tests {
             ("mmap", 222),
             ("accept4", 242),
             ("wait4", 260),
+            ("prlimit64", 261),
             ("getrandom", 278),
         ] {
             assert_eq!(SystemCall::from_number(number).map(SystemCall::name), Some(name));

@@ -6,11 +6,13 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod call;
 pub mod errno;
 pub mod trace;
 pub mod types;
 
+pub use authority::{Act, Capability, CapabilitySet};
 pub use call::{ASYNCHRONOUS, SystemCall, WILL_BE_POSTED};
 pub use errno::{Errno, Result};
 pub use types::Counter;

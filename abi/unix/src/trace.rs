@@ -273,6 +273,78 @@ pub mod subject {
     pub const HARTS: u32 = 1;
     /// The processes whose number is above the third argument, in ascending order, as [`super::ProcessSnapshot`].
     pub const PROCESSES: u32 = 2;
+    /// The latencies of the priority in the second argument, in [`super::LATENCY_WORDS`] words: how many requests, the sum and
+    /// the longest of their latencies in ticks, and how many lie in each of [`super::LATENCY_BUCKETS`] ranges. `ENODEV` if the
+    /// kernel was not started with `latencies=on`.
+    pub const LATENCIES: u32 = 3;
+    /// The longest stretches between two looks for interrupts, if the kernel measures them: a cause ([`super::stretch`])
+    /// and nanoseconds for each, of the causes above the third argument.
+    pub const STRETCHES: u32 = 4;
+    /// Writes nothing; stretches are measured from now on, and those measured before are forgotten.
+    pub const BEGIN_STRETCHES: u32 = 5;
+}
+
+/// Causes of the stretches between two looks for interrupts: mostly calls.
+pub mod stretch {
+    /// Words of a stretch in a snapshot.
+    pub const STRETCH_WORDS: usize = 2;
+    /// The number of the first call that Linux does not have.
+    pub const FIRST_OF_OURS: usize = 0x1000;
+    /// The cause of that call; Linux's calls are causes under their own numbers.
+    pub const OURS: usize = 512;
+    /// A trap that is no call.
+    pub const TRAP: usize = 640;
+    /// Kernel coroutines of which nothing more is known, and the executor's loop.
+    pub const OTHER: usize = 641;
+    /// The finisher of calls that wait for input.
+    pub const FINISHER: usize = 642;
+    /// The end of a process.
+    pub const END: usize = 643;
+    /// The handler of a request ring.
+    pub const RING: usize = 644;
+    /// The thread that polls transfers.
+    pub const POLLING: usize = 645;
+    /// One more than the last cause.
+    pub const CAUSES: usize = 646;
+
+    /// The number of the call that is this cause; `None` if it is no call.
+    pub const fn call(cause: usize) -> Option<usize> {
+        match cause {
+            TRAP.. => None,
+            OURS.. => Some(cause - OURS + FIRST_OF_OURS),
+            _ => Some(cause),
+        }
+    }
+}
+
+/// Latencies are told apart within an octave by this many steps.
+const LATENCY_STEPS: u64 = 16;
+/// Ranges of latencies: the last one has no end.
+pub const LATENCY_BUCKETS: usize = 512;
+/// Words of the latencies of one priority: the count, the sum, the longest, and the ranges.
+pub const LATENCY_WORDS: usize = 3 + LATENCY_BUCKETS;
+/// The first word of what `monitor latencies` sends. The ticks of a second and the number of priorities follow, then the
+/// words of each priority.
+pub const LATENCY_MAGIC: u64 = u64::from_le_bytes(*b"COPSlate");
+
+/// The range in which a latency lies: exact below 16 ticks, and a sixteenth of an octave wide from there on.
+pub const fn latency_bucket(ticks: u64) -> usize {
+    if ticks < LATENCY_STEPS {
+        return ticks as usize;
+    }
+    let octave = (ticks.ilog2() - LATENCY_STEPS.ilog2()) as u64;
+    let bucket = octave * LATENCY_STEPS + (ticks >> octave);
+    if bucket < LATENCY_BUCKETS as u64 { bucket as usize } else { LATENCY_BUCKETS - 1 }
+}
+
+/// The shortest latency of a range.
+pub const fn latency_of_bucket(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < LATENCY_STEPS {
+        return bucket;
+    }
+    let octave = bucket / LATENCY_STEPS - 1;
+    (LATENCY_STEPS + bucket % LATENCY_STEPS) << octave
 }
 
 /// The first 16 bytes of a name, as two words.
@@ -287,6 +359,18 @@ pub fn name_words(name: &[u8]) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_latency_lies_in_the_range_that_begins_with_it_or_before() {
+        for bucket in 0..LATENCY_BUCKETS {
+            assert_eq!(latency_bucket(latency_of_bucket(bucket)), bucket);
+            if bucket > 0 {
+                assert_eq!(latency_bucket(latency_of_bucket(bucket) - 1), bucket - 1);
+            }
+        }
+        assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
+        assert!(latency_of_bucket(LATENCY_BUCKETS - 1) > 10_000_000_000, "minutes have a range");
+    }
 
     #[test]
     fn records_survive_memory() {

@@ -39,6 +39,47 @@ impl TimeSpec {
     }
 }
 
+/// Limits (`prlimit64`): Linux's numbers, and our own from 0x1000. A limit is two 64-bit words, the one in force and the largest
+/// that may be set without privilege; all ones: none.
+pub mod limit {
+    /// `RLIMIT_STACK`: told, and always the same for the first worker.
+    pub const STACK: u32 = 3;
+    /// `RLIMIT_NPROC`: processes that it has started, living or not waited for, with those that these have started.
+    pub const PROCESSES: u32 = 6;
+    /// `RLIMIT_NOFILE`: one more than its largest descriptor.
+    pub const DESCRIPTORS: u32 = 7;
+    /// `RLIMIT_AS`: bytes of its address space.
+    pub const ADDRESS_SPACE: u32 = 9;
+    /// How many numbers Linux has.
+    pub const COUNT: u32 = 16;
+
+    /// Bytes of kernel memory: page tables, and what the kernel keeps for it in pipes, sockets, calls and processes.
+    pub const KERNEL_MEMORY: u32 = 0x1000;
+    /// Bytes of files in memory.
+    pub const FILE_MEMORY: u32 = 0x1001;
+    /// Asynchronous calls in flight.
+    pub const CALLS_IN_FLIGHT: u32 = 0x1002;
+
+    /// `RLIM_INFINITY`.
+    pub const INFINITY: u64 = u64::MAX;
+    /// Bytes of a `struct rlimit64`.
+    pub const SIZE: usize = 16;
+
+    /// As it lies in memory: in force, and largest.
+    pub fn to_bytes(soft: u64, hard: u64) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        bytes[..8].copy_from_slice(&soft.to_le_bytes());
+        bytes[8..].copy_from_slice(&hard.to_le_bytes());
+        bytes
+    }
+
+    /// From the bytes as they lie in memory.
+    pub fn from_bytes(bytes: [u8; SIZE]) -> (u64, u64) {
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
+        (word(0), word(8))
+    }
+}
+
 /// Processor time as programs get it (`struct rusage`, `struct tms`).
 pub mod usage {
     /// `RUSAGE_SELF`: the calling process.
@@ -343,10 +384,11 @@ pub mod scheduling {
     pub const CEILING: u32 = 1;
     /// Nanoseconds of processor time in each period (the fourth argument, 1 ms to 10 s, over all harts together) that it and
     /// the children it starts from then on have before they fall behind all others; all ones: no limit.
+    /// What a process sets itself is a second limit within the one that it was given. What was used stays used.
     pub const BUDGET: u32 = 2;
     /// The mode its executor follows, 0 relaxed or 1 strict. Children inherit it.
     pub const MODE: u32 = 3;
-    /// Whether it may make anything more important and change the system's scheduling, 0 or 1. Children do not inherit it.
+    /// Whether it has all capabilities that the caller has, or none: 1 or 0. Children do not inherit them.
     pub const PRIVILEGE: u32 = 4;
     /// The shortest period of a budget.
     pub const SHORTEST_PERIOD_NS: u64 = 1_000_000;
@@ -376,7 +418,7 @@ pub struct Scheduling {
     pub priority: u64,
     /// The mode that it asked for: 0 relaxed, 1 strict.
     pub mode: u64,
-    /// 1 if it may change anything.
+    /// 1 if it has the capability to make anything more important.
     pub privilege: u64,
     /// Nanoseconds of processor time in each period; all ones for no limit.
     pub budget_ns: u64,

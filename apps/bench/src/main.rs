@@ -1,5 +1,6 @@
 //! Measurements on the target: `bench switch|syscall|matrix|memory|boot|async-calls`, and the experiments of the papers,
-//! which take arguments: `bench ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation ARGUMENT...`.
+//! which take arguments: `bench ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation ARGUMENT...`; and
+//! attacks by the name of their scenario: `bench fairness NAME ARGUMENT...`.
 //!
 //! Run under QEMU's `-icount shift=0`, where an instruction takes a nanosecond of the machine's time, so that the clock
 //! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very many
@@ -14,6 +15,7 @@ extern crate alloc;
 
 mod asynchronous;
 mod client;
+mod fairness;
 mod matrix_server;
 mod memory;
 mod rings;
@@ -91,9 +93,10 @@ async fn main() -> i32 {
         "user-interrupt" => Box::pin(user_interrupt::measure()),
         "matrix-models" => Box::pin(client::models()),
         "creation" => Box::pin(client::creation()),
+        "fairness" => Box::pin(fairness::measure(part)),
         _ => {
             eprintln!(
-                "usage: bench switch|syscall|matrix|memory|boot|async-calls|ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation"
+                "usage: bench switch|syscall|matrix|memory|boot|async-calls|ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation|fairness"
             );
             return 2;
         }

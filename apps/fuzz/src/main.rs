@@ -15,7 +15,6 @@
 
 use core::ffi::CStr;
 
-use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PROCESS_PAGE_ADDRESS};
 use abi_queue::{CompletionHeader, completion};
 use abi_queue::{Request, RequestHeader, request};
 use abi_unix::SystemCall;
@@ -115,6 +114,11 @@ struct Areas {
     output: usize,
 }
 
+/// What the kernel says in the auxiliary vector, mostly where something lies.
+fn kernel_s(key: u64) -> usize {
+    unix::start::auxiliary_value(key).unwrap_or(0) as usize
+}
+
 /// An address of this program's code, which nobody may write.
 fn own_code() -> usize {
     main as *const () as usize
@@ -168,8 +172,8 @@ impl Areas {
             0x10000,
             own_code(),
             PLAYGROUND,
-            IMAGE_ADDRESS,
-            GLOBAL_PAGE_ADDRESS,
+            kernel_s(auxiliary::SYSINFO_EHDR),
+            kernel_s(auxiliary::COPS_GLOBAL_PAGE),
             0x3f_ffff_ffff,
             0x40_0000_0000,
             0xffff_ffc0_8020_0000,
@@ -193,7 +197,7 @@ impl Areas {
         match random.below(16) {
             0..4 => self.bad(random),
             // Shared pages are the process's own affair.
-            4 => PROCESS_PAGE_ADDRESS + random.below(4096),
+            4 => kernel_s(auxiliary::COPS_PROCESS_PAGE) + random.below(4096),
             5 => self.output + random.below(AREA),
             _ => self.output + random.below(AREA / STEP) * STEP,
         }
@@ -353,7 +357,9 @@ fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
     for (argument, (_, kind)) in arguments.iter_mut().zip(call.arguments()) {
         let ours = areas.input..areas.output + AREA;
         let known_bad =
-            *argument < 0x10000 || *argument >= IMAGE_ADDRESS || ours.contains(argument) || *argument == PLAYGROUND;
+            *argument < 0x10000 || *argument >= 0x3f_ffff_ffff || ours.contains(argument) || *argument == PLAYGROUND;
+        let image = kernel_s(auxiliary::SYSINFO_EHDR);
+        let known_bad = known_bad || *argument == image || *argument == kernel_s(auxiliary::COPS_GLOBAL_PAGE);
         if matches!(kind, Argument::Output) && !known_bad && *argument != own_code() && *argument != 0x10000 {
             *argument = areas.output;
         }
@@ -402,11 +408,10 @@ fn main() -> i32 {
             let _ = unix::file::duplicate_to(null.raw(), descriptor, 0);
         }
     }
-    let ring_address =
-        unix::start::auxiliary_value(auxiliary::COPS_COMPLETION_RING).unwrap_or(COMPLETION_RING_ADDRESS as u64);
+    let ring_address = kernel_s(auxiliary::COPS_COMPLETION_RING);
     // SAFETY: the kernel maps the ring there for the process's life; every word of it is atomic.
     let ring = unsafe {
-        let entries = (ring_address as usize + completion::ENTRIES_OFFSET) as *const completion::Entry;
+        let entries = (ring_address + completion::ENTRIES_OFFSET) as *const completion::Entry;
         let entries = core::slice::from_raw_parts(entries, completion::INITIAL_CAPACITY);
         Completions::new(&*(ring_address as *const CompletionHeader), entries)
     };

@@ -2,8 +2,10 @@
 //!
 //! `monitor trace PROGRAM [ARGUMENT]…` sends the records of the scheduling trace; the kernel has to be started with
 //! `trace=RECORDS`. `monitor top PROGRAM [ARGUMENT]…` sends snapshots of harts and processes. Either waits for one
-//! connection on [`PORT`], then starts the program, and ends when the program or the connection does. Everything that is
-//! sent is `u64` words, little-endian, as `abi_unix::trace` defines them.
+//! connection on [`PORT`], then starts the program, and ends when the program or the connection does. `monitor latencies
+//! PROGRAM [ARGUMENT]…` starts the program at once and tells everybody who connects how long requests took up to then; the
+//! kernel has to be started with `latencies=on`. Everything that is sent is `u64` words, little-endian, as
+//! `abi_unix::trace` defines them.
 #![no_std]
 #![no_main]
 
@@ -12,9 +14,9 @@ extern crate alloc;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::Ordering;
 
-use abi_queue::GlobalPage;
+use abi_queue::{GlobalPage, PRIORITIES};
 use abi_unix::Counter;
-use abi_unix::trace::{HART_WORDS, PROCESS_WORDS, SNAPSHOT_MAGIC, STREAM_MAGIC};
+use abi_unix::trace::{HART_WORDS, LATENCY_MAGIC, LATENCY_WORDS, PROCESS_WORDS, SNAPSHOT_MAGIC, STREAM_MAGIC};
 use alloc::vec::Vec;
 use cops::net::{Shutdown, TcpListener, TcpStream};
 use cops::process::{Child, Command, Ending};
@@ -37,14 +39,16 @@ const HARTS: usize = 8;
 #[cops::main(priority = 1)]
 async fn main() -> Result<i32, Errno> {
     let arguments: Vec<&str> = cops::arguments().skip(1).map(|text| text.to_str().unwrap_or("?")).collect();
-    let [what @ ("trace" | "top"), program, arguments @ ..] = &arguments[..] else {
-        cops::eprintln!("usage: monitor trace|top PROGRAM [ARGUMENT]...");
+    let [what @ ("trace" | "top" | "latencies"), program, arguments @ ..] = &arguments[..] else {
+        cops::eprintln!("usage: monitor trace|top|latencies PROGRAM [ARGUMENT]...");
         return Ok(2);
     };
     let listener = TcpListener::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT))?;
     println!("monitor: listening on port {PORT}");
-    let (stream, _) = listener.accept().await?;
-    drop(listener);
+    let stream = match *what {
+        "latencies" => None,
+        _ => Some(listener.accept().await?.0),
+    };
     let path = if program.starts_with('/') { (*program).into() } else { alloc::format!("/bin/{program}") };
     let mut command = Command::new(&path).priority(cops::Priority::DEFAULT);
     for argument in arguments {
@@ -54,6 +58,13 @@ async fn main() -> Result<i32, Errno> {
         command = command.variable("COPS_TRACE=1");
     }
     let child = command.spawn()?;
+    let Some(stream) = stream else {
+        cops::spawn(tell_latencies(listener)).detach();
+        let ending = child.wait().await?;
+        println!("monitor: the program has ended: {ending:?}");
+        return Ok(0);
+    };
+    drop(listener);
     let watched = if *what == "trace" { trace(&stream, &child).await } else { top(&stream, &child).await };
     let _ = stream.shutdown(Shutdown::Both);
     match watched {
@@ -80,6 +91,32 @@ async fn ended(child: &Child, wait: Duration) -> Result<Option<Ending>, Errno> {
         Ok(ending) => ending.map(Some),
         Err(_) => Ok(None),
     }
+}
+
+/// Tells everybody who connects how long requests took.
+async fn tell_latencies(listener: TcpListener) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let told = match latencies() {
+            Ok(words) => send(&stream, &words).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = told {
+            println!("monitor: latencies: {error}");
+        }
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// The latencies of all priorities.
+fn latencies() -> Result<Vec<u64>, Errno> {
+    let ticks = global(|page| page.ticks_per_second.load(Ordering::Relaxed));
+    let mut words = alloc::vec![LATENCY_MAGIC, ticks, PRIORITIES as u64];
+    let mut level = [0; LATENCY_WORDS];
+    for priority in 0..PRIORITIES {
+        system::trace::latencies(priority as u32, &mut level)?;
+        words.extend(level);
+    }
+    Ok(words)
 }
 
 /// Sends the trace until the program ends.

@@ -28,7 +28,9 @@ use core::task::Poll;
 
 use coroutine::Priority;
 use drivers::rtc::RealTimeClock;
-use network::{Address, Configuration, Stack};
+use network::{Address, Configuration, Seeds, Stack};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use sel4::capability::{IrqHandler, Notification, Slot};
 use sel4::channel::Server;
 use sel4::mapping::Window;
@@ -167,7 +169,7 @@ fn main(boot: BootInformation) {
     let (mut allocator, mut window) = (Allocator::new(&boot), Window::new(0x10_0000_0000, 0x11_0000_0000));
     sel4::heap::grow(&mut allocator, &mut window, HEAP_STEPS).expect("it has memory for a heap");
     let doorbell = boot.notification().expect("it has a notification");
-    // Registers of the device and of the clock; interrupts of both, ticks of the time in a second, and a number to begin with.
+    // Registers of the device and of the clock; interrupts of both, ticks of the time in a second, and a seed.
     let mut regions = boot.regions();
     let mut arguments = boot.arguments();
     let mut argument = || arguments.next().expect("it has all its arguments");
@@ -175,7 +177,12 @@ fn main(boot: BootInformation) {
     let (device, clock) = (registers(), registers());
     let (device_interrupt, clock_interrupt) = (argument(), argument());
     NANOSECONDS_PER_TICK.call_once(|| 1_000_000_000 / argument().max(1));
-    let seed = argument() ^ sel4::time::now();
+    // The firmware's seed; the time of the start keeps two boots apart if it gives none.
+    let mut seed = [0; 32];
+    for part in seed.chunks_exact_mut(8) {
+        part.copy_from_slice(&(argument() ^ sel4::time::now()).to_le_bytes());
+    }
+    let mut random = ChaCha20Rng::from_seed(seed);
 
     let transport = Mmio::probe(device).expect("it has a virtio device");
     let memory = |bytes: usize| {
@@ -184,7 +191,11 @@ fn main(boot: BootInformation) {
         Some(Piece { memory, physical })
     };
     let card = Card::new(transport, memory).expect("the device is a network device that can be driven");
-    let configuration = Configuration { address: Some(ADDRESS), seed, ..Configuration::default() };
+    let configuration = Configuration {
+        address: Some(ADDRESS),
+        seeds: Seeds::draw(|bytes| random.fill_bytes(bytes)),
+        ..Configuration::default()
+    };
     let stack = Stack::new(card, &configuration, now_ns()).expect("there is memory for the stack");
     let network = Arc::new(Network {
         stack: Mutex::new(stack),

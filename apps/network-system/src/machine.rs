@@ -29,8 +29,8 @@ pub struct Machine {
     /// A clock with an alarm.
     pub clock: Device,
     pub ticks_per_second: u64,
-    /// A number that differs from boot to boot, if whoever starts the machine gives one.
-    pub seed: u64,
+    /// The firmware's seed for random numbers; zeros if it gives none.
+    pub seed: [u64; 4],
 }
 
 fn cells(node: FdtNode<'_>, name: &str) -> impl Iterator<Item = u32> {
@@ -70,7 +70,7 @@ pub fn find(
     devices: &mut DeviceMemory,
 ) -> Result<Machine, Problem> {
     let tree = Fdt::new(tree).map_err(|_| Problem("the device tree is damaged".into()))?;
-    let (mut candidates, mut clock, mut ticks, mut seed) = (alloc::vec::Vec::new(), None, None, 0);
+    let (mut candidates, mut clock, mut ticks, mut seed) = (alloc::vec::Vec::new(), None, None, [0; 4]);
     walk(tree.root(), 0, &mut |node| {
         if is_compatible(node, "virtio,mmio") {
             candidates.extend(device(node));
@@ -78,7 +78,9 @@ pub fn find(
             clock = clock.or(device(node));
         }
         ticks = ticks.or(cells(node, "timebase-frequency").next());
-        seed = cells(node, "rng-seed").fold(seed, |seed: u64, cell| seed.rotate_left(9) ^ u64::from(cell));
+        for (position, cell) in cells(node, "rng-seed").enumerate() {
+            seed[position / 2 % seed.len()] ^= u64::from(cell) << (position % 2 * 32);
+        }
     });
     let mut network = None;
     for candidate in candidates {

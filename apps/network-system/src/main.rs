@@ -119,7 +119,7 @@ impl System {
         }
         let device = self.give(&mut server, machine.network)?;
         let clock = self.give(&mut server, machine.clock)?;
-        for word in [device, clock, machine.ticks_per_second, machine.seed] {
+        for word in [device, clock, machine.ticks_per_second].into_iter().chain(machine.seed) {
             server.argument(word);
         }
         running.insert(0, Running { process: server, connection: None });

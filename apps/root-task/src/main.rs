@@ -98,6 +98,7 @@ const TESTS: &[Test] = tests![
     interrupt::handlers_signal_notifications_only,
     interrupt::an_interrupt_arrives_once_for_each_acknowledgement,
     scheduling::the_most_important_runs_first,
+    scheduling::the_last_of_equals_that_was_woken_runs_next,
     scheduling::equals_take_turns,
     scheduling::a_thread_that_spins_does_not_stop_the_more_important,
     scheduling::raising_a_priority_lets_a_thread_run,

@@ -1,10 +1,13 @@
 //! What this program does when a test starts it as somebody else: end in a certain way, fault, scribble, hang.
 
+use core::future::Future;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PROCESS_PAGE_ADDRESS};
+use abi_unix::types::auxiliary;
 use cops::system;
 use cops::time::{Duration, Instant};
+
+use crate::harness::told;
 
 /// Does what the name says, and gives the exit status if that comes to an end.
 pub async fn act(name: &str, argument: Option<&str>) -> i32 {
@@ -16,6 +19,8 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             cops::sleep(Duration::from_secs(1000)).await;
             1
         }
+        "tick" => crate::long::tick().await,
+        "wait-often" => crate::long::wait_often().await,
         "use-processor" => {
             while system::process::processor_time(system::process::Whose::Process) < Duration::from_millis(30) {}
             0
@@ -40,12 +45,17 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "claim-without-file" => crate::user_interrupt::claim_without_file(),
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
+        "others" => crate::authority::others(argument),
+        "end-everybody" => crate::authority::end_everybody().await,
+        "leave-a-sleeper" => crate::authority::leave_a_sleeper(),
+        "descend" => crate::authority::descend().await,
+        "fairness" => crate::fairness::act(argument.unwrap_or("")).await,
         "scheduling" => crate::scheduling::act(argument.unwrap_or("")).await,
         "read-null" => read(8),
         "read-kernel" => read(0xffff_ffc0_8020_0000),
-        "read-image" => i32::from(read(IMAGE_ADDRESS) == 0),
-        "write-image" => write(IMAGE_ADDRESS),
-        "write-global-page" => write(GLOBAL_PAGE_ADDRESS),
+        "read-image" => i32::from(read(told(auxiliary::SYSINFO_EHDR)) == 0),
+        "write-image" => write(told(auxiliary::SYSINFO_EHDR)),
+        "write-global-page" => write(told(auxiliary::COPS_GLOBAL_PAGE)),
         "write-code" => write(act_code()),
         "write-constant" => write("constant".as_ptr() as usize),
         "execute-data" => {
@@ -71,23 +81,33 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             unsafe { core::arch::asm!("ebreak") };
             0
         }
+        "tell-addresses" => crate::layout::tell(),
         "overflow-stack" => overflow(1) as i32,
         "unmap-everything" => {
             // SAFETY: the process ends here; that is what the test is about.
-            let _ = unsafe { system::memory::unmap(0x10000 as *mut u8, 0x3f_0000_0000) };
+            let _ = unsafe { system::memory::unmap(0x10000 as *mut u8, 0xf_ffff_0000) };
             0
         }
         "exhaust-memory" => exhaust(),
-        "hoard-in-pipes" => hoard_in_pipes(share(argument)).await,
-        "hoard-in-connections" => hoard_in_connections(share(argument)).await,
-        "hoard-in-file" => hoard_in_file(share(argument)).await,
+        "hoard-in-pipes" => hoard_in_pipes(bytes(argument)).await,
+        "hoard-in-connections" => hoard_in_connections(bytes(argument)).await,
+        "hoard-sockets" => hoard_sockets().await,
+        "hoard-in-file" => hoard_in_file(bytes(argument)).await,
+        "hoard-pipes-within" => within(bytes(argument), hoard_in_pipes(usize::MAX)).await,
+        "hoard-files-within" => within(bytes(argument), hoard_in_file(usize::MAX)).await,
+        "hoard-calls-within" => within(bytes(argument), hoard_calls()).await,
+        "raise-limits" => crate::accounts::raise_limits(),
+        "read-and-sleep" => {
+            let file = cops::file::File::open(argument.unwrap_or("/"));
+            keep(file).await
+        }
         "exit-together" => crate::edges::end_together(false).await,
         "exit-group-together" => crate::edges::end_together(true).await,
         "restart" => {
             cops::println!("restarting");
             i32::from(system::system::restart().is_err())
         }
-        "touch" => touch(share(argument)),
+        "touch" => touch(bytes(argument)),
         "orphan" => orphan().await,
         "execute-other" => execute_other(),
         "calls-in-flight" => calls_in_flight().await,
@@ -160,11 +180,9 @@ fn exhaust() -> i32 {
     0
 }
 
-/// So many hundredths of the machine's memory, in bytes.
-fn share(argument: Option<&str>) -> usize {
-    let hundredths: usize = argument.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let frames = system::system::counter(abi_unix::Counter::FramesTotal).unwrap_or(0) as usize;
-    frames / 100 * hundredths * 4096
+/// So many bytes.
+fn bytes(argument: Option<&str>) -> usize {
+    argument.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Says that the memory is taken, and keeps it.
@@ -173,6 +191,32 @@ async fn keep<T>(held: T) -> i32 {
     cops::sleep(Duration::from_secs(1000)).await;
     drop(held);
     1
+}
+
+/// Does something with a limit on kernel memory and on memory of files.
+async fn within(bytes: usize, hoard: impl Future<Output = i32>) -> i32 {
+    use abi_unix::types::limit;
+    for which in [limit::KERNEL_MEMORY, limit::FILE_MEMORY] {
+        if system::process::set_limit(0, which, bytes as u64, bytes as u64).is_err() {
+            return 1;
+        }
+    }
+    hoard.await
+}
+
+/// Makes calls that end late, until there may be no more.
+async fn hoard_calls() -> i32 {
+    let time = abi_unix::types::TimeSpec::from_ns(1_000_000_000_000);
+    let mut count = 0;
+    loop {
+        let (number, arguments) = (system::SystemCall::Sleep as usize, [&raw const time as usize, 0, 0, 0, 0, 0]);
+        // SAFETY: the kernel reads the time before it answers.
+        if unsafe { system::syscall_asynchronous(number, arguments, 0, 63, 0) } != abi_unix::WILL_BE_POSTED {
+            break;
+        }
+        count += 1;
+    }
+    keep(count).await
 }
 
 /// Fills pipes that nobody reads.
@@ -211,12 +255,21 @@ async fn hoard_in_connections(bytes: usize) -> i32 {
     keep((listener, connections)).await
 }
 
+/// Takes as many datagram sockets as it gets.
+async fn hoard_sockets() -> i32 {
+    let mut sockets = alloc::vec::Vec::new();
+    while let Ok(socket) = system::network::socket(abi_unix::types::SOCK_DGRAM) {
+        sockets.push(socket);
+    }
+    keep(sockets).await
+}
+
 /// Fills a file that has no name any more.
 async fn hoard_in_file(bytes: usize) -> i32 {
     use abi_unix::types::open;
     let Ok(file) = cops::file::File::open_with("/tmp/hoard", open::CREAT | open::WRONLY) else { return 1 };
     // Files may not have as much as the other acts take.
-    if cops::file::remove("/tmp/hoard").is_err() || touch(bytes / 5) != 0 {
+    if cops::file::remove("/tmp/hoard").is_err() || bytes != usize::MAX && touch(bytes / 5) != 0 {
         return 1;
     }
     let bytes = bytes / 5 * 4;
@@ -298,7 +351,8 @@ fn scribble_bitmap() -> i32 {
         for offset in (0..4096).step_by(8) {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // SAFETY: the page is mapped and writable, and its words are atomic.
-            unsafe { &*((PROCESS_PAGE_ADDRESS + offset) as *const AtomicU64) }.store(word | 1, Ordering::Relaxed);
+            unsafe { &*((told(auxiliary::COPS_PROCESS_PAGE) + offset) as *const AtomicU64) }
+                .store(word | 1, Ordering::Relaxed);
         }
     }
     system::process::exit(0)
@@ -320,7 +374,7 @@ async fn scribble_ring() -> i32 {
         }
         for offset in [0, 64, 4096, 4096 + 8, 4096 + 16384 - 8] {
             // SAFETY: the ring is mapped and writable, and its words are atomic.
-            unsafe { &*((COMPLETION_RING_ADDRESS + offset) as *const AtomicU64) }
+            unsafe { &*((told(auxiliary::COPS_COMPLETION_RING) + offset) as *const AtomicU64) }
                 .store(index << 60 | index, Ordering::Relaxed);
         }
     }

@@ -43,6 +43,43 @@ fn datagram_pair() -> Result<(Descriptor, Descriptor), Errno> {
     Ok((one, two))
 }
 
+pub async fn random_bytes_come_to_the_last_one() -> Outcome {
+    // SAFETY: the kernel writes at most what is ours.
+    let random =
+        |buffer: &mut [u8], flags: usize| unsafe { system::call!(GetRandom, buffer.as_mut_ptr(), buffer.len(), flags) };
+    let mut seen: Vec<[u8; 8]> = Vec::new();
+    for length in [0, 1, 255, 256, 257, 1023, 1024, 1025, 4096, 100_000] {
+        for flags in 0..3 {
+            let mut buffer = alloc::vec![0; length + 16];
+            check_eq!(random(&mut buffer[..length], flags), Ok(length));
+            check!(buffer[length..].iter().all(|&byte| byte == 0), "beyond {length} bytes");
+            let words = buffer[..length].chunks_exact(8).map(|word| <[u8; 8]>::try_from(word).unwrap_or_default());
+            seen.extend(words);
+        }
+    }
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    check_eq!(seen.len(), count);
+    // The last page is missing: what comes before it is given.
+    let memory = must!(system::memory::map(2 * 4096));
+    // SAFETY: nobody uses the second page.
+    must!(unsafe { system::memory::unmap(memory.add(4096), 4096) });
+    // SAFETY: nothing is behind the first page.
+    let result = unsafe { system::call!(GetRandom, memory, 8192, 0) };
+    check!(matches!(result, Ok(1..=4096)), "{result:?}");
+    // SAFETY: nobody uses the rest.
+    must!(unsafe { system::memory::unmap(memory, 4096) });
+    // Devices give the same, in pieces.
+    for name in ["/dev/random", "/dev/urandom"] {
+        let device = must!(File::open(name));
+        let (count, _) = device.read(alloc::vec![0; 5000]).await;
+        let count = must!(count);
+        check!((256..=5000).contains(&count), "{count} bytes");
+    }
+    Ok(())
+}
+
 pub async fn a_vector_is_one_datagram() -> Outcome {
     let (one, two) = must!(datagram_pair());
     check_eq!(write_vector(one.raw(), &[b"scatter", b"", b" and ", b"gather"]), Ok(18));

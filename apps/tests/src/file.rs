@@ -9,6 +9,10 @@ use cops::{Errno, system};
 use crate::harness::Outcome;
 use crate::{check, check_eq, must};
 
+/// Addresses that no process reads from: nothing is mapped there, and the kernel's image.
+const UNMAPPED: usize = 0x2000;
+const KERNEL: usize = 0xffff_ffff_8020_0000;
+
 pub async fn written_and_read_back() -> Outcome {
     let contents: Vec<u8> = (0..100_000u32).map(|index| (index * 31) as u8).collect();
     must!(cops::file::write("/tmp/file", contents.clone()).await);
@@ -63,6 +67,29 @@ pub async fn positions_do_not_disturb_offsets() -> Outcome {
     check_eq!(result, Ok(10));
     check_eq!(&all[..10], b"01234567xy");
     must!(cops::file::remove("/tmp/offsets"));
+    Ok(())
+}
+
+pub async fn a_write_from_nowhere_leaves_the_file_alone() -> Outcome {
+    must!(cops::file::write("/tmp/nowhere", &b"0123456789"[..]).await);
+    let file = must!(File::open_with("/tmp/nowhere", open::RDWR));
+    let raw = file.descriptor().raw();
+    for offset in [0, 9, 10, 11, 4095, 4096, 4097, 1 << 40] {
+        for source in [UNMAPPED, KERNEL] {
+            for size in [1, 4096, 10_000] {
+                // SAFETY: the kernel only reads from there, and refuses.
+                let written = unsafe { system::call!(WriteAt, raw, source, size, offset) };
+                check_eq!(written, Err(Errno::EFAULT));
+                check_eq!(must!(file.status()).size, 10);
+            }
+        }
+    }
+    let appending = must!(File::open_with("/tmp/nowhere", open::WRONLY | open::APPEND));
+    // SAFETY: as above.
+    let written = unsafe { system::call!(Write, appending.descriptor().raw(), UNMAPPED, 10) };
+    check_eq!(written, Err(Errno::EFAULT));
+    check!(must!(cops::file::read("/tmp/nowhere").await) == b"0123456789");
+    must!(cops::file::remove("/tmp/nowhere"));
     Ok(())
 }
 

@@ -83,16 +83,12 @@ pub async fn run(test: &Test) -> bool {
     let start = Instant::now();
     let processes = counter(Counter::Processes);
     let mut verdict = match Command::new(OWN_PATH).argument("--one").argument(test.name).spawn() {
-        Ok(child) => {
-            // Some tests change how the system schedules, which a child may not unless it is allowed to.
-            let _ = cops::system::scheduling::set_privilege(child.number(), true);
-            match wait_for_test(&child).await {
-                Some(Ok(Ending::Exited(0))) => Ok(()),
-                Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
-                Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
-                None => Err(alloc::format!("it was still running after {} s", TEST_LIMIT.as_secs())),
-            }
-        }
+        Ok(child) => match wait_for_test(&child).await {
+            Some(Ok(Ending::Exited(0))) => Ok(()),
+            Some(Ok(ending)) => Err(alloc::format!("its process ended with {ending:?}")),
+            Some(Err(error)) => Err(alloc::format!("its process could not be waited for: {error}")),
+            None => Err(alloc::format!("it was still running after {} s", TEST_LIMIT.as_secs())),
+        },
         Err(error) => Err(alloc::format!("its process could not be started: {error}")),
     };
     if verdict.is_err() && cops::process::number() == 1 {
@@ -153,6 +149,11 @@ pub async fn wait(child: &Child) -> Option<cops::system::Result<Ending>> {
 pub fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the tests pass addresses of their own buffers or such that nobody can reach.
     abi_unix::errno::decode(unsafe { cops::system::syscall(call as usize, arguments) })
+}
+
+/// What the kernel says in the auxiliary vector; 0 if it says nothing.
+pub fn told(key: u64) -> usize {
+    cops::system::start::auxiliary_value(key).unwrap_or(0) as usize
 }
 
 /// Starts this program to do one of [`crate::acts`] in another process.

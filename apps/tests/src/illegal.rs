@@ -232,6 +232,8 @@ pub async fn calls() -> Outcome {
         (Rename, &[here, missing, here, path(c"/tmp/x"), 0], &[ENOENT]),
         (Rename, &[here, existing, here, path(c"/tmp/x"), 1 << 20], &[EINVAL]),
         (GetRandom, &[buffer, 1, 1 << 20], &[EINVAL]),
+        // From the pool of those who wait, and without waiting.
+        (GetRandom, &[buffer, 1, 2 | 4], &[EINVAL]),
         (Spawn, &[missing, 0, 0, 0, 0], &[ENOENT]),
         (WorkerWake, &[7], &[EINVAL, ESRCH, ENOENT]),
         (WorkerWake, &[minus_one], &[EINVAL, ESRCH, ENOENT]),

@@ -1,6 +1,7 @@
 //! What happens at limits: nothing is lost when a call is refused.
 
 use abi_unix::Counter;
+use abi_unix::types::limit;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use cops::file::File;
@@ -81,17 +82,60 @@ pub async fn more_calls_than_may_be_in_flight() -> Outcome {
     Ok(())
 }
 
+pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
+    // Sockets are to run out, and not the memory that this process and those that it starts may have together.
+    let infinity = abi_unix::types::limit::INFINITY;
+    must!(system::process::set_limit(0, abi_unix::types::limit::KERNEL_MEMORY, infinity, infinity));
+    let mut hoarders = Vec::new();
+    for _ in 0..4 {
+        let (reader, writer) = must!(pipe());
+        let output = must!(writer.descriptor().duplicate());
+        drop(writer);
+        let hoarder = Command::new(harness::OWN_PATH).argument("--act").argument("hoard-sockets");
+        let hoarder = must!(hoarder.descriptor(1, output).spawn());
+        let ready = cops::timeout(LIMIT, reader.read(alloc::vec![0; 16])).await;
+        check_eq!(must!(ready).0, Ok(6));
+        hoarders.push(hoarder);
+    }
+    // Others still get some, and give them back; and nobody has taken anything of other kinds.
+    for _ in 0..3 {
+        let mut sockets = Vec::new();
+        for _ in 0..20 {
+            sockets.push(must!(cops::system::network::socket(abi_unix::types::SOCK_DGRAM)));
+        }
+        drop(sockets);
+    }
+    let listener = must!(cops::net::TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)));
+    drop(must!(cops::net::TcpStream::connect(must!(listener.local_address())).await));
+    for hoarder in &hoarders {
+        must!(hoarder.kill());
+        check_eq!(harness::wait(hoarder).await, Some(Ok(Ending::Killed(9))));
+    }
+    // All of theirs can be had again by somebody else.
+    let mut sockets = Vec::new();
+    for _ in 0..1500 {
+        sockets.push(must!(cops::system::network::socket(abi_unix::types::SOCK_DGRAM)));
+    }
+    Ok(())
+}
+
 pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
+    let memory = counter(Counter::FramesTotal)? * 4096;
+    let (most, more) = (alloc::format!("{}", memory / 100 * 55), alloc::format!("{}", memory / 100 * 60));
+    // The two together may have everything: there is only the killer between them.
+    for which in [limit::KERNEL_MEMORY, limit::FILE_MEMORY] {
+        must!(system::process::set_limit(0, which, limit::INFINITY, limit::INFINITY));
+    }
     for hoard in ["hoard-in-pipes", "hoard-in-connections", "hoard-in-file"] {
         let (reader, writer) = must!(pipe());
         let output = must!(writer.descriptor().duplicate());
         drop(writer);
-        let hoarder = Command::new(harness::OWN_PATH).argument("--act").argument(hoard).argument("55");
+        let hoarder = Command::new(harness::OWN_PATH).argument("--act").argument(hoard).argument(&most);
         let hoarder = must!(hoarder.descriptor(1, output).spawn());
         let ready = cops::timeout(LIMIT, reader.read(alloc::vec![0; 16])).await;
         check_eq!(must!(ready).0, Ok(6));
         // Only if the other one goes is there memory for this one, which has less when it runs out.
-        let innocent = Command::new(harness::OWN_PATH).argument("--act").argument("touch").argument("60");
+        let innocent = Command::new(harness::OWN_PATH).argument("--act").argument("touch").argument(&more);
         let innocent = must!(innocent.spawn());
         let ending = harness::wait(&innocent).await;
         check_eq!(ending, Some(Ok(Ending::Exited(0))));

@@ -7,11 +7,11 @@
 use core::pin::pin;
 use core::sync::atomic::Ordering;
 
-use abi_queue::pages::{COMPLETION_RING_ADDRESS, REQUEST_RINGS_ADDRESS};
+use abi_queue::pages::{PROCESS_PAGE_OFFSET, REQUEST_RINGS_OFFSET};
 use abi_queue::{Completion, CompletionHeader, Priority, Request, RequestHeader, completion, request};
 use abi_unix::call::RING_WAKE;
 use abi_unix::errno::{decode, encode};
-use abi_unix::types::TimeSpec;
+use abi_unix::types::{TimeSpec, auxiliary};
 use abi_unix::{Counter, SystemCall};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,7 +23,7 @@ use cops::time::{Duration, Instant};
 use cops::{Errno, system};
 use ring::{Completions, Full, Producer, Requests};
 
-use crate::harness::{self, LIMIT, Outcome, counter, poll_once, reaches, returns_to};
+use crate::harness::{self, LIMIT, Outcome, counter, poll_once, reaches, returns_to, told};
 use crate::{check, check_eq, must};
 
 /// A ring that the test fills and looks at itself, in a process whose runtime has none.
@@ -47,8 +47,9 @@ impl Raw {
         unsafe {
             let entries = core::slice::from_raw_parts((address + request::ENTRIES_OFFSET) as *const _, SMALL);
             let requests = Requests::new(&*header, entries);
-            let header = COMPLETION_RING_ADDRESS as *const CompletionHeader;
-            let entries = (COMPLETION_RING_ADDRESS + completion::ENTRIES_OFFSET) as *const _;
+            let ring = told(auxiliary::COPS_COMPLETION_RING);
+            let header = ring as *const CompletionHeader;
+            let entries = (ring + completion::ENTRIES_OFFSET) as *const _;
             let entries = core::slice::from_raw_parts(entries, completion::INITIAL_CAPACITY);
             let completions = Completions::new(&*header, entries);
             Ok(Raw { requests, producer: Producer::new(SMALL), completions })
@@ -111,7 +112,8 @@ pub async fn wrong_sizes_and_numbers() -> Outcome {
     }
     let raw = must!(Raw::new());
     check_eq!(system::worker::ring_setup(64, 0), Err(Errno::EEXIST));
-    check_eq!(core::ptr::from_ref(raw.requests.header()) as usize, REQUEST_RINGS_ADDRESS);
+    let first_ring = told(auxiliary::COPS_PROCESS_PAGE) - PROCESS_PAGE_OFFSET + REQUEST_RINGS_OFFSET;
+    check_eq!(core::ptr::from_ref(raw.requests.header()) as usize, first_ring);
     check_eq!(raw.requests.header().capacity.load(Ordering::Relaxed), 64);
     for wrong in [1, 7, 8, 99, usize::MAX] {
         check_eq!(system::worker::ring_enter(wrong, 0), Err(Errno::ENXIO));
@@ -127,10 +129,10 @@ pub async fn wrong_sizes_and_numbers() -> Outcome {
 pub async fn the_completion_ring_can_grow() -> Outcome {
     set_way(Way::Direct);
     // SAFETY: the kernel maps the completion ring's first page there.
-    let header = unsafe { &*(COMPLETION_RING_ADDRESS as *const CompletionHeader) };
+    let header = unsafe { &*(told(auxiliary::COPS_COMPLETION_RING) as *const CompletionHeader) };
     check_eq!(header.capacity.load(Ordering::Relaxed), completion::INITIAL_CAPACITY as u64);
     // Something of the process's own is in the way.
-    let place = COMPLETION_RING_ADDRESS + completion::pages(512) * 4096;
+    let place = told(auxiliary::COPS_COMPLETION_RING) + completion::pages(512) * 4096;
     let flags = abi_unix::types::mapping::PRIVATE
         | abi_unix::types::mapping::ANONYMOUS
         | abi_unix::types::mapping::FIXED_NOREPLACE;

@@ -7,8 +7,9 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi_queue::ProcessPage;
-use abi_queue::pages::PROCESS_PAGE_ADDRESS;
+use abi_queue::pages::{PROCESS_PAGE_OFFSET, SEND_OFFSET};
 use abi_unix::Counter;
+use abi_unix::types::auxiliary;
 use cops::interrupt::{Receiver, SendRight};
 use cops::process::{Command, Ending};
 use cops::select::Either;
@@ -16,7 +17,7 @@ use cops::system::Descriptor;
 use cops::time::Duration;
 use cops::{Errno, Priority};
 
-use crate::harness::{LIMIT, OWN_PATH, Outcome, counter, ending_of_act, returns_to, wait};
+use crate::harness::{self, LIMIT, OWN_PATH, Outcome, counter, ending_of_act, returns_to, wait};
 use crate::{check, check_eq, must};
 
 /// Waits for a signal, but not for ever.
@@ -217,7 +218,7 @@ pub async fn pages_for_sending_stay_where_they_are() -> Outcome {
     let right = must!(receiver.grant());
     must!(right.send());
     signalled(&receiver).await?;
-    let page = abi_queue::pages::SEND_ADDRESS as *mut u8;
+    let page = (harness::told(auxiliary::COPS_PROCESS_PAGE) - PROCESS_PAGE_OFFSET + SEND_OFFSET) as *mut u8;
     for (start, length) in [(page, 4096), (page.wrapping_sub(4096), 3 * 4096)] {
         // SAFETY: nothing of this program's lies there.
         let results = unsafe { [memory::unmap(start, length), memory::protect(start, length, 1)] };
@@ -391,7 +392,7 @@ pub async fn who_has_lost_the_interrupt_file_finds_nothing_in_it() -> Outcome {
 
 pub async fn nonsense_in_the_interrupt_words() -> Outcome {
     // SAFETY: the page is there, and all its words are atomic.
-    let page = unsafe { &*(PROCESS_PAGE_ADDRESS as *const ProcessPage) };
+    let page = unsafe { &*(harness::told(auxiliary::COPS_PROCESS_PAGE) as *const ProcessPage) };
     let receiver = must!(Receiver::new());
     let right = must!(receiver.grant());
     for round in 0..100u64 {

@@ -241,8 +241,9 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             2 => (0..=MAX_ORDER).prop_map(Step::Block),
-            2 => (1..200u32, 0..4usize).prop_map(|(frames, order)| Step::Run(frames, order)),
-            1 => (1..70usize).prop_map(Step::Many),
+            2 => (property::edges(1..200u32, &[16, 64, 128]), 0..4usize)
+                .prop_map(|(frames, order)| Step::Run(frames, order)),
+            1 => property::edges(1..70usize, &[16, 32, 64]).prop_map(Step::Many),
             4 => any::<usize>().prop_map(Step::Free),
         ]
     }
@@ -262,11 +263,81 @@ mod tests {
         blocks
     }
 
+    /// Every history of five steps over eight frames that begin anywhere in a block: no frame is given twice, and in the
+    /// end all are one whole again.
+    #[test]
+    fn every_short_history_gives_no_frame_twice() {
+        const STEPS: usize = if cfg!(miri) { 2 } else { 5 };
+        const FRAMES: u32 = 8;
+        #[derive(Clone, Copy)]
+        enum Move {
+            Block(usize),
+            Run(u32),
+            Free(usize),
+        }
+        fn play(records: &'static [Record], base: u32, history: &[Move]) -> usize {
+            // As the allocator finds them at boot: nothing is known of any frame.
+            records.iter().for_each(|record| record.state.store(RESERVED, Relaxed));
+            let mut buddy = Buddy::new(records, base);
+            buddy.add(base, FRAMES);
+            let before = blocks(&buddy);
+            let (mut owned, mut taken) = (Vec::<(u32, u32)>::new(), 0u32);
+            for step in history {
+                let got = match *step {
+                    Move::Block(order) => buddy.allocate(order).map(|first| (first, 1 << order)),
+                    Move::Run(frames) => buddy.allocate_run(frames, 0).map(|first| (first, frames)),
+                    Move::Free(which) => {
+                        let (first, frames) = owned.swap_remove(which);
+                        buddy.free_run(first, frames);
+                        taken &= !(((1 << frames) - 1) << (first - base));
+                        None
+                    }
+                };
+                if let Some((first, frames)) = got {
+                    let bits = ((1u32 << frames) - 1) << (first - base);
+                    assert!(first >= base && first + frames <= base + FRAMES && taken & bits == 0);
+                    taken |= bits;
+                    owned.push((first, frames));
+                }
+                assert_eq!(buddy.free_frames() as u32, FRAMES - taken.count_ones());
+                if taken == 0 {
+                    assert_eq!(blocks(&buddy), before);
+                }
+            }
+            let left = owned.len();
+            for (first, frames) in owned {
+                buddy.free_run(first, frames);
+            }
+            assert_eq!(blocks(&buddy), before);
+            left
+        }
+        fn go_on(records: &'static [Record], base: u32, history: &mut Vec<Move>) {
+            let owned = play(records, base, history);
+            if history.len() == STEPS {
+                return;
+            }
+            let moves = [Move::Block(0), Move::Block(1), Move::Block(2), Move::Run(3)];
+            for step in moves.into_iter().chain((0..owned).map(Move::Free)) {
+                history.push(step);
+                go_on(records, base, history);
+                history.pop();
+            }
+        }
+        for base in [0, 1, 6] {
+            go_on(records(FRAMES as usize), base, &mut Vec::new());
+        }
+    }
+
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn blocks_never_overlap_and_coalesce_back(
-            base in 0u32..5000,
-            holes in prop::collection::vec((0u32..400, 1u32..3000), 1..4),
+            base in property::edges(0..5000u32, &[512, 4096]),
+            holes in prop::collection::vec(
+                (property::edges(0..400u32, &[128]), property::edges(1..3000u32, &[64, 1024, 2048])),
+                1..4,
+            ),
             steps in prop::collection::vec(step(), 1..200),
         ) {
             let span: u32 = holes.iter().map(|(gap, frames)| gap + frames).sum();

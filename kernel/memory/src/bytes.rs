@@ -406,11 +406,13 @@ mod tests {
     use std::vec::Vec;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn copies_at_every_alignment(
             from in 0usize..24,
             to in 0usize..24,
-            length in 0usize..300,
+            length in property::edges(0..300usize, &[8, 16, 32, 64, 128, 256]),
         ) {
             let source: Vec<u8> = (0..400usize).map(|index| (index * 7 + 1) as u8).collect();
             let mut destination = vec![0xeeu8; 400];

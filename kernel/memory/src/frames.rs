@@ -76,6 +76,8 @@ impl core::error::Error for InitError {}
 /// Most frames that are kept from programs.
 const LARGEST_RESERVE: usize = 1024;
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that are [kept free](crate::heap::Kept) for allocations which must not fail.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 struct State {
     records: &'static [Record],
@@ -361,9 +363,22 @@ pub fn available_to_programs(frames: usize) -> bool {
     uncached_frames() >= RESERVE.load(Relaxed).saturating_add(frames)
 }
 
-/// Free frames, without those in caches: what any hart can have at once.
+/// Changes how much is kept free, by `more` bytes, which may be a negative number that wraps.
+pub(crate) fn keep(more: usize) {
+    KEPT.fetch_add(more, Relaxed);
+}
+
+/// Free frames, without those in caches and those that are kept free: what any hart can have at once.
 pub(crate) fn uncached_frames() -> usize {
-    STATE.get().map_or(0, |state| state.uncached.load(Relaxed))
+    let kept = KEPT.load(Relaxed).div_ceil(PAGE_SIZE as usize);
+    STATE.get().map_or(0, |state| state.uncached.load(Relaxed).saturating_sub(kept))
+}
+
+/// Gives what harts have in their caches back, so that it counts as free for everybody.
+pub(crate) fn collect() {
+    if let Some(state) = STATE.get() {
+        state.collect();
+    }
 }
 
 /// The physical address behind a pointer that was made by [`Block::pointer`] or by the kernel heap; `None` if it points

@@ -156,6 +156,8 @@ static DEPOTS: [Mutex<Depot>; CLASSES] = {
 /// Bytes of frames that the heap holds, and the most it may hold.
 static FOOTPRINT: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// See [`set_reserve_of_small`].
+static RESERVE_OF_SMALL: AtomicUsize = AtomicUsize::new(0);
 /// Bytes in allocations above [`LARGEST_CLASS`].
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
@@ -173,6 +175,52 @@ pub fn is_available(bytes: usize) -> bool {
     let limit = LIMIT.load(Relaxed);
     FOOTPRINT.load(Relaxed).checked_add(bytes).is_some_and(|all| all <= limit)
         && frames::uncached_frames() >= bytes.div_ceil(PAGE_SIZE as usize)
+}
+
+/// Whether the heap could take `bytes` more after harts have given back what they and the heap have put aside. Looks
+/// whether that can help before it takes anything from anybody, because it makes others slower for a moment.
+#[cold]
+#[must_use]
+pub fn collect(bytes: usize) -> bool {
+    let wanted = bytes.div_ceil(PAGE_SIZE as usize);
+    let aside = frames::statistics().cached + statistics().idle() / PAGE_SIZE as usize;
+    if frames::uncached_frames() + aside >= wanted {
+        trim();
+        frames::collect();
+    }
+    is_available(bytes)
+}
+
+/// Memory that stays free for allocations which must not fail, whenever they come: [`is_available`] and [programs'
+/// pages](frames::available_to_programs) leave it alone. Dropping it ends that.
+#[derive(Debug)]
+pub struct Kept(usize);
+
+impl Kept {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if there are not so many.
+    pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
+        if is_available(bytes) || collect(bytes) {
+            frames::keep(bytes);
+            Ok(Self(bytes))
+        } else {
+            Err(OutOfMemory)
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        frames::keep(self.0.wrapping_neg());
+    }
+}
+
+/// Makes allocations above [`LARGEST_CLASS`] fail that would leave less than this free, from now on: what is left is for
+/// small ones, which many callers cannot do without.
+pub fn set_reserve_of_small(bytes: usize) {
+    RESERVE_OF_SMALL.store(bytes, Relaxed);
 }
 
 /// Bytes in use: see [`Statistics::used`].
@@ -438,6 +486,13 @@ fn large(layout: &Layout) -> Option<(u32, usize)> {
 #[cold]
 #[inline(never)]
 fn allocate_large(layout: &Layout) -> *mut u8 {
+    let reserve = RESERVE_OF_SMALL.load(Relaxed);
+    if reserve > 0 {
+        let wanted = layout.size().saturating_add(reserve);
+        if !is_available(wanted) && !collect(wanted) {
+            return core::ptr::null_mut();
+        }
+    }
     let taken = large(layout).and_then(|(frames, order)| {
         let first = take_frames(frames, order).or_else(|_| {
             trim();
@@ -579,6 +634,12 @@ impl Statistics {
     #[must_use]
     pub fn used(&self) -> usize {
         self.large + self.classes.iter().map(|class| class.size * class.used).sum::<usize>()
+    }
+
+    /// Bytes of free objects: what could be given back at most, if it lay together.
+    #[must_use]
+    pub fn idle(&self) -> usize {
+        self.classes.iter().map(|class| class.size * (class.cached + class.free)).sum()
     }
 }
 

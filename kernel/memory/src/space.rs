@@ -37,7 +37,9 @@
 use crate::asid::{Context, Identifiers, LocalFlush};
 use crate::bytes::{self, SharedBytes};
 use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
-use crate::sv39::{self, Access, DevicePage, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, USER, Unmapped};
+use crate::sv39::{
+    self, Access, DevicePage, Edge, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, USER, Unmapped,
+};
 use crate::{MAX_HARTS, PAGE_SIZE};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -48,10 +50,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// User memory as the kernel sees it: bytes to copy, never a reference.
 pub type UserBytes<'a> = SharedBytes<'a>;
 
-/// Where mappings without an address go, from the top down.
+/// Where mappings without an address go, from the top down, unless [`AddressSpace::set_mapping_top`] says that they begin
+/// further down.
 pub const MAPPING_AREA: Range<u64> = 0x1_0000..0x3f_0000_0000;
 
 const BREAK_NAME: &str = "[heap]";
+
+/// Regions in one part of a range, at most.
+const MOST_REGIONS: usize = 64;
 
 /// What one address space may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +215,30 @@ pub struct Flush {
     root: RootSize,
     frames: FrameList,
     /// Regions whose frames are shared, kept with them until the flush.
-    removed: Vec<Region>,
+    removed: Removed,
+}
+
+/// Regions that were removed. Nearly always there is one at most, and then no memory is needed to keep it.
+#[derive(Debug, Default)]
+struct Removed {
+    first: Option<Region>,
+    more: Vec<Region>,
+}
+
+impl Removed {
+    /// Makes room for so many.
+    fn reserve(&mut self, regions: usize) -> Result<(), MapError> {
+        self.more.try_reserve_exact(regions.saturating_sub(1)).map_err(|_| MapError::OutOfMemory)
+    }
+
+    /// Keeps a region, for which there is room.
+    fn push(&mut self, region: Region) {
+        if self.first.is_none() {
+            self.first = Some(region);
+        } else {
+            self.more.push(region);
+        }
+    }
 }
 
 impl Flush {
@@ -370,7 +399,9 @@ struct Searched {
 }
 
 impl Searched {
-    const NOTHING: Self = Self { start: MAPPING_AREA.end, length: 0 };
+    const fn nothing(top: u64) -> Self {
+        Self { start: top, length: 0 }
+    }
 }
 
 /// The address space of one process.
@@ -381,6 +412,8 @@ pub struct AddressSpace {
     /// Sorted by address; never overlapping. A program maps downwards: what is new lies below thousands of stacks and above
     /// a few segments, so it is put in near the front.
     regions: VecDeque<Region>,
+    /// The end of the mapping area.
+    mapping_top: u64,
     /// Where the next search begins.
     searched: Searched,
     limits: Limits,
@@ -482,7 +515,8 @@ impl AddressSpace {
             table: PageTable::new(kernel, root)?,
             root,
             regions: VecDeque::new(),
-            searched: Searched::NOTHING,
+            mapping_top: MAPPING_AREA.end,
+            searched: Searched::nothing(MAPPING_AREA.end),
             limits,
             resident: 0,
             break_start: 0,
@@ -551,6 +585,12 @@ impl AddressSpace {
     #[must_use]
     pub fn owned_frames(&self) -> usize {
         self.resident + self.table.table_frames()
+    }
+
+    /// Frames of its page tables.
+    #[must_use]
+    pub fn table_frames(&self) -> usize {
+        self.table.table_frames()
     }
 
     /// The identifier under which the TLBs know the space now; 0 if it has none.
@@ -658,11 +698,21 @@ impl AddressSpace {
     /// See [`MapError`]. A range with nothing in it is no error.
     pub fn unmap(&mut self, range: Range<u64>) -> Result<Flush, MapError> {
         check(&range)?;
+        self.unmap_part(range.clone(), &range)
+    }
+
+    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part, as [`part`](Self::part) says: its
+    /// page tables go when nothing is left in them.
+    ///
+    /// # Errors
+    /// See [`MapError`]. The first part may need memory as the whole range would; no later one does.
+    pub fn unmap_part(&mut self, range: Range<u64>, whole: &Range<u64>) -> Result<Flush, MapError> {
+        check(&range)?;
         let cut = self.cut(&range);
         if cut.pieces_outside() == 0 && cut.overlapping.len() == self.regions.len() {
             // All of them: no memory is needed to remember some.
-            let removed = core::mem::take(&mut self.regions).into();
-            return Ok(self.remove_pages(range, removed));
+            let more = core::mem::take(&mut self.regions).into();
+            return Ok(self.remove_pages(range, whole, Removed { first: None, more }));
         }
         if cut.overlapping.len() == 1 && cut.pieces_outside() == 1 {
             let region = &mut self.regions[cut.overlapping.start];
@@ -673,13 +723,48 @@ impl AddressSpace {
                 } else {
                     region.start = range.end;
                 }
-                return Ok(self.remove_pages(range, Vec::new()));
+                return Ok(self.remove_pages(range, whole, Removed::default()));
             }
         }
         self.check_limit(self.regions_without(&cut))?;
-        let mut removed = Vec::new();
+        let mut removed = Removed::default();
         let inside = self.isolate(&range, cut, &mut removed)?;
-        Ok(self.remove(inside, range, removed))
+        Ok(self.remove(inside, range, whole, removed))
+    }
+
+    /// A part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a bounded amount of
+    /// work. It ends inside a region only if it begins inside that region too, or where the region does, so that unmapping one
+    /// part after the other splits no region that unmapping all at once would not. Never empty if the range is not.
+    #[must_use]
+    pub fn part(&self, range: &Range<u64>, edge: Edge) -> Range<u64> {
+        let reach = self.table.reach(range.clone(), edge);
+        let overlapping = self.regions.range(self.first_above(range.start)..);
+        let overlapping = overlapping.take_while(|region| region.start < range.end);
+        match edge {
+            Edge::End => match overlapping.last() {
+                // Frames that are shared, and devices, are not many.
+                Some(last) if !matches!(last.backing, Backing::Anonymous) => range.start.max(last.start)..range.end,
+                _ => reach,
+            },
+            Edge::Start => {
+                let mut end = range.start;
+                for (number, region) in overlapping.enumerate() {
+                    let is_anonymous = matches!(region.backing, Backing::Anonymous);
+                    let is_whole = region.end.min(range.end) <= reach.end;
+                    if number > 0 && !(is_anonymous && is_whole && number < MOST_REGIONS) {
+                        return range.start..end;
+                    }
+                    if is_anonymous && !is_whole {
+                        return reach;
+                    }
+                    end = region.end.min(range.end);
+                    if !is_anonymous {
+                        return range.start..end;
+                    }
+                }
+                range.start..end.max(reach.end)
+            }
+        }
     }
 
     /// Changes the protection of a range of whole pages, all of which must be mapped.
@@ -710,15 +795,29 @@ impl AddressSpace {
         let unmapped = self.table.protect(range, protection);
         self.instructions_changed(protection);
         self.join(inside.start.saturating_sub(1)..inside.end + 1);
-        Ok(self.flush(unmapped, Vec::new()))
+        Ok(self.flush(unmapped, Removed::default()))
     }
 
     /// Unmaps everything and forgets the break: before another program is loaded, or when the last one has ended.
     /// Needs no memory.
     pub fn clear(&mut self) -> Flush {
         self.set_break_start(0);
-        let removed = core::mem::take(&mut self.regions).into();
-        self.remove_pages(USER, removed)
+        let more = core::mem::take(&mut self.regions).into();
+        self.remove_pages(USER, &USER, Removed { first: None, more })
+    }
+
+    /// As [`clear`](Self::clear), but only a part of it, with a bounded amount of work; `None` if there was nothing left.
+    pub fn clear_part(&mut self) -> Option<Flush> {
+        let start = match self.regions.front() {
+            Some(first) => first.start,
+            None if self.table.is_bare() => return None,
+            // Tables are left in which there is nothing.
+            None => USER.start,
+        };
+        self.set_break_start(0);
+        let part = self.part(&(start..USER.end), Edge::Start);
+        // It cannot fail: no region is split, and no more than one has shared frames.
+        self.unmap_part(part, &USER).ok()
     }
 
     fn insert(
@@ -741,12 +840,12 @@ impl AddressSpace {
         }
         let cut = self.cut(&range);
         self.check_limit(self.regions_without(&cut) + 1)?;
-        let mut removed = Vec::new();
+        let mut removed = Removed::default();
         let inside = self.isolate(&range, cut, &mut removed)?;
         self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
         // Nothing below fails.
         let index = inside.start;
-        let flush = self.remove(inside, range, removed);
+        let flush = self.remove(inside, range.clone(), &range, removed);
         self.put(index, region);
         Ok((start, flush))
     }
@@ -772,7 +871,7 @@ impl AddressSpace {
 
     /// The highest free range in the mapping area.
     fn search(&mut self, length: u64) -> Result<u64, MapError> {
-        let mut end = if length >= self.searched.length { self.searched.start } else { MAPPING_AREA.end };
+        let mut end = if length >= self.searched.length { self.searched.start } else { self.mapping_top };
         let fits = |start: u64, end: u64| end >= start && end - start >= length;
         let below = self.regions.partition_point(|region| region.start < end);
         for region in self.regions.range(..below).rev() {
@@ -861,29 +960,28 @@ impl AddressSpace {
 
     /// Splits at the ends of a range, reserves memory for the regions that must outlive the flush, and says which
     /// regions are inside.
-    fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Vec<Region>) -> Result<Range<usize>, MapError> {
+    fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Removed) -> Result<Range<usize>, MapError> {
         let inside = self.split(range, cut)?;
-        let shared = self.regions.range(inside.clone()).filter(|region| region.is_shared()).count();
-        removed.try_reserve_exact(shared).map_err(|_| MapError::OutOfMemory)?;
+        removed.reserve(self.regions.range(inside.clone()).filter(|region| region.is_shared()).count())?;
         Ok(inside)
     }
 
     /// Removes the regions, which lie in `range`, and their pages. `removed` has room for those whose frames are
     /// shared.
-    fn remove(&mut self, regions: Range<usize>, range: Range<u64>, mut removed: Vec<Region>) -> Flush {
+    fn remove(&mut self, regions: Range<usize>, range: Range<u64>, whole: &Range<u64>, mut removed: Removed) -> Flush {
         if regions.is_empty() {
             return Flush::default();
         }
-        removed.extend(self.regions.drain(regions).filter(Region::is_shared));
-        self.remove_pages(range, removed)
+        self.regions.drain(regions).filter(Region::is_shared).for_each(|region| removed.push(region));
+        self.remove_pages(range, whole, removed)
     }
 
-    fn remove_pages(&mut self, range: Range<u64>, removed: Vec<Region>) -> Flush {
+    fn remove_pages(&mut self, range: Range<u64>, whole: &Range<u64>, removed: Removed) -> Flush {
         // What is free now may be more than the range: it ends where the next region begins.
         let next = self.regions.get(self.first_above(range.start));
-        let end = next.map_or(MAPPING_AREA.end, |region| region.start.min(MAPPING_AREA.end));
+        let end = next.map_or(self.mapping_top, |region| region.start.min(self.mapping_top));
         self.searched.start = self.searched.start.max(end);
-        let unmapped = self.table.unmap(range);
+        let unmapped = self.table.unmap_part(range, whole);
         self.resident -= unmapped.pages();
         self.flush(unmapped, removed)
     }
@@ -900,7 +998,7 @@ impl AddressSpace {
         }
     }
 
-    fn flush(&mut self, unmapped: Unmapped, removed: Vec<Region>) -> Flush {
+    fn flush(&mut self, unmapped: Unmapped, removed: Removed) -> Flush {
         self.recent = [Recent::NONE; RECENT];
         let (scope, frames) = unmapped.into_parts();
         let mut harts = 0;
@@ -919,12 +1017,19 @@ impl AddressSpace {
         }
     }
 
+    /// Has mappings without an address begin below `top` from now on (rounded down to a page; at most the end of the
+    /// mapping area).
+    pub fn set_mapping_top(&mut self, top: u64) {
+        self.mapping_top = (top / PAGE_SIZE * PAGE_SIZE).clamp(MAPPING_AREA.start, MAPPING_AREA.end);
+        self.searched = Searched::nothing(self.mapping_top);
+    }
+
     // ---- the break ----
 
     /// Sets where the area that `brk` grows begins (rounded up to a page): after the program's data. Once for each
     /// program.
     pub fn set_break_start(&mut self, start: u64) {
-        self.break_start = start.min(MAPPING_AREA.end).next_multiple_of(PAGE_SIZE);
+        self.break_start = start.min(self.mapping_top).next_multiple_of(PAGE_SIZE);
         self.break_end = self.break_start;
     }
 
@@ -939,7 +1044,7 @@ impl AddressSpace {
     /// # Errors
     /// See [`MapError`]; the break stays where it is.
     pub fn set_break(&mut self, end: u64) -> Result<Flush, MapError> {
-        if end < self.break_start || end > MAPPING_AREA.end {
+        if end < self.break_start || end > self.mapping_top {
             return Err(MapError::InvalidRange);
         }
         let old = self.break_end.next_multiple_of(PAGE_SIZE);

@@ -524,6 +524,12 @@ impl PageTable {
         result
     }
 
+    /// Whether there is no table below the root.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        self.tables == 0
+    }
+
     /// Where an address leads, and what the program may do there; `None` if no page is there. Pages without access
     /// are found too.
     #[must_use]
@@ -586,16 +592,22 @@ impl PageTable {
     /// Tables are removed if the range covers all that they could map. Others stay, even if they are empty: whoever
     /// unmaps a page often maps one nearby soon.
     pub fn unmap(&mut self, range: Range<u64>) -> Unmapped {
+        self.unmap_part(range.clone(), &range)
+    }
+
+    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part: tables go when nothing is left in them
+    /// and the `whole` range covers all that they could map.
+    pub fn unmap_part(&mut self, part: Range<u64>, whole: &Range<u64>) -> Unmapped {
         let mut unmapped = Unmapped::default();
-        let range = clip(range);
+        let range = clip(part);
         let mut address = range.start;
         while address < range.end && entries(self.root_address()) > 0 {
             let end = range.end.min((address / TOP + 1) * TOP);
             let entry = &self.root_entries()[index(address, 2)];
             let value = entry.load(Relaxed);
             if let Some(middle) = self.below(value) {
-                let mut removed = self.unmap_middle(middle, target(value), address..end, &mut unmapped);
-                if entries(target(value)) == 0 && covers(&(address..end), TOP) {
+                let mut removed = self.unmap_middle(middle, target(value), address..end, whole, &mut unmapped);
+                if entries(target(value)) == 0 && covers(whole, address, TOP) {
                     entry.store(0, Relaxed);
                     unmapped.frames.push(owned(value));
                     removed += 1;
@@ -618,6 +630,7 @@ impl PageTable {
         middle: &[AtomicU64; ENTRIES],
         middle_address: u64,
         range: Range<u64>,
+        whole: &Range<u64>,
         unmapped: &mut Unmapped,
     ) -> usize {
         let mut tables_removed = 0;
@@ -627,7 +640,7 @@ impl PageTable {
             let value = entry.load(Relaxed);
             if let Some(bottom) = self.below(value) {
                 let left = unmap_pages(bottom, target(value), address..end, unmapped);
-                if left == 0 && covers(&(address..end), MIDDLE) {
+                if left == 0 && covers(whole, address, MIDDLE) {
                     entry.store(0, Relaxed);
                     unmapped.frames.push(owned(value));
                     tables_removed += 1;
@@ -639,6 +652,49 @@ impl PageTable {
             address = end;
         }
         tables_removed
+    }
+
+    /// The part of a range, at its start or at its end, that can be unmapped or protected with a bounded amount of work,
+    /// whatever is mapped there. Never empty if the range is not.
+    #[must_use]
+    pub fn reach(&self, range: Range<u64>, edge: Edge) -> Range<u64> {
+        let range = clip(range);
+        let mut part = match edge {
+            Edge::Start => range.start..range.start,
+            Edge::End => range.end..range.end,
+        };
+        let mut work = 0;
+        while part != range && work < MOST_WORK {
+            let address = match edge {
+                Edge::Start => part.end,
+                Edge::End => part.start - PAGE_SIZE,
+            };
+            // As far as one look says something.
+            let (span, cost) = match self.below(self.root_entries()[index(address, 2)].load(Relaxed)) {
+                None => (TOP, 1),
+                Some(middle) => match middle[index(address, 1)].load(Relaxed) {
+                    value if value & VALID == 0 => (MIDDLE, 1),
+                    // It may be removed.
+                    value if entries(target(value)) == 0 => (MIDDLE, WORK_OF_A_PAGE),
+                    value => (PIECE, self.work_in_piece(value, address)),
+                },
+            };
+            let start = address / span * span;
+            match edge {
+                Edge::Start => part.end = range.end.min(start + span),
+                Edge::End => part.start = range.start.max(start),
+            }
+            work += cost;
+        }
+        part
+    }
+
+    /// The work of a piece of a bottom table.
+    fn work_in_piece(&self, bottom: u64, address: u64) -> usize {
+        let first = index(address / PIECE * PIECE, 0);
+        let entries = self.below(bottom).map_or(&[][..], |table| &table[first..first + PIECE_PAGES]);
+        let present = entries.iter().filter(|entry| entry.load(Relaxed) != 0).count();
+        PIECE_PAGES + present * WORK_OF_A_PAGE
     }
 
     /// Changes the protection of all pages of a range of whole pages; what is not mapped is skipped.
@@ -658,6 +714,23 @@ impl PageTable {
         Unmapped { scope, ..Unmapped::default() }
     }
 }
+
+/// At which end of a range a part is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// Where it starts.
+    Start,
+    /// Where it ends.
+    End,
+}
+
+/// Pages of a table that [`PageTable::reach`] looks at together.
+const PIECE_PAGES: usize = 64;
+const PIECE: u64 = PIECE_PAGES as u64 * PAGE_SIZE;
+/// Work is counted in entries that are looked at. To unmap a page and to free its frame is as much work as so many.
+const WORK_OF_A_PAGE: usize = 16;
+/// Work of one part, about: 256 pages that are there, or some thousand entries that are empty.
+const MOST_WORK: usize = 3 * (PIECE_PAGES + PIECE_PAGES * WORK_OF_A_PAGE) + 1;
 
 /// Empties the entries of a range that lies under one bottom table, and says how many entries that has left.
 fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<u64>, unmapped: &mut Unmapped) -> u32 {
@@ -686,10 +759,10 @@ fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<
     if removed == 0 { present } else { uncount(bottom_address, removed) }
 }
 
-/// Whether a range, clipped to one table of `span` bytes, is all of it that programs may use.
-fn covers(range: &Range<u64>, span: u64) -> bool {
-    let start = range.start / span * span;
-    range.start == start.max(USER.start) && range.end == start + span
+/// Whether a range covers all that programs may use of the table of `span` bytes in which the address lies.
+fn covers(range: &Range<u64>, address: u64, span: u64) -> bool {
+    let start = address / span * span;
+    range.start <= start.max(USER.start) && range.end >= start + span
 }
 
 impl PageTable {

@@ -4,7 +4,7 @@
 //! the test harness.
 
 use memory::heap::{self, Heap, LARGEST_CLASS};
-use memory::{frames, pretend};
+use memory::{Frame, frames, pretend};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -83,7 +83,11 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let size = prop_oneof![8 => 1usize..600, 3 => 600usize..5000, 1 => 5000usize..40_000];
+    let size = prop_oneof![
+        8 => property::edges(1..600usize, &[8, 16, 32, 64, 128, 256, 512]),
+        3 => property::edges(600..5000usize, &[1024, LARGEST_CLASS, 4096]),
+        1 => property::edges(5000..40_000usize, &[8192, 16_384, 32_768]),
+    ];
     prop_oneof![
         5 => (size.clone(), 0u32..14).prop_map(|(size, align)| Step::Allocate(size, align)),
         4 => any::<usize>().prop_map(Step::Free),
@@ -93,6 +97,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     #[test]
     fn objects_keep_their_contents_and_counts_are_exact(steps in prop::collection::vec(step(), 1..400)) {
         let _alone = alone();
@@ -220,4 +226,54 @@ fn the_limit_and_exhaustion_give_null() {
     drop(objects);
     heap::trim();
     assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn what_is_kept_is_there_for_small_allocations_only() {
+    let _alone = alone();
+    heap::trim();
+    let kept = heap::Kept::new(1 << 20).expect("there is memory");
+    heap::set_reserve_of_small(1 << 20);
+    let mut objects = Vec::new();
+    while let Some(object) = Object::new(64 << 10, 8, 1) {
+        objects.push(object);
+    }
+    // What is kept, and the reserve beside it.
+    assert!(frames::free_frames() * 4096 >= 2 << 20);
+    assert!(!heap::is_available(1 << 20) || !heap::is_available((1 << 20) + (64 << 10)));
+    assert!(heap::Kept::new(4 << 20).is_err());
+    let mut small = Vec::new();
+    while let Some(object) = Object::new(512, 8, 2) {
+        small.push(object);
+    }
+    assert!(small.len() * 512 >= 2 << 20, "only {}", small.len());
+    heap::set_reserve_of_small(0);
+    drop((objects, small, kept));
+    heap::trim();
+    assert!(heap::is_available(32 << 20));
+}
+
+#[test]
+fn what_harts_have_put_aside_is_found_before_somebody_is_refused() {
+    let _alone = alone();
+    heap::trim();
+    // All harts but the first have free frames and free objects of their own.
+    for hart in 1..8 {
+        pretend::set_hart(hart);
+        let frames: Vec<_> = (0..64).map(|_| Frame::allocate().expect("there is memory")).collect();
+        let objects: Vec<_> = (0..200).map(|_| Object::new(2048, 8, 3)).collect();
+        drop((frames, objects));
+    }
+    pretend::set_hart(0);
+    let mut taken = Vec::new();
+    while heap::is_available(16 << 10) {
+        taken.push(Frame::allocate().expect("there is memory"));
+    }
+    assert!(frames::statistics().cached >= 200, "{:?}", frames::statistics());
+    assert!(!heap::is_available(512 << 10));
+    assert!(heap::collect(512 << 10), "{:?}", frames::statistics());
+    assert!(heap::is_available(512 << 10));
+    assert!(!heap::collect(32 << 20));
+    drop(taken);
+    heap::trim();
 }

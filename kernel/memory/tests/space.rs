@@ -4,7 +4,7 @@ use memory::asid::{Identifiers, LocalFlush};
 use memory::space::{
     Fault, FlushRequest, Instructions, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
 };
-use memory::sv39::{Access, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
+use memory::sv39::{Access, Edge, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
 use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, frames, pretend};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -260,6 +260,96 @@ fn the_break_grows_and_shrinks() {
     assert_eq!(space.owned_frames(), 1);
 }
 
+/// Everything that is there goes, also when nothing is left to remember it with, and each part is a bounded amount of work.
+#[test]
+fn a_large_space_is_cleared_part_by_part() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let mut space = space(Limits::DEFAULT);
+        anonymous(&mut space, 0x10_0000, 1500, Protection::ReadWrite);
+        space.populate(0x10_0000..0x10_0000 + 1500 * PAGE_SIZE).unwrap();
+        // One page under each of many tables, and tables in which nothing is left.
+        for table in 0..80u64 {
+            let start = 0x4000_0000 + table * 0x20_0000;
+            anonymous(&mut space, start, 2, Protection::Read);
+            space.populate(start..start + PAGE_SIZE).unwrap();
+            if table % 2 == 0 {
+                space.unmap(start..start + 2 * PAGE_SIZE).unwrap().after(|_| ());
+            }
+        }
+        let frames = shared(3);
+        space
+            .map_shared(Placement::Fixed(0x20_0000_0000), frames, Sharing::ReadWrite, Protection::Read, "shared")
+            .unwrap()
+            .1
+            .after(|_| ());
+        let (mut parts, mut resident) = (0, space.resident_frames());
+        assert_eq!(resident, 1500 + 40);
+        while let Some(flush) = space.clear_part() {
+            flush.after(|_| ());
+            assert!(resident - space.resident_frames() <= 256);
+            resident = space.resident_frames();
+            parts += 1;
+        }
+        assert!(parts >= 6);
+        assert_eq!((resident, space.owned_frames(), space.regions().count()), (0, 1, 0));
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn the_end_of_a_region_is_unmapped_without_a_split() {
+    let _alone = alone();
+    let mut space = space(Limits { frames: 10_000, regions: 2 });
+    anonymous(&mut space, 0x10_0000, 1000, Protection::ReadWrite);
+    let whole = 0x10_0000 + 10 * PAGE_SIZE..0x10_0000 + 1000 * PAGE_SIZE;
+    space.populate(0x10_0000..whole.end).unwrap();
+    anonymous(&mut space, 0x4000_0000, 1, Protection::ReadWrite);
+    let mut rest = whole.clone();
+    while !rest.is_empty() {
+        let part = space.part(&rest, Edge::End);
+        assert!(part.end == rest.end && part.start >= rest.start && part.end - part.start <= 256 * PAGE_SIZE);
+        space.unmap_part(part.clone(), &whole).expect("no region more is needed").after(|_| ());
+        rest.end = part.start;
+    }
+    assert_eq!(space.resident_frames(), 10);
+}
+
+#[test]
+fn mappings_begin_below_the_top_that_was_set() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let anywhere = |space: &mut AddressSpace, pages: u64| {
+        let mapped = space.map_anonymous(Placement::Anywhere, pages * PAGE_SIZE, Protection::Read, "");
+        mapped.map(|(start, flush)| {
+            flush.after(|_| ());
+            start
+        })
+    };
+    let top = 0x24_1234_5000;
+    // Something lies across the top, and something above it, as stacks and shared pages do.
+    anonymous(&mut space, top - PAGE_SIZE, 3, Protection::Read);
+    anonymous(&mut space, top + 9 * PAGE_SIZE, 1, Protection::Read);
+    space.set_mapping_top(top + 5);
+    assert_eq!(anywhere(&mut space, 2), Ok(top - 3 * PAGE_SIZE));
+    assert_eq!(anywhere(&mut space, 1), Ok(top - 4 * PAGE_SIZE));
+    // What becomes free is used again, up to the top and no further.
+    space.unmap(top - PAGE_SIZE..top + 10 * PAGE_SIZE).expect("mapped").after(|_| ());
+    assert_eq!(anywhere(&mut space, 2), Ok(top - 6 * PAGE_SIZE));
+    assert_eq!(anywhere(&mut space, 1), Ok(top - PAGE_SIZE));
+    // The break does not grow beyond it, either.
+    space.set_break_start(top - 100 * PAGE_SIZE);
+    assert_eq!(space.set_break(top + 1).map(|_| ()), Err(MapError::InvalidRange));
+    // Another program has a top of its own; nonsense means the ends of the area.
+    space.clear().after(|_| ());
+    space.set_mapping_top(u64::MAX);
+    assert_eq!(anywhere(&mut space, 1), Ok(MAPPING_AREA.end - PAGE_SIZE));
+    space.clear().after(|_| ());
+    space.set_mapping_top(0);
+    assert_eq!(anywhere(&mut space, 1), Err(MapError::NoSpace));
+}
+
 #[test]
 fn only_harts_inside_are_asked_to_flush() {
     let _alone = alone();
@@ -398,6 +488,7 @@ enum Step {
     Write { page: u64, mark: u8 },
     Copy { start: u64, pages: u64, access: bool },
     Touch { page: u64 },
+    UnmapInParts { start: u64, pages: u64 },
 }
 
 const WINDOW: u64 = 48;
@@ -407,7 +498,9 @@ const PROTECTIONS: [Protection; 5] =
     [Protection::ReadWrite, Protection::Read, Protection::None, Protection::Execute, Protection::ReadExecute];
 
 fn step() -> impl Strategy<Value = Step> {
-    let run = || (0..WINDOW, 1u64..12);
+    // The middle of the window is a border of tables, and so is what a run crosses.
+    let page = || property::edges(0..WINDOW, &[WINDOW / 2]);
+    let run = move || (page(), property::edges(1..12u64, &[]));
     prop_oneof![
         3 => (run(), 0..5usize, 0..3usize).prop_map(|((start, pages), protection, placement)| {
             Step::Anonymous { start, pages, protection, placement }
@@ -416,11 +509,19 @@ fn step() -> impl Strategy<Value = Step> {
             Step::Shared { start, pages, protection, writable }
         }),
         2 => run().prop_map(|(start, pages)| Step::Unmap { start, pages }),
+        2 => run().prop_map(|(start, pages)| Step::UnmapInParts { start, pages }),
         2 => (run(), 0..5usize).prop_map(|((start, pages), protection)| Step::Protect { start, pages, protection }),
-        4 => (0..WINDOW, 1u8..255).prop_map(|(page, mark)| Step::Write { page, mark }),
+        4 => (page(), 1u8..255).prop_map(|(page, mark)| Step::Write { page, mark }),
         2 => (run(), any::<bool>()).prop_map(|((start, pages), access)| Step::Copy { start, pages, access }),
-        1 => (0..WINDOW).prop_map(|page| Step::Touch { page }),
+        1 => page().prop_map(|page| Step::Touch { page }),
     ]
+}
+
+/// Any number; often one at the borders of pages, of tables and of the halves of the address space.
+fn wild() -> impl Strategy<Value = u64> {
+    let borders =
+        [PAGE_SIZE, 0x20_0000, 0x4000_0000, USER.start, USER.end, 0xffff_ffc0_0000_0000, u64::MAX - PAGE_SIZE];
+    property::edges(0..u64::MAX, &borders)
 }
 
 fn at(page: u64) -> u64 {
@@ -428,6 +529,8 @@ fn at(page: u64) -> u64 {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     #[test]
     fn a_space_does_what_its_pages_do(steps in prop::collection::vec(step(), 1..150)) {
         let _alone = alone();
@@ -492,6 +595,24 @@ proptest! {
                             Err(MapError::TooManyRegions) => full = true,
                             Err(error) => prop_assert!(false, "{error}"),
                         }
+                    }
+                    Step::UnmapInParts { start, pages } => {
+                        let whole = at(start)..at(start + pages);
+                        let mut rest = whole.clone();
+                        while rest.start < rest.end {
+                            let part = space.part(&rest, Edge::Start);
+                            prop_assert!(part.start == rest.start && part.start < part.end && part.end <= rest.end);
+                            match space.unmap_part(part.clone(), &whole) {
+                                Ok(flush) => flush.after(|_| ()),
+                                Err(error) => {
+                                    prop_assert_eq!((error, part.start), (MapError::TooManyRegions, whole.start));
+                                    full = true;
+                                    break;
+                                }
+                            }
+                            rest.start = part.end;
+                        }
+                        model.retain(|page, _| !(whole.start..rest.start).contains(&at(*page)));
                     }
                     Step::Unmap { start, pages } => match space.unmap(at(start)..at(start + pages)) {
                         Ok(flush) => {
@@ -607,7 +728,7 @@ proptest! {
     /// Whatever a program passes, the answer is an error or a copy.
     #[test]
     fn no_address_is_too_wild(
-        calls in prop::collection::vec((any::<u64>(), 0u32..64, any::<u64>(), 0u32..64, 0..8usize), 1..60),
+        calls in prop::collection::vec((wild(), 0u32..64, wild(), 0u32..64, 0..8usize), 1..60),
     ) {
         let _alone = alone();
         let before = frames::free_frames();
@@ -653,6 +774,8 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     /// Whatever was found, taken and freed before: what is found is the highest range that is long enough.
     #[test]
     fn the_highest_free_range_is_found(

@@ -80,6 +80,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     #[test]
     fn tables_do_what_a_map_does(steps in prop::collection::vec(step(), 1..120), large in any::<bool>()) {
         let _alone = alone();

@@ -12,7 +12,8 @@
 //! important. If there is none the caller's own hart carries the requests out at once, at the expense of the caller's turn. A
 //! handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has nothing more important, and at each
 //! kernel entry one turn of one that is as important as the thread that runs. A turn is [`TURN`] requests, so handlers of one
-//! priority share; the kernel's lock is given back after each, and interrupts are looked for after each request.
+//! priority share; the kernel's lock is given back after each, and interrupts, and harts that wait for the lock, are looked for after each request. So requests
+//! of a less important thread never keep a more important one waiting for longer than one of them takes.
 //!
 //! A hart that has nothing else to do goes on looking for [`LINGER`] of a tick, so that a thread that keeps making requests enters the
 //! kernel for none of them.
@@ -41,7 +42,7 @@ use ring::{Consumer, Producer};
 use crate::error::{Error, Preempted};
 use crate::ipc::{self, MAXIMUM_CAPABILITIES, MESSAGE_REGISTERS, message_register, set_message_register};
 use crate::schedule::Action;
-use crate::syscall::{Arguments, NUMBERING};
+use crate::syscall::{Arguments, NUMBERING, must_stop};
 use crate::{Kernel, MAXIMUM_NODES, Next, capability, console, cspace, derivation};
 
 /// Requests of one handler between two looks at who else there is.
@@ -534,20 +535,21 @@ impl Kernel {
             self.defers_flushes.set(is_paging);
             let outcome = self.carry_out_request(thread, request, information, invocation);
             self.defers_flushes.set(false);
-            let Ok(answer) = outcome else {
-                requests.leave_last();
-                break;
-            };
-            // The request may have taken away what it came from, and what follows with it. Mapping takes no capability away.
+            // The request may have taken away what it came from, and what follows with it, even if it was interrupted halfway. Mapping takes
+            // no capability away.
             if !is_paging && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
                 turn = Turn::Gone;
                 break;
             }
+            let Ok(answer) = outcome else {
+                requests.leave_last();
+                break;
+            };
             // There is a place: nobody else posts, and nobody takes one back.
             if let Ok(place) = responses.next_place::<RESPONSE_WORDS>(&buffer) {
                 self.answer(buffer.entry(syscall_buffer::response_offset(buffer.capacity, place)), cid, answer);
             }
-            if !platform::machine::pending().is_empty() {
+            if must_stop() {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! Capabilities as values: which mean the same, what can be derived from them, and with which rights.
 
-use objects::{Capability, Ref, Rights, Slot, VirtualRights};
+use objects::{Capability, Dying, Ref, Rights, Slot, VirtualRights};
 
 use crate::derivation;
 use crate::error::Error;
@@ -61,9 +61,11 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
         Notification { notification, .. } => range(notification.physical(), 5),
         CNode { slots, radix, .. } => range(slots.physical(), u32::from(*radix) + 5),
         Thread { tcb } => range(tcb.physical(), 11),
-        Zombie { slots, kind, .. } => match kind {
-            objects::Zombie::Tcb => range(slots.physical(), 11),
-            objects::Zombie::CNode { radix } => range(slots.physical(), u32::from(*radix) + 5),
+        Remains { object, .. } => match object {
+            Dying::Thread(tcb) => range(tcb.physical(), 11),
+            Dying::CNode { slots, radix } => range(slots.physical(), u32::from(*radix) + 5),
+            Dying::Endpoint(endpoint) => range(endpoint.physical(), 4),
+            Dying::Notification(notification) => range(notification.physical(), 5),
         },
         Frame { base, size, .. } => range(*base, size.bits()),
         PageTable { table, .. } => range(table.physical(), 12),
@@ -79,7 +81,7 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
 #[inline]
 pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Error> {
     Ok(match capability {
-        Capability::Zombie { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
+        Capability::Remains { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
         Capability::Untyped { .. } if derivation::has_children(slot) => return Err(Error::RevokeFirst),
         Capability::PageTable { mapping: None, .. } => return Err(Error::IllegalOperation),
         Capability::Frame { base, size, rights, device, .. } => {

@@ -9,8 +9,8 @@
 //! capability that anybody can use or delete.
 
 use objects::{
-    Capability, Endpoint, FrameSize, HandlerState, Notification, Queue, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, Zombie,
-    own,
+    Capability, Dying, Endpoint, FrameSize, HandlerState, Notification, Queue, Ref, Ring, Slot, TCB_SLOTS, Tcb,
+    ThreadState, own,
 };
 
 use crate::capability::{extent, is_within, same_object};
@@ -114,22 +114,15 @@ impl Kernel {
                 is_first = !same_object(&above, &capability);
                 check_places(&above, &capability);
             }
-            self.check_capability(capability, is_first, root, found, depth);
+            self.check_capability(slot, is_first, root, found, depth);
             before = Some((slot, capability));
             next = slot.next.get();
         }
     }
 
     /// Checks a capability, and its object if no capability before it in the list means the same.
-    fn check_capability(
-        &self,
-        capability: Capability,
-        is_first: bool,
-        root: Ref<Slot>,
-        found: &mut Found,
-        depth: usize,
-    ) {
-        match capability {
+    fn check_capability(&self, place: Ref<Slot>, is_first: bool, root: Ref<Slot>, found: &mut Found, depth: usize) {
+        match place.capability.get() {
             Capability::Untyped { bits, used, .. } => assert!(used <= 1 << bits, "more memory is used than there is"),
             Capability::Frame { base, size, mapping: Some(mapping), .. } => {
                 if let Some(place) = self.page_place(base, size, mapping) {
@@ -169,13 +162,24 @@ impl Kernel {
             Capability::CNode { slots, radix, .. } if is_first && slots != root => {
                 self.check_slots(slots, 1 << radix, root, found, depth + 1);
             }
-            Capability::Zombie { slots, count, kind } if slots != root => {
-                self.check_slots(slots, count, root, found, depth + 1);
-                let all = match kind {
-                    Zombie::Tcb => TCB_SLOTS as u64,
-                    Zombie::CNode { radix } => 1 << radix,
+            Capability::Remains { object, ring } => {
+                let is_here = |slot: Ref<Slot>, link: fn(Ring) -> Ref<Slot>| match slot.capability.get() {
+                    Capability::Remains { ring, .. } => link(ring) == place,
+                    _ => false,
                 };
-                assert!((count..all).all(|index| slots.slot(index).is_empty()), "a zombie has left a slot behind");
+                assert!(is_here(ring.next, |ring| ring.previous), "a ring is torn");
+                assert!(is_here(ring.previous, |ring| ring.next), "a ring is torn");
+                match object {
+                    Dying::Endpoint(endpoint) => check_endpoint(endpoint),
+                    Dying::Notification(notification) => check_notification(notification),
+                    Dying::Thread(_) | Dying::CNode { .. } => {}
+                }
+                if let Some((slots, count)) = object.slots().filter(|(slots, _)| *slots != root) {
+                    let left = place.left();
+                    self.check_slots(slots, left, root, found, depth + 1);
+                    let is_done = |index| slots.slot(index).is_empty() || slots.slot(index) == place;
+                    assert!((left..count).all(is_done), "a dying object has left a slot behind");
+                }
             }
             Capability::Thread { tcb } if is_first => {
                 self.check_thread(tcb, found);

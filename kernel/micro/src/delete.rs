@@ -1,205 +1,220 @@
-//! Deleting capabilities, and the objects whose last capability goes.
+//! Deleting and revoking.
 //!
-//! A node or a thread holds slots, whose capabilities must be deleted before the object's memory is free. That can take long,
-//! needs no memory, and may be interrupted after each step. So the last capability to such an object becomes a *zombie*: a
-//! capability that counts how many slots are left, in the place of the one that was deleted. Each step empties the
-//! zombie's last slot. The same system call, made again after an interrupt, or whoever deletes the zombie later, goes on
-//! where the last step stopped.
+//! Most capabilities go in one step. So does an object whose last capability goes, unless it holds slots or threads wait at it: then
+//! its *remains* take the place of the capability. Remains can be deleted and moved like a capability and do nothing else. Taking them apart is a
+//! sequence of steps, each of which leaves everything consistent and takes at most about a thousand instructions, whatever the object's size;
+//! between two of them the kernel looks for interrupts. What is left to do stands in the remains alone, so that anybody who deletes
+//! them goes on where the last step stopped.
 //!
-//! If the last slot holds the last capability to another such object, that becomes a zombie too, and is moved into its own
-//! first slot instead of being followed: so the depth of nesting costs neither stack nor memory. From then on nothing leads
-//! to that object but the derivation tree, through which it is found when its memory is revoked; until then its slots
-//! keep what they hold.
+//! **OUTLIVED**: an object's remains are in the derivation tree until nothing is in its slots and nobody waits at it. The tree is
+//! what keeps its memory from being used again.
+//!
+//! **HOME**: of the objects in a ring ([`ring`](crate::ring)) at most one has its remains in a slot that is not its own.
+//!
+//! A node may hold the last capability to another one, and that to the next. The dying object that is met *goes home*: its remains move into
+//! one of its own slots, which are nobody's any more, and it joins the ring of the object that held it. So nesting needs neither a stack nor memory, and a
+//! circle of nodes is no special case. When an object has come to its end the next of its ring moves into the slot that has become free, and the
+//! deletion of that slot goes on with it. A deletion of somebody else's that is met halfway joins in the same way.
+//!
+//! Remains that are in a slot of their own object can be met by a revocation, which takes apart that object only: the others of the ring belong to
+//! somebody else's deletion, or could not be reached by anybody before. [Decision 024](../../../docs/decisions/024-deleting-and-revoking.md) says what has to
+//! hold, and why it does.
 
-use objects::{Capability, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, Zombie};
+use objects::{Capability, Dying, Queue, Ref, Slot};
 
-use crate::Kernel;
-use crate::derivation;
 use crate::error::Preempted;
+use crate::{Kernel, derivation, ring};
 
-/// What is left to do when a slot is emptied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Aftermath(Option<u16>);
+/// How many empty slots one step passes over.
+const SCAN: u64 = 64;
+/// How many threads one step wakes.
+const WAKE: usize = 8;
 
 impl Kernel {
-    /// Deletes what is in a slot. When it was not interrupted the slot is empty.
+    /// Deletes what is in a slot, which is empty unless this was interrupted.
     pub(crate) fn delete(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
-        let (_, aftermath) = self.finalise_slot(slot, true)?;
-        self.empty(slot, aftermath);
-        Ok(())
+        loop {
+            self.delete_step(slot);
+            if slot.is_empty() {
+                return Ok(());
+            }
+            self.preemption_point()?;
+        }
     }
 
     /// Deletes a capability whose deletion is short: no object with slots goes with it.
     pub(crate) fn delete_one(&self, slot: Ref<Slot>) {
-        if !slot.is_empty() {
-            let capability = slot.capability.get();
-            if matches!(capability, Capability::Reply { .. }) {
-                return derivation::remove(slot);
-            }
-            let is_final = derivation::is_final(slot);
-            let (_, aftermath) = self.finalise(capability, is_final);
-            self.empty(slot, aftermath);
+        if matches!(slot.capability.get(), Capability::Reply { .. }) {
+            return derivation::remove(slot);
+        }
+        while !slot.is_empty() {
+            self.delete_step(slot);
         }
     }
 
-    /// Deletes everything that was derived from what is in a slot.
+    /// Deletes everything that was derived from what is in a slot. That may take away what is in the slot, too.
     pub(crate) fn revoke(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
-        while let Some(next) = slot.next.get() {
-            if slot.is_empty() || !derivation::is_parent(&slot, &next) {
-                break;
-            }
-            self.delete(next)?;
+        while let Some(descendant) = slot.next.get().filter(|next| derivation::is_parent(&slot, next)) {
+            self.delete(descendant)?;
             self.preemption_point()?;
         }
         Ok(())
     }
 
-    fn empty(&self, slot: Ref<Slot>, aftermath: Aftermath) {
-        if !slot.is_empty() {
-            derivation::remove(slot);
-        }
-        if let Aftermath(Some(irq)) = aftermath {
-            self.release_irq(irq);
-        }
-    }
-
-    /// Makes a slot ready to be emptied; says whether it is. With `is_exposed` false it may come back while a zombie is
-    /// in the slot that has to be dealt with where it was swapped to.
-    fn finalise_slot(&self, slot: Ref<Slot>, is_exposed: bool) -> Result<(bool, Aftermath), Preempted> {
-        loop {
-            let capability = slot.capability.get();
-            if slot.is_empty() {
-                return Ok((true, Aftermath(None)));
-            }
-            let is_final = derivation::is_final(slot);
-            let (remainder, aftermath) = self.finalise(capability, is_final);
-            let Capability::Zombie { slots, count, .. } = remainder else {
-                return Ok((true, aftermath));
-            };
-            let is_cyclic = slots == slot;
-            if count == 0 || (count == 1 && is_cyclic) {
-                return Ok((true, Aftermath(None)));
-            }
-            slot.capability.set(remainder);
-            if !is_exposed && is_cyclic {
-                return Ok((false, Aftermath(None)));
-            }
-            self.reduce_zombie(slot, is_exposed)?;
-            self.preemption_point()?;
+    /// Takes one step towards an empty slot.
+    fn delete_step(&self, slot: Ref<Slot>) {
+        match slot.capability.get() {
+            Capability::Null => {}
+            Capability::Remains { object, .. } => match object.slots() {
+                Some((first, _)) => self.empty_a_slot(slot, object, first),
+                None => self.release_some(slot, object),
+            },
+            capability => self.begin_deletion(slot, capability),
         }
     }
 
-    /// Empties one slot of a zombie, or moves another zombie into its place.
-    fn reduce_zombie(&self, slot: Ref<Slot>, is_exposed: bool) -> Result<(), Preempted> {
-        let Capability::Zombie { slots, count, kind } = slot.capability.get() else { return Ok(()) };
-        if !is_exposed {
-            // This zombie is in a slot of another one. It moves into its own first slot, and what was there comes here, to
-            // be deleted by the same loop.
-            derivation::swap(slots.capability.get(), slots, slot.capability.get(), slot);
-            return Ok(());
-        }
-        let last = slots.slot(count - 1);
-        let (emptied, aftermath) = self.finalise_slot(last, false)?;
-        if emptied {
-            self.empty(last, aftermath);
-        }
-        if let Capability::Zombie { slots: now, count: left, kind: same } = slot.capability.get()
-            && now == slots
-            && left == count
-            && same == kind
-            && last.is_empty()
-        {
-            slot.capability.set(Capability::Zombie { slots, count: count - 1, kind });
-        }
-        Ok(())
-    }
-
-    /// Takes an object out of everything that refers to it, as far as this capability is concerned; says what the capability is now.
-    fn finalise(&self, capability: Capability, is_final: bool) -> (Capability, Aftermath) {
-        let gone = (Capability::Null, Aftermath(None));
+    /// Deletes a capability, if that is short; otherwise its object's remains take its place.
+    fn begin_deletion(&self, slot: Ref<Slot>, capability: Capability) {
         if let Capability::Notification { page: Some(page), .. } = capability {
             self.revoke_sender(page);
         }
-        match capability {
-            Capability::Endpoint { endpoint, .. } if is_final => self.cancel_all_messages(endpoint),
-            Capability::Notification { notification, .. } if is_final => {
+        if !derivation::is_final(slot) {
+            match capability {
+                Capability::Frame { base, size, mapping: Some(mapping), .. } => self.unmap_frame(base, size, mapping),
+                Capability::PageTable { mapping: Some(_), .. } => self.begin_space_epoch(),
+                _ => {}
+            }
+            return derivation::remove(slot);
+        }
+        let mut unused_irq = None;
+        let dying = match capability {
+            Capability::Endpoint { endpoint, .. } => waiting(&endpoint.queue).then_some(Dying::Endpoint(endpoint)),
+            Capability::Notification { notification, .. } => {
                 self.unbind_notification(notification);
-                self.cancel_all_signals(notification);
+                waiting(&notification.queue).then_some(Dying::Notification(notification))
             }
-            Capability::CNode { slots, radix, .. } if is_final => {
-                return (
-                    Capability::Zombie { slots, count: 1 << radix, kind: Zombie::CNode { radix } },
-                    Aftermath(None),
-                );
-            }
-            Capability::Thread { tcb } if is_final => {
+            Capability::CNode { slots, radix, .. } => Some(Dying::CNode { slots, radix }),
+            Capability::Thread { tcb } => {
                 self.forget_handler(tcb);
                 // In this order: what was pending in its interrupt file must not wake it.
                 self.suspend(tcb);
                 self.unbind_thread(tcb);
-                let slots = tcb.own_slot(0);
-                return (Capability::Zombie { slots, count: TCB_SLOTS as u64, kind: Zombie::Tcb }, Aftermath(None));
+                Some(Dying::Thread(tcb))
             }
-            Capability::Zombie { .. } => return (capability, Aftermath(None)),
-            Capability::IrqHandler { irq } if is_final => {
+            Capability::IrqHandler { irq } => {
                 self.stop_irq(irq);
-                return (Capability::Null, Aftermath(Some(irq)));
+                unused_irq = Some(irq);
+                None
             }
-            Capability::Frame { base, size, mapping: Some(mapping), .. } => self.unmap_frame(base, size, mapping),
+            Capability::Frame { base, size, mapping: Some(mapping), .. } => {
+                self.unmap_frame(base, size, mapping);
+                None
+            }
             Capability::PageTable { table, mapping: Some(mapping) } => {
                 self.begin_space_epoch();
-                if is_final {
-                    self.forget_table(table, mapping);
-                }
+                self.forget_table(table, mapping);
+                None
             }
-            Capability::AsidPool { pool, base } if is_final => self.delete_asid_pool(pool, base),
-            _ => {}
+            Capability::AsidPool { pool, base } => {
+                self.delete_asid_pool(pool, base);
+                None
+            }
+            _ => None,
+        };
+        match dying {
+            Some(object) => {
+                slot.capability.set(Capability::Remains { object, ring: ring::alone(slot) });
+                slot.set_left(object.slots().map_or(0, |(_, count)| count));
+            }
+            None => derivation::remove(slot),
         }
-        gone
+        if let Some(irq) = unused_irq {
+            self.release_irq(irq);
+        }
+    }
+
+    /// Takes a step with the last of the slots that a dying object has left.
+    fn empty_a_slot(&self, place: Ref<Slot>, object: Dying, first: Ref<Slot>) {
+        let left = place.left();
+        let end = left.saturating_sub(SCAN);
+        let found = (end..left).rev().find(|&index| {
+            let slot = first.slot(index);
+            !slot.is_empty() && slot != place
+        });
+        let Some(index) = found else {
+            place.set_left(end);
+            if end == 0 {
+                self.finish_deletion(place, object);
+            }
+            return;
+        };
+        place.set_left(index + 1);
+        let slot = first.slot(index);
+        match slot.capability.get() {
+            Capability::Remains { object, .. } => match object.slots() {
+                Some((own, count)) => go_home(slot, own, count, place),
+                None => self.release_some(slot, object),
+            },
+            capability => self.begin_deletion(slot, capability),
+        }
+    }
+
+    /// Frees an object that has nothing left. The next of its ring takes its slot, unless that is one of the object's own, which is free memory now.
+    fn finish_deletion(&self, place: Ref<Slot>, object: Dying) {
+        let next = ring::leave(place);
+        derivation::remove(place);
+        if let Some(next) = next
+            && !has_slot(object, place)
+        {
+            derivation::move_slot(next.capability.get(), next, place);
+        }
+    }
+
+    /// Lets some of the threads go that wait at a dying object: they begin again, and find out.
+    fn release_some(&self, place: Ref<Slot>, object: Dying) {
+        let queue = match &object {
+            Dying::Endpoint(endpoint) => &endpoint.queue,
+            Dying::Notification(notification) => &notification.queue,
+            Dying::Thread(_) | Dying::CNode { .. } => return,
+        };
+        if self.release_waiting(queue, WAKE) {
+            derivation::remove(place);
+        }
+        self.reschedule();
     }
 
     /// Whether deleting what is in a slot could take long, so that it cannot be replaced as part of something else.
     pub(crate) fn is_long_deletion(&self, slot: Ref<Slot>) -> bool {
         match slot.capability.get() {
-            Capability::Thread { .. } | Capability::Zombie { .. } | Capability::CNode { .. } => {
-                derivation::is_final(slot)
-            }
+            Capability::Remains { .. } => true,
+            Capability::Thread { .. } | Capability::CNode { .. } => derivation::is_final(slot),
             _ => false,
         }
     }
+}
 
-    /// Stops a thread, whatever it does.
-    pub(crate) fn suspend(&self, thread: Ref<Tcb>) {
-        self.stop_elsewhere(thread);
-        self.cancel_waiting(thread);
-        if thread.state() == ThreadState::Running {
-            // It may stand behind a system call; it goes on from there.
-            thread.fault_pc.set(thread.pc().get());
-        }
-        self.set_state(thread, ThreadState::Inactive);
-        self.dequeue(thread);
-        self.deactivate(thread);
-    }
+fn waiting(queue: &Queue) -> bool {
+    queue.head.get().is_some()
+}
 
-    /// Lets a thread run that does not.
-    pub(crate) fn resume(&self, thread: Ref<Tcb>) {
-        if !thread.state().is_runnable() {
-            self.cancel_waiting(thread);
-            self.prepare_reply(thread);
-            self.set_state(thread, ThreadState::Restart);
-            self.possibly_switch_to(thread);
-            self.wake_handler(thread);
-        }
-    }
+/// Whether a slot is one of an object's own.
+pub(crate) fn has_slot(object: Dying, slot: Ref<Slot>) -> bool {
+    object.slots().is_some_and(|(first, count)| {
+        let place = slot.physical().wrapping_sub(first.physical()) / size_of::<Slot>() as u64;
+        place < count
+    })
+}
 
-    /// Gives a thread its own reply capability, if it has none.
-    pub(crate) fn prepare_reply(&self, thread: Ref<Tcb>) {
-        let slot = thread.own_slot(objects::own::REPLY);
-        if slot.is_empty() {
-            slot.capability.set(Capability::Reply { caller: thread, master: true, grant: true });
-            slot.previous.set(None);
-            slot.next.set(None);
-            slot.set_flags(true, true);
-        }
+/// Moves remains out of a slot of another dying object, whose remains are at `place`, into one of the `count` slots from `own` on that were
+/// their object's; both are in one ring from then on. What was in that slot, if anything was, is in the other object's now.
+fn go_home(slot: Ref<Slot>, own: Ref<Slot>, count: u64, place: Ref<Slot>) {
+    ring::join(place, slot);
+    // All slots that were looked at are empty. If none was, the last one is exchanged unseen.
+    let index = slot.left().min(count - 1);
+    slot.set_left(index);
+    let home = own.slot(index);
+    match home.is_empty() {
+        true => derivation::move_slot(slot.capability.get(), slot, home),
+        false => derivation::swap(slot.capability.get(), slot, home.capability.get(), home),
     }
 }

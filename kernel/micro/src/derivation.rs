@@ -8,9 +8,10 @@
 //! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that makes
 //! them look like children of whatever sibling stands before.
 
-use objects::{Capability, Ref, Slot};
+use objects::{Capability, Ref, Slot, tag};
 
 use crate::capability::{is_within, same_object, same_region};
+use crate::ring;
 
 /// Whether the second capability is a child of the first, given that it follows it in the list.
 pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
@@ -75,6 +76,31 @@ pub fn insert_new(parent: Ref<Slot>, slot: Ref<Slot>, capability: Capability) {
     slot.capability.set(capability);
 }
 
+/// As [`insert_new`] for each slot of a row, the last of which follows the parent then.
+#[inline(always)]
+pub fn insert_row(parent: Ref<Slot>, first: Ref<Slot>, count: u64, capability: impl Fn(u64) -> Capability) {
+    let mut behind = parent.next.get();
+    let (mut slot, mut index) = (first, 0);
+    if let Some(behind) = behind {
+        behind.previous.set(Some(first));
+    }
+    loop {
+        slot.capability.set(capability(index));
+        slot.set_flags(true, true);
+        slot.next.set(behind);
+        index += 1;
+        if index >= count {
+            break;
+        }
+        let following = slot.slot(1);
+        slot.previous.set(Some(following));
+        behind = Some(slot);
+        slot = following;
+    }
+    slot.previous.set(Some(parent));
+    parent.next.set(Some(slot));
+}
+
 #[inline(always)]
 fn link_behind(before: Ref<Slot>, slot: Ref<Slot>) {
     let next = before.next.get();
@@ -104,6 +130,9 @@ pub fn move_slot(capability: Capability, from: Ref<Slot>, to: Ref<Slot>) {
     to.capability.set(capability);
     from.reset();
     relink(to);
+    if to.capability.tag() == tag::ZOMBIE {
+        ring::moved(from, to);
+    }
 }
 
 /// Makes the neighbours of a slot point to it.
@@ -123,9 +152,7 @@ pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: C
     second.capability.set(first_capability);
     let (first_previous, first_next) = (first.previous.get(), first.next.get());
     let (second_previous, second_next) = (second.previous.get(), second.next.get());
-    let flags = (first.is_revocable(), first.is_first_badged());
-    first.set_flags(second.is_revocable(), second.is_first_badged());
-    second.set_flags(flags.0, flags.1);
+    first.swap_flags(&second);
     // Where the two are neighbours, each takes the other's place beside itself.
     let other = |place: Option<Ref<Slot>>, own: Ref<Slot>, instead: Ref<Slot>| match place {
         Some(place) if place == own => Some(instead),
@@ -137,6 +164,7 @@ pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: C
     second.next.set(other(first_next, second, first));
     relink(first);
     relink(second);
+    ring::exchanged(first, second);
 }
 
 /// Takes a slot out of the list and empties it.
@@ -150,7 +178,7 @@ pub fn remove(slot: Ref<Slot>) {
         next.previous.set(previous);
         // If this was the first with its badge, what follows it must not become a sibling's child.
         if slot.is_first_badged() {
-            next.set_flags(next.is_revocable(), true);
+            next.mark_first_badged();
         }
     }
     slot.reset();

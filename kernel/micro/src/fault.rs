@@ -1,7 +1,7 @@
 //! Faults: what a thread did wrong becomes a message to its fault handler, and the answer makes it go on.
 
 use abi_sel4::MessageInfo;
-use objects::{Capability, Fault, Ref, Rights, Tcb, ThreadState, Words};
+use objects::{Fault, Ref, Rights, Tcb, ThreadState, Words};
 
 use crate::error::failure_words;
 use crate::ipc::{Sending, buffer, message_register, set_message_register};
@@ -12,13 +12,10 @@ const SYSTEM_CALL_REGISTERS: [usize; 9] = [2, 1, 10, 11, 12, 13, 14, 15, 16];
 
 impl Kernel {
     /// A thread did something wrong: tells its handler, or stops it.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn fault(&self, thread: Ref<Tcb>, fault: Fault) {
-        let handler = match cspace::lookup(thread, thread.fault_handler.get()) {
-            Ok(slot) => slot.capability.get(),
-            Err(_) => Capability::Null,
-        };
-        if let Capability::Endpoint { endpoint, badge, rights } = handler
+        let handler = cspace::lookup(thread, thread.fault_handler.get());
+        if let Some((endpoint, badge, rights)) = handler.ok().and_then(|slot| slot.capability.endpoint())
             && rights.contains(Rights::SEND)
             && (rights.contains(Rights::GRANT) || rights.contains(Rights::GRANT_REPLY))
         {
@@ -72,18 +69,11 @@ impl Kernel {
                 2
             }
             Fault::User { number, code } => {
-                put(sender.fault_pc.get());
-                put(sender.register::<2>().get());
-                put(number);
-                put(code);
-                3
+                let stack = sender.register::<2>().get();
+                return put_four(receiver, 3, [sender.fault_pc.get(), stack, number, code]);
             }
             Fault::Memory { address, status, instruction } => {
-                put(sender.fault_pc.get());
-                put(address);
-                put(instruction.into());
-                put(status);
-                5
+                return put_four(receiver, 5, [sender.fault_pc.get(), address, instruction.into(), status]);
             }
         };
         (label, length)
@@ -119,4 +109,14 @@ impl Kernel {
             Fault::None | Fault::Capability { .. } | Fault::Memory { .. } => true,
         }
     }
+}
+
+/// Writes a message that fits into registers; its label and length.
+#[inline(always)]
+fn put_four(receiver: Ref<Tcb>, label: u64, words: [u64; 4]) -> (u64, usize) {
+    receiver.register::<12>().set(words[0]);
+    receiver.register::<13>().set(words[1]);
+    receiver.register::<14>().set(words[2]);
+    receiver.register::<15>().set(words[3]);
+    (label, words.len())
 }

@@ -139,8 +139,7 @@ impl Kernel {
             return console::print(format_args!("interrupt {irq} has no handler\n"));
         }
         if let Some(slot) = self.irq_slot(irq as u16)
-            && let Capability::Notification { notification, badge, rights, .. } = slot.capability.get()
-            && rights.contains(Rights::SEND)
+            && let Some((notification, badge)) = slot.capability.signal()
         {
             self.signal(notification, badge);
         }

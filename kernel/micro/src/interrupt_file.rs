@@ -231,9 +231,9 @@ impl Kernel {
     }
 
     /// An address space is gone, and with it the addresses of pages.
-    pub(crate) fn forget_senders_in(&self, asid: u16) {
+    pub(crate) fn forget_senders_in(&self, are_meant: impl Fn(u16) -> bool) {
         for sender in self.senders.iter().filter(|_| self.senders_in_use.get() > 0) {
-            if sender.mapping.get().is_some_and(|mapping| mapping.asid == asid) {
+            if sender.mapping.get().is_some_and(|mapping| are_meant(mapping.asid)) {
                 sender.mapping.set(None);
                 sender.physical.set(0);
             }

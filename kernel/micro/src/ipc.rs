@@ -56,10 +56,7 @@ pub fn sent_capability(buffer: Ref<Words>, index: usize) -> u64 {
 /// A thread's message buffer, if it has one that may be used so.
 #[inline(always)]
 pub fn buffer(thread: Ref<Tcb>, for_writing: bool) -> Option<Ref<Words>> {
-    let Capability::Frame { base, size, rights, device: false, .. } = thread.own_slot(own::BUFFER).capability.get()
-    else {
-        return None;
-    };
+    let (base, size, rights) = thread.slots[own::BUFFER].capability.memory()?;
     let allowed = match rights {
         VirtualRights::ReadWrite => true,
         VirtualRights::ReadOnly => !for_writing,
@@ -92,6 +89,17 @@ fn dequeue_waiting(queue: &Queue, thread: Ref<Tcb>) {
         Some(next) => next.wait_previous.set(previous),
         None => queue.tail.set(previous),
     }
+}
+
+/// Gives a thread the right to answer its caller. The caller's own reply capability has no other child.
+#[inline(always)]
+pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
+    let (master, place) = (&caller.slots[own::REPLY], &receiver.slots[own::CALLER]);
+    place.capability.set(Capability::Reply { caller, master: false, grant });
+    place.set_flags(false, false);
+    place.previous.set(Some(caller.own_slot(own::REPLY)));
+    place.next.set(None);
+    master.next.set(Some(receiver.own_slot(own::CALLER)));
 }
 
 /// How a message is sent.
@@ -141,9 +149,7 @@ impl Kernel {
     fn await_reply(&self, caller: Ref<Tcb>, receiver: Ref<Tcb>, rights: Rights, grant: bool) {
         if rights.contains(Rights::GRANT) || rights.contains(Rights::GRANT_REPLY) {
             self.set_state(caller, ThreadState::BlockedOnReply);
-            let source = caller.own_slot(own::REPLY);
-            let reply = Capability::Reply { caller, master: false, grant };
-            derivation::insert(reply, source, receiver.own_slot(own::CALLER));
+            give_reply_right(caller, receiver, grant);
         } else {
             self.set_state(caller, ThreadState::Inactive);
         }
@@ -336,26 +342,14 @@ impl Kernel {
         }
     }
 
-    /// An endpoint goes: who waits there begins again, and finds out.
-    pub(crate) fn cancel_all_messages(&self, endpoint: Ref<Endpoint>) {
-        let mut next = endpoint.queue.head.take();
-        endpoint.queue.tail.set(None);
-        while let Some(thread) = next {
-            next = thread.wait_next.get();
+    /// Makes some of the threads of a queue begin again; says whether the queue is empty then.
+    pub(crate) fn release_waiting(&self, queue: &Queue, limit: usize) -> bool {
+        for _ in 0..limit {
+            let Some(thread) = queue.head.get() else { break };
+            dequeue_waiting(queue, thread);
             self.begin_again(thread);
         }
-        self.reschedule();
-    }
-
-    /// A notification goes: who waits for it begins again, and finds out.
-    pub(crate) fn cancel_all_signals(&self, notification: Ref<Notification>) {
-        let mut next = notification.queue.head.take();
-        notification.queue.tail.set(None);
-        while let Some(thread) = next {
-            next = thread.wait_next.get();
-            self.begin_again(thread);
-        }
-        self.reschedule();
+        queue.head.get().is_none()
     }
 
     /// Ends the sending of all who send with this badge.

@@ -12,7 +12,7 @@
 //! runs is decided once, at the end (`schedule`). Invocations can also be asked for in shared memory, and are carried out beside the
 //! program or all at once (`asynchronous`). Signals can interrupt a thread that runs (`user_interrupt`), without the kernel where the machine can do that
 //! (`interrupt_file`). Capabilities are values (`capability`), and the tree of which came from
-//! which is a list through their slots (`derivation`). `delete` takes objects apart. `boot` makes the first thread.
+//! which is a list through their slots (`derivation`). `delete` takes objects apart, which `ring` keeps together. `boot` makes the first thread.
 //!
 //! # One lock
 //!
@@ -38,6 +38,7 @@ mod interrupt;
 mod interrupt_file;
 mod ipc;
 pub mod machine;
+mod ring;
 pub mod schedule;
 mod short;
 mod smp;
@@ -63,8 +64,6 @@ use crate::schedule::{Action, MAXIMUM_SCHEDULE, Node, Ready};
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
 /// Ticks until the next thread of the same priority has its turn.
 pub const TICKS_IN_A_TURN: u16 = abi_sel4::configuration::TICKS_IN_A_TURN as u16;
-/// Pieces of work between two looks for interrupts.
-const WORK_UNITS: u32 = abi_sel4::configuration::WORK_UNITS_PER_PREEMPTION as u32;
 
 /// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that instructions
 /// reach it with their offsets.
@@ -92,7 +91,6 @@ pub struct Kernel {
     irq_states: [Cell<IrqState>; IRQ_SLOTS as usize],
     /// The first of the slots that hold interrupts' notifications.
     irq_slots: Cell<Option<Ref<Slot>>>,
-    work_units: Cell<u32>,
     /// Time units between two ticks.
     tick_length: Cell<u64>,
     /// Where the consistency checker begins: the first thread's capability space.
@@ -136,7 +134,6 @@ impl Kernel {
             asid_pools: [const { Cell::new(None) }; vspace::POOLS],
             irq_states: [const { Cell::new(IrqState::Inactive) }; IRQ_SLOTS as usize],
             irq_slots: Cell::new(None),
-            work_units: Cell::new(0),
             tick_length: Cell::new(0),
             root: Cell::new(None),
             handlers: [const { Ready::new() }; schedule::MAXIMUM_DOMAINS],

@@ -351,33 +351,33 @@ impl Kernel {
         }
     }
 
+    /// A thread that was woken runs at once if it is more important than the one that made this kernel entry. Otherwise that one goes on with its
+    /// turn, and the other comes next of those that are as important.
     #[inline(never)]
     fn schedule_now(&self, action: Action) {
         let node = self.node();
-        let current = node.current.get();
-        let runnable = current.filter(|current| current.state().is_runnable());
-        if let Some(current) = runnable {
-            self.enqueue(current);
-        }
-        match action {
-            Action::Switch(candidate) => {
-                let outranked = current.is_none_or(|current| candidate.priority.get() < current.priority.get());
-                let equal = runnable.is_some_and(|current| current.priority.get() == candidate.priority.get());
-                if outranked && !self.is_highest(candidate.priority.get()) {
-                    self.enqueue(candidate);
-                    self.choose();
-                } else if equal {
-                    // It waits for its turn behind those that were ready before it.
-                    self.append(candidate);
-                    self.choose();
-                } else {
-                    self.dequeue(candidate);
-                    node.current.set(Some(candidate));
-                }
-            }
-            _ => self.choose(),
-        }
         node.action.set(Action::Resume);
+        let current = node.current.get().filter(|current| current.state().is_runnable());
+        let Action::Switch(woken) = action else {
+            if let Some(current) = current {
+                self.enqueue(current);
+            }
+            return self.choose();
+        };
+        match current {
+            Some(current) if woken.priority.get() <= current.priority.get() => self.enqueue(woken),
+            None if !self.is_highest(woken.priority.get()) => {
+                self.enqueue(woken);
+                self.choose();
+            }
+            _ => {
+                if let Some(current) = current {
+                    self.enqueue(current);
+                }
+                self.dequeue(woken);
+                node.current.set(Some(woken));
+            }
+        }
     }
 
     fn choose(&self) {

@@ -5,10 +5,10 @@
 //! is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes straight on with
 //! the other thread. It does exactly what the long way does; whatever is not usual is left to that, with nothing changed.
 
-use objects::{Capability, Ref, Rights, Slot, Space, Tcb, ThreadState, own};
+use objects::{Ref, Rights, Slot, Space, Tcb, ThreadState, own};
 
 use crate::schedule::Action;
-use crate::{Kernel, cspace};
+use crate::{Kernel, cspace, ipc};
 
 /// Words of a message that travel in registers.
 const SHORT: u64 = 4;
@@ -53,14 +53,8 @@ impl Kernel {
             Some(next) => next.wait_previous.set(None),
             None => endpoint.queue.tail.set(None),
         }
-        // The right to answer; the caller's own reply capability has no other child.
         let grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
-        let (master, place) = (&thread.slots[own::REPLY], &receiver.slots[own::CALLER]);
-        place.capability.set(Capability::Reply { caller: thread, master: false, grant });
-        place.set_flags(false, false);
-        place.previous.set(Some(thread.own_slot(own::REPLY)));
-        place.next.set(None);
-        master.next.set(Some(receiver.own_slot(own::CALLER)));
+        ipc::give_reply_right(thread, receiver, grant);
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
         thread.set_state_word(ThreadState::BlockedOnReply);
         self.hand_over(thread, receiver, badge, information, space);

@@ -10,6 +10,9 @@
 //! tables. If that space goes, its memory may be another object's before the waiting hart has its turn. So whoever takes an address space
 //! away waits until every hart that came from it has left it ([`MUST_LEAVE`]), which they do while they wait (LEFT-SPACE).
 //!
+//! A hart that waits for the lock says so ([`others_wait`]). A long operation gives the lock back after the step in which it is, and a turn of asynchronous
+//! invocations after the invocation, as if there were an interrupt: so no hart waits longer than one step of each of the others.
+//!
 //! Without the feature `smp` there is one hart, and nothing of this costs anything.
 
 use core::ops::Deref;
@@ -43,6 +46,9 @@ static MUST_DRAIN: [AtomicUsize; MAXIMUM_NODES] = [const { AtomicUsize::new(0) }
 /// What each hart has found in such a file.
 static DRAINED: [AtomicU64; MAXIMUM_NODES] = [const { AtomicU64::new(0) }; MAXIMUM_NODES];
 
+/// Which harts wait for the lock. Written by that hart alone, and a hint only: whoever holds the lock and sees one gives it back soon.
+static WAITS: [AtomicBool; MAXIMUM_NODES] = [const { AtomicBool::new(false) }; MAXIMUM_NODES];
+
 /// The kernel, locked.
 pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
 
@@ -58,11 +64,29 @@ impl Deref for Entered<'_> {
 /// Takes the lock for a hart.
 #[inline(always)]
 pub fn enter(kernel: &Lock<Kernel>, hart: usize) -> Entered<'_> {
-    let kernel = lock_with(kernel, || leave_if_told(hart));
+    let mut has_waited = false;
+    let kernel = lock_with(kernel, || {
+        has_waited = true;
+        WAITS[hart].store(true, Ordering::Relaxed);
+        leave_if_told(hart);
+    });
     if cfg!(feature = "smp") {
         kernel.here.set(hart);
+        if has_waited {
+            WAITS[hart].store(false, Ordering::Relaxed);
+        }
     }
     Entered(kernel)
+}
+
+/// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation here.
+#[inline(always)]
+pub fn others_wait() -> bool {
+    // Tests run beside each other and each is a machine of its own, but the words are one for all of them.
+    #[cfg(test)]
+    return tests::PRETENDS_TO_WAIT.get();
+    #[cfg(not(test))]
+    return cfg!(feature = "smp") && WAITS.iter().any(|waits| waits.load(Ordering::Relaxed));
 }
 
 fn leave_if_told(hart: usize) {
@@ -124,14 +148,14 @@ impl Kernel {
         }
     }
 
-    /// Takes threads away from the other harts that run in an address space, and has those harts leave it. LEFT-SPACE: afterwards no other
-    /// hart uses its tables.
+    /// Takes threads away from the other harts that run in one of these address spaces, by their identifiers, and has those harts leave it.
+    /// LEFT-SPACE: afterwards no other hart uses their tables.
     #[inline]
-    pub(crate) fn stop_address_space(&self, asid: u16) {
+    pub(crate) fn stop_address_spaces(&self, are_meant: impl Fn(u16) -> bool) {
         if cfg!(feature = "smp") {
             for index in (0..self.node_count.get()).filter(|&index| index != self.here()) {
                 let node = &self.nodes[index];
-                if node.asid.get() == asid {
+                if are_meant(node.asid.get()) {
                     self.stop_node(index);
                     // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it would be in no space.
                     MUST_LEAVE[index].store(true, Ordering::Release);
@@ -217,5 +241,13 @@ impl Kernel {
                 pokes &= pokes - 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    std::thread_local! {
+        /// Whether another hart is said to wait. Of each thread, because tests run beside each other.
+        pub static PRETENDS_TO_WAIT: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
     }
 }

@@ -13,7 +13,7 @@ use crate::ipc::{
     MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, MESSAGE_REGISTERS, Sending, buffer, message_register, sent_capability,
     set_message_register,
 };
-use crate::{Kernel, cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
+use crate::{Kernel, cnode, console, cspace, domain, interrupt, smp, thread, untyped, vspace};
 
 /// Numbers of the system calls.
 pub mod number {
@@ -137,7 +137,8 @@ impl Kernel {
         thread.fault_pc.set(thread.pc().get());
         match trap {
             Trap::Interrupt => self.serve_interrupts(),
-            other => self.exception(thread, other),
+            // By reference: the compiler would copy it byte by byte, and before the match.
+            ref other => self.exception(thread, other),
         }
     }
 
@@ -186,7 +187,7 @@ impl Kernel {
     }
 
     #[cold]
-    fn exception(&self, thread: Ref<Tcb>, trap: Trap) {
+    fn exception(&self, thread: Ref<Tcb>, trap: &Trap) {
         let memory = |address, access| {
             let status = match access {
                 Access::Read => 5,
@@ -196,12 +197,12 @@ impl Kernel {
             Fault::Memory { address, status, instruction: access == Access::Execute }
         };
         let user = |number| Fault::User { number, code: 0 };
-        if let Trap::PageFault { address, access: Access::Write } = trap
+        if let Trap::PageFault { address, access: Access::Write } = *trap
             && self.store_without_page(thread, address)
         {
             return;
         }
-        let fault = match trap {
+        let fault = match *trap {
             Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
             Trap::IllegalInstruction { .. } => user(2),
             Trap::Breakpoint => user(3),
@@ -579,19 +580,18 @@ impl Kernel {
         }
     }
 
-    /// Between the pieces of a long operation: whether it has to stop here.
+    /// Looks for interrupts between two steps of a long operation, and for harts that wait for the lock: it has to stop here if there are any.
+    /// A look is a few instructions, and each step that comes before it has brought the operation further.
     #[inline]
     pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
-        let units = self.work_units.get() + 1;
-        self.work_units.set(units);
-        if units >= crate::WORK_UNITS {
-            self.work_units.set(0);
-            if !platform::machine::pending().is_empty() {
-                return Err(Preempted);
-            }
-        }
-        Ok(())
+        if must_stop() { Err(Preempted) } else { Ok(()) }
     }
+}
+
+/// Whether something else has to be looked at before more of what takes long is done.
+#[inline(always)]
+pub fn must_stop() -> bool {
+    !platform::machine::pending().is_empty() || smp::others_wait()
 }
 
 /// All that an invocation can be, for its size: it is built on the stack of every system call that decodes.

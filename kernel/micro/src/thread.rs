@@ -314,6 +314,41 @@ impl Kernel {
         Ok(Done::Plain)
     }
 
+    /// Stops a thread, whatever it does.
+    pub(crate) fn suspend(&self, thread: Ref<Tcb>) {
+        self.stop_elsewhere(thread);
+        self.cancel_waiting(thread);
+        if thread.state() == ThreadState::Running {
+            // It may stand behind a system call; it goes on from there.
+            thread.fault_pc.set(thread.pc().get());
+        }
+        self.set_state(thread, ThreadState::Inactive);
+        self.dequeue(thread);
+        self.deactivate(thread);
+    }
+
+    /// Lets a thread run that does not.
+    pub(crate) fn resume(&self, thread: Ref<Tcb>) {
+        if !thread.state().is_runnable() {
+            self.cancel_waiting(thread);
+            self.prepare_reply(thread);
+            self.set_state(thread, ThreadState::Restart);
+            self.possibly_switch_to(thread);
+            self.wake_handler(thread);
+        }
+    }
+
+    /// Gives a thread its own reply capability, if it has none.
+    pub(crate) fn prepare_reply(&self, thread: Ref<Tcb>) {
+        let slot = thread.own_slot(own::REPLY);
+        if slot.is_empty() {
+            slot.capability.set(Capability::Reply { caller: thread, master: true, grant: true });
+            slot.previous.set(None);
+            slot.next.set(None);
+            slot.set_flags(true, true);
+        }
+    }
+
     fn reschedule_if_current(&self, tcb: Ref<Tcb>) {
         if self.node().current.get() == Some(tcb) {
             self.reschedule();

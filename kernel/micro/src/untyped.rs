@@ -6,7 +6,7 @@
 //! behind the mark is zero.
 
 use abi_sel4::ObjectType;
-use objects::{Capability, FrameSize, LookupFailure, Ref, Rights, Slot, VirtualRights, claim, claim_slice, clear};
+use objects::{Capability, FrameSize, LookupFailure, Object, Ref, Rights, Row, Slot, VirtualRights, claim_row, clear};
 
 use crate::error::{Error, Preempted};
 use crate::syscall::Arguments;
@@ -18,8 +18,8 @@ pub const MAXIMUM_BITS: u64 = 38;
 const MINIMUM_BITS: u64 = 4;
 /// The most objects that one call makes.
 const FAN_OUT_LIMIT: u64 = 256;
-/// Bytes that are cleared between two looks for interrupts.
-const CHUNK_BITS: u32 = 8;
+/// Bytes that are cleared between two looks for interrupts, as a power of two.
+const CHUNK_BITS: u32 = 12;
 
 /// The bytes of an untyped memory that objects can still use.
 pub fn free_bytes(bits: u8, used: u64) -> u64 {
@@ -117,11 +117,7 @@ impl Kernel {
         let start = align(used, call.object_bits);
         let end = start + (call.count << call.object_bits);
         slot.capability.set(Capability::Untyped { base, bits, device, used: end });
-        for index in 0..call.count {
-            let physical = base + start + (index << call.object_bits);
-            let capability = self.create(call.kind, call.given, physical, device);
-            derivation::insert_new(slot, call.first.slot(index), capability);
-        }
+        self.create_row(&call, base + start);
         Ok(())
     }
 
@@ -148,34 +144,81 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes an object of memory that is zero.
+    /// Makes objects of memory that is zero, the first at this address. A loop for each kind, because this is not interrupted: 256 objects
+    /// have to be made in the time that a step may take.
     #[inline(always)]
-    fn create(&self, kind: ObjectType, given: u8, physical: u64, device: bool) -> Capability {
-        let frame =
-            |size| Capability::Frame { base: physical, size, rights: VirtualRights::ReadWrite, device, mapping: None };
-        match kind {
-            ObjectType::Untyped => Capability::Untyped { base: physical, bits: given, device, used: 0 },
+    fn create_row(&self, call: &Retype, start: u64) {
+        let (device, given) = (call.device, call.given);
+        let address = |index: u64| start + (index << call.object_bits);
+        let frame = |size| {
+            move |index| Capability::Frame {
+                base: address(index),
+                size,
+                rights: VirtualRights::ReadWrite,
+                device,
+                mapping: None,
+            }
+        };
+        match call.kind {
+            ObjectType::Untyped => {
+                insert_row(call, |index| Capability::Untyped { base: address(index), bits: given, device, used: 0 });
+            }
             ObjectType::Tcb => {
-                let tcb = claim::<objects::Tcb>(physical);
-                tcb.time_slice.set(TICKS_IN_A_TURN);
-                tcb.domain.set(self.domain.get());
-                tcb.affinity.set(0);
-                Capability::Thread { tcb }
+                let (row, domain) = (claim_objects::<objects::Tcb>(call, start), self.domain.get());
+                insert_row(call, |index| {
+                    let tcb = row.get(index);
+                    tcb.time_slice.set(TICKS_IN_A_TURN);
+                    tcb.domain.set(domain);
+                    tcb.affinity.set(0);
+                    Capability::Thread { tcb }
+                });
             }
-            ObjectType::Endpoint => Capability::Endpoint { endpoint: claim(physical), badge: 0, rights: Rights::ALL },
-            ObjectType::Notification => Capability::Notification {
-                notification: claim(physical),
-                badge: 0,
-                rights: Rights(Rights::SEND.0 | Rights::RECEIVE.0),
-                page: None,
-            },
+            ObjectType::Endpoint => {
+                let row = claim_objects(call, start);
+                insert_row(call, |index| Capability::Endpoint {
+                    endpoint: row.get(index),
+                    badge: 0,
+                    rights: Rights::ALL,
+                });
+            }
+            ObjectType::Notification => {
+                let row = claim_objects(call, start);
+                let rights = Rights(Rights::SEND.0 | Rights::RECEIVE.0);
+                insert_row(call, |index| Capability::Notification {
+                    notification: row.get(index),
+                    badge: 0,
+                    rights,
+                    page: None,
+                });
+            }
             ObjectType::CapTable => {
-                Capability::CNode { slots: claim_slice(physical, 1 << given), radix: given, guard_bits: 0, guard: 0 }
+                let row = claim_objects(call, start);
+                insert_row(call, |index| Capability::CNode {
+                    slots: row.get(index),
+                    radix: given,
+                    guard_bits: 0,
+                    guard: 0,
+                });
             }
-            ObjectType::Page => frame(FrameSize::Small),
-            ObjectType::MegaPage => frame(FrameSize::Mega),
-            ObjectType::GigaPage => frame(FrameSize::Giga),
-            ObjectType::PageTable => Capability::PageTable { table: claim(physical), mapping: None },
+            ObjectType::Page => insert_row(call, frame(FrameSize::Small)),
+            ObjectType::MegaPage => insert_row(call, frame(FrameSize::Mega)),
+            ObjectType::GigaPage => insert_row(call, frame(FrameSize::Giga)),
+            ObjectType::PageTable => {
+                let row = claim_objects(call, start);
+                insert_row(call, |index| Capability::PageTable { table: row.get(index), mapping: None });
+            }
         }
     }
+}
+
+/// The objects of a call, of which each has memory of its own from this address on.
+#[inline(always)]
+fn claim_objects<T: Object>(call: &Retype, start: u64) -> Row<T> {
+    claim_row(start, call.count, call.object_bits)
+}
+
+/// Puts the capabilities of new objects, by their indexes, into the call's slots, as children of their memory's.
+#[inline(always)]
+fn insert_row(call: &Retype, capability: impl Fn(u64) -> Capability) {
+    derivation::insert_row(call.slot, call.first, call.count, capability);
 }

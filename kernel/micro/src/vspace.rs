@@ -558,26 +558,28 @@ impl Kernel {
         true
     }
 
-    /// Ends all address spaces of a pool.
+    /// Ends all address spaces of a pool at once: from now on none of their identifiers leads to a root.
     pub(crate) fn delete_asid_pool(&self, pool: Ref<AsidPool>, base: u16) {
         let place = &self.asid_pools[usize::from(base >> POOL_BITS) % POOLS];
         if place.get() == Some(pool) {
             place.set(None);
-            for (index, root) in pool.roots.iter().enumerate() {
-                if root.get().is_some() {
-                    self.leave_address_space(base + index as u16);
-                }
-            }
+            let is_in_pool = |asid: u16| asid != 0 && asid >> POOL_BITS == base >> POOL_BITS;
+            self.forget_senders_in(is_in_pool);
+            self.leave_space();
+            self.begin_space_epoch();
+            self.stop_address_spaces(is_in_pool);
+            // Harts that do not run in any of them forget before they run anything again; one flush serves all identifiers.
+            self.flush_everywhere(base, Scope::All);
         }
     }
 
     /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next thread
     /// when it leaves the kernel.
     fn leave_address_space(&self, asid: u16) {
-        self.forget_senders_in(asid);
+        self.forget_senders_in(|other| other == asid);
         self.leave_space();
         self.begin_space_epoch();
-        self.stop_address_space(asid);
+        self.stop_address_spaces(|other| other == asid);
         self.flush_everywhere(asid, Scope::AddressSpace { asid });
     }
 }

@@ -111,6 +111,28 @@ pub fn console_write(bytes: &[u8]) {
     }
 }
 
+/// Writes all bytes, or none if that would leave less than half of the ring to others: `false` then. Never waits for the
+/// device, for those who must not hold others up.
+pub fn console_try_write(bytes: &[u8]) -> bool {
+    let mut console = CONSOLE.lock();
+    if REPORTING.load(Ordering::Relaxed) {
+        return false;
+    }
+    match (console.output, &mut console.uart) {
+        (Output::Interrupts, Some(uart)) => {
+            if uart.waiting() + bytes.len() > uart.capacity() / 2 {
+                return false;
+            }
+            uart.write(bytes) == bytes.len()
+        }
+        _ => {
+            drop(console);
+            console_write(bytes);
+            true
+        }
+    }
+}
+
 /// Waits until everything written so far has reached the device.
 pub fn console_flush() {
     if let Some(uart) = &mut CONSOLE.lock().uart {

@@ -836,8 +836,18 @@ mod tests {
             })
     }
 
+    #[test]
+    fn fuzz_device_tree() {
+        property::fuzz("device_tree", &[AIA, PLIC], |tree| {
+            let _ = find_test_device(tree);
+            if let Ok(found) = read(0, tree) {
+                check(&found, &boot(0));
+            }
+        });
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(property::cases(4000))]
 
         #[test]
         fn damaged_trees_are_rejected_or_plausible(tree in mutated()) {

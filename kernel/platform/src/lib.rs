@@ -24,7 +24,8 @@ use hal_api::{BootInformation, Configuration, Machine as _};
 use spin::Once;
 
 pub use console::{
-    console_flush, console_try_read, console_waiting, console_write, print, serve_console, set_console_listener,
+    console_flush, console_try_read, console_try_write, console_waiting, console_write, print, serve_console,
+    set_console_listener,
 };
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
 pub use interrupts::{Handler, RegisterError, guest_page, notify_guest_file, register_interrupt, remove_interrupt};

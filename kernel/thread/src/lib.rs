@@ -30,7 +30,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 
-pub use stack::{KEPT, OutOfStacks, Stack};
+pub use stack::{KEPT, OutOfStacks, STACK_SIZE, Stack};
 
 type Body = Box<dyn FnOnce(&Current<'_>) + Send>;
 
@@ -173,6 +173,8 @@ mod stack {
 
     const PAGE: usize = memory::PAGE_SIZE as usize;
     const FRAMES: usize = THREAD_STACK_SIZE / PAGE;
+    /// Bytes of a stack.
+    pub const STACK_SIZE: usize = THREAD_STACK_SIZE;
     /// Stacks that are mapped or unmapped at once.
     const BATCH: usize = 16;
     /// Stacks that are kept for threads to come.
@@ -295,6 +297,8 @@ mod stack {
 /// On the developer's computer there are no stacks to be had.
 #[cfg(not(target_os = "none"))]
 mod stack {
+    /// Bytes of a stack.
+    pub const STACK_SIZE: usize = 0;
     /// Stacks that are kept for threads to come.
     pub const KEPT: usize = 0;
 

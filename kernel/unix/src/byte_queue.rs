@@ -47,6 +47,16 @@ impl ByteQueue {
         (self.length + more).min(limit) > self.buffer.len()
     }
 
+    /// Bytes of memory that it has after [`reserve`](Self::reserve).
+    pub fn memory_with(&self, more: usize, limit: usize) -> usize {
+        let needed = (self.length + more).min(limit);
+        if needed <= self.buffer.len() { self.buffer.len() } else { Self::size_for(needed) }
+    }
+
+    fn size_for(needed: usize) -> usize {
+        needed.next_power_of_two().max(Self::SMALLEST)
+    }
+
     /// Makes room for at least `more` bytes without exceeding `limit` bytes in all.
     ///
     /// `ENOMEM` if the kernel heap is exhausted; the queue is unchanged then.
@@ -55,7 +65,7 @@ impl ByteQueue {
         if needed <= self.buffer.len() {
             return Ok(());
         }
-        let size = needed.next_power_of_two().max(Self::SMALLEST);
+        let size = Self::size_for(needed);
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
         let (first, second) = self.pieces();
@@ -135,6 +145,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn behaves_as_a_queue(operations in prop::collection::vec((any::<bool>(), 0usize..300), 0..200)) {
             let mut queue = ByteQueue::new();
@@ -142,7 +154,9 @@ mod tests {
             let mut next = 0u8;
             for (write, count) in operations {
                 if write {
+                    let memory = queue.memory_with(count, 1024);
                     queue.reserve(count, 1024).unwrap();
+                    prop_assert_eq!(queue.memory(), memory);
                     let bytes: Vec<u8> = (0..count).map(|_| { next = next.wrapping_add(1); next }).collect();
                     let limit = count.min(1024usize.saturating_sub(model.len()));
                     let done = queue.push(&bytes[..limit]);

@@ -10,20 +10,20 @@ use core::task::Poll;
 use abi_queue::Priority;
 use abi_unix::call::{ASYNCHRONOUS, NUMBER_MASK, PRIORITY_SHIFT};
 use abi_unix::types::{self, SocketAddress, TimeSpec};
-use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
+use abi_unix::{Act, Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
 
-use crate::file::OpenFile;
+use crate::file::{self, OpenFile};
 use crate::kernel_side::Side;
+use crate::memory_calls::Begun;
 use crate::operation::{AddressOut, Buffers, Operation, length_of};
-use crate::process::{self, Children, Ending, FirstToo, Process};
-use crate::program::Plan;
+use crate::process::{self, Children, Ending, Process};
 use crate::time_limit::TimeLimit;
 use crate::user::{USER_END, UserBuffer};
 use crate::worker::Worker;
 use crate::{
-    counters, epoll, files, futex, interrupts, memory_calls, operation, program, ring, scheduling, snapshot, thread,
-    time, trace,
+    authority, counters, epoll, files, futex, interrupts, limits, memory_calls, operation, program, report, ring,
+    scheduling, snapshot, steps, thread, time, trace,
 };
 
 /// What becomes of a call.
@@ -37,8 +37,8 @@ pub enum Outcome {
     Wait(Operation),
     /// The worker has nothing to run.
     Park { seen: u64, deadline: Option<u64> },
-    /// The process goes on with another program.
-    Execute(Box<Plan>),
+    /// The process goes on with another program, if it is one: where path, arguments and environment are.
+    Execute([usize; 3]),
     /// The worker goes on on a kernel thread, if it does not already.
     MoveToThread,
     /// The worker lets others run.
@@ -60,6 +60,15 @@ impl From<usize> for Decoded {
     }
 }
 
+impl Decoded {
+    fn begun(call: SystemCall, begun: Begun) -> Decoded {
+        match begun {
+            Begun::Done(value) => Decoded::Value(value),
+            Begun::More(work) => Operation::Long(call, work).into(),
+        }
+    }
+}
+
 /// Deals with the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
 #[inline(always)]
@@ -78,21 +87,20 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     };
     match operation.attempt(&worker.process) {
         Poll::Ready(result) => Outcome::Done(errno::encode(result)),
-        Poll::Pending if register & ASYNCHRONOUS == 0 => match require_memory() {
-            Ok(()) => Outcome::Wait(operation),
-            // What was moved already is the result.
-            Err(error) => Outcome::Done(errno::encode(operation.give_up(error))),
-        },
+        // That needs no memory but what the worker has brought along.
+        Poll::Pending if register & ASYNCHRONOUS == 0 => Outcome::Wait(operation),
         Poll::Pending => {
             let priority = Priority::saturating((register >> PRIORITY_SHIFT) as u64 & 63);
             let (cid, token) = (context.register(16), context.register(5));
-            let submitted = match require_memory() {
+            let submitted = match worker.process.account.admit() {
                 Ok(()) => operation::go_on_asynchronously(&worker.process, operation, token, cid, priority),
                 Err(error) => Err((error, operation)),
             };
             match submitted {
                 Ok(()) => Outcome::Done(WILL_BE_POSTED),
-                // As above.
+                // It has begun, and half of it is nothing that a program could understand: the worker waits for the rest.
+                Err((_, operation)) if operation.must_be_completed() => Outcome::Wait(operation),
+                // What was moved already is the result.
                 Err((error, operation)) => Outcome::Done(errno::encode(operation.give_up(error))),
             }
         }
@@ -124,21 +132,21 @@ pub fn perform(
     if let Poll::Ready(result) = operation.attempt(&worker.process) {
         return Some(errno::encode(result));
     }
-    let submitted = match require_memory() {
+    let submitted = match worker.process.account.admit() {
         Ok(()) => operation::go_on_asynchronously(&worker.process, operation, token, cid, priority),
         Err(error) => Err((error, operation)),
     };
-    // What was moved already is the result.
-    submitted.err().map(|(error, operation)| errno::encode(operation.give_up(error)))
-}
-
-/// Kernel memory that must be free before a call may create something: what any one call allocates is far below.
-const RESERVE: usize = 512 * 1024;
-
-/// ADMISSION: calls that make the kernel allocate start only while a reserve is free, so that a process that has used up
-/// the kernel's memory gets `ENOMEM`, and the small allocations inside the kernel do not fail.
-pub fn require_memory() -> Result<(), Errno> {
-    if memory::heap::is_available(RESERVE) { Ok(()) } else { Err(Errno::ENOMEM) }
+    // What was moved already is the result; or there is nobody who could go on with what must be completed, so it is done here.
+    submitted.err().map(|(error, mut operation)| {
+        errno::encode(loop {
+            if worker.process.has_ended() || !operation.must_be_completed() {
+                break operation.give_up(error);
+            }
+            if let Poll::Ready(result) = operation.poll(&worker.process, None) {
+                break result;
+            }
+        })
+    })
 }
 
 // Inlined although it is long and has two callers: as a function of its own it makes every trap save all registers.
@@ -153,7 +161,7 @@ fn decode(
     let process = &worker.process;
     use SystemCall::*;
     Ok(match call {
-        Read => Operation::Read { file: file(process, a0)?, buffers: one(a1, a2)? }.into(),
+        Read => Operation::Read { file: file(process, a0)?, buffers: one(a1, a2)?, done: 0 }.into(),
         Write => Operation::Write { file: file(process, a0)?, buffers: one(a1, a2)?, written: 0 }.into(),
         ReadVector => {
             let file = file(process, a0)?;
@@ -161,7 +169,7 @@ fn decode(
             match vector(process, a1, a2)? {
                 // As on Linux, a vector of nothing does not even look whether there is something.
                 buffers if length_of(&buffers) == 0 => 0.into(),
-                buffers => Operation::Read { file, buffers }.into(),
+                buffers => Operation::Read { file, buffers, done: 0 }.into(),
             }
         }
         WriteVector => {
@@ -172,10 +180,13 @@ fn decode(
                 buffers => Operation::Write { file, buffers, written: 0 }.into(),
             }
         }
-        ReadAt => file(process, a0)?.read_at(process, UserBuffer::new(a1, a2)?, offset(a3)?)?.into(),
+        ReadAt => {
+            let (file, buffer) = (file(process, a0)?, UserBuffer::new(a1, a2)?);
+            Operation::ReadAt { file, buffer, offset: offset(a3)?, done: 0 }.into()
+        }
         WriteAt => {
-            require_memory()?;
-            file(process, a0)?.write_at(process, UserBuffer::new(a1, a2)?, offset(a3)?)?.into()
+            let (file, buffer) = (file(process, a0)?, UserBuffer::new(a1, a2)?);
+            Operation::WriteAt { file, buffer, offset: offset(a3)?, done: 0 }.into()
         }
         GetProcess => (process.id as usize).into(),
         GetParent => (process.parent() as usize).into(),
@@ -184,7 +195,7 @@ fn decode(
         Yield => Decoded::Other(Outcome::GiveWay),
 
         KernelSide => {
-            require_memory()?;
+            process.account.admit()?;
             let side = Side::from_number(a0)?;
             process.kernel_side.choose(process, side)?;
             if side == Side::Coroutines { 0.into() } else { Decoded::Other(Outcome::MoveToThread) }
@@ -196,15 +207,13 @@ fn decode(
             (worker.thread_id() as usize).into()
         }
         Clone => {
-            require_memory()?;
+            process.account.admit()?;
             thread::clone(worker, context.ok_or(Errno::EOPNOTSUPP)?, [a0, a1, a2, a3, a4])?.into()
         }
         Futex => match futex::call(process, [a0, a1, a2, a3, a4, a5])? {
-            futex::Decoded::Wait(wait) => {
-                require_memory()?;
-                Operation::Futex(Box::new(wait)).into()
-            }
+            futex::Decoded::Wait(wait) => Operation::Futex(Box::new(wait)).into(),
             futex::Decoded::Done(count) => count.into(),
+            futex::Decoded::More(work) => Operation::Long(call, work).into(),
         },
         SetRobustList => {
             if a1 != types::futex::ROBUST_HEAD {
@@ -234,7 +243,7 @@ fn decode(
             0.into()
         }
         WorkerCreate => {
-            require_memory()?;
+            process.account.admit()?;
             if a0 >= USER_END || a1 >= USER_END || a0 % 2 != 0 {
                 return Err(Errno::EINVAL);
             }
@@ -277,15 +286,15 @@ fn decode(
         // Threads have no word in the process page to be shown anything in.
         InterruptReceiver if worker.is_thread() => return Err(Errno::EINVAL),
         InterruptReceiver => {
-            require_memory()?;
+            process.account.admit()?;
             interrupts::create(worker, a0)?.into()
         }
         InterruptGrant => {
-            require_memory()?;
+            process.account.admit()?;
             interrupts::grant(process, file(process, a0)?.as_interrupt_receiver()?, a1)?.into()
         }
         InterruptOpen => {
-            require_memory()?;
+            process.account.admit()?;
             interrupts::open(process, a0, a1)?.into()
         }
         InterruptSend => {
@@ -293,7 +302,7 @@ fn decode(
             0.into()
         }
         InterruptPage => {
-            require_memory()?;
+            process.account.admit()?;
             interrupts::page(process, file(process, a0)?.as_interrupt_right()?)?.into()
         }
         InterruptRevoke => {
@@ -305,19 +314,19 @@ fn decode(
             0.into()
         }
         RingSetup => {
-            require_memory()?;
+            process.account.admit()?;
             ring::set_up(worker, a0, a1)?.into()
         }
         RingEnter => ring::enter(worker, a0, a1)?.into(),
 
         // Processes.
         Spawn => {
-            require_memory()?;
-            program::spawn(process, a0, a1, a2, a3, a4)?.into()
+            process.account.admit()?;
+            Operation::Long(call, Box::pin(program::spawn(process.clone(), a0, a1, a2, a3, a4))).into()
         }
         Execute => {
-            require_memory()?;
-            Decoded::Other(Outcome::Execute(Box::new(Plan::read(process, a0, a1, a2)?)))
+            process.account.admit()?;
+            Decoded::Other(Outcome::Execute([a0, a1, a2]))
         }
         Wait => {
             let which = match a0 as i32 {
@@ -329,9 +338,10 @@ fn decode(
             if a2 as u32 & !types::WNOHANG != 0 {
                 return Err(Errno::EINVAL);
             }
-            Operation::WaitChild { which, status: a1, no_wait: a2 as u32 & types::WNOHANG != 0, usage: a3 }.into()
+            let (parent, no_wait) = (process.id, a2 as u32 & types::WNOHANG != 0);
+            Operation::WaitChild { parent, which, status: a1, no_wait, usage: a3 }.into()
         }
-        Kill => kill(process, a0 as i32, a1 as u32)?.into(),
+        Kill => kill(process, a0 as i32, a1 as u32)?,
         SetProcessGroup => {
             process::set_group(process, a0 as i32, a1 as i32)?;
             0.into()
@@ -341,7 +351,9 @@ fn decode(
             id => process::find(u32::try_from(id).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?.group() as usize,
         }
         .into(),
-        Reboot => reboot(a0 as u32, a1 as u32, a2 as u32)?.into(),
+        Reboot => reboot(process, a0 as u32, a1 as u32, a2 as u32)?.into(),
+        GetCapabilities => authority::get(process, a0, a1)?.into(),
+        SetCapabilities => authority::set(process, a0, a1)?.into(),
 
         // Time.
         Sleep => sleep(process, types::clock::MONOTONIC, 0, a0)?.into(),
@@ -375,6 +387,7 @@ fn decode(
             process.copy_out(a1, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
             0.into()
         }
+        ProcessLimit => limits::call(process, a0, a1 as u32, a2, a3)?.into(),
         GetResolution => {
             match a0 as u32 {
                 types::clock::REALTIME
@@ -393,26 +406,26 @@ fn decode(
         }
 
         // Memory.
-        Break => memory_calls::set_break(process, a0).into(),
+        Break => Decoded::begun(call, memory_calls::set_break(process, a0)),
         Map => {
-            require_memory()?;
-            memory_calls::map(process, a0, a1, a2 as u32, a3 as u32, a4, a5)?.into()
+            process.account.admit()?;
+            Decoded::begun(call, memory_calls::map(process, a0, a1, a2 as u32, a3 as u32, a4, a5)?)
         }
-        Unmap => memory_calls::unmap(process, a0, a1)?.into(),
-        Protect => memory_calls::protect(process, a0, a1, a2 as u32)?.into(),
+        Unmap => Decoded::begun(call, memory_calls::unmap(process, a0, a1)?),
+        Protect => Decoded::begun(call, memory_calls::protect(process, a0, a1, a2 as u32)?),
 
         // Files and descriptors.
         Open => {
-            require_memory()?;
-            files::open(process, a0 as i32, a1, a2 as u32, a3 as u32)?.into()
+            process.account.admit()?;
+            settled(process, call, files::open(process, a0 as i32, a1, a2 as u32, a3 as u32)?)
         }
         Close => {
             let file = process.descriptors.lock().remove(descriptor(a0)?)?;
             drop(file);
-            0.into()
+            settled(process, call, 0)
         }
         Pipe => {
-            require_memory()?;
+            process.account.admit()?;
             files::pipe(process, a0, a1 as u32)?.into()
         }
         Duplicate => {
@@ -420,27 +433,29 @@ fn decode(
             let file = descriptors.get(descriptor(a0)?)?.clone();
             descriptors.add(file, false, 0)?.into()
         }
-        DuplicateTo => files::duplicate_to(process, descriptor(a0)?, descriptor(a1)?, a2 as u32)?.into(),
+        DuplicateTo => {
+            settled(process, call, files::duplicate_to(process, descriptor(a0)?, descriptor(a1)?, a2 as u32)?)
+        }
         FileControl => files::control(process, descriptor(a0)?, a1 as u32, a2)?.into(),
         DeviceControl => file(process, a0)?.device_control(process, a1 as u32, a2)?.into(),
         GetCurrentDirectory => files::current_directory(process, a0, a1)?.into(),
         ChangeDirectory => files::change_directory(process, a0)?.into(),
         MakeDirectory => {
-            require_memory()?;
+            process.account.admit()?;
             files::make_directory(process, a0 as i32, a1, a2 as u32)?.into()
         }
-        Unlink => files::unlink(process, a0 as i32, a1, a2 as u32)?.into(),
+        Unlink => settled(process, call, files::unlink(process, a0 as i32, a1, a2 as u32)?),
         SymbolicLink => {
-            require_memory()?;
+            process.account.admit()?;
             files::symbolic_link(process, a0, a1 as i32, a2)?.into()
         }
         Link => {
-            require_memory()?;
+            process.account.admit()?;
             files::link(process, a0 as i32, a1, a2 as i32, a3, a4 as u32)?.into()
         }
         Rename => {
-            require_memory()?;
-            files::rename(process, a0 as i32, a1, a2 as i32, a3, a4 as u32)?.into()
+            process.account.admit()?;
+            settled(process, call, files::rename(process, a0 as i32, a1, a2 as i32, a3, a4 as u32)?)
         }
         ReadLink => files::read_link(process, a0 as i32, a1, a2, a3)?.into(),
         Access => files::access(process, a0 as i32, a1, a2 as u32)?.into(),
@@ -449,43 +464,52 @@ fn decode(
         Truncate => {
             let length = offset(a1)?;
             let file = file(process, a0)?;
-            require_memory()?;
-            file.truncate(length)?.into()
+            // One that becomes shorter gives memory back, and needs none.
+            if file.length().is_some_and(|now| length > now) {
+                process.account.admit()?;
+            }
+            settled(process, call, file.truncate(length)?)
         }
         Seek => file(process, a0)?.seek(a1 as i64, a2 as u32)?.into(),
         ReadDirectory => file(process, a0)?.read_directory(process, UserBuffer::new(a1, a2)?)?.into(),
 
         // Readiness.
         EventCounter => {
-            require_memory()?;
+            process.account.admit()?;
             let flags = a1 as u32;
             if flags & !(types::EFD_SEMAPHORE | types::open::NONBLOCK | types::open::CLOEXEC) != 0 {
                 return Err(Errno::EINVAL);
             }
+            let charge = file::charge(&process.account)?;
             let counter = epoll::EventCounter::new(a0 as u32 as u64, flags & types::EFD_SEMAPHORE != 0);
-            let file = Arc::new(OpenFile::of_event_counter(counter, flags & types::open::NONBLOCK != 0));
+            let file = Arc::new(OpenFile::of_event_counter(counter, flags & types::open::NONBLOCK != 0, charge));
             process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0)?.into()
         }
         EpollCreate => {
-            require_memory()?;
+            process.account.admit()?;
             if a0 as u32 & !types::open::CLOEXEC != 0 {
                 return Err(Errno::EINVAL);
             }
-            let file = Arc::new(OpenFile::of_epoll(epoll::Epoll::new()));
+            let file =
+                Arc::new(OpenFile::of_epoll(epoll::Epoll::new(&process.account), file::charge(&process.account)?));
             process.descriptors.lock().add(file, a0 as u32 & types::open::CLOEXEC != 0, 0)?.into()
         }
         EpollControl => {
-            require_memory()?;
+            if a1 as u32 != types::epoll::CTL_DEL {
+                process.account.admit()?;
+            }
             epoll::control(process, descriptor(a0)?, a1 as u32, descriptor(a2)?, a3)?.into()
         }
         EpollWait => {
             check_signal_mask(process, a4, a5)?;
-            require_memory()?;
             let wait = epoll::Wait::new(file(process, a0)?, a1, a2 as i32 as usize, a3 as i32)?;
             Operation::Epoll(Box::new(wait)).into()
         }
         Poll => {
-            require_memory()?;
+            // A list that is longer than what is kept for a worker's wait needs memory like everything else.
+            if a1 as u32 as usize > epoll::SHORT_LIST {
+                process.account.admit()?;
+            }
             check_signal_mask(process, a3, a4)?;
             let limit = match a2 {
                 0 => TimeLimit::Never,
@@ -496,12 +520,12 @@ fn decode(
 
         // Sockets.
         SystemCall::Socket => {
-            require_memory()?;
+            process.account.admit()?;
             crate::file::Socket::create(process, a0 as u32, a1 as u32, a2 as u32)?.into()
         }
         Bind => file(process, a0)?.socket()?.bind(address_in(process, a1, a2)?.ok_or(Errno::EAFNOSUPPORT)?)?.into(),
         Listen => {
-            require_memory()?;
+            process.account.admit()?;
             let file = file(process, a0)?;
             let done = file.socket()?.listen(a1 as u32 as i32)?;
             // It is another object for the stack now.
@@ -511,7 +535,7 @@ fn decode(
         Accept => accept(process, a0, a1, a2, 0)?.into(),
         AcceptWith => accept(process, a0, a1, a2, a3 as u32)?.into(),
         Connect => {
-            require_memory()?;
+            process.account.admit()?;
             let file = file(process, a0)?;
             file.socket()?;
             match address_in(process, a1, a2)? {
@@ -571,8 +595,13 @@ fn decode(
             process.copy_out(a0, &crate::system_name())?;
             0.into()
         }
-        GetRandom => crate::random::fill(process, UserBuffer::new(a0, a1)?, a2 as u32)?.into(),
+        GetRandom => {
+            let flags = a2 as u32;
+            crate::random::check_flags(flags)?;
+            Operation::Random { buffer: UserBuffer::new(a0, a1)?, flags, done: 0 }.into()
+        }
         Counters => {
+            authority::permit(process, Act::Count)?;
             let buffer = UserBuffer::new(a0, a1)?;
             for (position, &counter) in Counter::ALL.iter().enumerate().take(buffer.len() / 8) {
                 process.copy_out(a0 + position * 8, &counters::read(counter).to_le_bytes())?;
@@ -580,10 +609,11 @@ fn decode(
             Counter::ALL.len().into()
         }
         Log => {
+            authority::permit(process, Act::Log)?;
             let buffer = UserBuffer::new(a0, a1.min(256))?;
             let mut line = [0; 256];
             process.copy_in(a0, &mut line[..buffer.len()])?;
-            platform::println!("[{}] {}", process.id, line[..buffer.len()].escape_ascii());
+            report::line(process, format_args!("{}", line[..buffer.len()].escape_ascii()));
             buffer.len().into()
         }
     })
@@ -672,7 +702,7 @@ fn address_in(process: &Process, address: usize, size: usize) -> Result<Option<S
 }
 
 fn accept(process: &Process, descriptor: usize, address: usize, size: usize, flags: u32) -> Result<Operation, Errno> {
-    require_memory()?;
+    process.account.admit()?;
     if flags & !(types::SOCK_NONBLOCK | types::SOCK_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -699,35 +729,43 @@ fn sleep(process: &Process, clock: u32, flags: u32, address: usize) -> Result<Op
     Ok(Operation::Sleep { deadline: time::ticks_at_ns(monotonic_ns), alarm: None })
 }
 
-fn kill(caller: &Process, target: i32, signal: u32) -> Result<usize, Errno> {
+/// Ends a call after which files may be gone: pages of large ones are freed in steps, before it is done.
+fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
+    if !files::has_remains() {
+        return value.into();
+    }
+    let process = process.clone();
+    let work = async move {
+        while files::free_remains() {
+            steps::pause(&process).await;
+        }
+        Ok(value)
+    };
+    Operation::Long(call, Box::pin(work)).into()
+}
+
+fn kill(caller: &Arc<Process>, target: i32, signal: u32) -> Result<Decoded, Errno> {
     if signal >= types::signal::LIMIT {
         return Err(Errno::EINVAL);
     }
-    let first = if caller.id == process::FIRST { FirstToo::Yes } else { FirstToo::No };
-    let count = match target {
-        0 => process::signal_group(caller.group(), signal, first),
-        -1 => process::signal_all(signal, FirstToo::No, |process| process.id != caller.id),
-        id if id < 0 => process::signal_group(id.unsigned_abs(), signal, first),
-        id => return kill_one(caller, id as u32, signal),
-    };
-    if count > 0 { Ok(0) } else { Err(Errno::ESRCH) }
-}
-
-fn kill_one(caller: &Process, id: u32, signal: u32) -> Result<usize, Errno> {
-    let Some(process) = process::find(id) else {
-        return if process::exists(id) { Ok(0) } else { Err(Errno::ESRCH) };
-    };
-    match process::ends(signal) {
-        false => Ok(0),
-        true if id == process::FIRST && caller.id != process::FIRST => Err(Errno::EPERM),
-        true => {
-            process.end(Ending::Killed(signal as u8));
-            Ok(0)
-        }
+    if target > 0 {
+        process::signal_one(caller, target as u32, signal)?;
+        return Ok(0.into());
     }
+    let caller = caller.clone();
+    let work = async move {
+        match target {
+            0 => process::signal_group(&caller, caller.group(), signal).await,
+            -1 => process::signal_everybody(&caller, signal).await,
+            id => process::signal_group(&caller, id.unsigned_abs(), signal).await,
+        }
+        .map(|()| 0)
+    };
+    Ok(Operation::Long(SystemCall::Kill, Box::pin(work)).into())
 }
 
-fn reboot(magic: u32, magic2: u32, command: u32) -> Result<usize, Errno> {
+fn reboot(caller: &Process, magic: u32, magic2: u32, command: u32) -> Result<usize, Errno> {
+    authority::permit(caller, Act::EndMachine)?;
     if magic != types::reboot::MAGIC1 || magic2 != types::reboot::MAGIC2 {
         return Err(Errno::EINVAL);
     }

@@ -13,11 +13,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
-use abi_unix::Errno;
 use abi_unix::types::{Termios, terminal};
+use abi_unix::{Act, Errno};
 use spin::Mutex;
 use waiters::Waiters;
 
+use crate::authority;
 use crate::executor;
 use crate::line_discipline::LineDiscipline;
 use crate::process::{self, Process};
@@ -49,7 +50,7 @@ static HAS_TYPED: AtomicBool = AtomicBool::new(false);
 
 /// Takes keys from now on.
 pub fn start() {
-    executor::spawn(Priority::HIGHEST, take_keys());
+    executor::spawn_for_kernel(Priority::HIGHEST, take_keys());
     platform::set_console_listener(|| {
         HAS_TYPED.store(true, Ordering::Release);
         if let Some(waker) = TAKER.lock().as_ref() {
@@ -95,7 +96,7 @@ fn press(keys: &[u8]) {
         };
         // Without the lock: a process that ends locks much.
         if let Some((signal, group)) = signalled {
-            process::signal_group(group, signal, process::FirstToo::Yes);
+            process::signal_group_from_terminal(group, signal);
         }
     }
 }
@@ -200,9 +201,14 @@ pub fn control(process: &Process, request: u32, argument: usize) -> Result<usize
             if !process::group_exists(group as u32) {
                 return Err(Errno::ESRCH);
             }
+            let may_signal = |other: &Process| authority::permit_towards(process, other, Act::SetForeground).is_ok();
+            if !process::group_has(group as u32, may_signal) {
+                return Err(Errno::EPERM);
+            }
             TERMINAL.lock().foreground = group as u32;
         }
         terminal::INSERT => {
+            authority::permit(process, Act::PressKey)?;
             let mut key = [0; 1];
             process.copy_in(argument, &mut key)?;
             press(&key);

@@ -256,6 +256,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn behaves_as_a_sorted_map(steps in prop::collection::vec(step(), 0..400)) {
             let mut deadlines = Deadlines::new();

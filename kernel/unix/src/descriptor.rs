@@ -5,27 +5,48 @@ use alloc::vec::Vec;
 
 use abi_unix::Errno;
 
+use crate::accounts::{Account, Charge, Resource};
 use crate::file::OpenFile;
 
-/// Descriptors that a process can have (Linux's default `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is
-/// what a server would ask for).
+/// Descriptors that a process can have, and what it may have unless it sets another limit (Linux's default
+/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is what a server would ask for).
 pub const MAXIMUM_DESCRIPTORS: usize = 16384;
 
-#[derive(Clone)]
 struct Entry {
     file: Arc<OpenFile>,
     close_on_execute: bool,
 }
 
+/// Entries that a table has room for at least.
+const SMALLEST: usize = 16;
+
 /// The open files of a process.
-#[derive(Clone, Default)]
 pub struct Descriptors {
     entries: Vec<Option<Entry>>,
     /// No descriptor below this one is free.
     lowest_free: usize,
+    /// For the entries.
+    charge: Charge,
 }
 
 impl Descriptors {
+    /// None, of a process with this account.
+    pub fn new(account: &Arc<Account>) -> Descriptors {
+        Descriptors { entries: Vec::new(), lowest_free: 0, charge: account.nothing(Resource::Memory) }
+    }
+
+    /// One more than the largest descriptor that there may be.
+    fn limit(&self) -> usize {
+        self.charge.account().descriptors().min(MAXIMUM_DESCRIPTORS)
+    }
+
+    /// Takes all of them out. The caller drops them when it holds no lock.
+    #[must_use]
+    pub fn take(&mut self) -> Descriptors {
+        let none = Descriptors::new(self.charge.account());
+        core::mem::replace(self, none)
+    }
+
     /// The file behind a descriptor; `EBADF` if there is none.
     pub fn get(&self, descriptor: usize) -> Result<&Arc<OpenFile>, Errno> {
         match self.entries.get(descriptor) {
@@ -43,7 +64,7 @@ impl Descriptors {
     /// The lowest free descriptor that is at least `least`, with memory for its entry, for callers that must know that
     /// there is one before they take the file from somewhere. Errors are those of [`add`](Self::add).
     pub fn vacancy(&mut self, least: usize) -> Result<Vacancy<'_>, Errno> {
-        if least >= MAXIMUM_DESCRIPTORS {
+        if least >= self.limit() {
             return Err(Errno::EINVAL);
         }
         let mut at = least.max(self.lowest_free);
@@ -68,11 +89,16 @@ impl Descriptors {
 
     /// Makes the table long enough for this descriptor; `beyond` if it is beyond the limit.
     fn make_room(&mut self, at: usize, beyond: Errno) -> Result<(), Errno> {
-        if at >= MAXIMUM_DESCRIPTORS {
+        // Also where the table is long enough: the limit may have been lowered.
+        if at >= self.limit() {
             return Err(beyond);
         }
         if at >= self.entries.len() {
-            self.entries.try_reserve(at + 1 - self.entries.len()).map_err(|_| Errno::ENOMEM)?;
+            let room = (at + 1).next_power_of_two().max(SMALLEST);
+            if room > self.entries.capacity() {
+                self.charge.resize(room * size_of::<Option<Entry>>())?;
+                self.entries.try_reserve_exact(room - self.entries.len()).map_err(|_| Errno::ENOMEM)?;
+            }
             self.entries.resize_with(at + 1, || None);
         }
         Ok(())
@@ -104,12 +130,21 @@ impl Descriptors {
         }
     }
 
-    /// Bytes of kernel memory that go with the files. A file that several descriptors or processes share is shared between
-    /// them.
-    pub fn memory(&self) -> usize {
+    /// Bytes of files in memory that would be free if these descriptors were closed. Each of several that lead to
+    /// one open file answers for its share.
+    pub fn memory_of_files(&self) -> usize {
         let files = self.entries.iter().flatten().map(|entry| &entry.file);
-        let shares = files.map(|file| file.memory() / Arc::strong_count(file).max(1));
-        self.entries.capacity() * size_of::<Option<Entry>>() + shares.sum::<usize>()
+        files.map(|file| file.memory_if_closed() / Arc::strong_count(file).max(1)).sum()
+    }
+
+    /// All files, each taken out; those of several descriptors several times.
+    pub fn into_files(self) -> impl Iterator<Item = Arc<OpenFile>> {
+        let Descriptors { entries, charge, .. } = self;
+        entries.into_iter().flatten().map(move |entry| {
+            // For the table, which is there as long as there are entries.
+            let _ = &charge;
+            entry.file
+        })
     }
 
     /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a list

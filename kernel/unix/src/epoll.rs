@@ -36,6 +36,7 @@ use hashbrown::hash_map::Entry;
 use spin::Mutex;
 use waiters::Waiters;
 
+use crate::accounts::{Account, Charge, Resource};
 use crate::descriptor::MAXIMUM_DESCRIPTORS;
 use crate::file::OpenFile;
 use crate::process::Process;
@@ -110,35 +111,41 @@ impl Ready {
 
 /// What `epoll_create1` makes.
 pub struct Epoll {
-    items: Mutex<HashMap<Key, Arc<Item>>>,
+    items: Mutex<Items>,
     ready: Arc<Ready>,
     own: Weak<Epoll>,
 }
 
+struct Items {
+    entries: HashMap<Key, Arc<Item>>,
+    charge: Charge,
+}
+
+/// Bytes of kernel memory for an item: itself, and its places in the table, in the ready list and in lists of waiters.
+const MEMORY_OF_AN_ITEM: usize = size_of::<Item>() + 256;
+
 impl Epoll {
-    /// Without items.
-    pub fn new() -> Arc<Epoll> {
+    /// Without items, for a process with this account.
+    pub fn new(account: &Arc<Account>) -> Arc<Epoll> {
+        let charge = account.nothing(Resource::Memory);
         Arc::new_cyclic(|own| Epoll {
-            items: Mutex::default(),
+            items: Mutex::new(Items { entries: HashMap::new(), charge }),
             ready: Arc::new(Ready(Mutex::default())),
             own: own.clone(),
         })
-    }
-
-    /// Bytes of kernel memory that go with it.
-    pub fn memory(&self) -> usize {
-        self.items.lock().len() * (size_of::<Item>() + 4 * size_of::<usize>())
     }
 
     /// `EPOLL_CTL_ADD`.
     fn add(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = {
             let mut items = self.items.lock();
-            items.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            let Items { entries, charge } = &mut *items;
+            entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             // Each item is in the list once at most, so there is room for all, beside those that were removed and are in it.
-            let room = items.len() + 1;
+            let room = entries.len() + 1;
             self.ready.0.lock().items.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
-            let Entry::Vacant(place) = items.entry(key_of(descriptor, file)) else { return Err(Errno::EEXIST) };
+            let Entry::Vacant(place) = entries.entry(key_of(descriptor, file)) else { return Err(Errno::EEXIST) };
+            charge.resize(room * MEMORY_OF_AN_ITEM)?;
             let item = Arc::new(Item {
                 key: *place.key(),
                 file: Arc::downgrade(file),
@@ -148,7 +155,10 @@ impl Epoll {
                 queued: AtomicBool::new(false),
                 removed: AtomicBool::new(false),
             });
-            file.watchers.add(&item)?;
+            if let Err(error) = file.watchers.add(&item) {
+                charge.shrink_to((room - 1) * MEMORY_OF_AN_ITEM);
+                return Err(error);
+            }
             place.insert(item).clone()
         };
         let looked = self.look(&item, file, wanted.events);
@@ -160,7 +170,7 @@ impl Epoll {
 
     /// `EPOLL_CTL_MOD`.
     fn change(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
-        let item = self.items.lock().get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
+        let item = self.items.lock().entries.get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
         *item.wanted.lock() = wanted;
         self.look(&item, file, wanted.events)
     }
@@ -175,7 +185,13 @@ impl Epoll {
 
     /// `EPOLL_CTL_DEL`, or the end of the file.
     fn remove(&self, key: Key) -> Option<Arc<Item>> {
-        let item = self.items.lock().remove(&key)?;
+        let item = {
+            let mut items = self.items.lock();
+            let item = items.entries.remove(&key)?;
+            let left = items.entries.len() * MEMORY_OF_AN_ITEM;
+            items.charge.shrink_to(left);
+            item
+        };
         item.removed.store(true, Ordering::Release);
         if let Some(file) = item.file.upgrade() {
             item.let_go_of(&file);
@@ -252,7 +268,7 @@ impl Drop for Epoll {
             core::mem::take(&mut list.items)
         };
         drop(list);
-        for item in core::mem::take(self.items.get_mut()).into_values() {
+        for item in core::mem::take(&mut self.items.get_mut().entries).into_values() {
             item.removed.store(true, Ordering::Release);
             if let Some(file) = item.file.upgrade() {
                 item.let_go_of(&file);
@@ -396,6 +412,9 @@ pub struct PollFiles {
     entries: Vec<(u32, Option<Arc<OpenFile>>)>,
     limit: TimeLimit,
 }
+
+/// Entries of a list that fits into what is kept for each worker's wait.
+pub const SHORT_LIST: usize = 16;
 
 /// `struct pollfd`: descriptor, events, and what was found.
 const POLL_ENTRY: usize = 8;

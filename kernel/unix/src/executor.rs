@@ -3,20 +3,44 @@
 //! A worker's number is its hart's. A hart that finds nothing ready waits for an interrupt; whoever makes something ready for
 //! it sends one ([`platform::Machine`]'s interprocessor interrupt), which stays pending until the hart looks, so that it cannot
 //! come too early.
+//!
+//! There are two ways to start a coroutine. One [works for an owner](spawn_for): each of its polls is charged to a process
+//! and is worth what that process's claims are worth ([`scheduling`]). The others are the [kernel's own](spawn_for_kernel),
+//! and there are a handful of them. EVERY-TICK rests on there being no third way.
+//!
+//! # No hart visits a program while something more important waits
+//!
+//! A hart looks at all shards before each poll and takes the most important coroutine it finds there, so only a poll that lasts
+//! can keep something more important waiting: a visit to a program. Two rules see to that.
+//!
+//! * *Before a visit* a hart looks once more ([`may_visit`]). It leaves the visit for later if something more important is ready
+//!   on any hart; and if the best of what is ready goes before what another hart visits, it interrupts that hart.
+//! * *During visits* something becomes ready only by calls and interrupts. An interrupt brings what it wakes to its own hart, which
+//!   then looks. A call, which returns to its program, leaves what it wakes to the hart where it ran last; so whoever
+//!   wakes ([`find_hart`]) interrupts the hart that visits the least important process, if what it has woken goes before
+//!   that and no hart is idle.
+//!
+//! A hart that begins a visit says so, and then looks at the shards; whoever wakes enters the coroutine in a shard, and then looks
+//! at the harts. With a fence on both sides one of the two sees the other. A hart that is interrupted compares for itself: the
+//! interrupt is only a hint. How important a visit is, is what its process claims at that moment. A claim that falls while the
+//! program runs is seen by others at the next interrupt or tick, as it is in relaxed mode.
 
 use core::future::Future;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use core::task::Waker;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::task::{Context, Poll, Waker};
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use abi_unix::Counter;
 use coroutine::{Executor, Outcome, Signals, State, Table};
 use hal_api::Machine as _;
+use pin_project_lite::pin_project;
 use platform::Machine;
 
 pub use coroutine::{Cid, SpawnError, yield_now};
 
-use crate::counters;
+use crate::scheduling::{self, EXHAUSTED, Owner};
+use crate::{counters, process, snapshot};
 
 static EXECUTOR: Executor = Executor::new();
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
@@ -43,6 +67,14 @@ impl coroutine::Platform for Harts {
     fn bringing(&self) -> Option<usize> {
         let hart = Machine::hart();
         if VISITING[hart].load(Ordering::Relaxed) { None } else { Some(hart) }
+    }
+
+    fn woken_at_home(&self, cid: Cid) {
+        if crate::harts() > 1
+            && let Ok(priority) = EXECUTOR.priority(cid)
+        {
+            find_hart(priority);
+        }
     }
 
     #[inline]
@@ -83,27 +115,76 @@ impl Worker {
     }
 }
 
-/// Starts a kernel coroutine that some process's call needs; it goes on by itself.
+pin_project! {
+    /// A future that works for a process: each poll is charged to its owner, and is not made at a priority that the owner's
+    /// budget does not give.
+    pub struct Owned<O, F> {
+        owner: O,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<O, F> Owned<O, F> {
+    /// The future that was given.
+    pub fn into_future(self) -> F {
+        self.future
+    }
+}
+
+impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
+    type Output = ();
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        let owner: &O = this.owner;
+        let start = Machine::now();
+        owner.begins(start);
+        if scheduling::has_no_claim(owner.process()) && current_priority() != EXHAUSTED {
+            // Lowered when it is met, not when the budget ran out: a process has more coroutines than one step may change.
+            set_priority(current(), EXHAUSTED);
+            cx.waker().wake_by_ref();
+            owner.ends(start);
+            return Poll::Pending;
+        }
+        let result = this.future.poll(cx);
+        owner.ends(start);
+        if result.is_pending() && scheduling::has_no_claim(owner.process()) {
+            set_priority(current(), EXHAUSTED);
+        }
+        result
+    }
+}
+
+/// Starts a coroutine that works for a process; it goes on by itself.
 ///
 /// If there is no memory for it, or there are too many coroutines, the future comes back: what it holds may be wanted, or may
 /// not be dropped under the caller's locks.
-pub fn try_spawn<F>(priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
+pub fn spawn_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
 where
+    O: Owner + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let handle = EXECUTOR.try_spawn(future, priority, 0)?;
+    let spawned = EXECUTOR.try_spawn(Owned { owner, future }, priority, 0);
+    let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
+    if crate::harts() > 1 {
+        find_hart(priority);
+    }
     Ok(cid)
 }
 
-/// As [`try_spawn`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker) for
+/// As [`spawn_for`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker) for
 /// instance.
-pub fn try_spawn_blocked<F>(priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
+pub fn spawn_blocked_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
 where
+    O: Owner + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let handle = EXECUTOR.try_spawn_blocked(future, priority, 0)?;
+    let spawned = EXECUTOR.try_spawn_blocked(Owned { owner, future }, priority, 0);
+    let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
     Ok(cid)
@@ -114,11 +195,11 @@ pub fn waker(cid: Cid) -> Waker {
     EXECUTOR.waker(cid)
 }
 
-/// Starts a coroutine of the kernel itself, which goes on by itself, when the machine starts.
+/// Starts a coroutine of the kernel itself, which works for no process and goes on by itself, when the machine starts.
 ///
 /// # Panics
 /// If there is no memory for it.
-pub fn spawn(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
+pub fn spawn_for_kernel(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
     let handle = EXECUTOR.spawn(future, priority);
     let cid = handle.cid();
     handle.detach();
@@ -127,7 +208,9 @@ pub fn spawn(priority: Priority, future: impl Future<Output = ()> + Send + 'stat
 
 /// Makes a coroutine ready. One that has ended is not waiting any more, so that is no error.
 pub fn wake(cid: Cid) {
-    let _ = EXECUTOR.wake(cid);
+    if EXECUTOR.wake(cid).is_ok() && crate::harts() > 1 {
+        coroutine::Platform::woken_at_home(&HARTS, cid);
+    }
 }
 
 /// Changes a coroutine's priority; one that has ended has none.
@@ -194,6 +277,123 @@ pub fn waiting() -> u64 {
     READY.iter().take(crate::harts()).fold(0, |all, word| all | word.0.load(Ordering::Relaxed))
 }
 
+/// Whether something that waits is more important than `priority`, on whatever hart it was made ready.
+#[inline]
+pub fn is_ready_above_anywhere(priority: Priority) -> bool {
+    crate::harts() > 1 && waiting() & (priority.bit() - 1) != 0
+}
+
+/// For a hart that is about to visit a program of this priority, and has said so: `false` if something more important is
+/// to run before. What else is ready gets an idle hart, or one whose visit it goes before.
+#[inline]
+pub fn may_visit(priority: Priority) -> bool {
+    if crate::harts() == 1 {
+        return true;
+    }
+    match Priority::most_important_in(waiting()) {
+        None => true,
+        Some(waiting) if waiting.is_more_important_than(priority) => false,
+        Some(waiting) => {
+            share(waiting, false);
+            true
+        }
+    }
+}
+
+/// For a hart whose visit was interrupted, when something is ready on it: calls a hart that is idle. If there is none, and this one
+/// goes on with its visit (it is not outranked), one whose visit is less important than what is ready.
+pub fn share_what_is_ready_here(is_outranked: bool) {
+    if crate::harts() == 1 {
+        return;
+    }
+    if let Some(waiting) = Priority::most_important_in(ready_here().load(Ordering::Relaxed)) {
+        share(waiting, is_outranked);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn share(waiting: Priority, is_outranked: bool) {
+    let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);
+    match idle {
+        Some(hart) => HARTS.interrupt(hart),
+        None if is_outranked => {}
+        None => find_other_hart(waiting),
+    }
+}
+
+/// For something that was made ready and has this priority: interrupts the hart whose visit to a program is the least important
+/// of all, if that is less important than this. An idle hart was notified when it was made ready, and nothing else is done then.
+pub fn find_hart(priority: Priority) {
+    interrupt_for(priority, None);
+}
+
+/// The same for a hart that has compared for itself already. It may know better than its claim says: a process that has waited for
+/// long is the most important of all for a slice.
+fn find_other_hart(priority: Priority) {
+    interrupt_for(priority, Some(Machine::hart()));
+}
+
+#[cold]
+#[inline(never)]
+fn interrupt_for(priority: Priority, except: Option<usize>) {
+    // The other one is in `worker::visit`; see above.
+    fence(Ordering::SeqCst);
+    let doing = (0..crate::harts()).map(|hart| if except == Some(hart) { Doing::Kernel } else { does(hart) });
+    if let Some(hart) = hart_for(priority, doing) {
+        HARTS.interrupt(hart);
+    }
+}
+
+/// The hart to interrupt for something of this priority, of harts that are at these things; `None` if none is to be.
+fn hart_for(priority: Priority, harts: impl Iterator<Item = Doing>) -> Option<usize> {
+    let mut least = priority;
+    let mut found = None;
+    for (hart, doing) in harts.enumerate() {
+        match doing {
+            Doing::Nothing => return None,
+            // It looks at what is ready before it goes on to anything else.
+            Doing::Kernel => {}
+            Doing::Visit(visit) => {
+                if least.is_more_important_than(visit) {
+                    (least, found) = (visit, Some(hart));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What a hart is at, as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    /// It polls a coroutine of the kernel, or is about to take another one.
+    Kernel,
+    /// It is in a program, of which this is the claim.
+    Visit(Priority),
+}
+
+fn does(hart: usize) -> Doing {
+    let (ready, running) = words(hart);
+    match snapshot::in_user_mode(hart) {
+        0 if ready | running == 0 => Doing::Nothing,
+        0 => Doing::Kernel,
+        process => match process::claim_of(process).or(Priority::most_important_in(running)) {
+            Some(claim) => Doing::Visit(claim),
+            None => Doing::Kernel,
+        },
+    }
+}
+
+impl Harts {
+    /// Makes a hart look around, also the calling one, which does so when it is back in its program.
+    fn interrupt(&self, hart: usize) {
+        counters::count(Counter::HartInterrupts);
+        Machine::send_ipi(hart);
+    }
+}
+
 /// Whether a hart other than this one has nothing to do; a look without any guarantee.
 pub fn is_another_hart_idle() -> bool {
     let own = Machine::hart();
@@ -201,4 +401,46 @@ pub fn is_another_hart_idle() -> bool {
     harts
         .filter(|(hart, _)| *hart != own)
         .any(|(_, word)| word.0.load(Ordering::Relaxed) | word.1.load(Ordering::Relaxed) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn doing() -> impl Strategy<Value = Doing> {
+        prop_oneof![
+            1 => Just(Doing::Nothing),
+            2 => Just(Doing::Kernel),
+            6 => (0..64u64).prop_map(|number| Doing::Visit(Priority::saturating(number))),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Whoever is interrupted visits something less important, nobody visits anything less important than that, and if nobody
+        /// is interrupted, there is an idle hart, or no visit is less important.
+        #[test]
+        fn the_least_important_visit_is_interrupted(
+            number in 0..64u64,
+            harts in proptest::collection::vec(doing(), 1..9),
+        ) {
+            let priority = Priority::saturating(number);
+            let visits = harts.iter().filter_map(|doing| match doing {
+                Doing::Visit(visit) => Some(visit.number()),
+                _ => None,
+            });
+            let least = visits.max();
+            match hart_for(priority, harts.iter().copied()) {
+                Some(hart) => {
+                    prop_assert!(matches!(harts[hart], Doing::Visit(visit) if Some(visit.number()) == least));
+                    prop_assert!(least > Some(priority.number()));
+                    prop_assert!(!harts.contains(&Doing::Nothing));
+                }
+                None => prop_assert!(harts.contains(&Doing::Nothing) || least <= Some(priority.number())),
+            }
+        }
+    }
 }

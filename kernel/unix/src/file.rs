@@ -13,6 +13,7 @@ use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, TimeSpec, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber, FileKind, Metadata, SeekFrom, Writes};
 
+use crate::accounts::{Account, Charge, Resource};
 use crate::console;
 use crate::epoll::{Epoll, EventCounter, Watchers};
 use crate::interrupts::{Receiver, Right};
@@ -20,6 +21,7 @@ pub use crate::network::Socket;
 use crate::operation::AddressOut;
 use crate::pipe::{Reader, Writer};
 use crate::process::{Process, errno_of_fault};
+use crate::steps;
 use crate::user::UserBuffer;
 
 /// `/dev/null`.
@@ -30,10 +32,6 @@ pub const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
 pub const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
 /// `/dev/console`.
 pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
-
-/// Bytes of one step of reading or writing a file. Longer reads are cut off here, longer writes go on after others had
-/// their turn.
-const LARGEST_STEP: usize = 1 << 20;
 
 /// Device number that `stat` shows for the root file system.
 const ROOT_DEVICE: u64 = 1;
@@ -59,8 +57,18 @@ pub struct OpenFile {
     kind: Kind,
     access: Access,
     non_blocking: AtomicBool,
+    /// For itself, and for its share of what it leads to, as far as that does not change.
+    _charge: Charge,
     /// The epolls that watch it.
     pub watchers: Watchers,
+}
+
+/// Bytes of kernel memory that go with an open file of any kind, beside what it holds.
+const MEMORY: usize = size_of::<OpenFile>() + 256;
+
+/// The charge for an open file of a process with this account. `ENOMEM` if the process may not have it.
+pub fn charge(account: &Arc<Account>) -> Result<Charge, Errno> {
+    account.charge(Resource::Memory, MEMORY)
 }
 
 /// Error numbers of the file system's errors.
@@ -144,12 +152,13 @@ impl<'a> Transfer<'a> {
 }
 
 impl OpenFile {
-    fn new(kind: Kind, access: Access, non_blocking: bool) -> OpenFile {
-        OpenFile { kind, access, non_blocking: AtomicBool::new(non_blocking), watchers: Watchers::default() }
+    fn new(kind: Kind, access: Access, non_blocking: bool, charge: Charge) -> OpenFile {
+        let non_blocking = AtomicBool::new(non_blocking);
+        OpenFile { kind, access, non_blocking, _charge: charge, watchers: Watchers::default() }
     }
 
     /// What `open` found in the file system; a device node becomes its device.
-    pub fn stored(file: filesystem::OpenFile, non_blocking: bool) -> Result<OpenFile, Errno> {
+    pub fn stored(file: filesystem::OpenFile, non_blocking: bool, charge: Charge) -> Result<OpenFile, Errno> {
         let access = file.access();
         let kind = match file.node().device() {
             None => Kind::Stored(file),
@@ -159,37 +168,37 @@ impl OpenFile {
             Some(CONSOLE) => Kind::Console,
             Some(_) => return Err(Errno::ENXIO),
         };
-        Ok(OpenFile::new(kind, access, non_blocking))
+        Ok(OpenFile::new(kind, access, non_blocking, charge))
     }
 
     /// The console, for the first process.
-    pub fn console() -> OpenFile {
-        OpenFile::new(Kind::Console, Access::ReadWrite, false)
+    pub fn console(charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Console, Access::ReadWrite, false, charge)
     }
 
     /// The reading end of a pipe.
-    pub fn reader(reader: Reader, non_blocking: bool) -> OpenFile {
-        OpenFile::new(Kind::Reader(reader), Access::Read, non_blocking)
+    pub fn reader(reader: Reader, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Reader(reader), Access::Read, non_blocking, charge)
     }
 
     /// The writing end of a pipe.
-    pub fn writer(writer: Writer, non_blocking: bool) -> OpenFile {
-        OpenFile::new(Kind::Writer(writer), Access::Write, non_blocking)
+    pub fn writer(writer: Writer, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Writer(writer), Access::Write, non_blocking, charge)
     }
 
     /// A socket.
-    pub fn socket_file(socket: Socket, non_blocking: bool) -> OpenFile {
-        OpenFile::new(Kind::Socket(socket), Access::ReadWrite, non_blocking)
+    pub fn socket_file(socket: Socket, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Socket(socket), Access::ReadWrite, non_blocking, charge)
     }
 
     /// A receiver of user interrupts.
-    pub fn interrupt_receiver(receiver: Arc<Receiver>) -> OpenFile {
-        OpenFile::new(Kind::InterruptReceiver(receiver), Access::Read, false)
+    pub fn interrupt_receiver(receiver: Arc<Receiver>, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::InterruptReceiver(receiver), Access::Read, false, charge)
     }
 
     /// A right to send user interrupts.
-    pub fn interrupt_right(right: Arc<Right>) -> OpenFile {
-        OpenFile::new(Kind::InterruptRight(right), Access::Write, false)
+    pub fn interrupt_right(right: Arc<Right>, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::InterruptRight(right), Access::Write, false, charge)
     }
 
     /// The receiver of user interrupts; `EINVAL` if it is something else.
@@ -209,13 +218,13 @@ impl OpenFile {
     }
 
     /// An epoll.
-    pub fn of_epoll(epoll: Arc<Epoll>) -> OpenFile {
-        OpenFile::new(Kind::Epoll(epoll), Access::ReadWrite, false)
+    pub fn of_epoll(epoll: Arc<Epoll>, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Epoll(epoll), Access::ReadWrite, false, charge)
     }
 
     /// An event counter.
-    pub fn of_event_counter(counter: EventCounter, non_blocking: bool) -> OpenFile {
-        OpenFile::new(Kind::Event(counter), Access::ReadWrite, non_blocking)
+    pub fn of_event_counter(counter: EventCounter, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Event(counter), Access::ReadWrite, non_blocking, charge)
     }
 
     /// The epoll; `EINVAL` if it is something else.
@@ -307,29 +316,25 @@ impl OpenFile {
         }
     }
 
-    /// Bytes of kernel memory that go with it: what a pipe or a socket holds, and the pages of a file in memory that it keeps
-    /// or could go on to fill.
-    pub fn memory(&self) -> usize {
-        size_of::<OpenFile>()
-            + match &self.kind {
-                Kind::Stored(file) => file.node().metadata().allocated as usize,
-                Kind::Reader(reader) => reader.memory(),
-                Kind::Writer(writer) => writer.memory(),
-                Kind::Socket(socket) => socket.memory(),
-                Kind::Epoll(epoll) => epoll.memory(),
-                _ => 0,
-            }
+    /// Bytes that are freed when this is closed and are not its process's charge: those of a file without a name that
+    /// nobody else has open, and what a socket holds. (All other memory is charged, and known from there.)
+    pub fn memory_if_closed(&self) -> usize {
+        match &self.kind {
+            Kind::Stored(file) if file.node().is_last_reference() => file.node().metadata().allocated as usize,
+            // What its connection holds is not charged.
+            Kind::Socket(socket) => socket.memory(),
+            _ => 0,
+        }
     }
 
     // ---- reading and writing ----
 
-    /// Bytes that are moved before others on this hart get their turn, where nothing else sets a limit: kernel code is not
-    /// interrupted.
+    /// Bytes that are moved in a step ([`steps`]), where nothing else sets a limit.
     fn largest_step(&self) -> usize {
         match self.kind {
             Kind::Console => 1024,
-            Kind::Random => 64 * 1024,
-            Kind::Stored(_) | Kind::Zero => LARGEST_STEP,
+            Kind::Random => crate::random::STEP,
+            Kind::Stored(_) | Kind::Zero => steps::BYTES,
             // What they hold is the limit.
             Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_) | Kind::Null => usize::MAX,
             Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => usize::MAX,
@@ -346,36 +351,70 @@ impl OpenFile {
         if writes(self.access) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// One step of reading into buffers; done as soon as something was read.
-    pub fn read(&self, process: &Process, buffers: &[UserBuffer], waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    /// Whether reading and writing never make anybody wait for others, so that it does not matter whether they may.
+    pub fn never_waits(&self) -> bool {
+        matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Null)
+    }
+
+    /// Whether reading gives everything that was asked for, in steps, and not only what is there.
+    fn reads_on(&self) -> bool {
+        matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Random)
+    }
+
+    /// Reads into buffers from `*done` bytes on, advancing it; done as soon as something was read, or, of what never makes
+    /// anybody wait, as much as there is.
+    pub fn read(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
         self.require_readable()?;
         if let Kind::Socket(socket) = &self.kind
             && socket.is_for_datagrams()
         {
             return socket.receive_datagram(process, buffers, 0, None, waker);
         }
-        let mut done = 0;
         let limit = self.largest_step();
+        let (mut before, mut left) = (0, limit);
         for &buffer in buffers {
-            if done >= limit {
-                break;
+            let mut part = done.saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            if part == buffer.len() && *done > 0 {
+                continue;
             }
-            let piece = UserBuffer::new(buffer.address(), buffer.len().min(limit - done))?;
-            // Only the first buffer may wait; what comes after a filled one is taken if it is there.
-            let step = self.read_one(process, piece, if done == 0 { waker } else { None });
-            match step {
-                Poll::Ready(Ok(count)) => {
-                    done += count;
-                    if count < buffer.len() {
-                        break;
+            loop {
+                if left == 0 {
+                    if !self.reads_on() {
+                        return Poll::Ready(Ok(*done));
                     }
+                    if steps::must_pause(process, waker) {
+                        return Poll::Pending;
+                    }
+                    left = limit;
                 }
-                Poll::Ready(Err(error)) if done == 0 => return Poll::Ready(Err(error)),
-                Poll::Pending if done == 0 => return Poll::Pending,
-                _ => break,
+                let wanted = (buffer.len() - part).min(left);
+                let piece = UserBuffer::new(buffer.address() + part, wanted)?;
+                // Only the first buffer may wait; what comes after a filled one is taken if it is there.
+                let count = match self.read_one(process, piece, if *done == 0 { waker } else { None }) {
+                    Poll::Ready(Ok(count)) => count,
+                    Poll::Ready(Err(error)) if *done == 0 => return Poll::Ready(Err(error)),
+                    Poll::Pending if *done == 0 => return Poll::Pending,
+                    _ => return Poll::Ready(Ok(*done)),
+                };
+                *done += count;
+                part += count;
+                left -= count;
+                if count < wanted {
+                    return Poll::Ready(Ok(*done));
+                }
+                if part == buffer.len() {
+                    break;
+                }
             }
         }
-        Poll::Ready(Ok(done))
+        Poll::Ready(Ok(*done))
     }
 
     fn read_one(&self, process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
@@ -389,7 +428,7 @@ impl OpenFile {
             }),
             Kind::Null => Poll::Ready(Ok(0)),
             Kind::Zero => Poll::Ready(zero(process, buffer)),
-            Kind::Random => Poll::Ready(crate::random::fill(process, buffer, 0)),
+            Kind::Random => crate::random::read(process, buffer, waker),
             Kind::Console => console::read(process, buffer, waker),
             Kind::Event(counter) => counter.read(process, buffer, waker),
             Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => Poll::Ready(Err(Errno::EINVAL)),
@@ -415,27 +454,33 @@ impl OpenFile {
             _ => {}
         }
         let mut before = 0;
-        let (begin, limit) = (*written, self.largest_step());
+        let limit = self.largest_step();
+        let mut left = limit;
         for &buffer in buffers {
             let mut part = written.saturating_sub(before).min(buffer.len());
             before += buffer.len();
             if part == buffer.len() && *written > 0 {
                 continue;
             }
-            let start = part;
-            let left = limit - (*written - begin);
-            if left == 0 && !buffer.is_empty() {
-                return go_on_later(waker);
-            }
-            let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(left)))?;
-            let step = self.write_one(process, piece, &mut part, waker);
-            *written += part - start;
-            match step {
-                Poll::Ready(Ok(_)) if part == buffer.len() => {}
-                Poll::Ready(Ok(_)) if part == piece.len() => return go_on_later(waker),
-                Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
-                Poll::Ready(_) => return Poll::Ready(Ok(*written)),
-                Poll::Pending => return Poll::Pending,
+            loop {
+                if left == 0 {
+                    if steps::must_pause(process, waker) {
+                        return Poll::Pending;
+                    }
+                    left = limit;
+                }
+                let start = part;
+                let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(left)))?;
+                let step = self.write_one(process, piece, &mut part, waker);
+                *written += part - start;
+                left -= part - start;
+                match step {
+                    Poll::Ready(Ok(_)) if part == buffer.len() => break,
+                    Poll::Ready(Ok(_)) if part == piece.len() => {}
+                    Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
+                    Poll::Ready(_) => return Poll::Ready(Ok(*written)),
+                    Poll::Pending => return Poll::Pending,
+                }
             }
         }
         Poll::Ready(Ok(*written))
@@ -452,10 +497,12 @@ impl OpenFile {
             Kind::Writer(writer) => writer.write(process, &[buffer], done, waker),
             Kind::Socket(socket) => socket.send(process, buffer, None, done, waker),
             Kind::Stored(file) => Poll::Ready({
-                crate::call::require_memory()?;
+                process.account.admit()?;
                 let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
                 let mut transfer = Transfer::new(process, rest);
-                let outcome = file.write_with(rest.len(), crate::files::now(), |piece| transfer.fill(piece));
+                let owner: Arc<dyn filesystem::Owner> = process.account.clone();
+                let outcome =
+                    file.write_with(Some(&owner), rest.len(), crate::files::now(), |piece| transfer.fill(piece));
                 let result = transfer.result(outcome);
                 *done += result.unwrap_or(0);
                 result
@@ -478,22 +525,48 @@ impl OpenFile {
         }
     }
 
-    /// `pread64`.
-    pub fn read_at(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+    /// Copies from a place in the file, as far as the step goes; for what works on the file in steps of its own.
+    pub fn read_step(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
         let file = self.stored_file()?;
-        let buffer = UserBuffer::new(buffer.address(), buffer.len().min(LARGEST_STEP))?;
+        let length = buffer.len().min(steps::BYTES);
         let mut transfer = Transfer::new(process, buffer);
-        let outcome = file.read_at_with(offset, buffer.len(), |piece| transfer.out(piece));
+        let outcome = file.read_at_with(offset, length, |piece| transfer.out(piece));
         transfer.result(outcome)
     }
 
-    /// `pwrite64`.
-    pub fn write_at(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+    fn write_step(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
         let file = self.stored_file()?;
-        let buffer = UserBuffer::new(buffer.address(), buffer.len().min(LARGEST_STEP))?;
+        process.account.admit()?;
+        let length = buffer.len().min(steps::BYTES);
         let mut transfer = Transfer::new(process, buffer);
-        let outcome = file.write_at_with(offset, buffer.len(), crate::files::now(), |piece| transfer.fill(piece));
+        let owner: Arc<dyn filesystem::Owner> = process.account.clone();
+        let now = crate::files::now();
+        let outcome = file.write_at_with(Some(&owner), offset, length, now, |piece| transfer.fill(piece));
         transfer.result(outcome)
+    }
+
+    /// `pread64`, from `*done` bytes on, advancing it.
+    pub fn read_at(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        offset: u64,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        in_steps(process, buffer, offset, done, waker, |rest, offset| self.read_step(process, rest, offset))
+    }
+
+    /// `pwrite64`, from `*done` bytes on, advancing it.
+    pub fn write_at(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        offset: u64,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        in_steps(process, buffer, offset, done, waker, |rest, offset| self.write_step(process, rest, offset))
     }
 
     /// `lseek`.
@@ -506,6 +579,14 @@ impl OpenFile {
             _ => return Err(Errno::EINVAL),
         };
         file.seek(from).map(|position| position as usize).map_err(errno_of)
+    }
+
+    /// Bytes of a regular file.
+    pub fn length(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Stored(file) => Some(file.node().metadata().size),
+            _ => None,
+        }
     }
 
     /// `ftruncate`.
@@ -612,12 +693,13 @@ impl OpenFile {
         let listener = self.socket()?;
         let mut descriptors = process.descriptors.lock();
         let vacancy = descriptors.vacancy(0)?;
-        crate::call::require_memory()?;
+        process.account.admit()?;
+        let charge = charge(&process.account)?;
         let (socket, from) = match listener.accept(waker) {
             Poll::Ready(accepted) => accepted?,
             Poll::Pending => return Poll::Pending,
         };
-        let file = Arc::new(OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0));
+        let file = Arc::new(OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0, charge));
         if let Some(out) = address
             && let Err(error) = out.write(process, from)
         {
@@ -681,6 +763,7 @@ impl OpenFile {
             Kind::Reader(reader) => reader.forget(waker),
             Kind::Socket(socket) => socket.forget_receiver(waker),
             Kind::Console => console::forget(waker),
+            Kind::Random => crate::random::forget(waker),
             Kind::Event(counter) => counter.forget_reader(waker),
             _ => {}
         }
@@ -728,12 +811,31 @@ pub fn status_of(metadata: &Metadata) -> Status {
     }
 }
 
-/// A write goes on when it is polled next, which is as soon as nothing more important is ready.
-fn go_on_later(waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
-    if let Some(waker) = waker {
-        waker.wake_by_ref();
+/// Moves a buffer from `*done` bytes on to or from a place in a file, advancing it: until a step moves less than it may.
+fn in_steps(
+    process: &Process,
+    buffer: UserBuffer,
+    offset: u64,
+    done: &mut usize,
+    waker: Option<&Waker>,
+    mut step: impl FnMut(UserBuffer, u64) -> Result<usize, Errno>,
+) -> Poll<Result<usize, Errno>> {
+    loop {
+        let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
+        // The offset is below 2^63, and no buffer is that long.
+        let moved = match step(rest, offset + *done as u64) {
+            Ok(moved) => moved,
+            Err(error) if *done == 0 => return Poll::Ready(Err(error)),
+            Err(_) => return Poll::Ready(Ok(*done)),
+        };
+        *done += moved;
+        if moved < steps::BYTES || *done == buffer.len() {
+            return Poll::Ready(Ok(*done));
+        }
+        if steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
     }
-    Poll::Pending
 }
 
 fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {

@@ -58,6 +58,16 @@ pub fn root_directory() -> Node {
     root().root()
 }
 
+/// Frees some pages of files that are gone; `false` if there are none.
+pub fn free_remains() -> bool {
+    root().free_remains()
+}
+
+/// Whether there are pages of files that are gone.
+pub fn has_remains() -> bool {
+    root().has_remains()
+}
+
 /// The time for what changes now.
 pub fn now() -> Timestamp {
     let ns = time::now_ns() + time::epoch_ns();
@@ -139,8 +149,9 @@ pub fn open(process: &Process, directory: i32, path: usize, flags: u32, mode: u3
     if options.access != Access::Read || options.contents == Contents::Discard {
         refuse_archived(&base, &path, options.last_link)?;
     }
+    let charge = file::charge(&process.account)?;
     let opened = root().open(&base, &path, &options, now()).map_err(errno_of)?;
-    let file = Arc::new(OpenFile::stored(opened, flags & flag::NONBLOCK != 0)?);
+    let file = Arc::new(OpenFile::stored(opened, flags & flag::NONBLOCK != 0, charge)?);
     process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)
 }
 
@@ -149,13 +160,16 @@ pub fn pipe(process: &Process, address: usize, flags: u32) -> Result<usize, Errn
     if flags & !(flag::CLOEXEC | flag::NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    let (reader, writer) = pipe::pipe();
+    let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
+    let (reader, writer) = pipe::pipe(&process.account);
     let non_blocking = flags & flag::NONBLOCK != 0;
     let close = flags & flag::CLOEXEC != 0;
     let (first, second) = {
         let mut descriptors = process.descriptors.lock();
-        let first = descriptors.add(Arc::new(OpenFile::reader(reader, non_blocking)), close, 0)?;
-        match descriptors.add(Arc::new(OpenFile::writer(writer, non_blocking)), close, 0) {
+        let reader = Arc::new(OpenFile::reader(reader, non_blocking, reader_charge));
+        let writer = Arc::new(OpenFile::writer(writer, non_blocking, writer_charge));
+        let first = descriptors.add(reader, close, 0)?;
+        match descriptors.add(writer, close, 0) {
             Ok(second) => (first, second),
             Err(error) => {
                 let unused = descriptors.remove(first);

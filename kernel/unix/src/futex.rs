@@ -8,17 +8,25 @@
 //! table belongs to the process, and private and shared futexes are the same. Waiters of one word are woken in the order
 //! in which they came. Who was woken is not in the table any more; that is all that tells a wake-up from a deadline or
 //! from a wake-up for another reason.
+//!
+//! A call that wakes or moves thousands goes on in steps ([`steps`]), and means those who wait when it begins. Between two
+//! steps others may come, who are not meant, and go, who are not counted; what Linux does at once then looks as if they had
+//! come after the call, and gone before it.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use core::ops::RangeInclusive;
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::futex as operation;
 use spin::Mutex;
 
+use crate::accounts::has_machine_memory;
 use crate::operation::read_time;
 use crate::process::Process;
+use crate::steps::{self, Long};
 use crate::time;
 use crate::time_limit::TimeLimit;
 use crate::user::USER_END;
@@ -26,6 +34,20 @@ use crate::user::USER_END;
 struct Waiter {
     waker: Waker,
     bits: u32,
+}
+
+/// Those who wait for a word when a call begins to wake or to move them, from the first with whom it has not dealt.
+struct Round {
+    word: usize,
+    tickets: RangeInclusive<u64>,
+    /// There may be more.
+    left: bool,
+}
+
+impl Round {
+    fn go_on_at(&mut self, ticket: u64) {
+        self.tickets = ticket..=*self.tickets.end();
+    }
 }
 
 #[derive(Default)]
@@ -38,32 +60,56 @@ struct Table {
 }
 
 impl Table {
-    /// Wakes up to `count` who wait for a word with one of these bits.
-    fn wake(&mut self, word: usize, count: usize, bits: u32) -> usize {
-        let (mut woken, mut from) = (0, 0);
+    /// A round over those who wait for a word now. Whoever comes later is not meant by a call that goes on in steps.
+    fn round(&self, word: usize) -> Round {
+        Round { word, tickets: 0..=self.last_ticket, left: true }
+    }
+
+    /// The next of a round who has one of these bits; `None` if there is none among as many as one step looks at.
+    fn next(&self, round: &mut Round, looks: &mut usize, bits: u32) -> Option<(usize, u64)> {
+        if round.tickets.is_empty() {
+            round.left = false;
+            return None;
+        }
+        let keys = (round.word, *round.tickets.start())..=(round.word, *round.tickets.end());
+        for (&key, waiter) in self.queue.range(keys) {
+            if *looks == 0 {
+                round.go_on_at(key.1);
+                return None;
+            }
+            *looks -= 1;
+            if waiter.bits & bits != 0 {
+                round.go_on_at(key.1 + 1);
+                return Some(key);
+            }
+        }
+        round.left = false;
+        None
+    }
+
+    /// A step of a round: wakes up to `count` who have one of these bits; says how many.
+    fn wake(&mut self, round: &mut Round, count: usize, bits: u32) -> usize {
+        let (mut woken, mut looks) = (0, steps::ENTRIES);
         while woken < count {
-            let mut candidates = self.queue.range((word, from)..=(word, u64::MAX));
-            let Some((&key, _)) = candidates.find(|(_, waiter)| waiter.bits & bits != 0) else { break };
+            let Some(key) = self.next(round, &mut looks, bits) else { break };
             if let Some(waiter) = self.queue.remove(&key) {
                 waiter.waker.wake();
             }
             self.moved.remove(&key.1);
-            from = key.1 + 1;
             woken += 1;
         }
         woken
     }
 
-    /// Makes up to `count` who wait for a word wait for another one.
-    fn move_waiters(&mut self, word: usize, to: usize, count: usize) -> usize {
-        let (mut done, mut from) = (0, 0);
+    /// A step of a round: makes up to `count` wait for another word; says how many.
+    fn move_waiters(&mut self, round: &mut Round, to: usize, count: usize) -> usize {
+        let (mut done, mut looks) = (0, steps::ENTRIES);
         while done < count {
-            let Some((&key, _)) = self.queue.range((word, from)..=(word, u64::MAX)).next() else { break };
+            let Some(key) = self.next(round, &mut looks, operation::BITSET_ANY) else { break };
             if let Some(waiter) = self.queue.remove(&key) {
                 self.queue.insert((to, key.1), waiter);
                 self.moved.insert(key.1, to);
             }
-            from = key.1 + 1;
             done += 1;
         }
         done
@@ -86,9 +132,59 @@ impl Table {
 pub struct Futexes(Mutex<Table>);
 
 impl Futexes {
-    /// Wakes up to `count` who wait for a word with one of these bits; returns how many.
-    pub fn wake(&self, word: usize, count: usize, bits: u32) -> usize {
-        self.0.lock().wake(word, count, bits)
+    /// Wakes the first who waits for a word; says whether there was one.
+    pub fn wake_one(&self, word: usize) -> bool {
+        let mut table = self.0.lock();
+        let mut round = table.round(word);
+        table.wake(&mut round, 1, operation::BITSET_ANY) == 1
+    }
+}
+
+/// What a call does with those who wait for a word.
+struct Work {
+    round: Round,
+    bits: u32,
+    /// How many are woken, then how many are moved, and to which word.
+    wake: usize,
+    moves: usize,
+    to: usize,
+    done: usize,
+}
+
+impl Work {
+    /// Does a step; whether all is done.
+    fn step(&mut self, table: &mut Table) -> bool {
+        if self.wake > 0 {
+            let woken = table.wake(&mut self.round, self.wake, self.bits);
+            self.wake -= woken;
+            self.done += woken;
+        } else {
+            let moved = table.move_waiters(&mut self.round, self.to, self.moves);
+            self.moves -= moved;
+            self.done += moved;
+        }
+        !self.round.left || self.wake == 0 && self.moves == 0
+    }
+
+    /// Does the first step, and all if that is all. The rest of what Linux does at once goes on in steps.
+    fn begin(mut self, process: &Arc<Process>, table: &mut Table) -> Result<Decoded, Errno> {
+        loop {
+            if self.step(table) {
+                return Ok(Decoded::Done(self.done));
+            }
+            if has_machine_memory() {
+                break;
+            }
+        }
+        let process = process.clone();
+        Ok(Decoded::More(Box::pin(async move {
+            loop {
+                steps::pause(&process).await;
+                if self.step(&mut process.futexes.0.lock()) {
+                    return Ok(self.done);
+                }
+            }
+        })))
     }
 }
 
@@ -154,6 +250,8 @@ pub enum Decoded {
     Wait(Wait),
     /// It is done; so many were woken or moved.
     Done(usize),
+    /// More are to be woken or moved than in one step.
+    More(Long),
 }
 
 /// A word that can be a futex: aligned, and in the user half.
@@ -174,7 +272,10 @@ fn at_least_one(number: usize) -> usize {
 }
 
 /// The `futex` call: what need not wait is done at once.
-pub fn call(process: &Process, [address, flags, value, timeout, second, value3]: [usize; 6]) -> Result<Decoded, Errno> {
+pub fn call(
+    process: &Arc<Process>,
+    [address, flags, value, timeout, second, value3]: [usize; 6],
+) -> Result<Decoded, Errno> {
     let (flags, value3) = (flags as u32, value3 as u32);
     let command = flags & !(operation::PRIVATE | operation::CLOCK_REALTIME);
     let is_real_time = flags & operation::CLOCK_REALTIME != 0;
@@ -203,7 +304,10 @@ pub fn call(process: &Process, [address, flags, value, timeout, second, value3]:
             Decoded::Wait(Wait { futexes, word: word_at(address)?, expected: value as u32, bits, limit, ticket: 0 })
         }
         operation::WAKE | operation::WAKE_BITSET => {
-            Decoded::Done(process.futexes.wake(word_at(address)?, at_least_one(value), bits))
+            let word = word_at(address)?;
+            let mut table = process.futexes.0.lock();
+            let (round, wake) = (table.round(word), at_least_one(value));
+            Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, &mut table)?
         }
         operation::REQUEUE | operation::CMP_REQUEUE => {
             // In the place of the timeout stands how many are moved.
@@ -212,12 +316,15 @@ pub fn call(process: &Process, [address, flags, value, timeout, second, value3]:
                 return Err(Errno::EINVAL);
             }
             let (word, to) = (word_at(address)?, word_at(second)?);
+            // Where somebody is moved to is remembered.
+            process.account.admit()?;
             let mut table = process.futexes.0.lock();
             if command == operation::CMP_REQUEUE && load(process, word)? != value3 {
                 return Err(Errno::EAGAIN);
             }
-            let woken = table.wake(word, wake as usize, bits);
-            Decoded::Done(woken + table.move_waiters(word, to, moves as usize))
+            let round = table.round(word);
+            let work = Work { round, bits, wake: wake as usize, moves: moves as usize, to, done: 0 };
+            work.begin(process, &mut table)?
         }
         _ => return Err(Errno::ENOSYS),
     })
@@ -246,17 +353,27 @@ mod tests {
         (table.last_ticket, bell)
     }
 
+    fn wake(table: &mut Table, word: usize, count: usize, bits: u32) -> usize {
+        let mut round = table.round(word);
+        table.wake(&mut round, count, bits)
+    }
+
+    fn move_waiters(table: &mut Table, word: usize, to: usize, count: usize) -> usize {
+        let mut round = table.round(word);
+        table.move_waiters(&mut round, to, count)
+    }
+
     #[test]
     fn the_first_come_are_woken_first_and_only_those_meant() {
         let mut table = Table::default();
         let bells: alloc::vec::Vec<_> = (0..5).map(|index| enter(&mut table, 8, 1 << (index % 2)).1).collect();
         let (_, other) = enter(&mut table, 12, u32::MAX);
-        assert_eq!(table.wake(8, 1, u32::MAX), 1);
-        assert_eq!(table.wake(8, 9, 2), 2);
+        assert_eq!(wake(&mut table, 8, 1, u32::MAX), 1);
+        assert_eq!(wake(&mut table, 8, 9, 2), 2);
         let rings: alloc::vec::Vec<_> = bells.iter().map(|bell| bell.0.load(Ordering::Relaxed)).collect();
         assert_eq!(rings, [1, 1, 0, 1, 0]);
-        assert_eq!(table.wake(8, 9, u32::MAX), 2);
-        assert_eq!(table.wake(8, 9, u32::MAX), 0);
+        assert_eq!(wake(&mut table, 8, 9, u32::MAX), 2);
+        assert_eq!(wake(&mut table, 8, 9, u32::MAX), 0);
         assert_eq!(other.0.load(Ordering::Relaxed), 0);
     }
 
@@ -265,12 +382,56 @@ mod tests {
         let mut table = Table::default();
         let (first, bell) = enter(&mut table, 8, u32::MAX);
         let (second, _) = enter(&mut table, 8, u32::MAX);
-        assert_eq!(table.move_waiters(8, 16, 1), 1);
-        assert_eq!(table.wake(8, 9, u32::MAX), 1);
+        assert_eq!(move_waiters(&mut table, 8, 16, 1), 1);
+        assert_eq!(wake(&mut table, 8, 9, u32::MAX), 1);
         assert!(!table.remove(8, second), "it was woken");
-        assert_eq!(table.move_waiters(16, 24, 9), 1);
+        assert_eq!(move_waiters(&mut table, 16, 24, 9), 1);
         assert_eq!(bell.0.load(Ordering::Relaxed), 0);
         assert!(table.remove(8, first), "it waits for a third word now");
         assert!(table.queue.is_empty() && table.moved.is_empty());
+    }
+
+    /// However many wait, a step deals with a bounded number; all are woken in the end, also when most are not meant, and
+    /// nobody who came after the beginning.
+    #[test]
+    fn thousands_are_woken_in_steps() {
+        let mut table = Table::default();
+        let bells: alloc::vec::Vec<_> = (0..1000).map(|index| enter(&mut table, 8, 1 << (index % 8)).1).collect();
+        let round = table.round(8);
+        let mut work = Work { round, bits: 1, wake: usize::MAX, moves: 0, to: 0, done: 0 };
+        let (mut rounds, mut late) = (0, None);
+        loop {
+            let before = work.done;
+            let is_over = work.step(&mut table);
+            assert!(work.done - before <= steps::ENTRIES);
+            late = late.or_else(|| Some(enter(&mut table, 8, 1)));
+            rounds += 1;
+            if is_over {
+                break;
+            }
+        }
+        assert_eq!(work.done, 125);
+        assert!(rounds >= 1000 / steps::ENTRIES);
+        assert!(
+            bells.iter().enumerate().all(|(index, bell)| bell.0.load(Ordering::Relaxed) == usize::from(index % 8 == 0))
+        );
+        assert_eq!(late.map(|(_, bell)| bell.0.load(Ordering::Relaxed)), Some(0));
+    }
+
+    /// Moving to the same word, or in a circle, ends.
+    #[test]
+    fn a_round_meets_nobody_twice() {
+        let mut table = Table::default();
+        for _ in 0..100 {
+            enter(&mut table, 8, u32::MAX);
+        }
+        let round = table.round(8);
+        let mut work = Work { round, bits: u32::MAX, wake: 10, moves: usize::MAX, to: 8, done: 0 };
+        let mut rounds = 0;
+        while !work.step(&mut table) {
+            rounds += 1;
+            assert!(rounds < 100);
+        }
+        assert_eq!((work.done, table.queue.len()), (100, 90));
     }
 }

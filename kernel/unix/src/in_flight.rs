@@ -172,6 +172,17 @@ impl<T> InFlight<T> {
         }
     }
 
+    /// How many places the table has.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The value in a place, to change it. Whoever looks at all places, some at a time, begins with the last: what a removal
+    /// moves, it moves to an earlier place, unless that is beyond the table's end.
+    pub fn at_place(&mut self, place: usize) -> Option<&mut T> {
+        self.places.get_mut(place)?.as_mut().map(|(_, value)| value)
+    }
+
     /// All values, in no order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten().map(|(_, value)| value)
@@ -180,6 +191,11 @@ impl<T> InFlight<T> {
     /// The same, to change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().flatten().map(|(_, value)| value)
+    }
+
+    /// All values, in no order, each taken out.
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.places.into_iter().flatten().map(|(_, value)| value)
     }
 
     /// Takes everything out, and with it the memory.
@@ -217,6 +233,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// Against the standard library's table, also with a number for which nearly all keys want the same place.
         #[test]
         fn it_is_a_table(steps in steps(), random in prop_oneof![Just(0), Just(1 << 63), any::<u64>()]) {

@@ -20,7 +20,7 @@
 //! # The end
 //!
 //! A process that has ended is left to its finisher ([`leave`]): that is as important as can be then, tells each call in turns
-//! like any others that it is over, and takes the last step of the process itself.
+//! like any others that it is over, and wakes the last worker of the process, which takes the last steps.
 //!
 //! # Who locks what
 //!
@@ -40,10 +40,11 @@ use heapless::Vec as FixedVec;
 use spin::Mutex;
 
 use crate::executor::{self, Cid, SpawnError};
+use crate::latency;
 use crate::operation::Operation;
 use crate::process::Process;
 use crate::ready_calls::{Next, Ordered, Place, ReadyCalls, Tell};
-use crate::scheduling;
+use crate::stretch;
 
 /// Calls that are tried before others get their turn.
 const BATCH: usize = 32;
@@ -74,6 +75,8 @@ pub struct InputCall {
     /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it never enters
     /// the list again.
     done: AtomicBool,
+    /// When the frame arrived that made it ready, if that is measured.
+    arrived: AtomicU64,
 }
 
 impl Ordered for InputCall {
@@ -92,6 +95,9 @@ impl Wake for InputCall {
     }
 
     fn wake_by_ref(self: &Arc<InputCall>) {
+        if latency::is_on() {
+            self.arrived.store(latency::arrival(), Ordering::Relaxed);
+        }
         self.process.input_calls.push(self);
     }
 }
@@ -132,10 +138,17 @@ impl InputCall {
             }
             match tried {
                 // Whoever made it ready has taken the waker out.
+                Poll::Ready(Err(Errno::ENOMEM)) => operation.give_up(Errno::ENOMEM),
                 Poll::Ready(result) => result,
                 Poll::Pending => return None,
             }
         };
+        if latency::is_on()
+            && let Some(file) = operation.waits_for_input_of()
+            && let Ok(socket) = file.socket()
+        {
+            socket.request.begin(self.arrived.load(Ordering::Relaxed), self.priority);
+        }
         *slot = None;
         // Before whoever tried it looks at the list again: what is entered up to then is taken out.
         self.done.store(true, Ordering::Release);
@@ -156,17 +169,18 @@ pub struct InputCalls {
 }
 
 impl InputCalls {
-    fn finisher(&self) -> Cid {
+    /// The coroutine that goes on with them, once there is one.
+    pub fn finisher(&self) -> Cid {
         Cid::from_raw(self.finisher.load(Ordering::Relaxed))
     }
 
     /// Tells the finisher, under the list's lock.
-    fn tell(&self, tell: Tell) {
+    fn tell(&self, process: &Process, tell: Tell) {
         let finisher = self.finisher();
         match tell {
             Tell::Nothing => return,
             Tell::Wake => {}
-            Tell::WakeAt(priority) => executor::set_priority(finisher, priority),
+            Tell::WakeAt(priority) => executor::set_priority(finisher, process.standing.limit(priority)),
         }
         // By its waker, so that it runs on the hart that the input came to.
         executor::waker(finisher).wake();
@@ -178,7 +192,8 @@ impl InputCalls {
         let mut list = self.list.lock();
         list.reserve(priority).map_err(|_| Errno::ENOMEM)?;
         if list.is_new() {
-            let finisher = executor::try_spawn_blocked(list.priority(), Finisher { process: process.clone() });
+            let (own, future) = (process.clone(), Finisher { process: process.clone() });
+            let finisher = executor::spawn_blocked_for(own, list.priority(), future);
             let finisher = finisher.map_err(|SpawnError(_)| Errno::ENOMEM)?;
             self.finisher.store(finisher.raw(), Ordering::Relaxed);
         }
@@ -190,7 +205,7 @@ impl InputCalls {
         let mut list = self.list.lock();
         // Relaxed: the lock orders them.
         if !call.done.load(Ordering::Relaxed) {
-            self.tell(list.push(call));
+            self.tell(&call.process, list.push(call));
             if list.some_are_hidden() {
                 SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
             }
@@ -199,24 +214,33 @@ impl InputCalls {
 
     fn hasten(&self, call: &InputCall) {
         let mut list = self.list.lock();
-        self.tell(list.hasten(call));
+        self.tell(&call.process, list.hasten(call));
     }
 
     /// What the finisher does next, after calls of which the most important had the priority `done`.
-    fn next(&self, turn_is_over: bool, done: Option<Priority>) -> Next<InputCall> {
+    fn next(&self, process: &Process, turn_is_over: bool, done: Option<Priority>) -> Next<InputCall> {
         let mut list = self.list.lock();
         if list.some_are_hidden() {
             SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
         }
-        let next = list.next(turn_is_over, done, executor::is_ready_above);
+        let standing = &process.standing;
+        let next = list.next(turn_is_over, done, |priority| executor::is_ready_above(standing.limit(priority)));
         if let Next::Later(Some(priority)) = next {
-            executor::set_priority(self.finisher(), priority);
+            executor::set_priority(self.finisher(), standing.limit(priority));
         }
         next
     }
 
+    /// Gives the finisher the priority that its calls are worth now.
+    pub fn order_anew(&self, process: &Process) {
+        let list = self.list.lock();
+        if !list.is_new() {
+            executor::set_priority(self.finisher(), process.standing.limit(list.priority()));
+        }
+    }
+
     /// Whether the process has ended and all its calls are done.
-    fn are_over(&self) -> bool {
+    pub fn are_over(&self) -> bool {
         self.list.lock().is_last() && self.count.load(Ordering::Relaxed) == 0
     }
 }
@@ -250,6 +274,7 @@ pub fn begin(
         priority,
         place: Place::default(),
         done: AtomicBool::new(false),
+        arrived: AtomicU64::new(0),
     });
     call.wait(call.operation.lock().insert(operation));
     Ok(call)
@@ -264,13 +289,14 @@ impl Future for Finisher {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match scheduling::charging(&self.process, || try_some(&self.process)) {
+        stretch::goes_on_as(abi_unix::trace::stretch::FINISHER);
+        match try_some(&self.process) {
             Progress::MoreLater => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
             Progress::NoneReady if self.process.input_calls.are_over() => {
-                self.process.go();
+                self.process.finisher_is_done();
                 Poll::Ready(())
             }
             Progress::NoneReady => Poll::Pending,
@@ -291,7 +317,7 @@ fn try_some(process: &Arc<Process>) -> Progress {
     let mut most_important = None;
     let (mut tries, mut moved) = (0, 0);
     loop {
-        let next = calls.next(tries == BATCH || moved >= STEP, most_important);
+        let next = calls.next(process, tries == BATCH || moved >= STEP, most_important);
         let Next::Call(call) = next else {
             if let Some(priority) = most_important.take() {
                 process.complete_calls(&done, priority);
@@ -315,14 +341,15 @@ fn try_some(process: &Arc<Process>) -> Progress {
     }
 }
 
-/// Leaves a process that has ended, and whose calls were woken, to its finisher: when all of them are done, so that ports and
-/// memory are free before anybody sees that it has ended, it [goes](Process::go). `false` if there is no finisher.
+/// Leaves the calls of a process that has ended, which were woken, to its finisher. When [all of them are
+/// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before anybody sees that the process
+/// has ended. `false` if there is no finisher.
 pub fn leave(process: &Process) -> bool {
     let calls = &process.input_calls;
     let mut list = calls.list.lock();
     if list.is_new() {
         return false;
     }
-    calls.tell(list.everything_is_last());
+    calls.tell(process, list.everything_is_last());
     true
 }

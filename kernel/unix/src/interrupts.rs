@@ -26,7 +26,7 @@
 //!
 //! The process runs virtualised ([`usermode::Kind`]), so that it has supervisor registers of its own, and a worker with
 //! receivers has a *guest interrupt file* of the hart on which it runs. To send is to store an identity to the file's page;
-//! a process that may send has that page in its address space, at [`SEND_ADDRESS`]. Neither side enters the kernel. The
+//! a process that may send has that page in its address space, at [`SEND_OFFSET`]. Neither side enters the kernel. The
 //! kernel's part is to keep the two sides right:
 //!
 //! * **Who may send.** The page is mapped for whoever has a right and asks for it, and taken out again, with a flush on
@@ -50,7 +50,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use abi_queue::pages::{PAGE_SIZE, SEND_ADDRESS, SEND_PAGES};
+use abi_queue::pages::{PAGE_SIZE, SEND_OFFSET, SEND_PAGES};
 use abi_unix::{Counter, Errno, errno};
 use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext};
 use memory::space::Placement;
@@ -59,10 +59,10 @@ use platform::{Machine, guest_page, println};
 use spin::Mutex;
 use usermode::Kind;
 
-use crate::file::OpenFile;
+use crate::counters;
+use crate::file::{self, OpenFile};
 use crate::process::{self, Ending, Process};
 use crate::worker::Worker;
-use crate::{counters, shared};
 
 /// The bit that says that completions have come.
 pub const COMPLETIONS: u64 = 1;
@@ -224,7 +224,7 @@ impl Line {
             }
             return;
         }
-        if handler == 0 || self.active.load(Ordering::Relaxed) || shared::is_in_image(context.pc as usize) {
+        if handler == 0 || self.active.load(Ordering::Relaxed) || process.shared.is_in_image(context.pc as usize) {
             return;
         }
         self.pending.store(false, Ordering::Relaxed);
@@ -378,7 +378,7 @@ pub fn give_up(worker: &Arc<Worker>) {
 
 /// Takes a page for sending out of an address space, on every hart.
 fn unmap(process: &Process, page: usize) {
-    let start = (SEND_ADDRESS + page * PAGE_SIZE) as u64;
+    let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
     let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
     // It can fail only if the program has mapped something else around it, and then the page is not there.
     if let Ok(removed) = removed {
@@ -404,8 +404,9 @@ fn unmap_all(worker: &Worker) {
 
 /// Whether a range has pages for sending in it, which the program must not move or unmap: the kernel would not know where
 /// stores still reach.
-pub fn has_send_pages(address: usize, length: usize) -> bool {
-    address < SEND_ADDRESS + SEND_PAGES * PAGE_SIZE && address.saturating_add(length) > SEND_ADDRESS
+pub fn has_send_pages(process: &Process, address: usize, length: usize) -> bool {
+    let start = process.shared.address(SEND_OFFSET);
+    address < start + SEND_PAGES * PAGE_SIZE && address.saturating_add(length) > start
 }
 
 /// Passes on what is pending in this hart's files that have lost their workers. Cheap if there is none.
@@ -494,13 +495,13 @@ pub fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> 
             }
         }
     };
-    Ok((SEND_ADDRESS + page * PAGE_SIZE) | receiver.identity)
+    Ok((process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) | receiver.identity)
 }
 
 /// A store to one of the pages for sending has faulted: maps the page if the receiver has a file, and else does what the
 /// `interrupt_send` call does. `false` if the address is none of these pages.
 pub fn store_to_page(process: &Arc<Process>, context: &mut UserContext, address: u64) -> bool {
-    let page = (address as usize).wrapping_sub(SEND_ADDRESS) / PAGE_SIZE;
+    let page = (address as usize).wrapping_sub(process.shared.address(SEND_OFFSET)) / PAGE_SIZE;
     if page >= SEND_PAGES {
         return false;
     }
@@ -537,7 +538,7 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     if state.mappings.try_reserve(1).is_err() {
         return false;
     }
-    let start = (SEND_ADDRESS + page * PAGE_SIZE) as u64;
+    let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
     let place = Placement::FixedIfFree(start);
     let device = physical..physical + PAGE_SIZE as u64;
     let Ok((_, flush)) = process.space.lock().map_device(place, device, Protection::ReadWrite, "[interrupts]") else {
@@ -678,6 +679,7 @@ pub fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Errno> {
         return Err(Errno::EPERM);
     }
     let process = &worker.process;
+    let charge = file::charge(&process.account)?;
     let receiver = {
         let mut receivers = process.receivers.lock();
         let place = &mut receivers[identity];
@@ -697,7 +699,7 @@ pub fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Errno> {
         receiver
     };
     settle_now(worker);
-    let file = Arc::new(OpenFile::interrupt_receiver(receiver));
+    let file = Arc::new(OpenFile::interrupt_receiver(receiver, charge));
     process.descriptors.lock().add(file, true, 0)
 }
 
@@ -706,7 +708,7 @@ pub fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) -> Resu
     receiver.require_owner(caller)?;
     let right = receiver.new_right();
     if process == 0 || process == caller.id as usize {
-        let file = Arc::new(OpenFile::interrupt_right(right));
+        let file = Arc::new(OpenFile::interrupt_right(right, file::charge(&caller.account)?));
         return caller.descriptors.lock().add(file, true, 0);
     }
     let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
@@ -735,7 +737,7 @@ pub fn open(caller: &Arc<Process>, process: usize, identity: usize) -> Result<us
         found.map(|(_, right)| right.clone()).ok_or(Errno::EPERM)?
     };
     right.receiver()?;
-    let file = Arc::new(OpenFile::interrupt_right(right));
+    let file = Arc::new(OpenFile::interrupt_right(right, file::charge(&caller.account)?));
     caller.descriptors.lock().add(file, true, 0)
 }
 

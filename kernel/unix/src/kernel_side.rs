@@ -30,9 +30,11 @@ use abi_unix::{Errno, errno};
 use kernel_thread::{Current, Stack, Thread};
 use spin::Mutex;
 
+use crate::accounts::{Charge, Resource};
 use crate::executor::{self, Cid, SpawnError};
 use crate::operation::Operation;
 use crate::process::Process;
+use crate::{steps, stretch};
 
 /// What carries calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub struct Choice {
 struct Poller {
     /// The thread's coroutine, once there is one.
     thread: Option<Cid>,
+    /// For its stack.
+    charge: Option<Charge>,
     /// What it has not seen yet.
     inbox: Vec<Transfer>,
 }
@@ -101,11 +105,13 @@ impl Choice {
         if side == Side::PollingThread {
             let mut poller = self.poller.lock();
             if poller.thread.is_none() {
+                let charge = process.account.charge(Resource::Memory, kernel_thread::STACK_SIZE + 1024)?;
                 let stack = Stack::new().map_err(|_| Errno::ENOMEM)?;
                 let owner = process.clone();
                 let thread = Thread::new(stack, move |current| poll_transfers(&owner, current));
-                let spawned = executor::try_spawn(process.claimed_priority(), thread);
+                let spawned = executor::spawn_for(process.clone(), process.claimed_priority(), thread);
                 poller.thread = Some(spawned.map_err(|SpawnError(_)| Errno::ENOMEM)?);
+                poller.charge = Some(charge);
             }
         }
         self.side.store(side as u8, Ordering::Relaxed);
@@ -136,12 +142,34 @@ impl Choice {
         Ok(thread)
     }
 
+    /// Gives the polling thread the priority that the process's claim is worth now.
+    pub fn order_anew(&self, process: &Process) {
+        if let Some(thread) = self.poller.lock().thread {
+            executor::set_priority(thread, process.claimed_priority());
+        }
+    }
+
     /// Makes the polling thread see that the process has ended.
     pub fn wake_poller(&self) {
         if let Some(thread) = self.poller.lock().thread {
             executor::wake(thread);
         }
     }
+}
+
+/// Tries a transfer; whether it is done, and its completion posted.
+fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
+    let result = if process.has_ended() || process.call_is_cancelled(transfer.key) {
+        transfer.operation.give_up(Errno::ECANCELED)
+    } else {
+        match transfer.operation.attempt(process) {
+            Poll::Ready(result) => result,
+            Poll::Pending => return false,
+        }
+    };
+    let completion = Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
+    process.complete_calls(&[(transfer.key, completion)], transfer.priority);
+    true
 }
 
 /// The polling thread of a process: until that ends, tries everything that it was given, in turn.
@@ -156,22 +184,21 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
         } else {
             transfers.append(&mut arrived);
         }
-        let ended = process.has_ended();
-        transfers.retain_mut(|transfer| {
-            let result = if ended || process.call_is_cancelled(transfer.key) {
-                transfer.operation.give_up(Errno::ECANCELED)
+        let (mut at, mut tried) = (0, 0);
+        while at < transfers.len() {
+            stretch::goes_on_as(abi_unix::trace::stretch::POLLING);
+            if try_transfer(process, &mut transfers[at]) {
+                // The order says nothing: all of them are tried in each turn.
+                transfers.swap_remove(at);
             } else {
-                match transfer.operation.attempt(process) {
-                    Poll::Ready(result) => result,
-                    Poll::Pending => return true,
-                }
-            };
-            let completion =
-                Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
-            process.complete_calls(&[(transfer.key, completion)], transfer.priority);
-            false
-        });
-        if ended && transfers.is_empty() {
+                at += 1;
+            }
+            tried += 1;
+            if tried % steps::ENTRIES == 0 {
+                current.block_on(steps::pause_at_the_end());
+            }
+        }
+        if process.has_ended() && transfers.is_empty() {
             return;
         }
         if transfers.is_empty() {

@@ -11,6 +11,8 @@
 
 extern crate alloc;
 
+pub mod accounts;
+pub mod authority;
 pub mod byte_queue;
 pub mod call;
 pub mod console;
@@ -26,6 +28,8 @@ pub mod in_flight;
 pub mod input;
 pub mod interrupts;
 pub mod kernel_side;
+pub mod latency;
+pub mod limits;
 pub mod line_discipline;
 pub mod memory_calls;
 pub mod network;
@@ -35,10 +39,13 @@ pub mod process;
 pub mod program;
 pub mod random;
 pub mod ready_calls;
+pub mod report;
 pub mod ring;
 pub mod scheduling;
 pub mod shared;
 pub mod snapshot;
+pub mod steps;
+pub mod stretch;
 pub mod thread;
 pub mod time;
 pub mod time_limit;
@@ -101,12 +108,15 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     // Before there are coroutines, so that all of them are traced.
     trace::start(boot_option(platform.arguments, "trace"), platform.hart_ids.len());
     executor::start(parts.scheduler)?;
+    accounts::start(platform.hart_ids.len());
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
+    program::start(boot_option(platform.arguments, "aslr"));
     files::start(parts.initial_files)?;
     console::start();
+    latency::start(boot_option(platform.arguments, "latencies"));
     network::start(platform);
     Ok(())
 }
@@ -116,10 +126,12 @@ pub fn run_hart() -> ! {
     let mut worker = executor::Worker::of_this_hart();
     loop {
         let _ = on_interrupt();
+        stretch::looked_by_the_executor();
         usermode::release_retired();
         shared::publish(executor::waiting());
         if !worker.run_one() {
             Machine::wait_for_interrupt();
+            stretch::waited();
         }
     }
 }

@@ -615,6 +615,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn programs_get_the_lines_that_the_user_sees(keys in prop::collection::vec(key(), 0..200)) {
             let mut terminal = LineDiscipline::new();

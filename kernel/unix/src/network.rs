@@ -9,25 +9,26 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddrV4};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
 use abi_unix::{Errno, errno};
 use network::{
-    BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive, ListenerId,
-    LocalConnections, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive,
+    ListenerId, LocalConnections, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use platform::{Platform, println};
 use spin::Mutex;
 
-use crate::file::OpenFile;
+use crate::accounts::{Account, Charge, Resource};
+use crate::file::{self, OpenFile};
 use crate::operation::{AddressOut, length_of};
 use crate::process::Process;
 use crate::user::UserBuffer;
 use crate::wire::Wire;
-use crate::{executor, time};
+use crate::{executor, latency, time};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
@@ -35,6 +36,9 @@ const LONGEST_BACKLOG: usize = 4096;
 const LONGEST_DATAGRAM: usize = 65507;
 /// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change it).
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
+
+/// For so long a program that is as important as the network runs before the rest of many frames is handled.
+const TURN_OF_EQUALS_NS: u64 = 100_000;
 
 static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
 /// The coroutine that handles what arrives.
@@ -62,8 +66,6 @@ fn errno_of(error: Error) -> Errno {
 /// Starts the stack over the first network device, or with the loopback interface alone.
 pub fn start(platform: &'static Platform) {
     let wire = Wire::find(platform, wake_handler);
-    let mut seed = [0; 8];
-    crate::random::bytes(&mut seed);
     let configuration = network::Configuration {
         address: wire.is_connected().then_some(network::Address {
             // QEMU's user network, which has no other way to tell a machine its address than DHCP.
@@ -71,14 +73,14 @@ pub fn start(platform: &'static Platform) {
             prefix: 24,
             gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
         }),
-        seed: u64::from_le_bytes(seed),
+        seeds: network::Seeds::draw(crate::random::bytes),
         local_connections: local_connections(crate::boot_option(platform.arguments, "local")),
         ..network::Configuration::default()
     };
     match Stack::new(wire, &configuration, time::now_ns()) {
         Ok(mut stack) => {
             // ADMISSION: for what no call of ours asks for, and for the rings of connections within the host.
-            stack.set_admission(|| crate::call::require_memory().is_ok());
+            stack.set_admission(crate::accounts::has_machine_memory);
             *STACK.lock() = Some(stack);
         }
         Err(error) => println!("network: not available: {error}"),
@@ -87,7 +89,7 @@ pub fn start(platform: &'static Platform) {
         println!("network: there is no memory to start it");
         return;
     };
-    executor::spawn(Priority::HIGHEST, handle_arrivals(deadline));
+    executor::spawn_for_kernel(Priority::HIGHEST, handle_arrivals(deadline));
 }
 
 /// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
@@ -115,11 +117,23 @@ async fn handle_arrivals(deadline: time::Reservation) {
     loop {
         let next = {
             let mut guard = STACK.lock();
-            let next = guard.as_mut().and_then(|stack| stack.poll(time::now_ns()));
+            let now = time::now_ns();
+            latency::look_begins();
+            let next = guard.as_mut().and_then(|stack| stack.poll(now));
+            latency::look_ends(next.is_some_and(|next| next <= now));
             // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
             NEXT_ALARM.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
             next
         };
+        if next.is_some_and(|next| next <= time::now_ns()) {
+            // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have their turn
+            // first; a program among them for a moment, until the alarm interrupts it.
+            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+            let alarm = deadline.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
+            executor::yield_now().await;
+            time::clear(alarm);
+            continue;
+        }
         let mut alarm = None;
         let mut registered = false;
         poll_fn(|cx| {
@@ -173,6 +187,11 @@ fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, E
 /// When the handler's alarm will ring, in nanoseconds; all ones if it is not set. Used under the stack's lock.
 static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// The size that a buffer gets for which a program asks.
+fn buffer_size(wanted: u32) -> usize {
+    (wanted as usize).clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
+}
+
 fn endpoint(address: SocketAddress) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
 }
@@ -189,8 +208,72 @@ enum State {
     Datagram(DatagramId),
 }
 
+/// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that has
+/// made them, and connections to the maker of the listening socket, whoever uses them.
+#[derive(Default)]
+pub struct Shares {
+    /// Of datagram sockets, and of sockets that were connected.
+    taken: [AtomicUsize; 2],
+}
+
+/// The process that has made a socket, as far as what it has and may have goes.
+#[derive(Clone)]
+struct Owner {
+    shares: Arc<Shares>,
+    account: Arc<Account>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limited {
+    Datagrams,
+    Connections,
+}
+
+/// One of a process's share, and the memory that goes with it; given back when it is dropped.
+struct Share {
+    owner: Owner,
+    of: Limited,
+    /// EVERY-BYTE: for buffers as large as they may become.
+    _charge: Charge,
+}
+
+impl Share {
+    /// Takes one more if `free` are left in the system: `ENOBUFS` for a process that has as many as that already. So no
+    /// process gets more than half, and as long as anything is left there is some for one that has none.
+    fn take(owner: &Owner, of: Limited, bytes: usize, free: usize) -> Result<Share, Errno> {
+        let charge = owner.account.charge(Resource::Memory, bytes)?;
+        let limit = |taken| (taken < free).then_some(taken + 1);
+        match owner.shares.taken[of as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit) {
+            Ok(_) => Ok(Share { owner: owner.clone(), of, _charge: charge }),
+            Err(_) => Err(Errno::ENOBUFS),
+        }
+    }
+
+    fn of_datagrams(owner: &Owner) -> Result<Share, Errno> {
+        let free = with_stack(|stack, _| Ok(stack.free_counts().1))?;
+        Share::take(owner, Limited::Datagrams, DatagramOptions::default().memory(), free)
+    }
+
+    fn of_connection(owner: &Owner, options: &TcpOptions) -> Result<Share, Errno> {
+        let free = with_stack(|stack, _| Ok(stack.free_counts().0))?;
+        Share::take(owner, Limited::Connections, options.memory(), free)
+    }
+
+    /// For a connection that exists already, and counts however many there are.
+    fn of_accepted(owner: &Owner, options: &TcpOptions) -> Result<Share, Errno> {
+        Share::take(owner, Limited::Connections, options.memory(), usize::MAX)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.owner.shares.taken[self.of as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 struct Inner {
     state: State,
+    share: Option<Share>,
     tcp: TcpOptions,
     sharing: Sharing,
     linger_abort: bool,
@@ -200,15 +283,17 @@ struct Inner {
 /// A socket of any kind.
 pub struct Socket {
     kind: u32,
+    owner: Owner,
     inner: Mutex<Inner>,
+    /// What its next answer is for, if that is measured.
+    pub request: latency::Request,
 }
 
 impl Socket {
-    fn new(kind: u32, state: State, tcp: TcpOptions) -> Socket {
-        Socket {
-            kind,
-            inner: Mutex::new(Inner { state, tcp, sharing: Sharing::Exclusive, linger_abort: false, linger: (0, 0) }),
-        }
+    fn new(kind: u32, state: State, tcp: TcpOptions, owner: Owner, share: Option<Share>) -> Socket {
+        let sharing = Sharing::Exclusive;
+        let inner = Inner { state, share, tcp, sharing, linger_abort: false, linger: (0, 0) };
+        Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
     }
 
     /// The `socket` call.
@@ -216,19 +301,23 @@ impl Socket {
         if family != types::AF_INET as u32 {
             return Err(Errno::EAFNOSUPPORT);
         }
+        let charge = file::charge(&process.account)?;
         let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
         let kind = kind & !flags;
+        let owner = Owner { shares: process.shares.clone(), account: process.account.clone() };
+        let mut share = None;
         let state = match (kind, protocol) {
             (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => State::Fresh(None),
             (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP) => {
                 let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                share = Some(Share::of_datagrams(&owner)?);
                 State::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
             }
             (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::EPROTOTYPE),
         };
-        let file =
-            OpenFile::socket_file(Socket::new(kind, state, TcpOptions::default()), flags & types::SOCK_NONBLOCK != 0);
+        let socket = Socket::new(kind, state, TcpOptions::default(), owner, share);
+        let file = OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
 
@@ -292,6 +381,8 @@ impl Socket {
         let State::Listening(listener) = inner.state else {
             return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
         };
+        // Before the connection is taken out of the queue, where it stays if this is refused.
+        let share = Share::of_accepted(&self.owner, &inner.tcp)?;
         let accepted = with_stack(|stack, _| {
             let accepted = stack.accept(listener)?;
             if let (None, Some(waker)) = (&accepted, waker) {
@@ -301,7 +392,8 @@ impl Socket {
         })?;
         match accepted {
             Some((id, from)) => {
-                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, State::Connected(id), inner.tcp), address(from))))
+                let (state, owner) = (State::Connected(id), self.owner.clone());
+                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, Some(share)), address(from))))
             }
             None => Poll::Pending,
         }
@@ -313,8 +405,9 @@ impl Socket {
         match inner.state {
             State::Fresh(binding) => {
                 let options = inner.tcp;
+                let share = Share::of_connection(&self.owner, &options)?;
                 let id = with_stack_and_send(|stack, now| stack.tcp_connect(binding, endpoint(to), &options, now))?;
-                inner.state = State::Connected(id);
+                (inner.state, inner.share) = (State::Connected(id), Some(share));
                 *started = true;
             }
             State::Connected(id) if !*started => {
@@ -345,7 +438,7 @@ impl Socket {
             Err(error) => {
                 // The socket can be used again, as on Linux.
                 let _ = with_stack(|stack, now| stack.close(id, now));
-                inner.state = State::Fresh(None);
+                (inner.state, inner.share) = (State::Fresh(None), None);
                 Poll::Ready(Err(error))
             }
         }
@@ -400,6 +493,9 @@ impl Socket {
                     }
                     Ok(true)
                 });
+                if latency::is_on() && *sent > 0 {
+                    self.request.is_answered();
+                }
                 match (result, bad) {
                     (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
                     (Ok(false), None) => Poll::Pending,
@@ -503,7 +599,7 @@ impl Socket {
         }
         // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
         let mut datagram = Vec::new();
-        crate::call::require_memory()?;
+        process.account.admit()?;
         datagram.try_reserve_exact(length).map_err(|_| Errno::ENOBUFS)?;
         datagram.resize(length, 0);
         let mut rest = &mut datagram[..];
@@ -738,8 +834,8 @@ impl Socket {
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
                 inner.tcp.keepalive = (number != 0).then_some(KEEPALIVE);
             }
-            (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer = number as usize,
-            (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer = number as usize,
+            (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer = buffer_size(number),
+            (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer = buffer_size(number),
             (option::SOL_SOCKET, option::SO_LINGER) => {
                 if value.len() < 8 {
                     return Err(Errno::EINVAL);
@@ -838,6 +934,38 @@ impl Drop for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_takes_more_than_half_and_everybody_gets_something() {
+        const ALL: usize = 1000;
+        let take = |owner: &Owner, of, left| Share::take(owner, of, 100, left);
+        let account = Account::of_the_first();
+        let owner = || Owner { shares: Arc::default(), account: account.clone() };
+        let mut left = ALL;
+        let mut hoarders = Vec::new();
+        for _ in 0..6 {
+            let hoarder = owner();
+            let mut hoard = Vec::new();
+            while let Ok(share) = take(&hoarder, Limited::Datagrams, left) {
+                hoard.push(share);
+                left -= 1;
+            }
+            assert!(!hoard.is_empty() && hoard.len() <= left + 1);
+            hoarders.push((hoarder, hoard));
+        }
+        assert!(left > 0 && take(&owner(), Limited::Datagrams, left).is_ok());
+        assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
+        // What is of another kind is another matter, and what was given back can be taken again.
+        let (hoarder, hoard) = &mut hoarders[0];
+        assert!(take(hoarder, Limited::Connections, left).is_ok());
+        assert!(take(hoarder, Limited::Datagrams, left).is_err());
+        let count = hoard.len();
+        hoard.clear();
+        assert!(take(hoarder, Limited::Datagrams, left + count).is_ok());
+        assert_eq!(hoarder.shares.taken[0].load(Ordering::Relaxed), 0);
+        drop(hoarders);
+        assert_eq!(account.used(Resource::Memory), 0);
+    }
 
     #[test]
     fn connections_within_the_host_are_joined_unless_the_command_line_says_otherwise() {

@@ -13,7 +13,7 @@ use core::task::{Context, Poll, Waker};
 
 use abi_queue::{Completion, Priority};
 use abi_unix::types::{self, SocketAddress, TimeSpec};
-use abi_unix::{Counter, Errno, errno};
+use abi_unix::{Counter, Errno, SystemCall, errno};
 use hal_api::Machine as _;
 use platform::Machine;
 use smallvec::SmallVec;
@@ -22,9 +22,10 @@ use crate::executor::SpawnError;
 use crate::file::OpenFile;
 use crate::kernel_side::Side;
 use crate::process::{self, Carrier, Children, Process};
+use crate::steps::Long;
 use crate::time::{self, Alarm};
 use crate::user::UserBuffer;
-use crate::{counters, epoll, executor, futex, input};
+use crate::{counters, epoll, executor, futex, input, random, stretch};
 
 /// Buffers of one vector call; a single one, the common case, needs no allocation.
 pub type Buffers = SmallVec<[UserBuffer; 1]>;
@@ -37,10 +38,14 @@ pub fn length_of(buffers: &[UserBuffer]) -> usize {
 /// A call that may have to wait, decoded and checked.
 #[allow(missing_docs)]
 pub enum Operation {
-    /// Read from a file into buffers, in order; done as soon as something was read.
-    Read { file: Arc<OpenFile>, buffers: Buffers },
+    /// Read from a file into buffers, in order; done as soon as something was read, of a stored file as much as there is.
+    Read { file: Arc<OpenFile>, buffers: Buffers, done: usize },
     /// Write buffers to a file, in order; done when all was written.
     Write { file: Arc<OpenFile>, buffers: Buffers, written: usize },
+    /// Read from a place in a stored file.
+    ReadAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
+    /// Write to a place in a stored file.
+    WriteAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
     /// Take a connection of a listening socket.
     Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
     /// Connect a socket.
@@ -52,13 +57,17 @@ pub enum Operation {
     /// Sleep until a tick.
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Sleep, and say how much time was left if interrupted. (Nothing interrupts a sleep but the process's end.)
-    WaitChild { which: Children, status: usize, no_wait: bool, usage: usize },
+    WaitChild { parent: u32, which: Children, status: usize, no_wait: bool, usage: usize },
     /// Wait at a futex.
     Futex(Box<futex::Wait>),
+    /// Fill a buffer with random bytes, step by step.
+    Random { buffer: UserBuffer, flags: u32, done: usize },
     /// Wait for the descriptors of an epoll.
     Epoll(Box<epoll::Wait>),
     /// Wait for one of a list of descriptors.
     PollFiles(Box<epoll::PollFiles>),
+    /// Go on in steps, and wait for nothing.
+    Long(SystemCall, Long),
 }
 
 // Every call moves one a few times, and up to here that is done by registers. What is rare and larger is boxed.
@@ -100,8 +109,10 @@ impl Operation {
     /// One step: does the call, or registers `waker` where it waits.
     pub fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         match self {
-            Operation::Read { file, buffers } => file.read(process, buffers, waker),
+            Operation::Read { file, buffers, done } => file.read(process, buffers, done, waker),
             Operation::Write { file, buffers, written } => file.write(process, buffers, written, waker),
+            Operation::ReadAt { file, buffer, offset, done } => file.read_at(process, *buffer, *offset, done, waker),
+            Operation::WriteAt { file, buffer, offset, done } => file.write_at(process, *buffer, *offset, done, waker),
             Operation::Accept { file, address, flags } => file.accept(process, *address, *flags, waker),
             Operation::Connect { file, address, started } => file.connect(*address, started, waker),
             Operation::Send { file, buffer, flags, address, sent } => {
@@ -119,7 +130,7 @@ impl Operation {
                 }
                 Poll::Pending
             }
-            Operation::WaitChild { which, status, no_wait, usage } => match process.poll_child(*which, waker) {
+            Operation::WaitChild { which, status, no_wait, usage, .. } => match process.poll_child(*which, waker) {
                 Poll::Ready(Ok((id, ending, ticks))) => {
                     if *usage != 0 {
                         process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
@@ -133,10 +144,38 @@ impl Operation {
                 Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
                 Poll::Pending => Poll::Pending,
             },
+            Operation::Random { buffer, flags, done } => random::fill(process, *buffer, *flags, done, waker),
             Operation::Futex(wait) => wait.poll(process, waker),
             Operation::Epoll(wait) => wait.poll(process, waker),
             Operation::PollFiles(wait) => wait.poll(process, waker),
+            Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(Waker::noop()))),
         }
+    }
+
+    /// The call that it is, as far as the measure of stretches tells calls apart.
+    pub fn call(&self) -> SystemCall {
+        match self {
+            Operation::Read { .. } => SystemCall::Read,
+            Operation::Write { .. } => SystemCall::Write,
+            Operation::ReadAt { .. } => SystemCall::ReadAt,
+            Operation::WriteAt { .. } => SystemCall::WriteAt,
+            Operation::Accept { .. } => SystemCall::Accept,
+            Operation::Connect { .. } => SystemCall::Connect,
+            Operation::Send { .. } => SystemCall::SendTo,
+            Operation::Receive { .. } => SystemCall::ReceiveFrom,
+            Operation::Sleep { .. } => SystemCall::Sleep,
+            Operation::WaitChild { .. } => SystemCall::Wait,
+            Operation::Futex(_) => SystemCall::Futex,
+            Operation::Epoll(_) => SystemCall::EpollWait,
+            Operation::PollFiles(_) => SystemCall::Poll,
+            Operation::Random { .. } => SystemCall::GetRandom,
+            Operation::Long(call, _) => *call,
+        }
+    }
+
+    /// Whether it goes on when it is cancelled, or when nobody has room for it: work that has begun, and waits for nothing.
+    pub fn must_be_completed(&self) -> bool {
+        matches!(self, Operation::Long(..))
     }
 
     /// Whether it moves something through a file, so that trying again is all that there is to waiting.
@@ -154,13 +193,17 @@ impl Operation {
 
     fn must_not_wait(&self) -> bool {
         match self {
-            Operation::Read { file, .. }
-            | Operation::Write { file, .. }
-            | Operation::Accept { file, .. }
-            | Operation::Connect { file, .. } => file.is_non_blocking(),
+            // What never waits goes on in steps.
+            Operation::Read { file, .. } | Operation::Write { file, .. } => {
+                file.is_non_blocking() && !file.never_waits()
+            }
+            Operation::Accept { file, .. } | Operation::Connect { file, .. } => file.is_non_blocking(),
             Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
                 file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
             }
+            // What has begun is a step that has to be followed by another, and no wait.
+            Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
+            Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
             Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
@@ -170,7 +213,16 @@ impl Operation {
     /// The result of a call that stops before it is complete: what it moved so far, or else the reason.
     pub fn give_up(&self, reason: Errno) -> Result<usize, Errno> {
         match self {
-            Operation::Write { written: done, .. } | Operation::Send { sent: done, .. } if *done > 0 => Ok(*done),
+            Operation::Read { done, .. }
+            | Operation::ReadAt { done, .. }
+            | Operation::WriteAt { done, .. }
+            | Operation::Write { written: done, .. }
+            | Operation::Send { sent: done, .. }
+            | Operation::Random { done, .. }
+                if *done > 0 =>
+            {
+                Ok(*done)
+            }
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
             // Whoever woke it counts on it.
             Operation::Futex(wait) if wait.was_woken() => Ok(0),
@@ -214,10 +266,12 @@ impl Operation {
                     time::clear(alarm);
                 }
             }
-            Operation::WaitChild { .. } => process::forget_child_waiter(waker),
+            Operation::WaitChild { parent, .. } => process::forget_child_waiter(*parent, waker),
+            Operation::Random { .. } => random::forget(waker),
             Operation::Futex(wait) => wait.forget(),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),
+            Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => {}
         }
     }
 
@@ -226,8 +280,13 @@ impl Operation {
     ///
     /// # Cancellation
     /// Dropping it takes all registrations back. What was written or sent before stays so.
-    pub fn wait<'a, F: Fn() -> bool + Unpin>(self, process: &'a Arc<Process>, must_stop: F) -> Wait<'a, F> {
-        Wait { waiting: Waiting { operation: self, registered: None }, process, must_stop }
+    pub fn wait<'a, F: Fn() -> bool + Unpin>(
+        self,
+        process: &'a Arc<Process>,
+        deadline: &'a time::Reservation,
+        must_stop: F,
+    ) -> Wait<'a, F> {
+        Wait { waiting: Waiting { operation: self, registered: None }, process, deadline, alarm: None, must_stop }
     }
 }
 
@@ -241,7 +300,10 @@ impl Waiting {
     fn poll(&mut self, process: &Arc<Process>, waker: &Waker) -> Poll<Result<usize, Errno>> {
         let result = self.operation.poll(process, Some(waker));
         match result {
-            Poll::Pending if self.registered.is_none() => self.registered = Some(waker.clone()),
+            // It may have registered in some of several places before there was no memory for another.
+            Poll::Pending | Poll::Ready(Err(Errno::ENOMEM)) if self.registered.is_none() => {
+                self.registered = Some(waker.clone())
+            }
             // Whoever made it ready has taken the waker out, and with it the registration.
             Poll::Ready(_) if !self.operation.registers_in_two_places() => self.registered = None,
             _ => {}
@@ -259,10 +321,38 @@ impl Drop for Waiting {
 }
 
 /// The future of [`Operation::wait`].
+///
+/// A wait needs no memory that others could have taken. Sleeping uses the worker's reserved deadline. A place in a list of
+/// waiters is free for the first who waits there; if there is no memory for a further one, the worker looks again after
+/// [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
 pub struct Wait<'a, F: Fn() -> bool + Unpin> {
     waiting: Waiting,
     process: &'a Arc<Process>,
+    deadline: &'a time::Reservation,
+    alarm: Option<Alarm>,
     must_stop: F,
+}
+
+/// How long a worker waits between two looks at something, if there is no memory to have it told.
+const BETWEEN_LOOKS_NS: u64 = 1_000_000;
+
+impl<F: Fn() -> bool + Unpin> Wait<'_, F> {
+    fn set_alarm(&mut self, ticks: u64, waker: &Waker) {
+        self.clear_alarm();
+        self.alarm = Some(self.deadline.set(ticks, waker));
+    }
+
+    fn clear_alarm(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            time::clear(alarm);
+        }
+    }
+}
+
+impl<F: Fn() -> bool + Unpin> Drop for Wait<'_, F> {
+    fn drop(&mut self) {
+        self.clear_alarm();
+    }
 }
 
 impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
@@ -270,10 +360,32 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        stretch::goes_on_with(this.waiting.operation.call());
         if (this.must_stop)() {
             return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR));
         }
-        this.waiting.poll(this.process, cx.waker())
+        if let Operation::Sleep { deadline, .. } = this.waiting.operation {
+            if Machine::now() >= deadline {
+                return Poll::Ready(Ok(0));
+            }
+            if this.alarm.is_none() {
+                this.set_alarm(deadline, cx.waker());
+            }
+            return Poll::Pending;
+        }
+        match this.waiting.poll(this.process, cx.waker()) {
+            // Either the call fails so, or it could not be registered where it waits: without a waker only the call itself
+            // can fail.
+            Poll::Ready(Err(Errno::ENOMEM)) if !this.waiting.operation.must_be_completed() => {
+                let tried = this.waiting.operation.poll(this.process, None);
+                if tried.is_pending() {
+                    let soon = Machine::now() + time::ticks_at_ns(BETWEEN_LOOKS_NS);
+                    this.set_alarm(soon, cx.waker());
+                }
+                tried
+            }
+            other => other,
+        }
     }
 }
 
@@ -301,15 +413,20 @@ impl Future for AsynchronousCall {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let result = if this.process.has_ended() || this.process.call_is_cancelled(this.key) {
+        stretch::goes_on_with(this.waiting.operation.call());
+        let is_cancelled = || !this.waiting.operation.must_be_completed() && this.process.call_is_cancelled(this.key);
+        let result = if this.process.has_ended() || is_cancelled() {
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
             match this.waiting.poll(&this.process, cx.waker()) {
+                // What was moved before there was no memory to wait any longer is the result.
+                Poll::Ready(Err(Errno::ENOMEM)) => this.waiting.operation.give_up(Errno::ENOMEM),
                 Poll::Ready(result) => result,
                 Poll::Pending => {
                     // It may have run because it had been ready for long, and does so for this time only.
-                    if executor::current_priority() != this.priority {
-                        executor::set_priority(executor::current(), this.priority);
+                    let priority = this.process.standing.limit(this.priority);
+                    if executor::current_priority() != priority {
+                        executor::set_priority(executor::current(), priority);
                     }
                     return Poll::Pending;
                 }
@@ -333,7 +450,7 @@ pub fn go_on_asynchronously(
     cid: u64,
     priority: Priority,
 ) -> Result<(), (Errno, Operation)> {
-    let priority = priority.limited_to(process.standing.ceiling());
+    let priority = process.standing.claim(priority);
     let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
     if is_polled {
         process.begin_call(token, priority, operation, |key, operation| {
@@ -348,10 +465,12 @@ pub fn go_on_asynchronously(
         }
         let waiting = Waiting { operation, registered: None };
         let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
-        let spawned = executor::try_spawn(priority, call).map_err(|SpawnError(mut call)| {
-            let nothing = Operation::Sleep { deadline: 0, alarm: None };
-            core::mem::replace(&mut call.waiting.operation, nothing)
-        });
+        let spawned = executor::spawn_for(process.clone(), process.standing.limit(priority), call).map_err(
+            |SpawnError(mut call)| {
+                let nothing = Operation::Sleep { deadline: 0, alarm: None };
+                core::mem::replace(&mut call.waiting.operation, nothing)
+            },
+        );
         spawned.map(Carrier::Coroutine)
     })?;
     counters::count(Counter::AsynchronousCalls);

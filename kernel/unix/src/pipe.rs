@@ -13,8 +13,8 @@ use abi_unix::types::epoll as event;
 use spin::Mutex;
 use waiters::Waiters;
 
+use crate::accounts::{Account, Charge, Resource};
 use crate::byte_queue::ByteQueue;
-use crate::call::require_memory;
 use crate::operation::length_of;
 use crate::process::Process;
 use crate::user::UserBuffer;
@@ -24,15 +24,15 @@ pub const CAPACITY: usize = 65536;
 /// Writes up to this size are atomic (`PIPE_BUF`).
 pub const ATOMIC: usize = 4096;
 
-#[derive(Default)]
 struct State {
     queue: ByteQueue,
+    /// For the queue's buffer. The process that made the pipe pays for it, whoever writes.
+    charge: Charge,
     readers_waiting: Waiters,
     writers_waiting: Waiters,
 }
 
 /// The shared middle of a pipe.
-#[derive(Default)]
 pub struct Pipe {
     state: Mutex<State>,
     readers: AtomicUsize,
@@ -44,12 +44,30 @@ pub struct Reader(Arc<Pipe>);
 /// The writing end. The pipe has no writer when the last one is dropped.
 pub struct Writer(Arc<Pipe>);
 
-/// Creates a pipe.
-pub fn pipe() -> (Reader, Writer) {
-    let pipe = Arc::new(Pipe::default());
-    pipe.readers.store(1, Ordering::Relaxed);
-    pipe.writers.store(1, Ordering::Relaxed);
+/// Creates a pipe, for a process with this account. The ends are charged as open files.
+pub fn pipe(account: &Arc<Account>) -> (Reader, Writer) {
+    let state = State {
+        queue: ByteQueue::new(),
+        charge: account.nothing(Resource::Memory),
+        readers_waiting: Waiters::new(),
+        writers_waiting: Waiters::new(),
+    };
+    let pipe = Arc::new(Pipe { state: Mutex::new(state), readers: AtomicUsize::new(1), writers: AtomicUsize::new(1) });
     (Reader(pipe.clone()), Writer(pipe))
+}
+
+impl State {
+    /// Makes room for `more` bytes in the queue. `ENOMEM` if the pipe's owner may not have that, or there is no memory.
+    #[cold]
+    fn grow(&mut self, more: usize) -> Result<(), Errno> {
+        self.charge.account().admit()?;
+        self.charge.resize(self.queue.memory_with(more, CAPACITY))?;
+        let grown = self.queue.reserve(more, CAPACITY);
+        if grown.is_err() {
+            self.charge.shrink_to(self.queue.memory());
+        }
+        grown
+    }
 }
 
 impl Reader {
@@ -87,6 +105,9 @@ impl Reader {
             state.queue.consume(count);
             done += count;
         }
+        // It may have given its buffer back.
+        let memory = state.queue.memory();
+        state.charge.shrink_to(memory);
         state.writers_waiting.wake_all();
         Poll::Ready(Ok(done))
     }
@@ -145,12 +166,13 @@ impl Writer {
                     let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
                     return match registered {
                         Ok(()) => Poll::Pending,
-                        Err(_) => Poll::Ready(if *done == 0 { Err(Errno::ENOMEM) } else { Ok(*done) }),
+                        // What was written is in `done`: it is for the caller to say whether the call ends here.
+                        Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
                     };
                 }
-                // ADMISSION: what waits in pipes must not use up what the kernel needs for itself.
-                let admitted = if state.queue.would_grow(wanted, CAPACITY) { require_memory() } else { Ok(()) };
-                if let Err(error) = admitted.and_then(|()| state.queue.reserve(wanted, CAPACITY)) {
+                // EVERY-BYTE, ADMISSION: what waits in pipes must not use up what others need.
+                let grown = if state.queue.would_grow(wanted, CAPACITY) { state.grow(wanted) } else { Ok(()) };
+                if let Err(error) = grown {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 let piece = state.queue.back();
@@ -181,27 +203,6 @@ impl Writer {
     /// Takes back a registration of [`write`](Self::write) or [`readiness`](Self::readiness).
     pub fn forget(&self, waker: &Waker) {
         self.0.state.lock().writers_waiting.forget(waker);
-    }
-}
-
-impl Pipe {
-    /// Each end answers for half of the memory, so that a pipe whose two ends one process has counts once.
-    fn memory_of_one_end(&self) -> usize {
-        (size_of::<Pipe>() + self.state.lock().queue.memory()) / 2
-    }
-}
-
-impl Reader {
-    /// Bytes of kernel memory that this end answers for.
-    pub fn memory(&self) -> usize {
-        self.0.memory_of_one_end()
-    }
-}
-
-impl Writer {
-    /// Bytes of kernel memory that this end answers for.
-    pub fn memory(&self) -> usize {
-        self.0.memory_of_one_end()
     }
 }
 

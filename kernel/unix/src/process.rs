@@ -4,8 +4,8 @@
 //!
 //! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault, a
 //! `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
-//! woken, sees that the process has ended, and gives up what it holds. The last worker to go takes the process apart
-//! (`Process::take_apart`): descriptors are closed, memory is freed, children go to the first process. What remains is
+//! woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker to go takes
+//! the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed, children go to the first process. What remains is
 //! an entry in the table with the status, until the parent has waited for it.
 //!
 //! # Locks
@@ -14,19 +14,21 @@
 //! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to ask how much
 //! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a call.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use ::ring::Producer;
 use abi_queue::completion;
-use abi_queue::pages::{COMPLETION_RING_ADDRESS, PAGE_SIZE, SEND_PAGES};
+use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
 use abi_unix::types::signal;
-use abi_unix::{Counter, Errno};
+use abi_unix::{Act, Counter, Errno};
 use filesystem::Node;
 use memory::SharedFrame;
 use memory::space::StringError;
@@ -39,7 +41,8 @@ use coroutine::State;
 use hal_api::Machine as _;
 use platform::Machine;
 
-use crate::counters;
+use crate::accounts::{Account, Batch, Charge, Resource};
+use crate::authority::{self, Authority};
 use crate::descriptor::Descriptors;
 use crate::executor::Cid;
 use crate::futex::Futexes;
@@ -47,12 +50,12 @@ use crate::in_flight::InFlight;
 use crate::input::{self, InputCall, InputCalls};
 use crate::interrupts::{self, Receivers, SendPages};
 use crate::kernel_side::Choice;
-use crate::random;
 use crate::ring::{self, CompletionView, Rings};
 use crate::scheduling::Standing;
 use crate::shared::{Shared, zeroed};
 use crate::thread::Threads;
 use crate::worker::Worker;
+use crate::{counters, files, random, report, steps, stretch};
 
 /// Workers that one process can have.
 pub const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
@@ -61,6 +64,10 @@ pub const MAXIMUM_PROCESSES: usize = 4096;
 /// Asynchronous calls that one process can have in flight; more are answered with `EBUSY`, which no call that can wait
 /// answers for another reason, so that a runtime knows to wait for completions and to try again.
 pub const MAXIMUM_CALLS: usize = 65536;
+/// Processes that one step looks at, in search of somebody.
+const MOST_LOOKED_AT: usize = 256;
+/// Processes that can be above each other. What the tree decides is found by going up.
+const DEEPEST: usize = 64;
 /// The first process, which inherits orphans and whose end ends the machine.
 pub const FIRST: u32 = 1;
 
@@ -135,6 +142,10 @@ struct Completions {
     frames: Vec<SharedFrame>,
     /// Places in the ring that are promised to requests which are being performed.
     promised: usize,
+    /// What is charged for calls in flight and for completions that wait.
+    charged: Batch,
+    /// For the frames that the ring was given beyond those at the beginning.
+    more_frames: Charge,
     /// Those that found the ring full. Room is reserved when a call is submitted, so this never fails.
     waiting: VecDeque<Completion>,
     /// The most important of those in the ring.
@@ -143,12 +154,14 @@ struct Completions {
 
 impl Completions {
     /// With the frames of a ring that is empty, as a process begins with it.
-    fn new(shared: &Shared) -> Completions {
+    fn new(shared: &Shared, account: &Arc<Account>) -> Completions {
         let producer = Producer::new(completion::INITIAL_CAPACITY);
         let completions = Completions {
             producer,
             frames: shared.ring().to_vec(),
             promised: 0,
+            charged: Batch::new(account, Resource::Calls, crate::operation::MEMORY_OF_A_CALL),
+            more_frames: account.nothing(Resource::Memory),
             waiting: VecDeque::new(),
             most_important: Priority::LOWEST,
         };
@@ -202,10 +215,115 @@ pub fn errno_of_fault(fault: Fault) -> Errno {
     }
 }
 
+/// A place in the table of processes, from before a process is made until its parent has waited for it.
+#[derive(Debug)]
+pub struct Place {
+    _process: Charge,
+    _memory: Charge,
+}
+
+impl Place {
+    /// A place for a child of a process with this account. `EAGAIN` if that has started too many processes, `ENOMEM`.
+    pub fn new(parent: &Arc<Account>) -> Result<Place, Errno> {
+        let process = parent.charge(Resource::Processes, 1)?;
+        Ok(Place { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
+    }
+}
+
+/// What a process has from the one that starts it.
+pub struct Origin {
+    /// Its account.
+    pub account: Arc<Account>,
+    /// Its place in the table.
+    pub place: Place,
+    /// How it is scheduled.
+    pub standing: Standing,
+    /// What it may do to others.
+    pub authority: Authority,
+}
+
+/// Bytes of kernel memory for an entry in the table of processes.
+const MEMORY_OF_A_PLACE: usize = 256;
+
+/// Bytes of kernel memory that a process begins with: itself, its process page and completion ring, and the root of its
+/// page tables; and smaller things that each process has one of.
+pub const MEMORY: usize =
+    size_of::<Process>() + 2048 + (completion::pages(completion::INITIAL_CAPACITY) + 3) * PAGE_SIZE;
+
+/// Page tables that are charged at once.
+const TABLES: usize = 8;
+
+/// A worker, thread or call in flight of a process, in an order in which all of them can be looked at, some at a time.
+/// One that comes or moves in the table meanwhile may be missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member(u64);
+
+impl Member {
+    /// The first of all.
+    pub const FIRST: Member = Member(0);
+    /// The first thread.
+    const THREADS: Member = Member(MAXIMUM_WORKERS as u64);
+    /// The first call: that in the last place of the table.
+    const CALLS: Member = Member(1 << 32);
+
+    /// As a word that is kept somewhere.
+    pub fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// From such a word.
+    pub fn from_word(word: u64) -> Member {
+        Member(word)
+    }
+
+    fn of_worker(worker: &Worker) -> Member {
+        Member(worker.index() as u64)
+    }
+
+    fn of_call(place: usize) -> Member {
+        Member(Member::CALLS.0 + u64::from(u32::MAX) - place as u64)
+    }
+
+    fn next(self) -> Member {
+        Member(self.0 + 1)
+    }
+
+    /// Of a worker or thread.
+    fn slot(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Of a call: some places, this one's first, in a table that has so many; and where to go on, if there are more.
+    fn places(self, places: usize, count: usize) -> (impl Iterator<Item = usize>, Option<Member>) {
+        let last = u64::from(u32::MAX) - (self.0 - Member::CALLS.0).min(u64::from(u32::MAX));
+        let end = places.min((last as usize).saturating_add(1));
+        let begin = end.saturating_sub(count);
+        ((begin..end).rev(), begin.checked_sub(1).map(Member::of_call))
+    }
+}
+
+/// What a look for something that starves has found.
+pub enum Look {
+    /// A coroutine, and the member at which the next look begins.
+    Found(Cid, Member),
+    /// Nothing yet; this is where to go on.
+    More(Member),
+    /// Nothing, and there are no more.
+    End,
+}
+
 /// A process.
 pub struct Process {
     /// Its number.
     pub id: u32,
+    /// What it has of the kernel's memory and of other things, and how much it may have.
+    pub account: Arc<Account>,
+    /// Its place among the processes, which its parent answers for until it has waited.
+    place: Mutex<Option<Place>>,
+    /// For the process itself and the pages that it begins with.
+    _charge: Charge,
+    /// For its page tables.
+    tables: Mutex<Charge>,
     /// Its memory.
     pub space: Arc<Space>,
     /// What it shares with the kernel.
@@ -218,20 +336,30 @@ pub struct Process {
     pub default_priority: Priority,
     /// What its claims are worth, and what it has used.
     pub standing: Standing,
+    /// What it may do that concerns others.
+    pub authority: Authority,
     /// The first bytes of its program's name.
     name: [AtomicU64; 2],
+    /// What it has of that of which the network has a limited number.
+    pub shares: Arc<crate::network::Shares>,
     /// Who waits for which words of its memory.
     pub futexes: Arc<Futexes>,
     /// What carries its calls in the kernel.
     pub kernel_side: Choice,
+    /// Lines about it that found no room on the console.
+    pub dropped_lines: report::Dropped,
     parent: AtomicU32,
+    /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
+    above: AtomicU32,
     /// Its process group: what keys of the terminal and `kill` reach together. That of its parent until somebody says other.
     group: AtomicU32,
-    /// Its parent ended before it: nobody will ask how it ended.
-    orphan: AtomicBool,
     /// What children have used that were waited for.
     children_ticks: AtomicU64,
     ended: AtomicBool,
+    /// After that: somebody makes all threads and calls look around.
+    all_are_called: AtomicBool,
+    /// The coroutine that takes the process apart, once there is one.
+    last_worker: AtomicU64,
     ending: Mutex<Option<Ending>>,
     /// What the first worker gave to `exit`: the status if no worker ends the process, but all end themselves.
     first_worker_status: AtomicU8,
@@ -263,30 +391,40 @@ impl Process {
     pub fn new(
         id: u32,
         parent: u32,
+        origin: Origin,
+        charge: Charge,
         space: Arc<Space>,
         shared: Shared,
         descriptors: Descriptors,
         directory: Node,
         default_priority: Priority,
-        standing: Standing,
     ) -> Process {
+        let Origin { account, place, standing, authority } = origin;
         shared.tell_mode(standing.mode());
         shared.tell_ceiling(standing.ceiling());
         Process {
             id,
+            place: Mutex::new(Some(place)),
+            _charge: charge,
+            tables: Mutex::new(account.nothing(Resource::Memory)),
             space,
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
             default_priority,
             standing,
+            authority,
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
+            shares: Arc::default(),
             kernel_side: Choice::default(),
+            dropped_lines: report::Dropped::default(),
             parent: AtomicU32::new(parent),
+            above: AtomicU32::new(parent),
             group: AtomicU32::new(find(parent).map_or(id, |parent| parent.group())),
-            orphan: AtomicBool::new(false),
             children_ticks: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            all_are_called: AtomicBool::new(false),
+            last_worker: AtomicU64::new(0),
             ending: Mutex::new(None),
             first_worker_status: AtomicU8::new(0),
             workers: Mutex::new(Vec::new()),
@@ -296,7 +434,8 @@ impl Process {
             input_calls: InputCalls::default(),
             next_anonymous_call: AtomicU64::new(u64::MAX),
             has_cancelled: AtomicBool::new(false),
-            completions: Mutex::new(Completions::new(&shared)),
+            completions: Mutex::new(Completions::new(&shared, &account)),
+            account,
             rings: Rings::default(),
             posted: AtomicU64::new(0),
             has_waiting_completions: AtomicBool::new(false),
@@ -344,6 +483,21 @@ impl Process {
     pub fn claimed_priority(&self) -> Priority {
         let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
         self.standing.worth(claim)
+    }
+
+    /// The same, and no less important than the calls whose completions it has not taken: their coroutines are ready as soon as a
+    /// worker looks.
+    pub fn claimed_with_completions(&self) -> Priority {
+        let claim = self.claimed_priority();
+        let mut completions = self.completions.lock();
+        let completions = &mut *completions;
+        let best = self.standing.worth(completions.most_important);
+        if best.is_more_important_than(claim)
+            && completions.producer.free(&CompletionView::new(&completions.frames)) < completions.producer.capacity()
+        {
+            return best;
+        }
+        claim
     }
 
     /// Processor time of all its workers, in ticks, up to now.
@@ -409,21 +563,64 @@ impl Process {
         }
     }
 
-    /// Lets those run who have been ready since the last look without a turn: workers, and calls in flight.
-    pub fn look_for_the_starving(&self) {
-        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
-            if worker.is_starving() {
-                self.standing.boosted();
+    /// Gives some of what is carried out for it the priority that it is worth now; says where to go on, if there is more.
+    pub fn order_anew_from(&self, member: Member, count: usize) -> Option<Member> {
+        if member < Member::THREADS {
+            for worker in self.workers.lock().iter() {
+                worker.order_anew();
+            }
+            self.kernel_side.order_anew(self);
+            self.input_calls.order_anew(self);
+            self.rings.order_anew(self);
+            return Some(Member::THREADS);
+        }
+        if member < Member::CALLS {
+            let threads = self.threads.lock();
+            let mut next = threads.from(member.slot());
+            next.by_ref().take(count).for_each(|thread| thread.order_anew());
+            return Some(next.next().map_or(Member::CALLS, |thread| Member::of_worker(thread)));
+        }
+        let mut calls = self.calls.lock();
+        let (places, next) = member.places(calls.places(), count);
+        for place in places {
+            if let Some(Call { carrier: Carrier::Coroutine(cid), priority, .. }) = calls.at_place(place) {
+                let priority = Priority::saturating(u64::from(*priority));
+                crate::executor::set_priority(*cid, self.standing.limit(priority));
             }
         }
-        for call in self.calls.lock().values_mut() {
+        next
+    }
+
+    /// Looks at some workers, threads and calls in flight, in their order, for one that has been ready since an earlier look
+    /// without a turn, and lets that go before everything else.
+    pub fn look_for_the_starving(&self, member: Member, count: usize) -> Look {
+        if member < Member::CALLS {
+            let (workers, threads) = (self.workers.lock(), self.threads.lock());
+            let mut all = workers.iter().chain(threads.from(member.slot())).filter(|one| one.index() >= member.slot());
+            for worker in all.by_ref().take(count) {
+                if worker.is_starving() {
+                    return Look::Found(worker.coroutine(), Member::of_worker(worker).next());
+                }
+            }
+            return Look::More(all.next().map_or(Member::CALLS, |worker| Member::of_worker(worker)));
+        }
+        let mut calls = self.calls.lock();
+        let (places, next) = member.places(calls.places(), count);
+        for place in places {
+            let Some(call) = calls.at_place(place) else { continue };
             let is_ready = call.carrier.is_ready();
-            if is_ready && call.was_ready {
+            let starves = is_ready && core::mem::replace(&mut call.was_ready, is_ready);
+            call.was_ready = is_ready && !starves;
+            if starves {
                 call.carrier.hasten();
-                counters::count(Counter::StarvationBoosts);
+                let cid = match &call.carrier {
+                    Carrier::Coroutine(cid) => *cid,
+                    Carrier::Finisher(_) => self.input_calls.finisher(),
+                };
+                return Look::Found(cid, Member::of_call(place).next());
             }
-            call.was_ready = is_ready;
         }
+        next.map_or(Look::End, Look::More)
     }
 
     // ---- ending ----
@@ -444,20 +641,74 @@ impl Process {
             *slot = Some(ending);
             self.ended.store(true, Ordering::Release);
         }
+        self.standing.has_ended();
+        self.rings.order_anew(self);
         self.rings.close();
-        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
+        // There may be thousands of threads and calls. The first that leaves calls all others, in steps.
+        for worker in self.workers.lock().iter().chain(self.threads.lock().iter().take(1)) {
             worker.interrupt();
         }
-        self.wake_calls();
+    }
+
+    /// After the process has ended: makes all its threads and all its calls in flight look around, in steps. Called by every
+    /// worker that leaves; the first does it.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: nobody else would call those who are left.
+    pub async fn call_all(&self) {
+        // AcqRel: whoever comes second finds that somebody has begun.
+        if self.all_are_called.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.kernel_side.wake_poller();
+        let mut slot = 0;
+        loop {
+            let mut more = false;
+            for thread in self.threads.lock().from(slot).take(steps::ENTRIES) {
+                thread.interrupt();
+                (slot, more) = (thread.index() + 1, true);
+            }
+            if !more {
+                break;
+            }
+            steps::pause_at_the_end().await;
+        }
+        // Their entries go at once, since nobody can cancel them any more.
+        let calls = self.calls.lock().take();
+        for (number, call) in calls.into_values().enumerate() {
+            if let Carrier::Coroutine(cid) = call.carrier {
+                // It may have been lowered when the budget was used up, and nobody will find it to raise it again.
+                crate::executor::set_priority(cid, Priority::saturating(call.priority.into()));
+            }
+            call.carrier.wake();
+            if number % steps::ENTRIES == 0 {
+                steps::pause_at_the_end().await;
+            }
+        }
     }
 
     /// Bytes of memory that would be free without the process.
     fn memory(&self) -> usize {
-        let pages = self.space.lock().owned_frames() * abi_queue::pages::PAGE_SIZE;
-        let files = self.descriptors.lock().memory();
-        let calls = self.calls.lock().len() * crate::operation::MEMORY_OF_A_CALL;
-        let threads = self.live_workers() * crate::worker::MEMORY;
-        pages + files + calls + threads
+        let pages = self.space.lock().resident_frames() * PAGE_SIZE;
+        pages + self.account.own(Resource::Memory) + self.descriptors.lock().memory_of_files()
+    }
+
+    /// Charges the page tables that it has, after there may have come to be more. A process that may not have them ends: what
+    /// needed them cannot be taken back.
+    #[inline(never)]
+    pub fn charge_tables(&self) {
+        let tables = self.space.lock().table_frames();
+        let mut charge = self.tables.lock();
+        if tables * PAGE_SIZE > charge.amount() {
+            let refused = charge.resize(tables.next_multiple_of(TABLES) * PAGE_SIZE).is_err();
+            drop(charge);
+            if refused && !self.has_ended() {
+                println!("[{}] killed: its page tables are more than it may have", self.id);
+                self.end(Ending::Killed(signal::KILL as u8));
+            }
+        } else {
+            charge.shrink_to((tables + TABLES).next_multiple_of(TABLES) * PAGE_SIZE);
+        }
     }
 
     /// Lets a process that has ended go before everything else: somebody waits for its memory, perhaps somebody more
@@ -466,6 +717,8 @@ impl Process {
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
             worker.hasten();
         }
+        let last = Cid::from_raw(self.last_worker.load(Ordering::Relaxed));
+        crate::executor::set_priority(last, Priority::HIGHEST);
     }
 
     /// Adds a worker. `EAGAIN` if the process has its most already, or has ended.
@@ -525,8 +778,10 @@ impl Process {
         }
     }
 
-    /// The coroutine of a worker or thread is done. The last one takes the process apart.
-    pub fn worker_is_gone(self: &Arc<Process>, worker: &Worker) {
+    /// The coroutine of a worker or thread is done; whether it was the last one, which is to [take the process
+    /// apart](Process::take_apart).
+    #[must_use]
+    pub fn worker_is_gone(self: &Arc<Process>, worker: &Worker) -> bool {
         if worker.is_thread() {
             // Out of the lock first: the entry may be its last owner but for the caller.
             let entry = self.threads.lock().remove(worker.index());
@@ -535,35 +790,68 @@ impl Process {
         // AcqRel: what other workers did to the process happens before the last one takes it apart.
         if self.live_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end(Ending::Exited(self.first_worker_status.load(Ordering::Relaxed)));
-            self.take_apart();
+            true
         } else {
             self.departures.lock().wake_all();
+            false
         }
     }
 
-    fn take_apart(self: &Arc<Process>) {
+    /// Closes all descriptors, in steps.
+    async fn close_descriptors(&self) {
         // Out of the lock first: closing may wake others and free much.
-        let descriptors = core::mem::take(&mut *self.descriptors.lock());
-        drop(descriptors);
-        self.wake_calls();
-        if !input::leave(self) {
-            self.go();
+        let descriptors = self.descriptors.lock().take();
+        for (number, file) in descriptors.into_files().enumerate() {
+            drop(file);
+            if number % steps::ENTRIES == 0 || files::has_remains() {
+                steps::pause_at_the_end().await;
+            }
+            while files::free_remains() {
+                steps::pause_at_the_end().await;
+            }
         }
     }
 
-    /// The last step of a process that has ended: what remains is how it ended, for its parent.
-    pub fn go(self: &Arc<Process>) {
-        // An `accept` that was being tried when they were closed has made one more. Out of the lock as above.
-        let descriptors = core::mem::take(&mut *self.descriptors.lock());
-        drop(descriptors);
+    /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its parent.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: nobody else would go on.
+    pub async fn take_apart(self: &Arc<Process>) {
+        self.last_worker.store(crate::executor::current().raw(), Ordering::Relaxed);
+        self.close_descriptors().await;
+        if input::leave(self) {
+            poll_fn(|cx| {
+                // Registered before the look. One waits, which needs no memory.
+                if self.departures.lock().register(cx.waker()).is_err() {
+                    cx.waker().wake_by_ref();
+                }
+                if self.input_calls.are_over() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+        stretch::goes_on_as(abi_unix::trace::stretch::END);
+        // An `accept` that was being tried when they were closed has made one more.
+        self.close_descriptors().await;
         crate::scheduling::forget(self);
         self.rings.clear();
+        while self.space.clear_part() {
+            steps::pause_at_the_end().await;
+        }
         self.space.retire();
         self.workers.lock().clear();
         self.threads.lock().clear();
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
         let ticks = self.cpu_ticks() + self.children_ticks();
-        TABLE.lock().has_ended(self, ending, ticks);
+        while TABLE.lock().lets_go_of_children(self) {
+            steps::pause_at_the_end().await;
+        }
+        let waiters = TABLE.lock().has_ended(self, ending, ticks);
+        for (number, waker) in waiters.into_wakers().enumerate() {
+            waker.wake();
+            if number % steps::ENTRIES == steps::ENTRIES - 1 {
+                steps::pause_at_the_end().await;
+            }
+        }
         if self.id == FIRST {
             crate::first_process_has_ended(ending);
         }
@@ -611,11 +899,13 @@ impl Process {
         if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
             return Err(Errno::EBUSY);
         }
+        let charged = calls.len() + completions.waiting.len() + 1;
+        completions.charged.require(charged)?;
         let places = completions.waiting.len() + calls.len() + completions.promised + 1;
         if places > completions.waiting.capacity() {
             completions.reserve(places)?;
             // That may have taken what this call needs itself.
-            crate::call::require_memory()?;
+            self.account.admit()?;
         }
         Ok(())
     }
@@ -637,14 +927,6 @@ impl Process {
         Ok(())
     }
 
-    /// Makes all calls in flight look around after the process has ended. Their entries go at once, since nobody can
-    /// cancel them any more.
-    fn wake_calls(&self) {
-        self.kernel_side.wake_poller();
-        let calls = self.calls.lock().take();
-        calls.values().for_each(|call| call.carrier.wake());
-    }
-
     /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made to look
     /// there.
     pub fn complete_calls(&self, done: &[(u64, Completion)], priority: Priority) {
@@ -664,6 +946,7 @@ impl Process {
             let mut completions = self.completions.lock();
             let completions = &mut *completions;
             completions.post(done.iter().map(|(_, completion)| *completion), priority);
+            completions.charged.settle(calls.len() + completions.waiting.len());
             self.tell_workers(completions);
         }
         counters::add(Counter::Completions, done.len() as u64);
@@ -731,6 +1014,7 @@ impl Process {
         if !is_idle || free != completions.producer.capacity() {
             return Err(Errno::EBUSY);
         }
+        let charge = self.account.charge(Resource::Memory, more * PAGE_SIZE)?;
         let mut frames = Vec::new();
         frames.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
         completions.frames.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
@@ -739,7 +1023,7 @@ impl Process {
         }
         let view = CompletionView::new(&completions.frames);
         completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
-        let address = COMPLETION_RING_ADDRESS + completions.frames.len() * PAGE_SIZE;
+        let address = self.shared.address(COMPLETION_RING_OFFSET) + completions.frames.len() * PAGE_SIZE;
         if let Err(error) = ring::map(self, address, &frames) {
             // Nothing has come meanwhile, since the ring is locked.
             let old = completions_capacity(completions.frames.len());
@@ -747,8 +1031,14 @@ impl Process {
             return Err(error);
         }
         completions.frames.extend(frames);
+        completions.more_frames.merge(charge);
         completions.tell_capacity();
         Ok(())
+    }
+
+    /// The finisher has finished all calls of the process, which has ended.
+    pub fn finisher_is_done(&self) {
+        self.departures.lock().wake_all();
     }
 
     /// A ring that was closed is at rest.
@@ -785,7 +1075,8 @@ impl Process {
     }
 
     /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important, by
-    /// a user interrupt. If all run something at least as important they look in time, before their next coroutine.
+    /// a user interrupt. If all run something at least as important they look in time, before their next coroutine. If none has a
+    /// hart, one that waits for its turn is to have it no later than something of this priority.
     pub fn wake_a_worker(&self, priority: Priority) {
         let workers = self.workers.lock();
         if workers.iter().any(|worker| worker.wake_if_parked(self.standing.worth(priority))) {
@@ -794,8 +1085,12 @@ impl Process {
         for worker in workers.iter() {
             let runs = Priority::most_important_in(self.shared.running(worker.index()));
             if runs.is_some_and(|runs| priority.is_more_important_than(runs)) && worker.interrupt_for_completions() {
-                return;
+                break;
             }
+        }
+        if !workers.iter().any(|worker| worker.is_visited()) {
+            let priority = self.standing.worth(priority);
+            let _ = workers.iter().any(|worker| worker.bring_forward(priority));
         }
     }
 
@@ -883,7 +1178,7 @@ impl Process {
         self.shared.clear();
         self.shared.tell_mode(self.standing.mode());
         self.shared.tell_ceiling(self.standing.ceiling());
-        *completions = Completions::new(&self.shared);
+        *completions = Completions::new(&self.shared, &self.account);
         drop(completions);
         self.rings.clear();
     }
@@ -908,20 +1203,36 @@ enum Citizen {
     Living(Arc<Process>),
     /// `ticks`: the processor time that it and its children have used.
     Ended {
-        parent: u32,
         group: u32,
         ending: Ending,
         ticks: u64,
+        _place: Option<Place>,
     },
 }
+
+/// A child in the index of its parent's children: parent, group, and its own number.
+type Child = (u32, u32, u32);
 
 struct Table {
     entries: BTreeMap<u32, Citizen>,
     last: u32,
-    waiters: Waiters,
+    /// Children that live, but for orphans, and children that have ended. So who waits for a child looks at one entry.
+    living: BTreeSet<Child>,
+    ended: BTreeSet<Child>,
+    /// All that live, by the process above them.
+    below: BTreeSet<(u32, u32)>,
+    /// Who waits for children, by parent.
+    waiters: BTreeMap<u32, Waiters>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last: 0, waiters: Waiters::new() });
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    entries: BTreeMap::new(),
+    last: 0,
+    living: BTreeSet::new(),
+    ended: BTreeSet::new(),
+    below: BTreeSet::new(),
+    waiters: BTreeMap::new(),
+});
 
 /// Which children `wait4` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -934,32 +1245,86 @@ pub enum Children {
     Group(u32),
 }
 
+/// All children of a parent, or those in one group.
+fn family(parent: u32, group: Option<u32>) -> RangeInclusive<Child> {
+    (parent, group.unwrap_or(0), 0)..=(parent, group.unwrap_or(u32::MAX), u32::MAX)
+}
+
 impl Table {
-    /// Notes how a process ended, for its parent; without one that lives nobody will ask. Its own children become
-    /// orphans: the first process is their parent in name, and need not wait for them.
-    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) {
-        let number = self.entries.len();
-        self.entries.retain(|_, entry| match entry {
-            Citizen::Living(child) => {
-                if child.parent() == process.id {
-                    child.parent.store(FIRST, Ordering::Relaxed);
-                    child.orphan.store(true, Ordering::Relaxed);
+    /// Enters a process that lives. If the one that started it has ended meanwhile, the first process takes its place, and
+    /// nobody waits for it.
+    fn enter(&mut self, process: Arc<Process>) {
+        let (id, parent) = (process.id, process.parent());
+        if matches!(self.entries.get(&parent), Some(Citizen::Living(_))) {
+            self.living.insert((parent, process.group(), id));
+        } else if parent != 0 {
+            process.parent.store(FIRST, Ordering::Relaxed);
+            process.above.store(FIRST, Ordering::Relaxed);
+        }
+        self.below.insert((process.above.load(Ordering::Relaxed), id));
+        self.entries.insert(id, Citizen::Living(process));
+    }
+
+    /// Takes a process that lives out of the indexes; whether somebody may wait for it.
+    fn leave_indexes(&mut self, process: &Process) -> bool {
+        self.below.remove(&(process.above.load(Ordering::Relaxed), process.id));
+        self.living.remove(&(process.parent(), process.group(), process.id))
+    }
+
+    /// The processes above this one, the nearest first.
+    fn all_above(&self, process: &Process) -> impl Iterator<Item = u32> {
+        let first = Some(process.above.load(Ordering::Relaxed));
+        let above = |id: &u32| match self.entries.get(id) {
+            Some(Citizen::Living(process)) => Some(process.above.load(Ordering::Relaxed)),
+            _ => None,
+        };
+        core::iter::successors(first, above).take_while(|id| *id != 0)
+    }
+
+    /// Takes leave of some of those below a process that has ended; whether there may be more. What is above that comes to be
+    /// above them. Children that live become orphans: the first process is their parent in name, and need not wait for them.
+    /// Of those that have ended nothing remains.
+    fn lets_go_of_children(&mut self, process: &Process) -> bool {
+        let above = process.above.load(Ordering::Relaxed);
+        for _ in 0..steps::ENTRIES {
+            if let Some(&child) = self.ended.range(family(process.id, None)).next() {
+                self.ended.remove(&child);
+                self.entries.remove(&child.2);
+                counters::uncount(Counter::Processes);
+            } else if let Some(&(_, id)) = self.below.range((process.id, 0)..=(process.id, u32::MAX)).next() {
+                self.below.remove(&(process.id, id));
+                self.below.insert((above, id));
+                if let Some(Citizen::Living(child)) = self.entries.get(&id) {
+                    child.above.store(above, Ordering::Relaxed);
+                    if self.living.remove(&(process.id, child.group(), id)) {
+                        child.parent.store(FIRST, Ordering::Relaxed);
+                    }
                 }
-                true
+            } else {
+                return false;
             }
-            Citizen::Ended { parent, .. } => *parent != process.id,
-        });
-        let parent = process.parent();
-        let parent_lives = matches!(self.entries.get(&parent), Some(Citizen::Living(_)));
-        if parent_lives && !process.orphan.load(Ordering::Relaxed) {
-            self.entries.insert(process.id, Citizen::Ended { parent, group: process.group(), ending, ticks });
+        }
+        true
+    }
+
+    /// Notes how a process ended, for its parent; without one that lives nobody will ask. The process has no children any
+    /// more. Gives back who waits for children of that parent, to be woken without the lock.
+    #[must_use]
+    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
+        // A child that was being started when the process ended.
+        while self.lets_go_of_children(process) {}
+        self.waiters.remove(&process.id);
+        let (parent, group) = (process.parent(), process.group());
+        if self.leave_indexes(process) {
+            let _place = process.place.lock().take();
+            self.ended.insert((parent, group, process.id));
+            self.entries.insert(process.id, Citizen::Ended { group, ending, ticks, _place });
+            self.waiters.remove(&parent).unwrap_or_default()
         } else {
             self.entries.remove(&process.id);
-        }
-        for _ in self.entries.len()..number {
             counters::uncount(Counter::Processes);
+            Waiters::default()
         }
-        self.waiters.wake_all();
     }
 }
 
@@ -981,21 +1346,41 @@ pub fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Pr
         id
     };
     let process = Arc::new(make(id)?);
-    TABLE.lock().entries.insert(id, Citizen::Living(process.clone()));
+    TABLE.lock().enter(process.clone());
     counters::count(Counter::Processes);
     Ok(process)
 }
 
 /// Takes back [`create`] for a process that never got a worker.
 pub fn discard(process: &Process) {
-    TABLE.lock().entries.remove(&process.id);
+    let mut table = TABLE.lock();
+    table.leave_indexes(process);
+    table.entries.remove(&process.id);
     counters::uncount(Counter::Processes);
+}
+
+/// Whether a process is below another one.
+pub fn is_below(process: &Process, above: &Process) -> bool {
+    TABLE.lock().all_above(process).any(|id| id == above.id)
+}
+
+/// `EAGAIN` if so many processes are above this one that nothing may be below it.
+pub fn require_depth(process: &Process) -> Result<(), Errno> {
+    if TABLE.lock().all_above(process).count() < DEEPEST { Ok(()) } else { Err(Errno::EAGAIN) }
 }
 
 /// The living process with this number.
 pub fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
         Some(Citizen::Living(process)) => Some(process.clone()),
+        _ => None,
+    }
+}
+
+/// What a process claims at this moment; `None` if it is gone, or the table is in use, as it may be by the caller.
+pub fn claim_of(id: u32) -> Option<Priority> {
+    match TABLE.try_lock()?.entries.get(&id) {
+        Some(Citizen::Living(process)) => Some(process.claimed_priority()),
         _ => None,
     }
 }
@@ -1014,6 +1399,10 @@ pub fn next_after(id: u32) -> Option<Arc<Process>> {
 /// it in pipes, sockets, files and calls in flight. Files in memory that nobody has open belong to nobody; their share of
 /// the machine has a limit of its own.
 pub fn end_largest() {
+    if files::free_remains() {
+        // Whoever lacks memory tries again.
+        return;
+    }
     if let Some(process) = next_living(0, Process::has_ended) {
         // One is on its way out already: enough for now.
         process.hasten();
@@ -1047,39 +1436,114 @@ fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Pr
     })
 }
 
-/// Whether the first process is meant too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FirstToo {
-    /// It ends with the others, and with it the machine.
-    Yes,
-    /// Nobody but itself, and whoever sits at the terminal, may end it.
-    No,
-}
-
 /// Whether a signal's default action is to end the process. There are no handlers, and what would stop a process ends it.
 pub fn ends(number: u32) -> bool {
     !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
 }
 
-/// Sends a signal to all processes of which `is_meant` holds; says how many there are.
-pub fn signal_all(number: u32, first: FirstToo, is_meant: impl Fn(&Process) -> bool) -> usize {
-    let (mut count, mut last) = (0, 0);
-    while let Some(process) = next_living(last, &is_meant) {
-        last = process.id;
-        if process.id == FIRST && first == FirstToo::No {
-            continue;
+/// Sends a signal to a process, for another one that may.
+fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
+    authority::permit_towards(caller, process, Act::Signal)?;
+    if ends(number) {
+        if process.id == FIRST && caller.id != FIRST {
+            return Err(Errno::EPERM);
         }
-        count += 1;
+        process.end(Ending::Killed(number as u8));
+    }
+    Ok(())
+}
+
+/// `kill` with the number of a process. One that has ended and was not waited for is there, and notices nothing.
+pub fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
+    match find(id) {
+        Some(process) => signal(caller, &process, number),
+        None if exists(id) => Ok(()),
+        None => Err(Errno::ESRCH),
+    }
+}
+
+/// `kill` with a process group: sends a signal, in steps, to those in it to whom the caller may. `EPERM` if there are others
+/// only, `ESRCH` if there is nobody. The caller comes last, because it does not go on after that.
+///
+/// # Cancellation
+/// Some have got the signal and others have not.
+pub async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
+    let mut answer = Err(Errno::ESRCH);
+    let mut last = 0;
+    while let Some(process) = next_in_steps(caller, &mut last, |process| process.group() == group).await {
+        if process.id != caller.id {
+            let sent = signal(caller, &process, number);
+            if answer != Ok(()) {
+                answer = sent;
+            }
+            steps::pause(caller).await;
+        }
+    }
+    if caller.group() == group { signal(caller, caller, number) } else { answer }
+}
+
+/// `kill` with -1: sends a signal, in steps, to everybody to whom the caller may, but for the first process and itself.
+/// `ESRCH` if there is nobody else; if there is, the answer is not an error even if it may to nobody, which is Linux's way.
+///
+/// # Cancellation
+/// Some have got the signal and others have not.
+pub async fn signal_everybody(caller: &Process, number: u32) -> Result<(), Errno> {
+    let mut answer = Err(Errno::ESRCH);
+    let mut last = FIRST;
+    while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
+        let _ = signal(caller, &process, number);
+        answer = Ok(());
+        steps::pause(caller).await;
+    }
+    answer
+}
+
+/// The living process with the lowest number above `last` of which `is_meant` holds, found in steps; `last` goes up to it.
+async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
+    loop {
+        let mut is_end = true;
+        let mut found = None;
+        for (number, (&id, entry)) in TABLE.lock().entries.range(*last + 1..).enumerate() {
+            if number == MOST_LOOKED_AT {
+                is_end = false;
+                break;
+            }
+            *last = id;
+            if let Citizen::Living(process) = entry
+                && is_meant(process)
+            {
+                found = Some(process.clone());
+                break;
+            }
+        }
+        if found.is_some() || is_end {
+            return found;
+        }
+        steps::pause(caller).await;
+    }
+}
+
+/// Ends a process group because of a key of the terminal, whoever is in it.
+pub fn signal_group_from_terminal(group: u32, number: u32) {
+    let mut last = 0;
+    while let Some(process) = next_living(last, |process| process.group() == group) {
+        last = process.id;
         if ends(number) {
             process.end(Ending::Killed(number as u8));
         }
     }
-    count
 }
 
-/// Sends a signal to a process group; says how many processes are in it.
-pub fn signal_group(group: u32, number: u32, first: FirstToo) -> usize {
-    signal_all(number, first, |process| process.group() == group)
+/// Whether somebody lives in this group of whom `is_meant` holds.
+pub fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
+    let mut last = 0;
+    while let Some(process) = next_living(last, |process| process.group() == group) {
+        last = process.id;
+        if is_meant(&process) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether a process lives in this group.
@@ -1101,7 +1565,12 @@ pub fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
     if group != id && !group_exists(group) {
         return Err(Errno::EPERM);
     }
-    process.group.store(group, Ordering::Relaxed);
+    let mut table = TABLE.lock();
+    let parent = process.parent();
+    let old = process.group.swap(group, Ordering::Relaxed);
+    if table.living.remove(&(parent, old, process.id)) {
+        table.living.insert((parent, group, process.id));
+    }
     Ok(())
 }
 
@@ -1112,42 +1581,45 @@ pub fn exists(id: u32) -> bool {
 
 fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
     let mut table = TABLE.lock();
-    let mut any = false;
-    let mut found = None;
-    let candidates = match which {
-        Children::Any | Children::Group(_) => table.entries.range(..),
-        Children::One(id) => table.entries.range(id..=id),
-    };
-    let is_meant = |group: u32| !matches!(which, Children::Group(wanted) if wanted != group);
-    for (&id, entry) in candidates {
-        match entry {
-            Citizen::Living(child) => {
-                any |= child.parent() == parent && !child.orphan.load(Ordering::Relaxed) && is_meant(child.group());
-            }
-            Citizen::Ended { parent: of, group, ending, ticks } if *of == parent && is_meant(*group) => {
-                found = Some((id, *ending, *ticks));
-                break;
-            }
-            _ => {}
+    let of = |children: &BTreeSet<Child>, table: &Table| match which {
+        Children::Any => children.range(family(parent, None)).next().copied(),
+        Children::Group(group) => children.range(family(parent, Some(group))).next().copied(),
+        Children::One(id) => {
+            let group = match table.entries.get(&id) {
+                Some(Citizen::Living(child)) => Some(child.group()),
+                // It keeps the group that it had.
+                Some(Citizen::Ended { group, .. }) => Some(*group),
+                None => None,
+            };
+            group.map(|group| (parent, group, id)).filter(|child| children.contains(child))
         }
-    }
-    if let Some((id, ending, ticks)) = found {
-        table.entries.remove(&id);
+    };
+    if let Some(child) = of(&table.ended, &table) {
+        table.ended.remove(&child);
+        let Some(Citizen::Ended { ending, ticks, .. }) = table.entries.remove(&child.2) else {
+            return Poll::Ready(Err(Errno::ECHILD));
+        };
         counters::uncount(Counter::Processes);
-        return Poll::Ready(Ok((id, ending, ticks)));
+        return Poll::Ready(Ok((child.2, ending, ticks)));
     }
-    if !any {
+    if of(&table.living, &table).is_none() {
         return Poll::Ready(Err(Errno::ECHILD));
     }
     if let Some(waker) = waker {
-        table.waiters.register(waker).map_err(|_| Errno::ENOMEM)?;
+        table.waiters.entry(parent).or_default().register(waker).map_err(|_| Errno::ENOMEM)?;
     }
     Poll::Pending
 }
 
 /// Takes back a registration of [`Process::poll_child`].
-pub fn forget_child_waiter(waker: &Waker) {
-    TABLE.lock().waiters.forget(waker);
+pub fn forget_child_waiter(parent: u32, waker: &Waker) {
+    let mut table = TABLE.lock();
+    if let Some(waiters) = table.waiters.get_mut(&parent) {
+        waiters.forget(waker);
+        if waiters.is_empty() {
+            table.waiters.remove(&parent);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,11 +7,17 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::future::Future;
+use core::ops::Range;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
 
+use ::program::layout::{Layout, STACK_GUARD};
 use ::program::stack::{AuxiliaryValue, Contents, StackError};
 use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
 use abi_queue::Priority;
-use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS};
+use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
 use filesystem::Node;
@@ -19,21 +25,24 @@ use hal_api::UserContext;
 use memory::OutOfMemory;
 use memory::space::{Limits, MapError, Placement, Sharing};
 use memory::sv39::Protection;
+use platform::println;
 use usermode::{Kind, Space};
 
+use crate::accounts::{Account, Resource};
+use crate::authority::Authority;
 use crate::descriptor::Descriptors;
+use crate::file::{self, OpenFile};
 use crate::files::{self, Content};
 use crate::interrupts;
-use crate::process::{self, Process};
+use crate::process::{self, Origin, Place, Process};
 use crate::scheduling::Standing;
-use crate::shared::{self, Shared};
+use crate::shared::{SIZES, Shared};
+use crate::steps;
 use crate::user::USER_END;
 use crate::worker::Worker;
 
-/// First address above the first worker's stack.
-const STACK_TOP: usize = 0x3f_ff00_0000;
-/// Largest size of that stack; its pages come into being when they are touched.
-const STACK_SIZE: usize = 8 << 20;
+/// The name of the region below the first stack, which nobody may touch.
+const GUARD_NAME: &str = "[guard]";
 /// Most bytes of arguments and environment (Linux: a quarter of the stack).
 const LARGEST_STRINGS: usize = 128 * 1024;
 /// Most strings in one list.
@@ -46,6 +55,7 @@ pub struct Plan {
     path: Vec<u8>,
     content: Content,
     image: Image,
+    layout: Layout,
     arguments: Vec<Vec<u8>>,
     environment: Vec<Vec<u8>>,
 }
@@ -60,9 +70,9 @@ pub fn map_error(error: MapError) -> Errno {
     }
 }
 
-fn map_anonymous(space: &Space, start: usize, length: usize) -> Result<(), Errno> {
-    let place = Placement::FixedIfFree(start as u64);
-    let mapped = space.lock().map_anonymous(place, length as u64, Protection::ReadWrite, "");
+fn map_anonymous(space: &Space, range: Range<u64>, protection: Protection, name: &'static str) -> Result<(), Errno> {
+    let place = Placement::FixedIfFree(range.start);
+    let mapped = space.lock().map_anonymous(place, range.end - range.start, protection, name);
     usermode::flush(mapped.map_err(map_error)?.1);
     Ok(())
 }
@@ -87,8 +97,8 @@ fn image_error(error: ImageError) -> Errno {
     }
 }
 
-/// Reads a NULL-terminated list of string addresses, and the strings.
-fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
+/// Reads a NULL-terminated list of string addresses, and the strings, in steps.
+async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mut strings = Vec::new();
     if address == 0 {
         return Ok(strings);
@@ -100,24 +110,90 @@ fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Resu
         if pointer == 0 {
             return Ok(strings);
         }
-        let string = process.copy_in_string(pointer, *left, Errno::E2BIG)?;
+        let string = read_string(process, pointer, *left).await?;
         *left = left.saturating_sub(string.len() + 1);
         if strings.len() >= MOST_STRINGS {
             return Err(Errno::E2BIG);
         }
         strings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         strings.push(string);
+        if strings.len().is_multiple_of(steps::ENTRIES) {
+            steps::pause(process).await;
+        }
         address = address.checked_add(8).filter(|&next| next < USER_END).ok_or(Errno::EFAULT)?;
+    }
+}
+
+/// Whether programs lie elsewhere each time. Not with `aslr=off` on the boot command line: for debuggers, and so that counts
+/// of instructions can be compared to the last one.
+static IS_RANDOM: AtomicBool = AtomicBool::new(true);
+
+/// Reads the boot command line.
+pub fn start(aslr: Option<&str>) {
+    match aslr {
+        None | Some("on") => {}
+        Some("off") => IS_RANDOM.store(false, Ordering::Relaxed),
+        Some(other) => println!("aslr: `{other}` is neither on nor off; it is on"),
+    }
+}
+
+/// Decides where a program lies, and everything around it.
+fn place(parse: impl Fn(u64) -> Result<Image, ImageError>) -> Result<(Image, Layout), Errno> {
+    let is_random = IS_RANDOM.load(Ordering::Relaxed);
+    // Only a program whose file says where it lies can be in the way.
+    for _ in 0..if is_random { 8 } else { 0 } {
+        let layout = Layout::random(SIZES, crate::random::word);
+        let image = parse(layout.program).map_err(image_error)?;
+        if layout.leaves_room_for(&image.pages(), SIZES) {
+            return Ok((image, layout));
+        }
+    }
+    let image = parse(Layout::FIXED.program).map_err(image_error)?;
+    Ok((image, Layout::FIXED))
+}
+
+/// Whether an address lies in the guard below a stack: the first one's, or what a program has made of the same kind.
+pub fn is_in_guard(space: &Space, address: u64, stack: u64) -> bool {
+    let region = space.lock().region_at(address);
+    let is_near = address < stack + PAGE_SIZE as u64 && stack.saturating_sub(address) <= STACK_GUARD;
+    region.is_some_and(|region| region.name == GUARD_NAME || region.protection == Protection::None && is_near)
+}
+
+/// Reads a string, in steps. `E2BIG` if it is longer than `limit`.
+async fn read_string(process: &Process, address: usize, limit: usize) -> Result<Vec<u8>, Errno> {
+    let mut string = Vec::new();
+    loop {
+        let at = address.checked_add(string.len()).ok_or(Errno::EFAULT)?;
+        // Up to the end of a piece, so that it does not cross a page behind the end of the string.
+        let mut piece = [0; 256];
+        let piece = &mut piece[..256 - at % 256];
+        process.copy_in(at, piece)?;
+        let end = piece.iter().position(|&byte| byte == 0);
+        let found = &piece[..end.unwrap_or(piece.len())];
+        if string.len() + found.len() > limit {
+            return Err(Errno::E2BIG);
+        }
+        string.try_reserve(found.len()).map_err(|_| Errno::ENOMEM)?;
+        string.extend_from_slice(found);
+        if end.is_some() {
+            return Ok(string);
+        }
+        if (at / 256).is_multiple_of(16) {
+            steps::pause(process).await;
+        }
     }
 }
 
 impl Plan {
     /// Reads what a process asks for: path, arguments and environment from its memory.
-    pub fn read(process: &Process, path: usize, arguments: usize, environment: usize) -> Result<Plan, Errno> {
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub async fn read(process: &Process, path: usize, arguments: usize, environment: usize) -> Result<Plan, Errno> {
         let path = files::read_path(process, path)?;
         let mut left = LARGEST_STRINGS;
-        let arguments = read_strings(process, arguments, &mut left)?;
-        let environment = read_strings(process, environment, &mut left)?;
+        let arguments = read_strings(process, arguments, &mut left).await?;
+        let environment = read_strings(process, environment, &mut left).await?;
         let directory = process.directory.lock().clone();
         Plan::new(&directory, path, arguments, environment)
     }
@@ -132,22 +208,27 @@ impl Plan {
         let content = files::executable(directory, &path)?;
         let mut head = [0; HEAD_LENGTH];
         let length = content.read_at(0, &mut head);
-        let image = Image::parse_head(&head[..length], content.size(), ::program::DEFAULT_BASE).map_err(image_error)?;
-        Ok(Plan { path, content, image, arguments, environment })
+        let (image, layout) = place(|base| Image::parse_head(&head[..length], content.size(), base))?;
+        Ok(Plan { path, content, image, layout, arguments, environment })
     }
 
-    /// Fills an empty address space and gives the first registers.
-    fn load(&self, space: &Space, shared: &Shared) -> Result<UserContext, Errno> {
+    /// Fills an empty address space and gives the first registers, in steps on behalf of a process.
+    ///
+    /// # Cancellation
+    /// The address space is left with a part of the program.
+    async fn load(&self, space: &Space, shared: &Shared, caller: Option<&Process>) -> Result<UserContext, Errno> {
+        let layout = &self.layout;
+        shared.place(layout, self.image.placement());
+        space.lock().set_mapping_top(layout.mapping_top);
         let mut highest = 0;
         for segment in self.image.segments() {
             let pages = segment.pages();
-            let (start, length) = (pages.start as usize, (pages.end - pages.start) as usize);
             highest = highest.max(pages.end);
-            map_anonymous(space, start, length)?;
+            map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
             let mut offset = segment.file.start;
             let mut address = segment.memory.start as usize;
-            let mut piece = [0; 1024];
             while offset < segment.file.end {
+                let mut piece = [0; 1024];
                 let wanted = piece.len().min((segment.file.end - offset) as usize);
                 let count = self.content.read_at(offset, &mut piece[..wanted]);
                 if count == 0 {
@@ -156,6 +237,11 @@ impl Plan {
                 space.lock().copy_out(address as u64, &piece[..count]).map_err(|_| Errno::ENOMEM)?;
                 offset += count as u64;
                 address += count;
+                if let Some(caller) = caller
+                    && address / steps::BYTES != (address - count) / steps::BYTES
+                {
+                    steps::pause(caller).await;
+                }
             }
             let protection = match segment.protection {
                 SegmentProtection::Read => Protection::Read,
@@ -165,15 +251,16 @@ impl Plan {
             let changed = space.lock().protect(pages, protection);
             usermode::flush(changed.map_err(map_error)?);
         }
-        space.lock().set_break_start(highest);
-        map_anonymous(space, STACK_TOP - STACK_SIZE, STACK_SIZE)?;
+        space.lock().set_break_start(highest + layout.break_gap);
+        map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
+        map_anonymous(space, layout.stack(), Protection::ReadWrite, "")?;
         for (address, frames) in shared.mappings() {
             map_shared(space, address, frames, Sharing::ReadWrite, Protection::ReadWrite)?;
         }
-        if let Some((address, frames)) = shared::global_mapping() {
+        if let Some((address, frames)) = shared.global_mapping() {
             map_shared(space, address, frames, Sharing::ReadOnly, Protection::Read)?;
         }
-        if let Some((address, frames)) = shared::image_mapping() {
+        if let Some((address, frames)) = shared.image_mapping() {
             map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
         }
         let mut random = [0; 16];
@@ -182,7 +269,7 @@ impl Plan {
         let headers = self.image.program_headers();
         let header = |value: fn(::program::ProgramHeaders) -> u64| AuxiliaryValue::Number(headers.map_or(0, value));
         let vector = [
-            (auxiliary::SYSINFO_EHDR, number(IMAGE_ADDRESS)),
+            (auxiliary::SYSINFO_EHDR, number(shared.image_address())),
             (auxiliary::PHDR, header(|headers| headers.address)),
             (auxiliary::PHENT, header(|headers| headers.entry_size)),
             (auxiliary::PHNUM, header(|headers| headers.count)),
@@ -196,24 +283,34 @@ impl Plan {
             (auxiliary::CLKTCK, number(100)),
             (auxiliary::RANDOM, AuxiliaryValue::Bytes(&random)),
             (auxiliary::EXECFN, AuxiliaryValue::Text(&self.path)),
-            (auxiliary::COPS_PROCESS_PAGE, number(PROCESS_PAGE_ADDRESS)),
-            (auxiliary::COPS_GLOBAL_PAGE, number(GLOBAL_PAGE_ADDRESS)),
-            (auxiliary::COPS_COMPLETION_RING, number(COMPLETION_RING_ADDRESS)),
+            (auxiliary::COPS_PROCESS_PAGE, number(shared.address(PROCESS_PAGE_OFFSET))),
+            (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
+            (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
             (auxiliary::COPS_HARTS, number(crate::harts())),
             (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
-        let stack = contents.build(STACK_TOP as u64, 2 * LARGEST_STRINGS).map_err(|error| match error {
+        let stack = contents.build(layout.stack_start, 2 * LARGEST_STRINGS).map_err(|error| match error {
             StackError::TooBig => Errno::E2BIG,
             StackError::NulInString => Errno::EINVAL,
             StackError::OutOfMemory => Errno::ENOMEM,
         })?;
-        space.lock().copy_out(stack.pointer(), stack.bytes()).map_err(|_| Errno::ENOMEM)?;
+        let mut address = stack.pointer();
+        for piece in stack.bytes().chunks(steps::BYTES / 2) {
+            space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
+            address += piece.len() as u64;
+            if let Some(caller) = caller {
+                steps::pause(caller).await;
+            }
+        }
         Ok(UserContext::new(self.image.entry(), stack.pointer()))
     }
 
     /// Replaces the program of a process that is down to one worker. After an error the process cannot go on.
-    pub fn carry_out(&self, process: &Process) -> Result<UserContext, Errno> {
+    ///
+    /// # Cancellation
+    /// The process is left without a program.
+    pub async fn carry_out(&self, process: &Process) -> Result<UserContext, Errno> {
         let mut at = 0;
         loop {
             // Out of the lock before it is dropped.
@@ -221,31 +318,54 @@ impl Plan {
             if closing.is_none() {
                 break;
             }
+            drop(closing);
+            steps::pause(process).await;
         }
-        process.space.clear();
+        while process.space.clear_part() {
+            steps::pause(process).await;
+        }
         process.forget_completions();
         process.set_name(crate::trace::short_name(&self.path));
-        self.load(&process.space, &process.shared)
+        self.load(&process.space, &process.shared, Some(process)).await
     }
 
-    /// Starts the program in a new process.
+    /// Loads the program into an address space of its own.
+    ///
+    /// # Cancellation
+    /// Nothing is left of it.
+    async fn load_anew(&self, caller: Option<&Process>) -> Result<Loaded, Errno> {
+        let space =
+            Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
+        let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
+        match self.load(&loaded.space, &loaded.shared, caller).await {
+            Ok(context) => {
+                loaded.context = Some(context);
+                Ok(loaded)
+            }
+            Err(error) => {
+                while loaded.space.clear_part() {
+                    steps::pause_at_the_end().await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the program, which was loaded, in a new process.
     fn start(
         self,
+        loaded: Loaded,
         parent: u32,
+        origin: Origin,
         directory: Node,
         descriptors: Descriptors,
         default_priority: Priority,
-        standing: Standing,
     ) -> Result<u32, Errno> {
-        let mut context = None;
+        let charge = origin.account.charge(Resource::Memory, process::MEMORY)?;
         let name = crate::trace::short_name(&self.path);
+        let Loaded { space, shared, context } = loaded;
         let process = process::create(|id| {
-            let space =
-                Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
-            let space = Arc::new(space);
-            let shared = Shared::new()?;
-            context = Some(self.load(&space, &shared)?);
-            Ok(Process::new(id, parent, space, shared, descriptors, directory, default_priority, standing))
+            Ok(Process::new(id, parent, origin, charge, space, shared, descriptors, directory, default_priority))
         })?;
         let id = process.id;
         process.set_name(name);
@@ -258,17 +378,31 @@ impl Plan {
     }
 }
 
+/// A program in its address space, before there is a process.
+struct Loaded {
+    space: Arc<Space>,
+    shared: Shared,
+    /// The first registers.
+    context: Option<UserContext>,
+}
+
 /// The `spawn` call.
-pub fn spawn(
-    process: &Process,
+///
+/// # Cancellation
+/// There is no new process.
+pub async fn spawn(
+    process: Arc<Process>,
     path: usize,
     arguments: usize,
     environment: usize,
     descriptors: usize,
     priority: usize,
 ) -> Result<usize, Errno> {
-    let plan = Plan::read(process, path, arguments, environment)?;
-    let mut inherited = Descriptors::default();
+    process::require_depth(&process)?;
+    let plan = Plan::read(&process, path, arguments, environment).await?;
+    let account = process.account.of_a_child()?;
+    let place = Place::new(&process.account)?;
+    let mut inherited = Descriptors::new(&account);
     let mut numbers = [0i32, 1, 2];
     if descriptors != 0 {
         let mut bytes = [0; 12];
@@ -298,18 +432,30 @@ pub fn spawn(
     };
     let directory = process.directory.lock().clone();
     let default_priority = default_priority.limited_to(process.standing.ceiling());
-    plan.start(process.id, directory, inherited, default_priority, process.standing.inherited()).map(|id| id as usize)
+    let loaded = plan.load_anew(Some(&process)).await?;
+    let origin =
+        Origin { account, place, standing: process.standing.inherited(), authority: process.authority.inherited() };
+    let id = plan.start(loaded, process.id, origin, directory, inherited, default_priority)?;
+    Ok(id as usize)
 }
 
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
 pub fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = alloc::vec![b"PATH=/bin".to_vec(), b"HOME=/".to_vec()];
     let plan = Plan::new(&files::root_directory(), path.as_bytes().to_vec(), arguments, environment)?;
-    let mut descriptors = Descriptors::default();
-    let console = Arc::new(crate::file::OpenFile::console());
+    let account = Account::of_the_first();
+    let place = Place::new(&account)?;
+    let mut descriptors = Descriptors::new(&account);
+    let console = Arc::new(OpenFile::console(file::charge(&account)?));
     for number in 0..3 {
         descriptors.replace(number, console.clone(), false)?;
     }
-    plan.start(0, files::root_directory(), descriptors, Priority::DEFAULT, Standing::of_the_first())?;
+    let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
+    let origin = Origin { account, place, standing, authority };
+    // For nobody there are no pauses.
+    let Poll::Ready(loaded) = pin!(plan.load_anew(None)).poll(&mut Context::from_waker(Waker::noop())) else {
+        return Err(Errno::ENOMEM);
+    };
+    plan.start(loaded?, 0, origin, files::root_directory(), descriptors, Priority::DEFAULT)?;
     Ok(())
 }

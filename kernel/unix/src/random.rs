@@ -1,8 +1,18 @@
-//! Random bytes for programs: ChaCha20 seeded by the firmware, stirred with the clock and with what the machine's entropy
-//! device gives.
+//! Random bytes for programs and for the kernel's own secrets: ChaCha20, seeded by the firmware, stirred with the clock and
+//! with what the machine's entropy device gives.
 //!
-//! The device answers when it likes. The firmware's seed is enough to begin with, so nobody waits: the device's interrupt
-//! stirs in what it brings. Only without such a seed the boot waits for the device, for a while.
+//! **What a captured state tells.** Nothing about what was given out before: a key is used once, to make the next key
+//! and a few bytes to give out, and each of these is overwritten as it is given (fast key erasure, Bernstein 2017). And
+//! nothing about what will be given out after the next stir: the device is asked again about once in a minute of
+//! use, and whenever it answers late.
+//!
+//! **Waiting.** The device answers when it likes. The firmware's seed is enough to begin with, so usually nobody waits;
+//! the boot waits for the device, for a while, only without such a seed. If there is none even then, `getrandom` waits until the
+//! device has answered, as getrandom(2) has it; with a machine that has nothing to give, for ever. The kernel's own
+//! secrets cannot wait, and the log says so.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use hal_api::Machine as _;
@@ -11,77 +21,172 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use spin::Mutex;
 use virtio::{Entropy, Kind, Mmio};
+use waiters::Waiters;
 
 use crate::process::Process;
+use crate::steps;
 use crate::time;
 use crate::user::UserBuffer;
 use crate::wire::Piece;
 
-/// `getrandom`: do not wait (nothing here waits).
+/// `getrandom`: do not wait.
 const NONBLOCK: u32 = 1;
 /// `getrandom`: from the other pool (there is one).
 const RANDOM: u32 = 2;
 /// `getrandom`: even before the generator is seeded.
 const INSECURE: u32 = 4;
 
-/// Most bytes that one call gives.
-const LARGEST_FILL: usize = 64 * 1024;
-
-static GENERATOR: Mutex<Option<ChaCha20Rng>> = Mutex::new(None);
-
-/// The entropy device, until it has given its seed.
-static DEVICE: Mutex<Option<Entropy<Mapped, Piece>>> = Mutex::new(None);
-
-/// Fewer bytes from the firmware are no seed.
+/// Most bytes of one step: kernel code is not interrupted.
+pub const STEP: usize = 1024;
+/// Most bytes that one call gives, as on Linux.
+const LARGEST_FILL: usize = 32 * 1024 * 1024 - 1;
+/// Fewer bytes are no seed.
 const ENOUGH: usize = 16;
 /// How long the boot waits for the device if the firmware gives no seed.
 const PATIENCE_NS: u64 = 100_000_000;
+/// How old a stir may be when the device is asked again.
+const STIR_INTERVAL_NS: u64 = 60_000_000_000;
+
+static GENERATOR: Mutex<Generator> = Mutex::new(Generator::new());
+
+/// The entropy device.
+static DEVICE: Mutex<Option<Entropy<Mapped, Piece>>> = Mutex::new(None);
+
+/// Whether the generator has had a seed; set once, under its lock.
+static IS_SEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Calls that wait for the seed.
+static WAITERS: Mutex<Option<Waiters>> = Mutex::new(None);
+
+const KEY: usize = 32;
+/// Bytes that are made at once: four blocks of ChaCha20.
+const MADE: usize = 256;
+
+/// ChaCha20 with fast key erasure.
+struct Generator {
+    key: [u8; KEY],
+    /// Bytes to give out, from `given` on; those before are zero.
+    ready: [u8; MADE - KEY],
+    given: usize,
+    /// When to ask the device again.
+    stir_at_ns: u64,
+}
+
+/// Overwrites what is a secret no more.
+fn erase(bytes: &mut [u8]) {
+    bytes.fill(0);
+    // Nobody reads them again, so a compiler would leave that out.
+    core::hint::black_box(bytes);
+}
+
+/// Gives a whole stream of a key, and overwrites the key and the generator on the way.
+fn stream(key: &mut [u8; KEY], destination: &mut [u8]) {
+    let mut generator = ChaCha20Rng::from_seed(*key);
+    erase(key);
+    generator.fill_bytes(destination);
+    generator = ChaCha20Rng::from_seed([0; KEY]);
+    core::hint::black_box(&mut generator);
+}
+
+impl Generator {
+    const fn new() -> Self {
+        Generator { key: [0; KEY], ready: [0; MADE - KEY], given: MADE - KEY, stir_at_ns: 0 }
+    }
+
+    /// Makes the next key, and bytes to give out.
+    fn refill(&mut self) {
+        let mut made = [0; MADE];
+        stream(&mut self.key, &mut made);
+        let (key, ready) = made.split_at(KEY);
+        self.key.copy_from_slice(key);
+        self.ready.copy_from_slice(ready);
+        self.given = 0;
+        erase(&mut made);
+    }
+
+    /// Gives a few bytes.
+    fn give(&mut self, mut destination: &mut [u8]) {
+        while !destination.is_empty() {
+            if self.given == self.ready.len() {
+                self.refill();
+            }
+            let count = destination.len().min(self.ready.len() - self.given);
+            let (now, later) = destination.split_at_mut(count);
+            let ready = &mut self.ready[self.given..self.given + count];
+            now.copy_from_slice(ready);
+            erase(ready);
+            self.given += count;
+            destination = later;
+        }
+    }
+
+    /// Makes all that will be given depend on `bytes` too, and on all that it depended on.
+    fn stir(&mut self, bytes: &[u8]) {
+        self.refill();
+        for (position, &byte) in bytes.iter().enumerate() {
+            self.key[position % KEY] ^= byte;
+        }
+        erase(&mut self.ready);
+        self.given = self.ready.len();
+        // The key with the bytes is used once, like every other.
+        self.refill();
+    }
+
+    /// Whether it is time to ask the device again; at most once in each interval.
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.stir_at_ns;
+        if is_due {
+            self.stir_at_ns = now_ns + STIR_INTERVAL_NS;
+        }
+        is_due
+    }
+}
+
+/// Stirs something in; `source` says whether that is a seed.
+fn stir(bytes: &[u8], source: Source) {
+    let mut generator = GENERATOR.lock();
+    generator.stir(bytes);
+    if source == Source::Entropy && bytes.len() >= ENOUGH {
+        IS_SEEDED.store(true, Ordering::Release);
+    }
+    drop(generator);
+    if is_seeded()
+        && let Some(waiters) = WAITERS.lock().as_mut()
+    {
+        waiters.wake_all();
+    }
+}
+
+/// What bytes are that are stirred in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Nobody can guess them.
+    Entropy,
+    /// They do no harm.
+    Clock,
+}
+
+fn is_seeded() -> bool {
+    IS_SEEDED.load(Ordering::Acquire)
+}
 
 /// Seeds the generator. If neither the firmware nor a device helps, only the clock makes two boots differ, and the log
 /// says so.
 pub fn start(platform: &'static Platform) {
-    *GENERATOR.lock() = Some(seeded(platform.random_seed, Machine::now() ^ time::epoch_ns()));
-    let mut is_seeded = platform.random_seed.len() >= ENOUGH;
+    stir(&(Machine::now() ^ time::epoch_ns()).to_le_bytes(), Source::Clock);
+    stir(platform.random_seed, Source::Entropy);
+    GENERATOR.lock().stir_at_ns = time::now_ns() + STIR_INTERVAL_NS;
     let tells = start_device(platform) == Some(Tells::ByInterrupts);
-    if is_seeded && tells {
+    if is_seeded() && tells {
         return;
     }
     let deadline = time::now_ns() + PATIENCE_NS;
-    let answer = loop {
-        match ask_device() {
-            Answer::NotYet if time::now_ns() < deadline => core::hint::spin_loop(),
-            answer => break answer,
-        }
-    };
-    is_seeded |= answer == Answer::Stirred;
-    if !tells {
-        // Nobody would hear of it any more.
-        *DEVICE.lock() = None;
+    while ask_device() == Answer::NotYet && time::now_ns() < deadline {
+        core::hint::spin_loop();
     }
-    if !is_seeded {
-        println!("random: nothing gives a seed; random numbers can be guessed from the time of boot");
+    if !is_seeded() {
+        println!("random: nothing gives a seed; the kernel's own random numbers can be guessed from the time of boot");
     }
-}
-
-fn seeded(firmware_seed: &[u8], time: u64) -> ChaCha20Rng {
-    let mut seed = [0u8; 32];
-    for (position, &byte) in firmware_seed.iter().enumerate() {
-        seed[position % 32] ^= byte;
-    }
-    for (position, byte) in time.to_le_bytes().into_iter().enumerate() {
-        seed[24 + position] ^= byte;
-    }
-    ChaCha20Rng::from_seed(seed)
-}
-
-/// A generator that depends on all that the old one did, and on `bytes`.
-fn stirred(old: &mut ChaCha20Rng, bytes: &[u8]) -> ChaCha20Rng {
-    let mut seed = [0; 32];
-    old.fill_bytes(&mut seed);
-    for (position, &byte) in bytes.iter().enumerate() {
-        seed[position % 32] ^= byte;
-    }
-    ChaCha20Rng::from_seed(seed)
 }
 
 /// How a device tells that it has something.
@@ -124,34 +229,38 @@ enum Answer {
     Never,
 }
 
-/// Stirs in what the device has, if it has anything, and lets go of it then.
+/// Stirs in what the device has, if it has anything. It then gets the next request at once, and is silent about the answer
+/// until somebody has asked for it in vain.
 fn ask_device() -> Answer {
     let mut device = DEVICE.lock();
     let Some(entropy) = device.as_mut() else { return Answer::Never };
     entropy.acknowledge_interrupt();
-    let mut bytes = [0; 32];
-    let answer = match entropy.read(&mut bytes) {
-        Ok(0) => return Answer::NotYet,
+    let mut bytes = [0; 2 * KEY];
+    match entropy.read(&mut bytes) {
+        Ok(0) => Answer::NotYet,
         Ok(count) => {
-            if let Some(generator) = GENERATOR.lock().as_mut() {
-                *generator = stirred(generator, &bytes[..count]);
-            }
+            stir(&bytes[..count], Source::Entropy);
+            erase(&mut bytes);
             Answer::Stirred
         }
         Err(error) => {
             println!("random: {error}");
+            *device = None;
             Answer::Never
         }
-    };
-    *device = None;
-    answer
+    }
 }
 
 /// Fills a slice.
 pub fn bytes(destination: &mut [u8]) {
-    if let Some(generator) = GENERATOR.lock().as_mut() {
-        generator.fill_bytes(destination);
+    let mut generator = GENERATOR.lock();
+    if generator.is_due(time::now_ns()) {
+        drop(generator);
+        stir(&Machine::now().to_le_bytes(), Source::Clock);
+        ask_device();
+        generator = GENERATOR.lock();
     }
+    generator.give(destination);
 }
 
 /// A number that nobody can guess.
@@ -161,50 +270,213 @@ pub fn word() -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The `getrandom` call.
-pub fn fill(process: &Process, buffer: UserBuffer, flags: u32) -> Result<usize, Errno> {
-    if flags & !(NONBLOCK | RANDOM | INSECURE) != 0 {
-        return Err(Errno::EINVAL);
+/// Checks the flags of `getrandom`, as Linux does.
+pub fn check_flags(flags: u32) -> Result<(), Errno> {
+    let is_both = flags & (RANDOM | INSECURE) == RANDOM | INSECURE;
+    if is_both || flags & !(NONBLOCK | RANDOM | INSECURE) != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Whether a call with these flags may wait.
+pub fn may_wait(flags: u32) -> bool {
+    flags & NONBLOCK == 0
+}
+
+/// Registers for the seed, unless there is one or the caller can do without.
+fn poll_seed(flags: u32, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
+    if is_seeded() || flags & INSECURE != 0 {
+        return Poll::Ready(Ok(()));
     }
-    // Kernel code is not interrupted; getrandom(2) may give less than it is asked for.
-    let length = buffer.len().min(LARGEST_FILL);
-    let mut done = 0;
-    while done < length {
-        let mut piece = [0; 256];
-        let count = piece.len().min(length - done);
-        bytes(&mut piece[..count]);
-        if let Err(error) = process.copy_out(buffer.address() + done, &piece[..count]) {
-            return if done == 0 { Err(error) } else { Ok(done) };
+    if let Some(waker) = waker {
+        WAITERS.lock().get_or_insert_default().register(waker).map_err(|_| Errno::ENOMEM)?;
+        // It may have come before the registration.
+        if is_seeded() {
+            return Poll::Ready(Ok(()));
         }
-        done += count;
     }
-    Ok(done)
+    Poll::Pending
+}
+
+/// Takes back what a pending [`fill`] registered.
+pub fn forget(waker: &Waker) {
+    if let Some(waiters) = WAITERS.lock().as_mut() {
+        waiters.forget(waker);
+    }
+}
+
+/// `getrandom`, in steps: goes on from `*done`.
+pub fn fill(
+    process: &Process,
+    buffer: UserBuffer,
+    flags: u32,
+    done: &mut usize,
+    waker: Option<&Waker>,
+) -> Poll<Result<usize, Errno>> {
+    match poll_seed(flags, waker) {
+        Poll::Ready(seeded) => seeded?,
+        Poll::Pending => return Poll::Pending,
+    }
+    let length = buffer.len().min(LARGEST_FILL);
+    loop {
+        let end = length.min(*done + STEP);
+        while *done < end {
+            let mut piece = [0; MADE];
+            let piece = &mut piece[..MADE.min(end - *done)];
+            bytes(piece);
+            let copied = process.copy_out(buffer.address() + *done, piece);
+            erase(piece);
+            if let Err(error) = copied {
+                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+            }
+            *done += piece.len();
+        }
+        if *done == length {
+            return Poll::Ready(Ok(length));
+        }
+        if steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+    }
+}
+
+/// One step of reading `/dev/random` or `/dev/urandom`: as much as one step gives.
+pub fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    let mut done = 0;
+    let step = UserBuffer::new(buffer.address(), buffer.len().min(STEP))?;
+    fill(process, step, 0, &mut done, waker)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn next(mut generator: ChaCha20Rng) -> [u8; 16] {
+    fn started(seed: &[u8]) -> Generator {
+        let mut generator = Generator::new();
+        generator.stir(seed);
+        generator
+    }
+
+    fn next(generator: &mut Generator) -> [u8; 16] {
         let mut bytes = [0; 16];
-        generator.fill_bytes(&mut bytes);
+        generator.give(&mut bytes);
         bytes
     }
 
     #[test]
     fn every_source_matters() {
         let seed = [7; 40];
-        let first = next(seeded(&seed, 1));
-        assert_eq!(first, next(seeded(&seed, 1)));
-        assert_ne!(first, next(seeded(&seed, 2)));
-        // What exceeds the generator's own seed is not lost.
+        assert_eq!(next(&mut started(&seed)), next(&mut started(&seed)));
+        // What exceeds the generator's own key is not lost.
         let mut other = seed;
         other[39] = 8;
-        assert_ne!(first, next(seeded(&other, 1)));
-        let stir = |seed: &[u8], bytes: &[u8]| next(stirred(&mut seeded(seed, 1), bytes));
-        assert_ne!(first, stir(&seed, b""));
-        assert_eq!(stir(&seed, b"entropy"), stir(&seed, b"entropy"));
-        assert_ne!(stir(&seed, b"entropy"), stir(&seed, b"entropz"));
-        assert_ne!(stir(&seed, b"entropy"), stir(&other, b"entropy"));
+        assert_ne!(next(&mut started(&seed)), next(&mut started(&other)));
+        let stirred = |seed: &[u8], bytes: &[u8]| {
+            let mut generator = started(seed);
+            next(&mut generator);
+            generator.stir(bytes);
+            next(&mut generator)
+        };
+        let mut not_stirred = started(&seed);
+        next(&mut not_stirred);
+        assert_ne!(next(&mut not_stirred), stirred(&seed, b""));
+        assert_eq!(stirred(&seed, b"entropy"), stirred(&seed, b"entropy"));
+        assert_ne!(stirred(&seed, b"entropy"), stirred(&seed, b"entropz"));
+        assert_ne!(stirred(&seed, b"entropy"), stirred(&other, b"entropy"));
+    }
+
+    /// A stream is the same however it is asked for, and never repeats.
+    #[test]
+    fn pieces_join_to_one_stream() {
+        let mut whole = [0; 3000];
+        started(b"seed").give(&mut whole);
+        let mut generator = started(b"seed");
+        let mut start = 0;
+        for length in [0, 1, 31, 32, 33, 223, 224, 225, 255, 256, 257, 1000].into_iter().cycle() {
+            let end = whole.len().min(start + length);
+            let mut piece = [0; 1000];
+            generator.give(&mut piece[..end - start]);
+            assert_eq!(piece[..end - start], whole[start..end]);
+            start = end;
+            if start == whole.len() {
+                break;
+            }
+        }
+        let mut words: std::vec::Vec<&[u8]> = whole.chunks_exact(8).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), 3000 / 8);
+    }
+
+    /// Who captures the state learns nothing of what was given before: neither a byte of it nor a key that leads to it is
+    /// left.
+    #[test]
+    fn what_was_given_is_gone_from_the_state() {
+        let mut generator = started(b"seed");
+        for round in 0..200 {
+            let (before, key_before, mut bytes) = (generator.given, generator.key, [0; 24]);
+            generator.give(&mut bytes);
+            let state: std::vec::Vec<u8> = generator.key.into_iter().chain(generator.ready).collect();
+            for part in bytes.chunks(8) {
+                assert!(!state.windows(8).any(|window| window == part), "round {round}");
+            }
+            assert!(generator.ready[..generator.given].iter().all(|&byte| byte == 0));
+            // A key that has made bytes is gone when these are given.
+            if generator.given < before {
+                assert_ne!(generator.key, key_before);
+            }
+        }
+        // Two whole turns of the state later, a captured one gives other bytes than were given: nothing leads back.
+        let mut captured = Generator { ..generator };
+        let mut after = [0; 1000];
+        captured.give(&mut after);
+        let mut first = [0; 1000];
+        started(b"seed").give(&mut first);
+        assert!(!first.chunks(16).any(|part| after.windows(16).any(|window| window == part)));
+    }
+
+    #[test]
+    fn the_device_is_asked_once_in_an_interval() {
+        let mut generator = started(b"seed");
+        generator.stir_at_ns = 1000;
+        assert!(!generator.is_due(999));
+        assert!(generator.is_due(1000) && !generator.is_due(1000));
+        assert!(!generator.is_due(1000 + STIR_INTERVAL_NS - 1) && generator.is_due(1000 + STIR_INTERVAL_NS));
+    }
+
+    /// Linux's answers (getrandom(2)).
+    #[test]
+    fn who_must_have_a_seed_waits_for_it() {
+        for (flags, expected) in [
+            (0, Ok(())),
+            (NONBLOCK | RANDOM, Ok(())),
+            (NONBLOCK | INSECURE, Ok(())),
+            (RANDOM | INSECURE, Err(Errno::EINVAL)),
+            (8, Err(Errno::EINVAL)),
+        ] {
+            assert_eq!(check_flags(flags), expected);
+        }
+        assert!(may_wait(0) && may_wait(RANDOM) && !may_wait(NONBLOCK));
+        let bell = std::sync::Arc::new(Bell::default());
+        let waker = Waker::from(bell.clone());
+        // The only test that looks at whether there is a seed.
+        stir(b"a clock says nothing about the next boot", Source::Clock);
+        stir(&[1; ENOUGH - 1], Source::Entropy);
+        assert_eq!(poll_seed(INSECURE, None), Poll::Ready(Ok(())));
+        assert_eq!(poll_seed(0, None), Poll::Pending);
+        assert_eq!(poll_seed(RANDOM | NONBLOCK, None), Poll::Pending);
+        assert_eq!(poll_seed(0, Some(&waker)), Poll::Pending);
+        stir(b"tick", Source::Clock);
+        assert_eq!(bell.0.load(Ordering::Relaxed), 0);
+        stir(&[1; ENOUGH], Source::Entropy);
+        assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+        assert_eq!(poll_seed(0, None), Poll::Ready(Ok(())));
+    }
+
+    #[derive(Default)]
+    struct Bell(core::sync::atomic::AtomicU32);
+
+    impl std::task::Wake for Bell {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

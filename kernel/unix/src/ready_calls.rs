@@ -352,6 +352,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// Against a list of what is in the order: what is taken, and which priority the finisher has.
         #[test]
         fn as_a_list_would_do_it(steps in prop::collection::vec(

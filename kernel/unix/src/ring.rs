@@ -49,7 +49,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::task::{Context, Poll};
 
 use ::ring::{Broken, Consumer, Words};
-use abi_queue::pages::{PAGE_SIZE, REQUEST_RINGS_ADDRESS};
+use abi_queue::pages::{PAGE_SIZE, REQUEST_RINGS_OFFSET};
 use abi_queue::request::{self, ENTRY_WORDS, priority_of};
 use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, completion};
 use abi_unix::call::RING_WAKE;
@@ -60,12 +60,13 @@ use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
 use spin::{Mutex, MutexGuard};
 
+use crate::accounts::{Account, Charge, Resource};
 use crate::executor::Cid;
 use crate::process::Process;
 use crate::program::map_error;
 use crate::shared::zeroed;
 use crate::worker::Worker;
-use crate::{call, counters, executor, scheduling, time};
+use crate::{call, counters, executor, report, time};
 
 /// Requests that are taken before their results are posted.
 const BATCH: usize = 64;
@@ -78,6 +79,8 @@ const WAITING: u32 = 1;
 /// A worker's request ring.
 pub struct Ring {
     frames: Vec<SharedFrame>,
+    /// For the frames, the ring itself and its handler.
+    _charge: Charge,
     taker: Mutex<Consumer>,
     /// Not 0: whoever takes requests is to stop, because somebody waits for the lock, or for good.
     attention: AtomicU32,
@@ -243,9 +246,13 @@ enum By {
     Thoroughly,
 }
 
+/// Bytes of kernel memory for a ring and its handler, without its frames.
+const MEMORY: usize = size_of::<Ring>() + 1024;
+
 impl Ring {
-    fn new(capacity: usize) -> Result<Ring, Errno> {
+    fn new(capacity: usize, account: &Arc<Account>) -> Result<Ring, Errno> {
         let count = request::pages(capacity);
+        let charge = account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
         if !memory::frames::available_to_programs(count) {
             return Err(Errno::ENOMEM);
         }
@@ -260,6 +267,7 @@ impl Ring {
         Ok(Ring {
             taker: Mutex::new(Consumer::new(capacity)),
             frames,
+            _charge: charge,
             attention: AtomicU32::new(0),
             broken: AtomicBool::new(false),
             performed: AtomicU64::new(0),
@@ -352,7 +360,7 @@ impl Ring {
             Err(Broken) => {
                 self.broken.store(true, Ordering::Relaxed);
                 view.state().store(request::BROKEN, Ordering::Relaxed);
-                platform::println!("[{}] its request ring is broken: indexes that cannot be", worker.process.id);
+                report::line(&worker.process, format_args!("its request ring is broken: indexes that cannot be"));
                 End::Over
             }
         }
@@ -379,7 +387,7 @@ impl Ring {
         let ready = executor::ready_here();
         // What the last claim was worth, and the bits of what is more important than that. Most claim the same, and what it is
         // worth may change from batch to batch.
-        let mut known = (u64::MAX, Priority::LOWEST, 0);
+        let mut known = (u64::MAX, Priority::LOWEST, Priority::LOWEST, 0);
         for _ in 0..promised {
             if self.attention.load(Ordering::Relaxed) != 0 && by != By::Thoroughly {
                 end = End::Elsewhere;
@@ -388,10 +396,11 @@ impl Ring {
             let Some(request) = taker.take(view).map(Request::from_words) else { break };
             let claim = request.call >> request::PRIORITY_SHIFT & 63;
             if claim != known.0 {
-                let priority = process.standing.worth(Priority::saturating(claim));
-                known = (claim, priority, priority.bit() - 1);
+                let claimed = process.standing.claim(Priority::saturating(claim));
+                let priority = process.standing.limit(claimed);
+                known = (claim, claimed, priority, priority.bit() - 1);
             }
-            let (_, priority, more_important) = known;
+            let (_, claimed, priority, more_important) = known;
             if ready.load(Ordering::Relaxed) & more_important != 0
                 && by != By::Thoroughly
                 && let Some(priority) = self.outranked(priority, process, by)
@@ -401,7 +410,7 @@ impl Ring {
                 break;
             }
             let (token, cid) = if request.call & request::WAKES == 0 { (request.token, 0) } else { (0, request.token) };
-            if let Some(result) = perform(worker, &request, token, cid, priority) {
+            if let Some(result) = perform(worker, &request, token, cid, claimed) {
                 // There is room: no more are taken than fit.
                 let _ = results.push(Completion { token, cid, result: result as u64 });
                 if priority.is_more_important_than(most_important) {
@@ -452,7 +461,7 @@ impl Future for Handler {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match scheduling::charging(&self.worker.process, || self.ring.serve(&self.worker, By::Handler)) {
+        match self.ring.serve(&self.worker, By::Handler) {
             End::Over if self.ring.attention.load(Ordering::Acquire) & CLOSED != 0 => return Poll::Ready(()),
             End::More => cx.waker().wake_by_ref(),
             End::Outranked(priority) => {
@@ -480,6 +489,15 @@ impl Rings {
             return None;
         }
         self.rings.lock().get(worker)?.clone()
+    }
+
+    /// Gives the handlers the priority that what is in their rings is worth now.
+    pub fn order_anew(&self, process: &Process) {
+        if self.any.load(Ordering::Acquire) {
+            for ring in self.rings.lock().iter().flatten() {
+                executor::set_priority(Cid::from_raw(ring.handler.load(Ordering::Acquire)), ring.claim(process));
+            }
+        }
     }
 
     /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has said so.
@@ -515,11 +533,12 @@ pub fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Resu
         return Err(Errno::EEXIST);
     }
     process.enlarge_completion_ring(completions)?;
-    let ring = Arc::new(Ring::new(requests)?);
-    let address = REQUEST_RINGS_ADDRESS + index * request::STRIDE;
+    let ring = Arc::new(Ring::new(requests, &process.account)?);
+    let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
     map(process, address, &ring.frames)?;
     let handler = Handler { ring: ring.clone(), worker: worker.clone() };
-    let Ok(handler) = executor::try_spawn(process.standing.worth(process.default_priority), handler) else {
+    let priority = process.standing.worth(process.default_priority);
+    let Ok(handler) = executor::spawn_for(process.clone(), priority, handler) else {
         let removed = process.space.lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
         usermode::flush(removed.map_err(map_error)?);
         return Err(Errno::ENOMEM);

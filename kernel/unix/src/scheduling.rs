@@ -4,23 +4,39 @@
 //! is what keeps claims from being worth more than they should:
 //!
 //! * **Ceiling.** No claim of a process counts for more. Children inherit it.
-//! * **Budget.** So much processor time in each period, over all harts and workers of the process. When it is used up the
-//!   process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes then is
-//!   what nobody else wanted, and costs it nothing. Time is charged when a worker leaves user mode for good and at
-//!   each interrupt that finds it there, so an overrun is at most a slice; it is paid back in the next period. Everybody
-//!   has the default budget; a budget that somebody set covers the children that are started afterwards too, so that it
-//!   cannot be escaped by starting more of them.
-//! * **Starvation bound.** Whoever has been ready for that long runs, however unimportant: the *keeper*, a kernel coroutine,
-//!   looks twice in each bound at who is ready, and whoever has not had a turn from one look to the next becomes the most
-//!   important of all until it has had a slice. It looks at all processes only if something was ready at one priority at
-//!   both looks, which is rare on a machine that keeps up. So many processes that claim everything, each within its
-//!   budget, cannot keep others from running either.
+//! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used up the
+//!   process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes at that
+//!   priority is what nobody else wanted, and costs it nothing; all other time is charged, and an overrun, at most a slice
+//!   on each hart, is paid back in the periods to come. Everybody has the default budget; a budget that somebody set covers
+//!   the children that are started afterwards too, so that it cannot be escaped by starting more of them. The limit that a
+//!   parent or a privileged process has given is one, and the limit that a process has chosen for itself is another: both
+//!   count, so that the second cannot replace the first. Neither forgets what was used when it is changed.
+//! * **Starvation bound.** A process in which something has been ready for that long runs, however unimportant it is: the
+//!   *keeper*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call of each
+//!   process that has not had a turn from one look to the next be the most important of all until it has had a slice: one
+//!   at a time, and each in its turn. So N processes that starve run within N slices and the bound, however many threads
+//!   they have. Nothing of an exhausted process is preferred: its turn comes when its budget is refilled. The keeper looks at
+//!   all processes only if something was ready at one priority at both looks, which is rare on a machine that keeps up; it
+//!   looks in short steps, and charges what it does to the process that it looks at.
+//!
+//! # EVERY-TICK
+//!
+//! Every tick that a hart spends for a process is charged to that process, and none is spent at a priority above
+//! [`EXHAUSTED`] once the budget is used up, but for the rest of the poll in which that is noticed. Two things make it
+//! so. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is charged
+//! as a whole, or is one of the kernel's own few; there is no third way to start one. And a poll for a process without
+//! budget lowers its coroutine instead of going on. So exhausting a budget costs the same however many threads and calls
+//! the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged as well.
+//!
+//! Charged to nobody are interrupts that find no process running, the choice of the next coroutine, and what the network's
+//! own coroutine does for packets.
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of its
 //! polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first process
 //! asks for it ([`strictness_matters`]).
 //!
-//! Setting any of this is decoded here too. A process may restrict itself and its children; more needs the privilege.
+//! Setting any of this is decoded here too. A process may restrict itself and those below it; more needs
+//! authority ([`crate::authority`]).
 //!
 //! The rejected way of a budget is a priority that decays with use (Unix's, and fair schedulers'): it makes all
 //! priorities soft, and the most important coroutine of a server that is at its work would fall behind a batch job.
@@ -33,14 +49,16 @@ use core::task::{Poll, Waker};
 
 use abi_queue::{Mode, Priority, SystemMode};
 use abi_unix::types::{Scheduling, scheduling, system_scheduling};
-use abi_unix::{Counter, Errno};
+use abi_unix::{Act, Counter, Errno};
+use coroutine::State;
 use hal_api::Machine as _;
 use platform::{Machine, println};
 use spin::Mutex;
 
-use crate::process::{self, Process};
+use crate::executor::Cid;
+use crate::process::{self, Look, Member, Process};
 use crate::user::UserBuffer;
-use crate::{counters, executor, input, shared, time};
+use crate::{authority, counters, executor, input, shared, time};
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all others.
 pub const EXHAUSTED: Priority = Priority::LOWEST;
@@ -55,8 +73,15 @@ const DEFAULT_BUDGET_PERCENT: u64 = 95;
 const DEEPEST: u32 = 8;
 /// The starvation bound unless the boot command line says otherwise.
 const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
-/// After so many processes the keeper lets others run.
+/// After looking at so many processes the keeper sees to interrupts.
 const PROCESSES_AT_A_TIME: usize = 64;
+/// After so many workers, threads and calls of one process, too.
+const MEMBERS_AT_A_TIME: usize = 128;
+/// After so many of these steps it lets others run. Not after each: everybody may claim to be as important as it is, and its
+/// next turn may be a slice of each of them away.
+const STEPS_AT_A_TIME: usize = 32;
+/// What the keeper rests for each exhausted process that it has looked at in vain.
+const LOOK_AT_ONE_NS: u64 = 10_000;
 
 // ---- budgets ----
 
@@ -71,6 +96,10 @@ struct Limit {
 }
 
 impl Limit {
+    fn new(ticks: u64, period: u64, now: u64) -> Limit {
+        Limit { ticks, period, used: 0, period_start: now }
+    }
+
     /// Begins the periods that have begun by now. Each pays back what the ones before took too much.
     fn advance(&mut self, now: u64) {
         let periods = now.saturating_sub(self.period_start) / self.period.max(1);
@@ -83,12 +112,83 @@ impl Limit {
     fn is_used_up(&self) -> bool {
         self.used >= self.ticks
     }
+
+    /// Takes time off it. Time that was taken while all others went before is free if nothing is left.
+    fn charge(&mut self, ticks: u64, now: u64, behind_all: bool) {
+        self.advance(now);
+        if !behind_all || !self.is_used_up() {
+            self.used = self.used.saturating_add(ticks);
+        }
+    }
+
+    /// When a period begins in which it is not used up; `now` if it is not.
+    fn refilled_at(&mut self, now: u64) -> u64 {
+        self.advance(now);
+        if !self.is_used_up() {
+            return now;
+        }
+        let periods = self.used / self.ticks.max(1);
+        self.period_start.saturating_add(periods.max(1).saturating_mul(self.period))
+    }
+
+    /// Whether this much time in each period is neither a greater share nor more at once.
+    fn allows(&self, ticks: u64, period: u64) -> bool {
+        // Shares are compared as products, which 128 bits hold.
+        ticks <= self.ticks
+            && u128::from(ticks) * u128::from(self.period) <= u128::from(self.ticks) * u128::from(period)
+    }
+
+    /// Becomes another limit in which the same part was used, at the same place of the period: changing a limit refills
+    /// nothing.
+    fn change(&mut self, ticks: u64, period: u64, now: u64) {
+        self.advance(now);
+        let scaled = |value: u64, from: u64, to: u64| {
+            let scaled = (u128::from(value) * u128::from(to)).div_ceil(u128::from(from.max(1)));
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        let elapsed = scaled(now.saturating_sub(self.period_start), self.period, period);
+        self.used = match (self.ticks, ticks) {
+            // What was used of everything is nothing.
+            (u64::MAX, _) | (_, u64::MAX) => 0,
+            (before, ticks) => scaled(self.used, before, ticks),
+        };
+        (self.ticks, self.period, self.period_start) = (ticks, period, now.saturating_sub(elapsed));
+    }
+}
+
+/// The limits of one process.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// What its parent or a privileged process has given, or else everybody has.
+    given: Limit,
+    /// What it has chosen itself.
+    chosen: Option<Limit>,
+}
+
+impl Limits {
+    fn all(&mut self) -> impl Iterator<Item = &mut Limit> {
+        [&mut self.given].into_iter().chain(self.chosen.as_mut())
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.given.is_used_up() || self.chosen.is_some_and(|chosen| chosen.is_used_up())
+    }
+
+    /// The one that restricts more.
+    fn effective(&self) -> Limit {
+        match self.chosen {
+            Some(chosen) if chosen.is_used_up() || self.given.allows(chosen.ticks, chosen.period) => chosen,
+            _ => self.given,
+        }
+    }
 }
 
 /// A process's budget.
 #[derive(Debug)]
 pub struct Budget {
-    limit: Mutex<Limit>,
+    limits: Mutex<Limits>,
+    /// A limit was used up when somebody looked last; written with the limits locked.
+    used_up: AtomicBool,
     /// Somebody set it, so that it covers children.
     covers_children: AtomicBool,
     /// That of a process further up, which covers this one.
@@ -97,6 +197,16 @@ pub struct Budget {
 }
 
 impl Budget {
+    fn new(given: Limit, above: Option<Arc<Budget>>) -> Budget {
+        Budget {
+            limits: Mutex::new(Limits { given, chosen: None }),
+            used_up: AtomicBool::new(false),
+            covers_children: AtomicBool::new(false),
+            depth: above.as_ref().map_or(0, |above| above.depth + 1),
+            above,
+        }
+    }
+
     /// The budget of a process that nobody restricts, whose parent has this one.
     pub fn below(parent: Option<&Arc<Budget>>) -> Arc<Budget> {
         let above = parent.and_then(|parent| {
@@ -105,47 +215,90 @@ impl Budget {
         let period = time::ticks_at_ns(DEFAULT_PERIOD_NS);
         let percent = DEFAULT_PERCENT.load(Ordering::Relaxed);
         let ticks = if percent >= 100 { u64::MAX } else { period * crate::harts() as u64 * percent / 100 };
-        let depth = above.as_ref().map_or(0, |above| above.depth + 1);
-        let limit = Limit { ticks, period, used: 0, period_start: Machine::now() };
-        Arc::new(Budget { limit: Mutex::new(limit), covers_children: AtomicBool::new(false), above, depth })
+        Arc::new(Budget::new(Limit::new(ticks, period, Machine::now()), above))
     }
 
     /// Takes time off this budget and those above; whether one of them is used up.
-    ///
-    /// What was used up already stays as it is: time that a process takes while all others go before it is free.
-    fn charge(&self, ticks: u64, now: u64) -> bool {
-        let mut used_up = self.above.as_ref().is_some_and(|above| above.charge(ticks, now));
-        let mut limit = self.limit.lock();
-        limit.advance(now);
-        if !limit.is_used_up() {
-            limit.used = limit.used.saturating_add(ticks);
+    fn charge(&self, ticks: u64, now: u64, behind_all: bool) -> bool {
+        let above = self.above.as_ref().is_some_and(|above| above.charge(ticks, now, behind_all));
+        let mut limits = self.limits.lock();
+        limits.given.charge(ticks, now, behind_all);
+        if let Some(chosen) = &mut limits.chosen {
+            chosen.charge(ticks, now, behind_all);
         }
-        used_up |= limit.is_used_up();
+        self.note(&limits) | above
+    }
+
+    /// Notes whether one of the limits is used up.
+    fn note(&self, limits: &Limits) -> bool {
+        let used_up = limits.is_used_up();
+        self.used_up.store(used_up, Ordering::Relaxed);
         used_up
     }
 
     /// When a period begins in which none of the budgets is used up; `now` if none is.
     fn refilled_at(&self, now: u64) -> u64 {
         let above = self.above.as_ref().map_or(now, |above| above.refilled_at(now));
-        let mut limit = self.limit.lock();
-        limit.advance(now);
-        if !limit.is_used_up() {
-            return above;
-        }
-        let periods = limit.used / limit.ticks.max(1);
-        above.max(limit.period_start + periods.max(1) * limit.period)
+        let mut limits = self.limits.lock();
+        let at = limits.all().fold(above, |at, limit| at.max(limit.refilled_at(now)));
+        self.note(&limits);
+        at
     }
+
+    /// Whether a budget above was used up when somebody looked last. Mostly there is none.
+    #[inline(always)]
+    fn was_used_up_above(&self) -> bool {
+        self.above.as_ref().is_some_and(|above| above.was_used_up())
+    }
+
+    fn was_used_up(&self) -> bool {
+        self.used_up.load(Ordering::Relaxed) || self.was_used_up_above()
+    }
+
+    /// Changes the limit that the process was given, or the one that it has chosen. `EPERM` for more than it was
+    /// given, unless a privileged process asks for it.
+    fn change(&self, ticks: u64, period: u64, by: By, now: u64) -> Result<(), Errno> {
+        let mut limits = self.limits.lock();
+        if by != By::Privileged && (ticks == u64::MAX || !limits.given.allows(ticks, period)) {
+            return Err(Errno::EPERM);
+        }
+        match by {
+            By::Itself => {
+                limits.chosen.get_or_insert(Limit::new(u64::MAX, period, now)).change(ticks, period, now);
+            }
+            By::Parent => limits.given.change(ticks, period, now),
+            By::Privileged => {
+                limits.given.change(ticks, period, now);
+                limits.chosen = None;
+            }
+        }
+        self.note(&limits);
+        Ok(())
+    }
+}
+
+/// The process that sets a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Itself,
+    Parent,
+    Privileged,
 }
 
 /// What is known and set about how one process is scheduled.
 #[derive(Debug)]
 pub struct Standing {
     ceiling: AtomicU8,
-    privileged: AtomicBool,
     mode: AtomicU8,
     budget: Arc<Budget>,
-    /// It is one of [`PENALTY_BENCH`].
+    /// Its claims are worth nothing until its budget is refilled.
     exhausted: AtomicBool,
+    /// It is one of [`PENALTY_BENCH`]; written with that locked.
+    benched: AtomicBool,
+    /// Its worker, thread or call that runs before its turn, because of the starvation bound.
+    preferred: AtomicU64,
+    /// Where the keeper's next look at it begins.
+    next_look: AtomicU64,
     times_exhausted: AtomicU32,
     boosts: AtomicU32,
     /// Ticks that its workers have used and were charged.
@@ -153,13 +306,15 @@ pub struct Standing {
 }
 
 impl Standing {
-    fn new(ceiling: Priority, mode: Mode, privileged: bool, budget: Arc<Budget>) -> Standing {
+    fn new(ceiling: Priority, mode: Mode, budget: Arc<Budget>) -> Standing {
         Standing {
             ceiling: AtomicU8::new(ceiling.number()),
-            privileged: AtomicBool::new(privileged),
             mode: AtomicU8::new(mode as u8),
             budget,
             exhausted: AtomicBool::new(false),
+            benched: AtomicBool::new(false),
+            preferred: AtomicU64::new(0),
+            next_look: AtomicU64::new(0),
             times_exhausted: AtomicU32::new(0),
             boosts: AtomicU32::new(0),
             cpu: AtomicU64::new(0),
@@ -168,12 +323,12 @@ impl Standing {
 
     /// That of the first process.
     pub fn of_the_first() -> Standing {
-        Standing::new(Priority::HIGHEST, Mode::Relaxed, true, Budget::below(None))
+        Standing::new(Priority::HIGHEST, Mode::Relaxed, Budget::below(None))
     }
 
-    /// That of a child: it inherits ceiling and mode, is covered by budgets that were set, and has no privilege.
+    /// That of a child: it inherits ceiling and mode, and is covered by budgets that were set.
     pub fn inherited(&self) -> Standing {
-        Standing::new(self.ceiling(), self.mode(), false, Budget::below(Some(&self.budget)))
+        Standing::new(self.ceiling(), self.mode(), Budget::below(Some(&self.budget)))
     }
 
     /// No claim counts for more than this.
@@ -186,13 +341,28 @@ impl Standing {
         Mode::from_number(self.mode.load(Ordering::Relaxed).into()).unwrap_or_default()
     }
 
-    /// What a claim is worth now.
-    pub fn worth(&self, claim: Priority) -> Priority {
-        if self.exhausted.load(Ordering::Relaxed) {
-            return EXHAUSTED;
-        }
+    /// What a claim counts for while there is budget left.
+    pub fn claim(&self, claim: Priority) -> Priority {
         let claim = claim.limited_to(self.ceiling());
         if LEAST_CLAIM.is_more_important_than(claim) { LEAST_CLAIM } else { claim }
+    }
+
+    /// What a priority that the process may have is worth now: the lowest, if the budget is used up.
+    pub fn limit(&self, priority: Priority) -> Priority {
+        if self.exhausted.load(Ordering::Relaxed) { EXHAUSTED } else { priority }
+    }
+
+    /// What a claim is worth now.
+    pub fn worth(&self, claim: Priority) -> Priority {
+        self.limit(self.claim(claim))
+    }
+
+    /// The process has ended: what is left of it is charged, but goes on at once, since others wait for what it holds.
+    pub fn has_ended(&self) {
+        self.exhausted.store(false, Ordering::Relaxed);
+        if self.benched.load(Ordering::Relaxed) {
+            wake_keeper();
+        }
     }
 
     /// Counts that a worker was let run because of the starvation bound.
@@ -207,16 +377,56 @@ impl Standing {
     }
 }
 
-/// Does what a kernel coroutine does for a process, and charges the process for its time.
-pub fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
+/// Who pays for the polls of a coroutine.
+pub trait Owner {
+    /// The process that does.
+    fn process(&self) -> &Arc<Process>;
+
+    /// A poll begins.
+    fn begins(&self, _now: u64) {}
+
+    /// A poll that began at `start` ends: charges what has not been charged of it.
+    fn ends(&self, start: u64);
+}
+
+impl Owner for Arc<Process> {
+    fn process(&self) -> &Arc<Process> {
+        self
+    }
+
+    fn ends(&self, start: u64) {
+        let now = Machine::now();
+        charge(self, now.saturating_sub(start), now);
+    }
+}
+
+/// Whether the budget of a process, or one that covers it, is used up: then nothing of it is polled at another priority
+/// than [`EXHAUSTED`]. A process that has ended has no claims and goes on, so that what it holds is free soon.
+#[inline(always)]
+pub fn has_no_claim(process: &Arc<Process>) -> bool {
+    let standing = &process.standing;
+    standing.exhausted.load(Ordering::Relaxed) || standing.budget.was_used_up_above() && is_exhausted_above(process)
+}
+
+/// Another process has used up a budget that covers this one too.
+#[cold]
+fn is_exhausted_above(process: &Arc<Process>) -> bool {
+    let now = Machine::now();
+    if process.standing.budget.refilled_at(now) > now {
+        exhaust(process);
+    }
+    process.standing.exhausted.load(Ordering::Relaxed)
+}
+
+/// Does something for a process in a coroutine of the kernel's own, and charges the process for it.
+fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
     let start = Machine::now();
     let result = work();
-    let now = Machine::now();
-    charge(process, now.saturating_sub(start), now);
+    process.ends(start);
     result
 }
 
-/// Charges a process for time that one of its workers has used.
+/// Charges a process for time that was spent for it.
 ///
 /// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has passed,
 /// the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who happened to run then
@@ -225,9 +435,10 @@ pub fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.
     standing.cpu.fetch_add(ticks, Ordering::Relaxed);
-    if standing.budget.charge(ticks.min(time::ticks_at_ns(DEFAULT_PERIOD_NS)), now)
-        && !standing.exhausted.load(Ordering::Relaxed)
-    {
+    let is_exhausted = standing.exhausted.load(Ordering::Relaxed);
+    let behind_all = is_exhausted && executor::current_priority() == EXHAUSTED;
+    let ticks = ticks.min(time::ticks_at_ns(DEFAULT_PERIOD_NS));
+    if standing.budget.charge(ticks, now, behind_all) && !is_exhausted {
         exhaust(process);
     }
 }
@@ -235,25 +446,35 @@ pub fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
 /// Processes whose budget is used up.
 static PENALTY_BENCH: Mutex<Vec<Arc<Process>>> = Mutex::new(Vec::new());
 
+/// Makes a process's claims worth nothing. That is all: what is ready of it is lowered when it is polled.
 #[cold]
 fn exhaust(process: &Arc<Process>) {
+    let standing = &process.standing;
+    if process.has_ended() {
+        return;
+    }
     {
         let mut bench = PENALTY_BENCH.lock();
-        // Without memory to remember it by it could not be forgiven; it will be charged again.
-        if bench.try_reserve(1).is_err() || process.standing.exhausted.swap(true, Ordering::Relaxed) {
+        if !standing.benched.load(Ordering::Relaxed) {
+            // Without memory to remember it by it could not be forgiven; it will be charged again.
+            if bench.try_reserve(1).is_err() {
+                return;
+            }
+            bench.push(process.clone());
+            standing.benched.store(true, Ordering::Relaxed);
+        }
+        if standing.exhausted.swap(true, Ordering::Relaxed) {
             return;
         }
-        bench.push(process.clone());
     }
-    process.standing.times_exhausted.fetch_add(1, Ordering::Relaxed);
+    standing.times_exhausted.fetch_add(1, Ordering::Relaxed);
     counters::count(Counter::BudgetsExhausted);
-    process.order_workers_anew();
     wake_keeper();
 }
 
 /// Forgets a process that has ended.
 pub fn forget(process: &Arc<Process>) {
-    if process.standing.exhausted.load(Ordering::Relaxed) {
+    if process.standing.benched.load(Ordering::Relaxed) {
         let found = {
             let mut bench = PENALTY_BENCH.lock();
             let place = bench.iter().position(|other| Arc::ptr_eq(other, process));
@@ -263,30 +484,82 @@ pub fn forget(process: &Arc<Process>) {
     }
 }
 
-/// Lets those go whose budget has been refilled; gives when the next one will be.
-fn forgive(now: u64) -> u64 {
+/// Lets those go whose budget has been refilled; gives when the next one will be, and how many there are.
+///
+/// # Cancellation
+/// Dropping it leaves processes on the bench. The keeper never does.
+async fn forgive() -> (u64, usize) {
+    let mut pace = Pace::default();
+    let mut next = u64::MAX;
+    let mut place = 0;
     loop {
-        let mut next = u64::MAX;
-        let forgiven = {
+        let now = Machine::now();
+        let (forgiven, is_done) = {
             let mut bench = PENALTY_BENCH.lock();
-            let mut found = None;
-            for (index, process) in bench.iter().enumerate() {
+            let end = bench.len().min(place + PROCESSES_AT_A_TIME);
+            let mut forgiven = None;
+            while place < end && forgiven.is_none() {
+                let process = &bench[place];
                 let at = process.standing.budget.refilled_at(now);
                 if at <= now || process.has_ended() {
-                    found = Some(index);
-                    break;
+                    process.standing.benched.store(false, Ordering::Relaxed);
+                    process.standing.exhausted.store(false, Ordering::Relaxed);
+                    forgiven = Some(bench.swap_remove(place));
+                } else {
+                    next = next.min(at);
+                    place += 1;
                 }
-                next = next.min(at);
             }
-            found.map(|index| bench.swap_remove(index))
+            (forgiven, place >= bench.len())
         };
-        let Some(process) = forgiven else { return next };
-        process.standing.exhausted.store(false, Ordering::Relaxed);
-        process.order_workers_anew();
+        if let Some(process) = forgiven {
+            order_anew(&process, &mut pace).await;
+        }
+        if is_done {
+            return (next, place);
+        }
+        pace.step().await;
+    }
+}
+
+/// Gives everything of a process the priority that it is worth now.
+///
+/// # Cancellation
+/// Dropping it leaves some at the priority that they had. The keeper never does.
+async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
+    let mut next = Some(Member::FIRST);
+    // Once the budget is used up again, the rest would be lowered at its next poll.
+    while let Some(member) = next
+        && !has_no_claim(process)
+    {
+        next = charging(process, || process.order_anew_from(member, MEMBERS_AT_A_TIME));
+        pace.step().await;
     }
 }
 
 // ---- the keeper ----
+
+/// How much the keeper has done since it let others run.
+#[derive(Default)]
+struct Pace {
+    steps: usize,
+}
+
+impl Pace {
+    /// Ends a step.
+    ///
+    /// # Cancellation
+    /// Dropping it changes nothing.
+    async fn step(&mut self) {
+        self.steps += 1;
+        if self.steps < STEPS_AT_A_TIME {
+            let _ = crate::on_interrupt();
+        } else {
+            self.steps = 0;
+            executor::yield_now().await;
+        }
+    }
+}
 
 static BOUND_NS: AtomicU64 = AtomicU64::new(DEFAULT_BOUND_NS);
 static DEFAULT_PERCENT: AtomicU64 = AtomicU64::new(DEFAULT_BUDGET_PERCENT);
@@ -324,7 +597,7 @@ pub fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(), &'stat
         }
     }
     let reservation = time::Reservation::new().map_err(|_| "there is no memory for the scheduling keeper's alarm")?;
-    executor::spawn(Priority::HIGHEST, keep(reservation));
+    executor::spawn_for_kernel(Priority::HIGHEST, keep(reservation));
     Ok(())
 }
 
@@ -333,16 +606,24 @@ async fn keep(reservation: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let mut next_look = 0;
     let mut ready_before = 0;
+    // No look at the bench before this: however often processes are exhausted, looking at all of them takes no more than a
+    // fraction of a hart.
+    let mut rests_until = 0;
     loop {
         // Before the look at what there is to do: who adds to that afterwards ends the sleep.
         *KEEPER.lock() = Some(waker.clone());
+        let mut deadline = rests_until;
+        if Machine::now() >= rests_until {
+            let (next, looked_at) = forgive().await;
+            rests_until = Machine::now() + time::ticks_at_ns(LOOK_AT_ONE_NS) * looked_at as u64;
+            deadline = next.max(rests_until);
+        }
         let now = Machine::now();
-        let mut deadline = forgive(now);
         match BOUND_NS.load(Ordering::Relaxed) {
             0 => ready_before = 0,
             bound => {
                 if now >= next_look {
-                    let ready = executor::waiting();
+                    let ready = executor::waiting() & !EXHAUSTED.bit();
                     // Whoever has waited since the last look was ready then, at the same priority; but for calls that
                     // their process's finisher has not come to.
                     let some_are_unseen = input::some_may_starve_unseen();
@@ -354,6 +635,13 @@ async fn keep(reservation: time::Reservation) {
                 }
                 deadline = deadline.min(next_look);
             }
+        }
+        if KEEPER.lock().is_none() {
+            // There is more to do since, and what let others run above has taken the wake-up.
+            if now >= rests_until {
+                continue;
+            }
+            deadline = deadline.min(rests_until);
         }
         sleep_until(&reservation, deadline).await;
     }
@@ -383,15 +671,46 @@ async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
 }
 
 async fn look_at_everybody() {
+    let mut pace = Pace::default();
     let mut id = 0;
     let mut count = 0;
     while let Some(process) = process::next_after(id) {
         id = process.id;
-        process.look_for_the_starving();
+        look_for_one_that_starves(&process, &mut pace).await;
         count += 1;
         if count % PROCESSES_AT_A_TIME == 0 {
-            executor::yield_now().await;
+            pace.step().await;
         }
+    }
+}
+
+/// Prefers one worker, thread or call of a process that has been ready since an earlier look without a turn: the next one
+/// after the last that was preferred. As long as that one waits for its turn no other is.
+async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
+    let standing = &process.standing;
+    let preferred = Cid::from_raw(standing.preferred.load(Ordering::Relaxed));
+    let waits = |cid| executor::state(cid) == Some(State::Ready) && executor::priority(cid) == Some(Priority::HIGHEST);
+    if has_no_claim(process) || waits(preferred) {
+        return;
+    }
+    let begin = Member::from_word(standing.next_look.load(Ordering::Relaxed));
+    let (mut member, mut has_wrapped) = (begin, false);
+    loop {
+        match charging(process, || process.look_for_the_starving(member, MEMBERS_AT_A_TIME)) {
+            Look::Found(cid, next) => {
+                standing.preferred.store(cid.raw(), Ordering::Relaxed);
+                standing.next_look.store(next.to_word(), Ordering::Relaxed);
+                standing.boosted();
+                return;
+            }
+            Look::More(next) if !has_wrapped || next < begin => member = next,
+            Look::End if !has_wrapped => (member, has_wrapped) = (Member::FIRST, true),
+            Look::More(_) | Look::End => return,
+        }
+        if has_no_claim(process) {
+            return;
+        }
+        pace.step().await;
     }
 }
 
@@ -403,6 +722,11 @@ static STRICTNESS_MATTERS: AtomicBool = AtomicBool::new(false);
 #[inline(always)]
 pub fn strictness_matters() -> bool {
     STRICTNESS_MATTERS.load(Ordering::Relaxed)
+}
+
+/// Has each return to user mode pass by where the bitmap is brought up to date, for somebody else who looks there.
+pub fn watch_returns() {
+    STRICTNESS_MATTERS.store(true, Ordering::Relaxed);
 }
 
 fn set_system_mode(mode: SystemMode) {
@@ -419,11 +743,6 @@ fn set_system_mode(mode: SystemMode) {
 
 // ---- calls ----
 
-/// `EPERM` unless the process has the privilege.
-pub fn require_privilege(process: &Process) -> Result<(), Errno> {
-    if process.standing.privileged.load(Ordering::Relaxed) { Ok(()) } else { Err(Errno::EPERM) }
-}
-
 /// The process that a call means: 0 is the caller.
 fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
     if id == 0 || id == caller.id { Ok(caller.clone()) } else { process::find(id).ok_or(Errno::ESRCH) }
@@ -432,6 +751,7 @@ fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
 /// The `get_scheduling` call.
 pub fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<usize, Errno> {
     let process = meant(caller, id)?;
+    authority::permit_towards(caller, &process, Act::Inspect)?;
     let words = describe(&process).words();
     let mut bytes = [0; size_of::<Scheduling>()];
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -445,15 +765,16 @@ pub fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<usize, 
 pub fn describe(process: &Process) -> Scheduling {
     let standing = &process.standing;
     let limit = {
-        let mut limit = standing.budget.limit.lock();
-        limit.advance(Machine::now());
-        *limit
+        let mut limits = standing.budget.limits.lock();
+        let now = Machine::now();
+        limits.all().for_each(|limit| limit.advance(now));
+        limits.effective()
     };
     Scheduling {
         ceiling: standing.ceiling().number().into(),
         priority: process.claimed_priority().number().into(),
         mode: standing.mode() as u64,
-        privilege: standing.privileged.load(Ordering::Relaxed).into(),
+        privilege: process.authority.permits(Act::ScheduleMore).into(),
         budget_ns: if limit.ticks == u64::MAX { scheduling::NO_LIMIT } else { time::ns_at_ticks(limit.ticks) },
         period_ns: time::ns_at_ticks(limit.period),
         used_ns: time::ns_at_ticks(limit.used),
@@ -466,11 +787,10 @@ pub fn describe(process: &Process) -> Scheduling {
 /// The `set_scheduling` call.
 pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns: u64) -> Result<(), Errno> {
     let process = meant(caller, id)?;
-    let privileged = caller.standing.privileged.load(Ordering::Relaxed);
-    let is_own = Arc::ptr_eq(&process, caller);
-    if !privileged && !is_own && process.parent() != caller.id {
-        return Err(Errno::EPERM);
+    if attribute != scheduling::PRIVILEGE {
+        authority::permit_towards(caller, &process, Act::Schedule)?;
     }
+    let privileged = caller.authority.permits(Act::ScheduleMore);
     let standing = &process.standing;
     match attribute {
         scheduling::CEILING => {
@@ -493,16 +813,12 @@ pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns
             }
             let period = time::ticks_at_ns(period_ns);
             let ticks = if value == scheduling::NO_LIMIT { u64::MAX } else { time::ticks_at_ns(value) };
-            {
-                let mut limit = standing.budget.limit.lock();
-                // A smaller share of the time; compared as products, which 128 bits hold.
-                let is_less =
-                    u128::from(ticks) * u128::from(limit.period) <= u128::from(limit.ticks) * u128::from(period);
-                if !privileged && (ticks == u64::MAX || !is_less) {
-                    return Err(Errno::EPERM);
-                }
-                *limit = Limit { ticks, period, used: 0, period_start: Machine::now() };
-            }
+            let by = match (privileged, Arc::ptr_eq(&process, caller)) {
+                (true, _) => By::Privileged,
+                (false, true) => By::Itself,
+                (false, false) => By::Parent,
+            };
+            standing.budget.change(ticks, period, by, Machine::now())?;
             standing.budget.covers_children.store(true, Ordering::Relaxed);
             wake_keeper();
         }
@@ -519,10 +835,7 @@ pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns
             if value > 1 {
                 return Err(Errno::EINVAL);
             }
-            if value == 1 && !privileged {
-                return Err(Errno::EPERM);
-            }
-            standing.privileged.store(value == 1, Ordering::Relaxed);
+            authority::give_all_or_nothing(caller, &process, value == 1)?;
         }
         _ => return Err(Errno::EINVAL),
     }
@@ -534,7 +847,7 @@ pub fn set_system(caller: &Process, attribute: u32, value: u64) -> Result<(), Er
     if !matches!(attribute, system_scheduling::MODE | system_scheduling::STARVATION_BOUND) {
         return Err(Errno::EINVAL);
     }
-    require_privilege(caller)?;
+    authority::permit(caller, Act::ScheduleSystem)?;
     if attribute == system_scheduling::MODE {
         set_system_mode(SystemMode::from_number(value).ok_or(Errno::EINVAL)?);
     } else {
@@ -553,24 +866,22 @@ mod tests {
     use proptest::prelude::*;
 
     fn budget(ticks: u64, period: u64, above: Option<Arc<Budget>>) -> Budget {
-        let limit = Limit { ticks, period, used: 0, period_start: 0 };
-        let depth = above.as_ref().map_or(0, |above| above.depth + 1);
-        Budget { limit: Mutex::new(limit), covers_children: AtomicBool::new(true), above, depth }
+        Budget::new(Limit::new(ticks, period, 0), above)
     }
 
     #[test]
     fn a_budget_is_used_up_and_refilled() {
         let budget = budget(30, 100, None);
-        assert!(!budget.charge(29, 29));
-        assert!(budget.charge(11, 40), "an overrun is possible");
-        assert!(budget.charge(50, 90), "what is taken behind everybody else is free");
+        assert!(!budget.charge(29, 29, false));
+        assert!(budget.charge(11, 40, false), "an overrun is possible");
+        assert!(budget.charge(50, 90, true), "what is taken behind everybody else is free");
         assert_eq!(budget.refilled_at(90), 100);
         // Ten were too many.
-        assert!(!budget.charge(19, 119));
-        assert!(budget.charge(1, 120));
+        assert!(!budget.charge(19, 119, false));
+        assert!(budget.charge(1, 120, false));
         assert_eq!(budget.refilled_at(120), 200);
         assert_eq!(budget.refilled_at(200), 200);
-        assert!(!budget.charge(29, 1000));
+        assert!(!budget.charge(29, 1000, false));
     }
 
     #[test]
@@ -578,17 +889,17 @@ mod tests {
         let above = Arc::new(budget(40, 100, None));
         let one = budget(u64::MAX, 100, Some(above.clone()));
         let other = budget(30, 100, Some(above));
-        assert!(!one.charge(20, 20));
-        assert!(!other.charge(15, 40));
-        assert!(one.charge(5, 50));
-        assert!(other.charge(1, 55), "the common one is used up");
+        assert!(!one.charge(20, 20, false));
+        assert!(!other.charge(15, 40, false));
+        assert!(one.charge(5, 50, false));
+        assert!(other.charge(1, 55, false), "the common one is used up");
         assert_eq!(other.refilled_at(60), 100);
-        assert!(!other.charge(1, 101));
+        assert!(!other.charge(1, 101, false));
     }
 
     #[test]
     fn what_a_claim_is_worth() {
-        let standing = Standing::new(Priority::HIGHEST, Mode::Relaxed, true, Arc::new(budget(u64::MAX, 100, None)));
+        let standing = Standing::new(Priority::HIGHEST, Mode::Relaxed, Arc::new(budget(u64::MAX, 100, None)));
         let priority = |number| Priority::new(number).unwrap();
         assert_eq!(standing.worth(Priority::HIGHEST), Priority::HIGHEST);
         assert_eq!(standing.worth(Priority::LOWEST), LEAST_CLAIM);
@@ -600,7 +911,52 @@ mod tests {
         assert!(LEAST_CLAIM.is_more_important_than(EXHAUSTED));
     }
 
+    #[test]
+    fn changing_a_budget_refills_nothing() {
+        let budget = budget(30, 100, None);
+        assert!(!budget.charge(29, 129, false));
+        // The same again, and a smaller share, by whoever may.
+        for by in [By::Itself, By::Parent] {
+            assert_eq!(budget.change(30, 100, by, 129), Ok(()));
+        }
+        assert_eq!(budget.change(15, 100, By::Itself, 129), Ok(()));
+        assert!(budget.charge(1, 130, false));
+        assert_eq!(budget.refilled_at(130), 200);
+        assert_eq!(budget.change(30, 300, By::Itself, 130), Ok(()));
+        assert!(budget.refilled_at(130) >= 200);
+        // A privileged process may give more, of which as large a part is used, and as much of the period has passed.
+        assert_eq!(budget.change(60, 200, By::Privileged, 130), Ok(()));
+        assert_eq!(budget.refilled_at(130), 130 - 60 + 200);
+        assert_eq!(budget.change(u64::MAX, 200, By::Privileged, 130), Ok(()));
+        assert_eq!(budget.refilled_at(130), 130);
+    }
+
+    #[test]
+    fn only_the_privileged_give_more() {
+        for by in [By::Itself, By::Parent] {
+            let budget = budget(30, 100, None);
+            for (ticks, period) in [(31, 100), (30, 99), (31, 1000), (300, 1000), (u64::MAX, 100)] {
+                assert_eq!(budget.change(ticks, period, by, 0), Err(Errno::EPERM), "{ticks} of {period}");
+                assert_eq!(budget.change(ticks, period, By::Privileged, 0), Ok(()));
+                assert_eq!(budget.change(30, 100, By::Privileged, 0), Ok(()));
+            }
+            assert_eq!(budget.change(30, 1000, by, 0), Ok(()));
+        }
+    }
+
+    #[test]
+    fn time_above_the_lowest_priority_is_charged_although_nothing_is_left() {
+        let budget = budget(30, 100, None);
+        assert!(budget.charge(30, 30, false));
+        assert!(budget.charge(30, 60, true));
+        assert_eq!(budget.refilled_at(60), 100);
+        assert!(budget.charge(30, 90, false));
+        assert_eq!(budget.refilled_at(90), 200);
+    }
+
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// A process that takes what it can while it may never gets more than its share, but for one overrun.
         #[test]
         fn the_share_holds_over_time(
@@ -613,8 +969,30 @@ mod tests {
                 now = budget.refilled_at(now).max(now);
                 now += run;
                 taken += run;
-                budget.charge(run, now);
+                budget.charge(run, now, false);
                 prop_assert!(taken <= (now / 100 + 1) * ticks + 20, "{taken} of {now}");
+                now += pause;
+            }
+        }
+
+        /// The same, if it asks for other limits all the time, and its parent for the one that it has given.
+        #[test]
+        fn no_change_gives_more(
+            ticks in 1u64..90,
+            turns in prop::collection::vec((1u64..20, 0u64..30, 1u64..90, 1u64..300, any::<bool>()), 1..200),
+        ) {
+            let budget = budget(ticks, 100, None);
+            let (mut now, mut taken) = (0, 0);
+            for (run, pause, other, period, parent) in turns {
+                now = budget.refilled_at(now).max(now);
+                now += run;
+                taken += run;
+                budget.charge(run, now, false);
+                prop_assert!(taken <= (now / 100 + 1) * ticks + 20, "{taken} of {now}");
+                let _ = match parent {
+                    true => budget.change(ticks, 100, By::Parent, now),
+                    false => budget.change(other, period, By::Itself, now),
+                };
                 now += pause;
             }
         }
@@ -622,13 +1000,13 @@ mod tests {
         #[test]
         fn refilling_is_neither_early_nor_late(ticks in 1u64..90, used in 0u64..1000, now in 0u64..500) {
             let budget = budget(ticks, 100, None);
-            budget.limit.lock().used = used;
+            budget.limits.lock().given.used = used;
             let at = budget.refilled_at(now);
             prop_assert!(at >= now);
             prop_assert_eq!(budget.refilled_at(at), at);
             if at > now {
-                let again = Budget { limit: Mutex::new(Limit { ticks, period: 100, used, period_start: 0 }), ..budget };
-                prop_assert!(again.refilled_at(at - 1) > at - 1);
+                budget.limits.lock().given = Limit { ticks, period: 100, used, period_start: 0 };
+                prop_assert!(budget.refilled_at(at - 1) > at - 1);
             }
         }
     }

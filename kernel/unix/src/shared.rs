@@ -4,8 +4,12 @@ use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use ::program::Placement;
+use ::program::layout::{Layout, Sizes};
 use abi_queue::completion::{INITIAL_CAPACITY, pages};
-use abi_queue::pages::{COMPLETION_RING_ADDRESS, GLOBAL_PAGE_ADDRESS, IMAGE_ADDRESS, PAGE_SIZE, PROCESS_PAGE_ADDRESS};
+use abi_queue::pages::{
+    COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, LARGEST_IMAGE, PAGE_SIZE, PROCESS_PAGE_OFFSET, SHARED_SIZE,
+};
 use abi_queue::{GlobalPage, InterruptWord, MAXIMUM_WORKERS, Mode, Priority, ProcessPage, ReadyWord, SystemMode};
 use abi_unix::Errno;
 use memory::{Frame, SharedFrame};
@@ -20,7 +24,16 @@ pub struct Shared {
     ring: Vec<SharedFrame>,
     /// One more than the highest index that a worker ever had: only so many words are looked at.
     workers: AtomicUsize,
+    /// Where the pages lie in the process.
+    start: AtomicUsize,
+    /// Where the scheduler's image lies in the process.
+    image: AtomicUsize,
+    /// How far the program was moved from where its file says.
+    bias: AtomicUsize,
 }
+
+/// How much room a layout has to have for what this module maps.
+pub const SIZES: Sizes = Sizes { shared: SHARED_SIZE as u64, image: LARGEST_IMAGE as u64 };
 
 /// A fresh frame of zeros that can be mapped.
 pub fn zeroed() -> Result<SharedFrame, Errno> {
@@ -36,7 +49,8 @@ impl Shared {
         for _ in 0..count {
             ring.push(zeroed()?);
         }
-        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1) })
+        let [start, image, bias] = [const { AtomicUsize::new(0) }; 3];
+        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias })
     }
 
     /// Makes them all zero again, for another program.
@@ -131,9 +145,53 @@ impl Shared {
         &self.ring
     }
 
+    /// Says where everything lies, before it is mapped for a program.
+    pub fn place(&self, layout: &Layout, program: Placement) {
+        let bias = match program {
+            Placement::Fixed => 0,
+            Placement::Moved { bias } => bias as usize,
+        };
+        self.bias.store(bias, Ordering::Relaxed);
+        // Relaxed: nobody runs the program yet.
+        self.start.store(layout.shared as usize, Ordering::Relaxed);
+        self.image.store(layout.image as usize, Ordering::Relaxed);
+    }
+
+    /// The address of one of the parts that lie at offsets in `abi_queue::pages`.
+    pub fn address(&self, offset: usize) -> usize {
+        self.start.load(Ordering::Relaxed) + offset
+    }
+
+    /// How far the program was moved from where its file says.
+    pub fn program_bias(&self) -> usize {
+        self.bias.load(Ordering::Relaxed)
+    }
+
+    /// The address of the scheduler's image.
+    pub fn image_address(&self) -> usize {
+        self.image.load(Ordering::Relaxed)
+    }
+
+    /// Whether a program counter lies in the scheduler's image.
+    pub fn is_in_image(&self, pc: usize) -> bool {
+        let length = COMMON.get().map_or(0, |common| common.image.len() * PAGE_SIZE);
+        pc.wrapping_sub(self.image_address()) < length
+    }
+
     /// Where its pages go in the process's address space: address, frames.
     pub fn mappings(&self) -> [(usize, Vec<SharedFrame>); 2] {
-        [(PROCESS_PAGE_ADDRESS, alloc::vec![self.page.clone()]), (COMPLETION_RING_ADDRESS, self.ring.clone())]
+        let at = |offset| self.address(offset);
+        [(at(PROCESS_PAGE_OFFSET), alloc::vec![self.page.clone()]), (at(COMPLETION_RING_OFFSET), self.ring.clone())]
+    }
+
+    /// Where the global page goes: address, frames.
+    pub fn global_mapping(&self) -> Option<(usize, Vec<SharedFrame>)> {
+        COMMON.get().map(|common| (self.address(GLOBAL_PAGE_OFFSET), alloc::vec![common.global.clone()]))
+    }
+
+    /// Where the scheduler's image goes: address, frames.
+    pub fn image_mapping(&self) -> Option<(usize, Vec<SharedFrame>)> {
+        COMMON.get().map(|common| (self.image_address(), common.image.clone()))
     }
 }
 
@@ -154,6 +212,7 @@ pub fn start(image: &[u8], ticks_per_second: u64, epoch_ns: u64, harts: u64) -> 
     store(core::mem::offset_of!(GlobalPage, ticks_per_second), ticks_per_second);
     store(core::mem::offset_of!(GlobalPage, epoch_ns), epoch_ns);
     store(core::mem::offset_of!(GlobalPage, harts), harts);
+    assert!(image.len() <= LARGEST_IMAGE, "the build checks the image's size");
     let mut frames = Vec::new();
     for piece in image.chunks(PAGE_SIZE) {
         let frame = zeroed()?;
@@ -181,20 +240,4 @@ pub fn publish(bitmap: u64) {
             word.store(bitmap, Ordering::Relaxed);
         }
     }
-}
-
-/// Where the global page goes: address, frames.
-pub fn global_mapping() -> Option<(usize, Vec<SharedFrame>)> {
-    COMMON.get().map(|common| (GLOBAL_PAGE_ADDRESS, alloc::vec![common.global.clone()]))
-}
-
-/// Whether a program counter lies in the scheduler's image.
-pub fn is_in_image(pc: usize) -> bool {
-    let length = COMMON.get().map_or(0, |common| common.image.len() * PAGE_SIZE);
-    pc.wrapping_sub(IMAGE_ADDRESS) < length
-}
-
-/// Where the scheduler's image goes: address, frames.
-pub fn image_mapping() -> Option<(usize, Vec<SharedFrame>)> {
-    COMMON.get().map(|common| (IMAGE_ADDRESS, common.image.clone()))
 }

@@ -3,14 +3,15 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use abi_unix::trace::{HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot, subject};
-use abi_unix::{Counter, Errno};
+use abi_unix::trace::stretch::{CAUSES, STRETCH_WORDS};
+use abi_unix::trace::{HART_WORDS, HartSnapshot, LATENCY_WORDS, PROCESS_WORDS, ProcessSnapshot, subject};
+use abi_unix::{Act, Counter, Errno};
 use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
 
 use crate::process::{self, Process};
 use crate::user::UserBuffer;
-use crate::{counters, executor, scheduling};
+use crate::{authority, counters, executor, latency, scheduling, stretch};
 
 /// The process whose worker is in user mode on each hart; 0 for none. Written by the hart.
 static IN_USER_MODE: [AtomicU32; MAXIMUM_HARTS] = [const { AtomicU32::new(0) }; MAXIMUM_HARTS];
@@ -18,6 +19,11 @@ static IN_USER_MODE: [AtomicU32; MAXIMUM_HARTS] = [const { AtomicU32::new(0) }; 
 /// Notes that a worker of this process (0: none) is in user mode on this hart.
 pub fn runs_here(process: u32) {
     IN_USER_MODE[Machine::hart()].store(process, Ordering::Relaxed);
+}
+
+/// The process whose worker is in user mode on a hart; 0 for none.
+pub fn in_user_mode(hart: usize) -> u32 {
+    IN_USER_MODE[hart].load(Ordering::Relaxed)
 }
 
 fn hart(number: usize) -> HartSnapshot {
@@ -56,9 +62,9 @@ fn process(process: &Process) -> ProcessSnapshot {
     }
 }
 
-/// The `snapshot` call: as many as fit, the number of them as result. Needs the privilege, since it tells of everybody.
+/// The `snapshot` call: as many as fit, the number of them as result.
 pub fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBuffer) -> Result<usize, Errno> {
-    scheduling::require_privilege(caller)?;
+    authority::permit(caller, Act::TakeSnapshot)?;
     let mut done = 0;
     let mut write = |words: &[u64]| {
         for word in words {
@@ -85,6 +91,30 @@ pub fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBuffer) -
                 count += 1;
             }
         }
+        subject::LATENCIES => {
+            let mut words = latency::of(above as usize).ok_or(Errno::ENODEV)?;
+            if buffer.len() < LATENCY_WORDS * 8 {
+                return Err(Errno::EINVAL);
+            }
+            words.try_for_each(|word| write(&[word]))?;
+            count = 1;
+        }
+        subject::STRETCHES => {
+            let mut room = buffer.len() / (STRETCH_WORDS * 8);
+            for cause in (above as usize).saturating_add(1)..CAUSES {
+                let ns = stretch::longest_ns(cause);
+                if ns == 0 {
+                    continue;
+                }
+                if room == 0 {
+                    break;
+                }
+                room -= 1;
+                write(&[cause as u64, ns])?;
+                count += 1;
+            }
+        }
+        subject::BEGIN_STRETCHES => stretch::begin_anew(),
         _ => return Err(Errno::EINVAL),
     }
     Ok(count)

@@ -49,6 +49,11 @@ impl Threads {
         self.entries.values()
     }
 
+    /// Those with this slot and the ones above.
+    pub fn from(&self, slot: usize) -> impl Iterator<Item = &Arc<Worker>> {
+        self.entries.range(slot..).map(|(_, thread)| thread)
+    }
+
     /// The one with this slot.
     pub fn get(&self, slot: usize) -> Option<&Arc<Worker>> {
         self.entries.get(&slot)
@@ -147,7 +152,7 @@ pub fn depart(thread: &Worker) {
     }
     let word = thread.end_word();
     if word != 0 && word.is_multiple_of(4) && process.space.lock().store_u32(word as u64, 0).is_ok() {
-        process.futexes.wake(word, 1, futex::BITSET_ANY);
+        process.futexes.wake_one(word);
     }
 }
 
@@ -188,7 +193,7 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
         let value = process.space.lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
         // It may have been released already, without those who wait having been woken.
         if is_pending && value == 0 {
-            process.futexes.wake(lock, 1, futex::BITSET_ANY);
+            process.futexes.wake_one(lock);
             return Ok(());
         }
         if value & futex::THREAD_MASK != owner {
@@ -198,7 +203,7 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
         let exchanged = process.space.lock().compare_exchange_u32(lock as u64, value, new);
         if exchanged.map_err(|_| Errno::EFAULT)?.is_ok() {
             if value & futex::WAITERS != 0 {
-                process.futexes.wake(lock, 1, futex::BITSET_ANY);
+                process.futexes.wake_one(lock);
             }
             return Ok(());
         }

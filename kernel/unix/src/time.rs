@@ -13,6 +13,7 @@ use platform::{Machine, println};
 use spin::Mutex;
 
 use crate::deadlines::{Deadlines, Key};
+use crate::steps;
 
 /// How long a worker runs before others of the same priority get their turn.
 pub const SLICE_NS: u64 = 10_000_000;
@@ -180,12 +181,14 @@ pub fn stop_slice() {
     SLICE_END[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
 }
 
-/// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next.
+/// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next. Of thousands that are
+/// due at once some are woken, and the timer interrupts again at the next look.
 pub fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();
     let mut deadlines = DEADLINES[hart].lock();
-    while let Some(waker) = deadlines.expired(now) {
+    for _ in 0..steps::ENTRIES {
+        let Some(waker) = deadlines.expired(now) else { break };
         waker.wake();
     }
     let next = deadlines.next().unwrap_or(u64::MAX);

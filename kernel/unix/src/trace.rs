@@ -14,14 +14,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi_unix::trace::{Kind, MOST_RECORDS_AT_ONCE, RECORD_BYTES, RECORD_WORDS, Record};
-use abi_unix::{Errno, trace::name_words};
+use abi_unix::{Act, Errno, trace::name_words};
 use coroutine::Tracer;
 use hal_api::Machine as _;
 use platform::{Machine, println};
 use spin::{Mutex, Once};
 
+use crate::authority;
 use crate::process::Process;
-use crate::scheduling;
 use crate::user::UserBuffer;
 use crate::worker::Worker;
 
@@ -42,6 +42,8 @@ struct Ring {
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
+/// Whether anybody wants to see each trap: the trace, or who measures stretches.
+static TRAPS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
 static RINGS: Once<Vec<Ring>> = Once::new();
 static FETCHING: Mutex<()> = Mutex::new(());
 
@@ -49,6 +51,17 @@ static FETCHING: Mutex<()> = Mutex::new(());
 #[inline(always)]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
+}
+
+/// Whether anybody wants to see each trap.
+#[inline(always)]
+pub fn traps_are_watched() -> bool {
+    TRAPS_ARE_WATCHED.load(Ordering::Relaxed)
+}
+
+/// Says that somebody wants to see each trap.
+pub fn watch_traps() {
+    TRAPS_ARE_WATCHED.store(true, Ordering::Relaxed);
 }
 
 /// Begins to record if the boot command line says so. Called once, before the executor has workers.
@@ -74,6 +87,7 @@ pub fn start(option: Option<&str>, harts: usize) {
     RINGS.call_once(|| rings);
     coroutine::trace_with(&TRACER);
     ON.store(true, Ordering::Relaxed);
+    watch_traps();
 }
 
 static TRACER: Tracer = Tracer {
@@ -131,9 +145,9 @@ fn put(record: Record) {
     ring.tail.store(tail + 1, Ordering::Release);
 }
 
-/// The `trace_read` call. Needs the privilege, since it tells of everybody.
+/// The `trace_read` call.
 pub fn read(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
-    scheduling::require_privilege(process)?;
+    authority::permit(process, Act::ReadTrace)?;
     let Some(rings) = RINGS.get() else { return Err(Errno::ENODEV) };
     let _fetching = FETCHING.lock();
     let mut done = 0;

@@ -10,6 +10,8 @@ use platform::{Mapped, Platform, println};
 use spin::Once;
 use virtio::{Acknowledger, Kind, Mmio, Network};
 
+use crate::latency;
+
 /// Physically contiguous memory for a device, given back when the driver goes.
 pub struct Piece(Block);
 
@@ -68,6 +70,7 @@ fn serve(_: usize) {
     if let Some(acknowledger) = ACKNOWLEDGER.get() {
         acknowledger.acknowledge();
     }
+    latency::card_interrupts();
     if let Some(on_interrupt) = ON_INTERRUPT.get() {
         on_interrupt();
     }

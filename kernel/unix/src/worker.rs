@@ -27,28 +27,50 @@ use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::trace::{Cause, Kind, Reason};
-use abi_unix::{Counter, Errno, errno};
+use abi_unix::{Counter, Errno, SystemCall, errno};
 use coroutine::State;
 use hal_api::{Access, Machine as _, Trap, UserContext};
 use kernel_thread::{Current, Stack, Thread};
-use platform::{Machine, println};
+use memory::heap::Kept;
+use platform::Machine;
 use spin::Mutex;
 use usermode::Kind as SpaceKind;
 
+use crate::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::call::{self, Outcome};
 use crate::executor::{Cid, SpawnError};
 use crate::interrupts::{self, Line};
 use crate::kernel_side::Side;
 use crate::process::{self, Ending, Process};
-use crate::{counters, executor, scheduling, shared, snapshot, thread, time, trace};
+use crate::program::{self, Plan};
+use crate::scheduling::Owner;
+use crate::{counters, executor, report, scheduling, shared, snapshot, stretch, thread, time, trace};
 
 const NOWHERE: usize = usize::MAX;
 
 /// How often a worker may finish what it does in the scheduler's image before it gives way.
 const MAXIMUM_GRACES: u32 = 4;
 
-/// Bytes of kernel memory that go with a worker or thread and its coroutine, roughly; stacks of kernel threads not counted.
-pub const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024;
+/// Bytes of kernel memory that go with a worker or thread and its coroutine; a kernel thread's stack comes on top.
+const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024 + MEMORY_OF_A_WAIT;
+
+/// What a worker must have before there can be one.
+struct Means {
+    deadline: time::Reservation,
+    charge: Charge,
+    kept: Kept,
+}
+
+impl Means {
+    /// With a kernel stack of so many bytes. `ENOMEM`.
+    fn new(process: &Process, stack: usize) -> Result<Means, Errno> {
+        Ok(Means {
+            charge: process.account.charge(Resource::Memory, MEMORY + stack)?,
+            kept: Kept::new(MEMORY_OF_A_WAIT).map_err(|_| Errno::ENOMEM)?,
+            deadline: time::Reservation::new()?,
+        })
+    }
+}
 
 /// A worker of a process.
 pub struct Worker {
@@ -61,6 +83,10 @@ pub struct Worker {
     stopped: AtomicBool,
     /// For its sleeps with a time limit.
     deadline: time::Reservation,
+    /// For itself and its coroutine, and for its kernel thread's stack.
+    charge: Mutex<Charge>,
+    /// For what it waits with.
+    _kept: Kept,
     parking: Mutex<Parking>,
     /// Its user interrupts.
     pub line: Line,
@@ -97,11 +123,11 @@ impl Worker {
     /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another, `ENOMEM`; nothing
     /// has happened then.
     pub fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
-        let deadline = time::Reservation::new()?;
+        let means = Means::new(process, 0)?;
         let mut refused = None;
         let worker = process.add_worker(|index| {
-            let worker = Arc::new(Worker::new(process, index, deadline));
-            match executor::try_spawn(worker.own_priority(), run(worker.clone(), context)) {
+            let worker = Arc::new(Worker::new(process, index, means));
+            match executor::spawn_for(worker.clone(), worker.own_priority(), run(worker.clone(), context)) {
                 Ok(cid) => {
                     worker.was_spawned_as(cid);
                     Ok(worker)
@@ -124,19 +150,22 @@ impl Worker {
         context: Box<UserContext>,
         prepare: impl FnOnce(&Worker),
     ) -> Result<Arc<Worker>, Errno> {
-        let deadline = time::Reservation::new()?;
-        let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, deadline)))?;
+        let stack = if process.kernel_side.side() == Side::Coroutines { 0 } else { kernel_thread::STACK_SIZE };
+        let means = Means::new(process, stack)?;
+        let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, means)))?;
         prepare(&thread);
         let started = match process.kernel_side.side() {
             Side::Coroutines => {
-                let spawned = executor::try_spawn(thread.own_priority(), run(thread.clone(), context));
+                let body = run(thread.clone(), context);
+                let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
                 spawned.map_err(|SpawnError(coroutine)| drop(coroutine))
             }
             side => match Stack::new() {
                 Ok(stack) => {
                     let own = thread.clone();
                     let body = move |current: &Current<'_>| run_on_thread(&own, context, current, side);
-                    let spawned = executor::try_spawn(thread.own_priority(), Thread::new(stack, body));
+                    let body = Thread::new(stack, body);
+                    let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
                     spawned.map_err(|SpawnError(future)| drop(future))
                 }
                 Err(_) => Err(()),
@@ -148,7 +177,8 @@ impl Worker {
                 Ok(thread)
             }
             Err(()) => {
-                process.worker_is_gone(&thread);
+                // The caller is one more, so it was not the last.
+                let _ = process.worker_is_gone(&thread);
                 Err(Errno::ENOMEM)
             }
         }
@@ -160,7 +190,8 @@ impl Worker {
         let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
     }
 
-    fn new(process: &Arc<Process>, index: usize, deadline: time::Reservation) -> Worker {
+    fn new(process: &Arc<Process>, index: usize, means: Means) -> Worker {
+        let Means { deadline, charge, kept } = means;
         Worker {
             process: process.clone(),
             index: AtomicUsize::new(index),
@@ -168,6 +199,8 @@ impl Worker {
             hart: AtomicUsize::new(NOWHERE),
             stopped: AtomicBool::new(false),
             deadline,
+            charge: Mutex::new(charge),
+            _kept: kept,
             parking: Mutex::new(Parking::default()),
             line: Line::default(),
             end_word: AtomicUsize::new(0),
@@ -216,6 +249,23 @@ impl Worker {
         self.index.load(Ordering::Relaxed)
     }
 
+    /// Whether it is in user mode on some hart, or in a call that it has made there.
+    pub fn is_visited(&self) -> bool {
+        self.hart.load(Ordering::Relaxed) != NOWHERE
+    }
+
+    /// If it waits for a hart, has it wait no longer than something of this priority would; `false` if it does not wait for one.
+    pub fn bring_forward(&self, priority: Priority) -> bool {
+        let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
+        if executor::state(cid) != Some(State::Ready) {
+            return false;
+        }
+        if executor::priority(cid).is_some_and(|now| priority.is_more_important_than(now)) {
+            executor::set_priority(cid, priority);
+        }
+        true
+    }
+
     /// Its number for programs: that of worker 0 is the process's, the others follow far above.
     pub fn thread_id(&self) -> u32 {
         self.process.id + self.index() as u32 * 0x1_0000
@@ -248,7 +298,15 @@ impl Worker {
     fn priority(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
             0 => self.claimed_priority(),
-            _ => Priority::HIGHEST,
+            _ => self.process.standing.limit(Priority::HIGHEST),
+        }
+    }
+
+    /// The same for one that waits for its turn now, and will look at the completions that its process has not taken.
+    fn priority_in_queue(&self) -> Priority {
+        match self.time.credit.load(Ordering::Relaxed) {
+            0 if !self.is_thread() => self.process.claimed_with_completions(),
+            _ => self.priority(),
         }
     }
 
@@ -256,6 +314,11 @@ impl Worker {
     #[inline(always)]
     fn is_outranked(&self) -> bool {
         executor::is_anything_ready() && executor::is_ready_above(self.priority())
+    }
+
+    /// Its coroutine.
+    pub fn coroutine(&self) -> Cid {
+        Cid::from_raw(self.cid.load(Ordering::Acquire))
     }
 
     /// Gives its coroutine the priority that it has now.
@@ -288,7 +351,11 @@ impl Worker {
 
     /// Charges what it has used up to now.
     fn charge(&self, now: u64, since: u64) {
-        let used = now.saturating_sub(self.time.since.swap(since, Ordering::Relaxed));
+        let used = match self.time.since.swap(since, Ordering::Relaxed) {
+            // It goes on in another coroutine already, on a kernel thread, which has begun to count for itself.
+            0 => return,
+            since => now.saturating_sub(since),
+        };
         let cpu = &self.time.cpu;
         // Only the hart on which the worker runs comes here.
         cpu.store(cpu.load(Ordering::Relaxed) + used, Ordering::Relaxed);
@@ -445,6 +512,21 @@ impl Worker {
     }
 }
 
+impl Owner for Arc<Worker> {
+    fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    fn begins(&self, now: u64) {
+        self.time.since.store(now, Ordering::Relaxed);
+    }
+
+    fn ends(&self, _start: u64) {
+        // What lies before the last interrupt was charged then.
+        self.charge(Machine::now(), 0);
+    }
+}
+
 /// What a visit to user mode ended with.
 enum Pause {
     /// Something at least as important is ready.
@@ -453,8 +535,8 @@ enum Pause {
     Wait(crate::operation::Operation),
     /// The worker has nothing to run.
     Park { seen: u64, deadline: Option<u64> },
-    /// The process asks for another program.
-    Execute(Box<crate::program::Plan>),
+    /// The process asks for another program: where path, arguments and environment are.
+    Execute([usize; 3]),
     /// The worker is to have a kernel thread.
     MoveToThread,
     /// The worker leaves.
@@ -473,12 +555,15 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
             // Who waits for something does not starve any more.
             worker.time.credit.store(0, Ordering::Relaxed);
         }
-        executor::set_priority(executor::current(), worker.priority());
+        match pause {
+            Pause::GiveWay => executor::set_priority(executor::current(), worker.priority_in_queue()),
+            _ => executor::set_priority(executor::current(), worker.priority()),
+        }
         match pause {
             Pause::Leave => break,
             Pause::GiveWay => executor::yield_now().await,
             Pause::Wait(operation) => {
-                let result = operation.wait(&worker.process, || worker.is_to_stop()).await;
+                let result = operation.wait(&worker.process, &worker.deadline, || worker.is_to_stop()).await;
                 context.set_result(errno::encode(result) as u64);
             }
             Pause::Park { seen, deadline } => {
@@ -489,7 +574,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
                     executor::yield_now().await;
                 }
             }
-            Pause::Execute(plan) => execute(&worker, &mut context, &plan).await,
+            Pause::Execute(addresses) => execute(&worker, &mut context, addresses).await,
             Pause::MoveToThread => {
                 context = match move_to_thread(&worker, context) {
                     Ok(()) => return,
@@ -501,11 +586,16 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
             }
         }
     }
-    leave(&worker, context);
+    leave(&worker, context).await;
 }
 
 /// Replaces the program, when all others have left.
-async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, plan: &crate::program::Plan) {
+async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
+    stretch::goes_on_with(SystemCall::Execute);
+    let plan = match Plan::read(&worker.process, path, arguments, environment).await {
+        Ok(plan) => plan,
+        Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
+    };
     // Asked again each time: a worker that was about to leave may have added another, or have submitted a call.
     let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
         false => Poll::Ready(false),
@@ -521,28 +611,44 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, plan: &cr
     interrupts::give_up(worker);
     worker.process.kernel_side.reset();
     worker.start_afresh();
-    match plan.carry_out(&worker.process) {
+    stretch::goes_on_with(SystemCall::Execute);
+    match plan.carry_out(&worker.process).await {
         Ok(fresh) => **context = fresh,
         Err(error) => {
             // The old program is gone; there is nobody to tell.
-            println!("[{}] execve failed after the point of no return: {}", worker.process.id, error);
+            report::line(&worker.process, format_args!("execve failed after the point of no return: {error}"));
             worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
         }
     }
 }
 
 /// A worker's last steps.
-fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
+async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     drop(context);
-    if !worker.process.has_ended() {
+    // The last one tells the parent what the process has used; only what it does from here on is missing from that.
+    let now = Machine::now();
+    worker.charge(now, now);
+    let process = &worker.process;
+    if !process.has_ended() {
         thread::depart(worker);
     }
     interrupts::give_up(worker);
-    worker.process.worker_is_gone(worker);
+    let is_last = process.worker_is_gone(worker);
+    // Asked after it has gone: if the process ends after that, whoever ends it finds another worker.
+    if process.has_ended() {
+        stretch::goes_on_as(abi_unix::trace::stretch::END);
+        process.call_all().await;
+    }
+    if is_last {
+        process.take_apart().await;
+    }
 }
 
 /// Lets a worker go on on a kernel thread, in the place of its coroutine; gives the registers back if there is no memory.
 fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
+    if worker.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE).is_err() {
+        return Err(context);
+    }
     let Ok(stack) = Stack::new() else { return Err(context) };
     // Where the registers are while nobody can say who will have them.
     let between = Arc::new(Mutex::new(Some(context)));
@@ -554,7 +660,7 @@ fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(),
             run_on_thread(&own, context, current, side);
         }
     });
-    match executor::try_spawn(worker.priority(), thread) {
+    match executor::spawn_for(worker.clone(), worker.priority(), thread) {
         Ok(cid) => {
             worker.cid.store(cid.raw(), Ordering::Release);
             Ok(())
@@ -597,7 +703,8 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
                 context.set_result(errno::encode(result) as u64);
             }
             Pause::Wait(operation) => {
-                let result = current.block_on(operation.wait(&worker.process, || worker.is_to_stop()));
+                let result =
+                    current.block_on(operation.wait(&worker.process, &worker.deadline, || worker.is_to_stop()));
                 context.set_result(errno::encode(result) as u64);
             }
             Pause::Park { seen, deadline } => {
@@ -607,22 +714,21 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
                     current.block_on(executor::yield_now());
                 }
             }
-            Pause::Execute(plan) => current.block_on(execute(worker, &mut context, &plan)),
+            Pause::Execute(addresses) => current.block_on(execute(worker, &mut context, addresses)),
             // It has one.
             Pause::MoveToThread => {}
         }
     }
-    leave(worker, context);
+    current.block_on(leave(worker, context));
 }
 
 /// Runs user mode, and everything that can be done at once, until the coroutine has to pause.
 fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let process = &worker.process;
     let hart = Machine::hart();
-    let start = time::start_slice();
+    time::start_slice();
     snapshot::runs_here(process.id);
     trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
-    worker.time.since.store(start, Ordering::Relaxed);
     worker.count_turn();
     counters::count(Counter::Switches);
     executor::set_visiting(hart, true);
@@ -634,7 +740,15 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         interrupts::arrive(worker, context, hart);
     }
     let mut graces = 0;
+    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted here, it would
+    // give way, be the most important again, and so on.
+    let taken_at = executor::current_priority();
+    let claim = worker.priority();
+    let may_visit = executor::may_visit(if taken_at.is_more_important_than(claim) { taken_at } else { claim });
     let pause = loop {
+        if !may_visit && !worker.is_to_stop() {
+            break Pause::GiveWay;
+        }
         if worker.line.is_pending() {
             worker.line.deliver(process, context);
         }
@@ -644,10 +758,11 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         process.post_waiting_completions();
         if scheduling::strictness_matters() {
             shared::publish(executor::waiting());
+            stretch::looked();
         }
         let trap = process.space.enter(context);
-        if trace::is_on() {
-            trace_trap(worker, trap, context);
+        if trace::traps_are_watched() {
+            watch_trap(worker, trap, context);
         }
         if trap != Trap::SystemCall {
             counters::count(Counter::Traps);
@@ -669,7 +784,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     break Pause::Wait(operation);
                 }
                 Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
-                Outcome::Execute(plan) => break Pause::Execute(plan),
+                Outcome::Execute(addresses) => break Pause::Execute(addresses),
                 Outcome::GiveWay => {
                     context.set_result(0);
                     break Pause::GiveWay;
@@ -684,12 +799,19 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 }
             },
             Trap::Interrupt => {
+                // What the interrupt wakes comes to this hart, which looks at it now.
+                executor::set_visiting(hart, false);
                 let pending = crate::on_interrupt();
+                executor::set_visiting(hart, true);
                 if pending.timer && !pending.ipi && !pending.guest {
                     counters::count(Counter::TimerTraps);
                 }
                 let now = Machine::now();
                 worker.charge(now, now);
+                if pending.timer {
+                    // Copies of the kernel make tables too.
+                    process.charge_tables();
+                }
                 if pending.timer && !worker.is_thread() {
                     process.remind(worker);
                     process.share_what_is_ready(worker);
@@ -698,13 +820,17 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     // Its handler may put what it runs aside for something more important in the process.
                     worker.line.set_pending();
                 }
-                if time::slice_has_ended()
-                    || executor::is_anything_ready() && executor::is_ready_at_least(worker.priority())
-                {
+                let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(worker.priority())
+                    || executor::is_ready_above_anywhere(worker.priority())
+                        && executor::is_ready_above_anywhere(worker.priority_in_queue());
+                if executor::is_anything_ready() {
+                    executor::share_what_is_ready_here(is_outranked);
+                }
+                if time::slice_has_ended() || is_outranked {
                     // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
                     // a moment to come out, so that the others need not wait for it; a bounded number of times, since
                     // anybody can jump there.
-                    if graces < MAXIMUM_GRACES && shared::is_in_image(context.pc as usize) {
+                    if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
                         graces += 1;
                         time::extend_slice();
                     } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
@@ -717,7 +843,10 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             }
             Trap::PageFault { address, access } => {
                 match process.space.fault(address as usize, access) {
-                    Ok(()) => counters::count(Counter::PageFaults),
+                    Ok(()) => {
+                        counters::count(Counter::PageFaults);
+                        process.charge_tables();
+                    }
                     Err(usermode::Fault::OutOfMemory) => {
                         // The process that has most goes, whoever asks; what asked tries again after that.
                         process::end_largest();
@@ -726,7 +855,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         }
                     }
                     Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
-                    Err(_) => fault(process, context, "segmentation fault", abi_unix::types::signal::SEGV, trap),
+                    Err(_) => segmentation_fault(process, context, address, trap),
                 }
             }
             Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
@@ -745,7 +874,11 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         interrupts::depart(worker, context, hart, matches!(pause, Pause::GiveWay));
     }
     time::stop_slice();
-    worker.charge(Machine::now(), 0);
+    if worker.time.credit.load(Ordering::Relaxed) != 0 {
+        // Its priority will depend on what is left. All others are charged when the poll ends.
+        let now = Machine::now();
+        worker.charge(now, now);
+    }
     snapshot::runs_here(0);
     if trace::is_on() {
         let reason = match pause {
@@ -762,16 +895,29 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
 }
 
 #[cold]
-fn trace_trap(worker: &Worker, trap: Trap, context: &UserContext) {
+fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
+    let call = context.call_number() & abi_unix::call::NUMBER_MASK as u64;
+    stretch::trapped(if trap == Trap::SystemCall { Some(call as usize) } else { None });
     let (cause, number) = match trap {
-        Trap::SystemCall => (Cause::Call, context.call_number() & abi_unix::call::NUMBER_MASK as u64),
+        Trap::SystemCall => (Cause::Call, call),
         Trap::Interrupt => (Cause::Interrupt, 0),
         _ => (Cause::Fault, 0),
     };
     trace::of_worker(Kind::Trap, worker, cause as u64, number);
 }
 
+/// Ends a process that has touched what it may not. Apart from the visit, which is the way of every call.
+#[cold]
+#[inline(never)]
+fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {
+    let overflow = program::is_in_guard(&process.space, address, context.stack());
+    let what = if overflow { "stack overflow" } else { "segmentation fault" };
+    fault(process, context, what, abi_unix::types::signal::SEGV, trap);
+}
+
 /// Ends a process for what it did, and says so in the log.
+#[cold]
+#[inline(never)]
 fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
     let detail = match trap {
         Trap::PageFault { address, access }
@@ -786,20 +932,20 @@ fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap
         }
         _ => None,
     };
+    let pc = context.pc;
+    let (ra, sp) = (context.register(1), context.stack());
+    // With that an address can be found in the program's file, although the program lies elsewhere each time.
+    let moved = process.shared.program_bias();
     match detail {
-        Some((verb, address)) => println!(
-            "[{}] killed: {what}: {verb} {address:#x} at pc {:#x}, ra {:#x}, sp {:#x}",
-            process.id,
-            context.pc,
-            context.register(1),
-            context.stack()
+        Some((verb, address)) => report::line(
+            process,
+            format_args!(
+                "killed: {what}: {verb} {address:#x} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x}"
+            ),
         ),
-        None => println!(
-            "[{}] killed: {what} at pc {:#x}, ra {:#x}, sp {:#x} ({trap:?})",
-            process.id,
-            context.pc,
-            context.register(1),
-            context.stack()
+        None => report::line(
+            process,
+            format_args!("killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"),
         ),
     }
     process.end(Ending::Killed(signal as u8));

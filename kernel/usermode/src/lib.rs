@@ -130,10 +130,18 @@ impl Space {
 
     /// Takes everything out: all of the user half's mappings.
     pub fn clear(&self) {
-        // It cannot fail: the range is whole pages, and no region is split at its ends.
-        let removed = self.memory.lock().unmap(sv39::USER);
-        if let Ok(removed) = removed {
-            flush(removed);
+        while self.clear_part() {}
+    }
+
+    /// Takes a part out, with a bounded amount of work; whether more may be left.
+    pub fn clear_part(&self) -> bool {
+        let removed = self.memory.lock().clear_part();
+        match removed {
+            None => false,
+            Some(removed) => {
+                flush(removed);
+                true
+            }
         }
     }
 

@@ -7,14 +7,23 @@
 //! Two invariants keep old bytes from coming back when a file shrinks and grows again. **Nothing beyond the end**: the
 //! backing is no longer than the file, and bytes of a page beyond the end are zero. **No page beyond the end**: every
 //! page contains at least one byte of the file.
+//!
+//! Pages are kept in chunks of neighbours, found by number in a hash table. The table of even a very large file is small, so
+//! that it grows in a moment. When a file is freed or cut off, chunks that go become *remains*, which somebody frees one
+//! after the other ([`Remains`]): whoever holds a file's lock never frees more pages than a chunk has.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 
 use hashbrown::HashMap;
+use hashbrown::hash_map;
+use spin::Mutex;
 
 use crate::error::Error;
 use crate::memory;
-use crate::quota::Quota;
+use crate::quota::{Owner, Quota, Share};
 
 /// The unit in which files grow.
 pub const PAGE_SIZE: usize = 4096;
@@ -26,7 +35,132 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
-type Page = Box<[u8; PAGE_SIZE]>;
+type Bytes = Box<[u8; PAGE_SIZE]>;
+
+/// A page, and what its owner has been charged for it: whoever made the page pays until it is gone.
+struct Page {
+    bytes: Bytes,
+    _share: Option<Share>,
+}
+
+impl Deref for Page {
+    type Target = [u8; PAGE_SIZE];
+
+    fn deref(&self) -> &[u8; PAGE_SIZE] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Page {
+    fn deref_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
+        &mut self.bytes
+    }
+}
+
+/// Pages of a chunk; for the tests so few that their files have several.
+const CHUNK: usize = if cfg!(test) { 2 } else { 128 };
+/// Chunks that are freed at once.
+const FEW: usize = 1;
+
+/// Neighbouring pages of a file.
+#[derive(Default)]
+struct Chunk {
+    /// As long as the last page needs.
+    pages: Vec<Option<Page>>,
+    /// How many of them there are.
+    count: usize,
+}
+
+impl Chunk {
+    fn get(&self, position: usize) -> Option<&Page> {
+        self.pages.get(position)?.as_ref()
+    }
+
+    fn get_mut(&mut self, position: usize) -> Option<&mut Page> {
+        self.pages.get_mut(position)?.as_mut()
+    }
+
+    /// Makes room for a page at a place.
+    fn reserve(&mut self, position: usize) -> Result<(), Error> {
+        if position >= self.pages.len() {
+            memory::reserve(&mut self.pages, position + 1)?;
+            self.pages.resize_with(position + 1, || None);
+        }
+        Ok(())
+    }
+
+    /// Frees pages from a place on; says how many there were.
+    fn cut(&mut self, from: usize) -> usize {
+        let before = self.count;
+        for page in self.pages.iter_mut().skip(from) {
+            self.count -= usize::from(page.take().is_some());
+        }
+        before - self.count
+    }
+}
+
+/// The number of a page's chunk, and its place in there.
+fn place(index: u64) -> (u64, usize) {
+    (index / CHUNK as u64, (index % CHUNK as u64) as usize)
+}
+
+/// Chunks that belong to no file any more and have not been freed.
+#[derive(Default)]
+pub(crate) struct Remains(Mutex<Vec<Remain>>);
+
+enum Remain {
+    /// Of a file that was freed, or made empty.
+    All(hash_map::IntoIter<u64, Chunk>),
+    /// Of one that was cut off.
+    Some(Vec<Chunk>),
+}
+
+impl Remain {
+    fn next(&mut self) -> Option<Chunk> {
+        match self {
+            Remain::All(chunks) => chunks.next().map(|(_, chunk)| chunk),
+            Remain::Some(chunks) => chunks.pop(),
+        }
+    }
+}
+
+impl Remains {
+    /// Keeps remains to be freed later; frees them at once if there is no memory for the record of them.
+    fn add(&self, quota: &Quota, mut remain: Remain) {
+        {
+            let mut list = self.0.lock();
+            if list.try_reserve(1).is_ok() {
+                return list.push(remain);
+            }
+        }
+        while let Some(chunk) = remain.next() {
+            quota.refund(chunk.count as u64 * PAGE);
+        }
+    }
+
+    /// Frees a chunk; `false` if there is none.
+    pub(crate) fn free_one(&self, quota: &Quota) -> bool {
+        let chunk = {
+            let mut list = self.0.lock();
+            loop {
+                let Some(last) = list.last_mut() else { return false };
+                match last.next() {
+                    Some(chunk) => break chunk,
+                    None => drop(list.pop()),
+                }
+            }
+        };
+        let pages = chunk.count as u64;
+        drop(chunk);
+        quota.refund(pages * PAGE);
+        true
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
 
 /// Where a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +169,19 @@ pub(crate) enum WriteFrom {
     End,
 }
 
-/// See the module's documentation. Pages are charged to a [`Quota`], the same for all calls.
+/// See the module's documentation. Pages are charged to a [`Quota`], the same for all calls, and each to the owner who is
+/// named by the write that makes it.
 pub(crate) struct FileContents {
     length: u64,
     backing: &'static [u8],
-    pages: HashMap<u64, Page>,
+    chunks: HashMap<u64, Chunk>,
+    /// Pages in all chunks.
+    count: usize,
 }
 
 impl FileContents {
     pub(crate) fn new(backing: &'static [u8]) -> FileContents {
-        FileContents { length: backing.len() as u64, backing, pages: HashMap::new() }
+        FileContents { length: backing.len() as u64, backing, chunks: HashMap::new(), count: 0 }
     }
 
     pub(crate) fn length(&self) -> u64 {
@@ -53,12 +190,23 @@ impl FileContents {
 
     /// What the file's own pages take.
     pub(crate) fn charged(&self) -> u64 {
-        self.pages.len() as u64 * PAGE
+        self.count as u64 * PAGE
+    }
+
+    /// Frees everything, large files' pages later; refunds what is freed at once.
+    pub(crate) fn free(self, quota: &Quota, remains: &Remains) {
+        if self.chunks.len() > FEW {
+            remains.add(quota, Remain::All(self.chunks.into_iter()));
+        } else {
+            let charged = self.charged();
+            drop(self);
+            quota.refund(charged);
+        }
     }
 
     /// The whole file as one slice, as long as nobody has written to it.
     pub(crate) fn untouched(&self) -> Option<&'static [u8]> {
-        (self.pages.is_empty() && self.length == self.backing.len() as u64).then_some(self.backing)
+        (self.count == 0 && self.length == self.backing.len() as u64).then_some(self.backing)
     }
 
     /// Hands the bytes from `offset` on to `sink`, piece by piece, until there are `length`, or the file ends, or `sink`
@@ -82,7 +230,8 @@ impl FileContents {
         let within = (at % PAGE) as usize;
         let page_end = end.min(at - within as u64 + PAGE);
         let length = (page_end - at) as usize;
-        if let Some(page) = self.pages.get(&(at / PAGE)) {
+        let (chunk, position) = place(at / PAGE);
+        if let Some(page) = self.chunks.get(&chunk).and_then(|chunk| chunk.get(position)) {
             return &page[within..within + length];
         }
         let backing = usize::try_from(at).ok().and_then(|at| self.backing.get(at..)).unwrap_or_default();
@@ -90,7 +239,7 @@ impl FileContents {
             &ZEROS[..length]
         } else {
             // Without pages of its own the file is one piece as far as the backing goes.
-            let limit = if self.pages.is_empty() { end } else { page_end };
+            let limit = if self.count == 0 { end } else { page_end };
             let length = usize::try_from(limit - at).unwrap_or(usize::MAX);
             &backing[..length.min(backing.len())]
         }
@@ -101,6 +250,7 @@ impl FileContents {
     pub(crate) fn write_with(
         &mut self,
         quota: &Quota,
+        owner: Option<&Arc<dyn Owner>>,
         from: WriteFrom,
         length: usize,
         mut source: impl FnMut(&mut [u8]) -> usize,
@@ -118,10 +268,13 @@ impl FileContents {
         let end = offset.saturating_add(length as u64).min(MAX_FILE_LENGTH);
         let mut at = offset;
         while at < end {
-            match self.write_piece(quota, at, end, &mut source) {
+            match self.write_piece(quota, owner, at, end, &mut source) {
                 Ok((filled, wanted)) => {
                     at += filled as u64;
-                    self.length = self.length.max(at);
+                    // A source that gives nothing leaves the file as long as it was, also if the write began beyond its end.
+                    if filled > 0 {
+                        self.length = self.length.max(at);
+                    }
                     if filled < wanted {
                         break;
                     }
@@ -137,6 +290,7 @@ impl FileContents {
     fn write_piece(
         &mut self,
         quota: &Quota,
+        owner: Option<&Arc<dyn Owner>>,
         at: u64,
         end: u64,
         source: &mut impl FnMut(&mut [u8]) -> usize,
@@ -145,39 +299,65 @@ impl FileContents {
         let within = (at % PAGE) as usize;
         let wanted = ((end - at) as usize).min(PAGE_SIZE - within);
         let length = self.length;
-        let page = self.page(quota, index)?;
+        let page = self.page(quota, owner, index)?;
         let filled = source(&mut page[within..within + wanted]).min(wanted);
         if filled < wanted {
             // A source may have touched more than it says. What lies beyond the end must stay zero.
             let kept = (length.saturating_sub(index * PAGE)).min(PAGE) as usize;
             page[kept.max(within + filled)..].fill(0);
-            if filled == 0 && index * PAGE >= length && self.pages.remove(&index).is_some() {
-                quota.refund(PAGE);
+            if filled == 0 && index * PAGE >= length {
+                self.remove_page(quota, index);
             }
         }
         Ok((filled, wanted))
     }
 
     /// The file's own page, made if it has none there.
-    fn page(&mut self, quota: &Quota, index: u64) -> Result<&mut Page, Error> {
+    fn page(&mut self, quota: &Quota, owner: Option<&Arc<dyn Owner>>, index: u64) -> Result<&mut Page, Error> {
+        let (number, position) = place(index);
         // Looked up twice because a returned borrow would last for the other branch too.
-        if !self.pages.contains_key(&index) {
-            self.pages.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        if self.chunks.get(&number).is_none_or(|chunk| chunk.get(position).is_none()) {
+            self.chunks.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
             quota.charge(PAGE)?;
-            let page = match self.copy_of_page(index) {
+            let made = Share::of(owner, PAGE).and_then(|_share| Ok(Page { bytes: self.copy_of_page(index)?, _share }));
+            let page = match made {
                 Ok(page) => page,
                 Err(error) => {
                     quota.refund(PAGE);
                     return Err(error);
                 }
             };
-            self.pages.insert(index, page);
+            let chunk = self.chunks.entry(number).or_default();
+            if let Err(error) = chunk.reserve(position) {
+                if chunk.count == 0 {
+                    self.chunks.remove(&number);
+                }
+                quota.refund(PAGE);
+                return Err(error);
+            }
+            chunk.pages[position] = Some(page);
+            chunk.count += 1;
+            self.count += 1;
         }
-        self.pages.get_mut(&index).ok_or(Error::OutOfMemory)
+        self.chunks.get_mut(&number).and_then(|chunk| chunk.get_mut(position)).ok_or(Error::OutOfMemory)
     }
 
-    fn copy_of_page(&self, index: u64) -> Result<Page, Error> {
-        let mut page: Page = memory::zeros(PAGE_SIZE)?.try_into().map_err(|_| Error::OutOfMemory)?;
+    /// Frees one page of the file's own, if it has one there.
+    fn remove_page(&mut self, quota: &Quota, index: u64) {
+        let (number, position) = place(index);
+        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        if chunk.pages.get_mut(position).and_then(Option::take).is_some() {
+            chunk.count -= 1;
+            self.count -= 1;
+            if chunk.count == 0 {
+                self.chunks.remove(&number);
+            }
+            quota.refund(PAGE);
+        }
+    }
+
+    fn copy_of_page(&self, index: u64) -> Result<Bytes, Error> {
+        let mut page: Bytes = memory::zeros(PAGE_SIZE)?.try_into().map_err(|_| Error::OutOfMemory)?;
         let start = usize::try_from(index * PAGE).unwrap_or(usize::MAX);
         if let Some(backing) = self.backing.get(start..) {
             let length = backing.len().min(PAGE_SIZE);
@@ -186,28 +366,70 @@ impl FileContents {
         Ok(page)
     }
 
-    /// Cuts the file off, or makes it longer with zeros.
-    pub(crate) fn truncate(&mut self, quota: &Quota, length: u64) -> Result<(), Error> {
+    /// Cuts the file off, or makes it longer with zeros. Of many pages some are left to be freed later.
+    pub(crate) fn truncate(&mut self, quota: &Quota, remains: &Remains, length: u64) -> Result<(), Error> {
         if length > MAX_FILE_LENGTH {
             return Err(Error::FileTooLarge);
         }
         if length < self.length {
-            let before = self.charged();
             if let Some(kept) = usize::try_from(length).ok().and_then(|length| self.backing.get(..length)) {
                 self.backing = kept;
             }
-            self.pages.retain(|index, _| index * PAGE < length);
-            if let Some(last) = self.pages.get_mut(&(length / PAGE)) {
-                last[(length % PAGE) as usize..].fill(0);
+            if length == 0 {
+                let old = FileContents {
+                    length: 0,
+                    backing: &[],
+                    chunks: core::mem::take(&mut self.chunks),
+                    count: core::mem::take(&mut self.count),
+                };
+                old.free(quota, remains);
+            } else {
+                self.cut(quota, remains, length);
             }
-            if self.pages.is_empty() {
-                // The table itself is memory too.
-                self.pages = HashMap::new();
-            }
-            quota.refund(before - self.charged());
         }
         self.length = length;
         Ok(())
+    }
+
+    /// Takes away what lies beyond a length that is not 0.
+    fn cut(&mut self, quota: &Quota, remains: &Remains, length: u64) {
+        let (last, position) = place((length - 1) / PAGE);
+        let beyond = self.chunks.keys().filter(|number| **number > last).count();
+        let mut gone = Vec::new();
+        // Without memory for a list of them they are freed one by one.
+        let is_list = beyond > FEW && gone.try_reserve_exact(beyond).is_ok();
+        for (_, chunk) in self.chunks.extract_if(|number, _| *number > last) {
+            self.count -= chunk.count;
+            if is_list {
+                gone.push(chunk);
+            } else {
+                let pages = chunk.count as u64;
+                drop(chunk);
+                quota.refund(pages * PAGE);
+            }
+        }
+        if !gone.is_empty() {
+            remains.add(quota, Remain::Some(gone));
+        }
+        if let Some(chunk) = self.chunks.get_mut(&last) {
+            let freed = chunk.cut(position + 1);
+            self.count -= freed;
+            quota.refund(freed as u64 * PAGE);
+            // Of the last page the rest goes.
+            let within = (length % PAGE) as usize;
+            if within != 0
+                && let Some(page) = chunk.get_mut(position)
+            {
+                page[within..].fill(0);
+            }
+            if chunk.count == 0 {
+                self.chunks.remove(&last);
+            }
+        }
+        if self.chunks.is_empty() {
+            // The table itself is memory too.
+            self.chunks = HashMap::new();
+        }
     }
 }
 
@@ -215,26 +437,28 @@ impl FileContents {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use property::Place;
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
     enum Step {
-        Write(u64, Vec<u8>),
+        Write(Place, Vec<u8>),
         Append(Vec<u8>),
-        Short(u64, usize, usize),
-        Truncate(u64),
-        Read(u64, usize),
+        Short(Place, usize, usize),
+        Truncate(Place),
+        Read(Place, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let bytes = prop::collection::vec(1..=255u8, 0..6000);
+        let place = || property::places(20_000, &[PAGE, 2 * PAGE]);
+        let length = || property::edges(0..9000, &[PAGE_SIZE, 2 * PAGE_SIZE]);
+        let bytes = || property::filled(property::edges(0..6000, &[PAGE_SIZE]));
         prop_oneof![
-            (0..20_000u64, bytes.clone()).prop_map(|(at, bytes)| Step::Write(at, bytes)),
-            bytes.prop_map(Step::Append),
-            (0..20_000u64, 0..9000usize, 0..9000usize)
-                .prop_map(|(at, length, filled)| { Step::Short(at, length, filled) }),
-            (0..20_000u64).prop_map(Step::Truncate),
-            (0..24_000u64, 0..9000usize).prop_map(|(at, length)| Step::Read(at, length)),
+            (place(), bytes()).prop_map(|(at, bytes)| Step::Write(at, bytes)),
+            bytes().prop_map(Step::Append),
+            (place(), length(), length()).prop_map(|(at, length, filled)| Step::Short(at, length, filled)),
+            place().prop_map(Step::Truncate),
+            (place(), length()).prop_map(|(at, length)| Step::Read(at, length)),
         ]
     }
 
@@ -269,46 +493,52 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn contents_behave_like_a_vector(
-            backing in prop::collection::vec(1..=255u8, 0..15_000),
+            backing in property::filled(property::edges(0..15_000, &[PAGE_SIZE, 2 * PAGE_SIZE])),
             steps in prop::collection::vec(step(), 1..40),
         ) {
             let backing: &'static [u8] = backing.leak();
-            let quota = Quota::new(1 << 30);
+            let end = |model: &Vec<u8>| model.len() as u64;
+            let (quota, remains) = (Quota::new(1 << 30), Remains::default());
             let mut model = backing.to_vec();
             let mut contents = FileContents::new(backing);
             prop_assert_eq!(contents.untouched(), Some(backing));
             for step in steps {
                 match step {
                     Step::Write(at, bytes) => {
+                        let at = at.resolve(end(&model));
                         let written = contents
-                            .write_with(&quota, WriteFrom::Offset(at), bytes.len(), source(&bytes));
+                            .write_with(&quota, None, WriteFrom::Offset(at), bytes.len(), source(&bytes));
                         prop_assert_eq!(written, Ok((at, bytes.len())));
                         put(&mut model, at as usize, &bytes);
                     }
                     Step::Append(bytes) => {
                         let written = contents
-                            .write_with(&quota, WriteFrom::End, bytes.len(), source(&bytes));
-                        prop_assert_eq!(written, Ok((model.len() as u64, bytes.len())));
-                        let end = model.len();
-                        put(&mut model, end, &bytes);
+                            .write_with(&quota, None, WriteFrom::End, bytes.len(), source(&bytes));
+                        prop_assert_eq!(written, Ok((end(&model), bytes.len())));
+                        model.extend(bytes);
                     }
                     Step::Short(at, length, filled) => {
                         // What lies below the end and after the filled part is the source's to scribble on, so keep to
                         // writes at the end, where the bytes beyond must be zero.
-                        let at = at.max(model.len() as u64);
+                        let at = at.resolve(end(&model)).max(end(&model));
                         let bytes = alloc::vec![7; filled.min(length)];
                         let written = contents
-                            .write_with(&quota, WriteFrom::Offset(at), length, source(&bytes));
+                            .write_with(&quota, None, WriteFrom::Offset(at), length, source(&bytes));
                         prop_assert_eq!(written, Ok((at, bytes.len())));
                         put(&mut model, at as usize, &bytes);
                     }
-                    Step::Truncate(length) => {
-                        contents.truncate(&quota, length).unwrap();
+                    Step::Truncate(place) => {
+                        let length = place.resolve(end(&model));
+                        contents.truncate(&quota, &remains, length).unwrap();
+                        while remains.free_one(&quota) {}
                         model.resize(length as usize, 0);
                     }
                     Step::Read(at, length) => {
+                        let at = at.resolve(end(&model));
                         let start = (at as usize).min(model.len());
                         let end = (start + length).min(model.len());
                         prop_assert_eq!(&read(&contents, at, length)[..], &model[start..end]);
@@ -316,21 +546,80 @@ mod tests {
                 }
                 prop_assert_eq!(contents.length(), model.len() as u64);
                 prop_assert_eq!(quota.used(), contents.charged());
-                prop_assert!(contents.pages.keys().all(|index| index * PAGE < contents.length));
+                prop_assert_eq!(indexes(&contents).count(), contents.count);
+                prop_assert!(indexes(&contents).all(|index| index * PAGE < contents.length));
             }
             prop_assert_eq!(read(&contents, 0, usize::MAX), model);
-            contents.truncate(&quota, 0).unwrap();
+            contents.free(&quota, &remains);
+            while remains.free_one(&quota) {}
             prop_assert_eq!(quota.used(), 0);
         }
     }
 
+    /// The indexes of all pages of the file's own.
+    fn indexes(contents: &FileContents) -> impl Iterator<Item = u64> {
+        contents.chunks.iter().flat_map(|(number, chunk)| {
+            let pages = chunk.pages.iter().enumerate().filter(|(_, page)| page.is_some());
+            pages.map(move |(position, _)| number * CHUNK as u64 + position as u64)
+        })
+    }
+
+    #[test]
+    fn pages_of_large_files_are_freed_a_chunk_at_a_time() {
+        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        let fill = |contents: &mut FileContents| {
+            let written = contents.write_with(&quota, None, WriteFrom::Offset(0), 40 * PAGE_SIZE, |piece| piece.len());
+            assert_eq!(written, Ok((0, 40 * PAGE_SIZE)));
+        };
+        let mut contents = FileContents::new(b"");
+        fill(&mut contents);
+        // Cut off within the second page: the first chunk stays, and loses nothing.
+        contents.truncate(&quota, &remains, PAGE + 1).unwrap();
+        assert_eq!((contents.charged(), quota.used()), (2 * PAGE, 40 * PAGE));
+        let mut chunks = 0;
+        let mut used = quota.used();
+        while remains.free_one(&quota) {
+            assert!(used - quota.used() <= CHUNK as u64 * PAGE);
+            used = quota.used();
+            chunks += 1;
+        }
+        assert_eq!((chunks, used), (38 / CHUNK, 2 * PAGE));
+        fill(&mut contents);
+        contents.free(&quota, &remains);
+        assert!(!remains.is_empty());
+        while remains.free_one(&quota) {}
+        assert!(remains.is_empty());
+        assert_eq!(quota.used(), 0);
+    }
+
+    #[test]
+    fn a_write_without_bytes_leaves_the_file_alone() {
+        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        for before in [0, 1, 100, PAGE - 1, PAGE, PAGE + 1] {
+            let mut contents = FileContents::new(b"");
+            contents.truncate(&quota, &remains, before).unwrap();
+            for at in [0, 1, before, before + 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE - 1, 3 * PAGE, 1 << 40] {
+                let written = contents.write_with(&quota, None, WriteFrom::Offset(at), 2 * PAGE_SIZE, source(b""));
+                assert_eq!(written, Ok((at, 0)));
+                assert_eq!(contents.length(), before, "at {at}");
+                assert!(indexes(&contents).all(|index| index * PAGE < before), "at {at}");
+            }
+            assert_eq!(contents.write_with(&quota, None, WriteFrom::End, 1, source(b"")), Ok((before, 0)));
+            assert_eq!(contents.length(), before);
+            contents.truncate(&quota, &remains, before + 2 * PAGE).unwrap();
+            assert_eq!(&read(&contents, before, usize::MAX)[..], &[0; 2 * PAGE_SIZE]);
+            contents.truncate(&quota, &remains, 0).unwrap();
+        }
+        assert_eq!(quota.used(), 0);
+    }
+
     #[test]
     fn holes_cost_nothing_and_the_ends_are_checked() {
-        let quota = Quota::new(2 * PAGE);
+        let (quota, remains) = (Quota::new(2 * PAGE), Remains::default());
         let mut contents = FileContents::new(b"");
         let last = MAX_FILE_LENGTH - 1;
         let write = |contents: &mut FileContents, at, length| {
-            contents.write_with(&quota, WriteFrom::Offset(at), length, |piece| {
+            contents.write_with(&quota, None, WriteFrom::Offset(at), length, |piece| {
                 piece.fill(1);
                 piece.len()
             })
@@ -346,8 +635,8 @@ mod tests {
         // One page is left: a longer write is cut short, the next fails.
         assert_eq!(write(&mut contents, 100, 10_000), Ok((100, 3996)));
         assert_eq!(write(&mut contents, 4096, 1), Err(Error::NoSpace));
-        assert_eq!(contents.truncate(&quota, MAX_FILE_LENGTH + 1), Err(Error::FileTooLarge));
-        contents.truncate(&quota, 5000).unwrap();
+        assert_eq!(contents.truncate(&quota, &remains, MAX_FILE_LENGTH + 1), Err(Error::FileTooLarge));
+        contents.truncate(&quota, &remains, 5000).unwrap();
         assert_eq!(quota.used(), PAGE);
     }
 

@@ -186,6 +186,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn directory_behaves_like_a_map_with_an_order(
             steps in prop::collection::vec((0..120u8, prop_oneof![3 => Just(0u8), 2 => Just(1), 1 => Just(2)]), 0..600),

@@ -6,6 +6,7 @@ use core::ops::ControlFlow;
 
 use crate::contents::{FileContents, WriteFrom};
 use crate::error::Error;
+use crate::quota::Owner;
 use crate::table::{Content, Held, INODE_COST, Shared};
 
 /// What a name can mean.
@@ -131,6 +132,11 @@ impl Node {
         self.kind
     }
 
+    /// Whether the file has no name any more and nothing else has it open: it ends with this value.
+    pub fn is_last_reference(&self) -> bool {
+        self.shared.inode(self.index).is_held_once()
+    }
+
     /// What `stat` reports.
     pub fn metadata(&self) -> Metadata {
         let inode = self.shared.inode(self.index);
@@ -235,7 +241,7 @@ impl Node {
         now: Timestamp,
         source: impl FnMut(&mut [u8]) -> usize,
     ) -> Result<usize, Error> {
-        let (_, count) = self.write_from(WriteFrom::Offset(offset), length, now, source)?;
+        let (_, count) = self.write_from(None, WriteFrom::Offset(offset), length, now, source)?;
         Ok(count)
     }
 
@@ -245,11 +251,12 @@ impl Node {
     /// # Errors
     /// As [`Node::write_at`].
     pub fn append(&self, data: &[u8], now: Timestamp) -> Result<(u64, usize), Error> {
-        self.write_from(WriteFrom::End, data.len(), now, copier(data))
+        self.write_from(None, WriteFrom::End, data.len(), now, copier(data))
     }
 
     pub(crate) fn write_from(
         &self,
+        owner: Option<&Arc<dyn Owner>>,
         from: WriteFrom,
         length: usize,
         now: Timestamp,
@@ -257,21 +264,22 @@ impl Node {
     ) -> Result<(u64, usize), Error> {
         let inode = self.shared.inode(self.index);
         let mut content = inode.exclusive();
-        let written = content.file_mut()?.write_with(&self.shared.quota, from, length, source)?;
+        let written = content.file_mut()?.write_with(&self.shared.quota, owner, from, length, source)?;
         if written.1 > 0 {
             inode.touch(now);
         }
         Ok(written)
     }
 
-    /// Cuts the file off at `length`, or makes it longer with zeros.
+    /// Cuts the file off at `length`, or makes it longer with zeros. Of many pages that go, some are left to
+    /// [`Filesystem::free_remains`](crate::Filesystem::free_remains).
     ///
     /// # Errors
     /// [`Error::FileTooLarge`]; otherwise as [`Node::read_at`].
     pub fn truncate(&self, length: u64, now: Timestamp) -> Result<(), Error> {
         let inode = self.shared.inode(self.index);
         let mut content = inode.exclusive();
-        content.file_mut()?.truncate(&self.shared.quota, length)?;
+        content.file_mut()?.truncate(&self.shared.quota, &self.shared.remains, length)?;
         inode.touch(now);
         Ok(())
     }
@@ -280,7 +288,7 @@ impl Node {
     pub(crate) fn set_backing(&self, backing: &'static [u8]) -> Result<(), Error> {
         let mut content = self.shared.inode(self.index).exclusive();
         let file = content.file_mut()?;
-        file.truncate(&self.shared.quota, 0)?;
+        file.truncate(&self.shared.quota, &self.shared.remains, 0)?;
         *file = FileContents::new(backing);
         Ok(())
     }

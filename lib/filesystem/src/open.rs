@@ -3,6 +3,7 @@
 //! This is Unix's *open file description*: descriptors that were duplicated share one, and with it the position. A kernel
 //! keeps it behind a reference count of its own.
 
+use alloc::sync::Arc;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +12,7 @@ use spin::Mutex;
 use crate::contents::{MAX_FILE_LENGTH, WriteFrom};
 use crate::error::Error;
 use crate::node::{DirectoryEntry, FileKind, Node, Timestamp, copier};
+use crate::quota::Owner;
 use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
 use crate::walk::{Final, LastLink, walk};
@@ -274,15 +276,17 @@ impl OpenFile {
     /// # Errors
     /// [`Error::NotOpenForThis`]; otherwise as [`Node::write_at`].
     pub fn write(&self, data: &[u8], now: Timestamp) -> Result<usize, Error> {
-        self.write_with(data.len(), now, copier(data))
+        self.write_with(None, data.len(), now, copier(data))
     }
 
-    /// Writes as [`OpenFile::write`] does, without a copy in between. See [`Node::write_with`].
+    /// Writes as [`OpenFile::write`] does, without a copy in between. See [`Node::write_with`]. Pages that are made for it are
+    /// charged to `owner`.
     ///
     /// # Errors
-    /// As [`OpenFile::write`].
+    /// As [`OpenFile::write`]; [`Error::NoSpace`] also if the owner may not have more.
     pub fn write_with(
         &self,
+        owner: Option<&Arc<dyn Owner>>,
         length: usize,
         now: Timestamp,
         source: impl FnMut(&mut [u8]) -> usize,
@@ -293,7 +297,7 @@ impl OpenFile {
             Writes::AtPosition => WriteFrom::Offset(*position),
             Writes::AtEnd => WriteFrom::End,
         };
-        let (start, count) = node.write_from(from, length, now, source)?;
+        let (start, count) = node.write_from(owner, from, length, now, source)?;
         if count > 0 {
             *position = start + count as u64;
         }
@@ -306,6 +310,7 @@ impl OpenFile {
     /// As [`OpenFile::write`].
     pub fn write_at_with(
         &self,
+        owner: Option<&Arc<dyn Owner>>,
         offset: u64,
         length: usize,
         now: Timestamp,
@@ -315,7 +320,7 @@ impl OpenFile {
             Writes::AtPosition => WriteFrom::Offset(offset),
             Writes::AtEnd => WriteFrom::End,
         };
-        let (_, count) = self.writable()?.write_from(from, length, now, source)?;
+        let (_, count) = self.writable()?.write_from(owner, from, length, now, source)?;
         Ok(count)
     }
 

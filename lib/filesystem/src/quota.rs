@@ -4,9 +4,39 @@
 //! occupy. So the limit bounds the memory of the whole tree and not only that of file contents; a million empty files
 //! reach it too.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
+
+/// Somebody whose bytes are counted beside those of the whole tree: a process, to whoever uses the tree.
+pub trait Owner: Send + Sync {
+    /// Takes so many bytes; `false` if that would be too many.
+    fn charge(&self, bytes: u64) -> bool;
+
+    /// Gives so many back.
+    fn refund(&self, bytes: u64);
+}
+
+/// Bytes that are charged to an owner, until this is dropped.
+pub(crate) struct Share {
+    owner: Arc<dyn Owner>,
+    bytes: u64,
+}
+
+impl Share {
+    /// Charges bytes to the owner, if there is one.
+    pub(crate) fn of(owner: Option<&Arc<dyn Owner>>, bytes: u64) -> Result<Option<Share>, Error> {
+        let Some(owner) = owner else { return Ok(None) };
+        if owner.charge(bytes) { Ok(Some(Share { owner: owner.clone(), bytes })) } else { Err(Error::NoSpace) }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.owner.refund(self.bytes);
+    }
+}
 
 /// A limit and what is used of it, in bytes.
 pub(crate) struct Quota {

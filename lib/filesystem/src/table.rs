@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::contents::FileContents;
+use crate::contents::{FileContents, Remains};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
@@ -159,6 +159,11 @@ impl Inode {
         (self.counts.load(Ordering::Relaxed) / LINK) as u32
     }
 
+    /// Whether it has no name, and one handle: it ends with that.
+    pub(crate) fn is_held_once(&self) -> bool {
+        self.counts.load(Ordering::Relaxed) == HANDLE
+    }
+
     /// Gives the inode another name, unless it has lost its last one or has too many.
     pub(crate) fn add_link(&self) -> Result<(), Error> {
         let mut counts = self.counts.load(Ordering::Relaxed);
@@ -209,6 +214,8 @@ pub(crate) struct Shared {
     segments: [Once<Box<[Inode]>>; SEGMENTS],
     free: Mutex<FreeList>,
     pub(crate) quota: Quota,
+    /// Pages of files that are gone.
+    pub(crate) remains: Remains,
     pub(crate) rename: Mutex<()>,
 }
 
@@ -218,6 +225,7 @@ impl Shared {
             segments: [const { Once::new() }; SEGMENTS],
             free: Mutex::new(FreeList { indices: Vec::new(), segments: 0 }),
             quota: Quota::new(limit),
+            remains: Remains::default(),
             rename: Mutex::new(()),
         };
         let root = shared.allocate(
@@ -318,8 +326,16 @@ impl Shared {
                     next = Some(inode.parent());
                     amount = HANDLE;
                 }
-                self.quota.refund(INODE_COST + content.charged());
-                drop(content);
+                match content {
+                    Content::File(file) => {
+                        self.quota.refund(INODE_COST);
+                        file.free(&self.quota, &self.remains);
+                    }
+                    content => {
+                        self.quota.refund(INODE_COST + content.charged());
+                        drop(content);
+                    }
+                }
                 self.free.lock().indices.push(index);
             }
         }

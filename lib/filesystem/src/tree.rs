@@ -82,6 +82,18 @@ impl Filesystem {
         Node::new(&Held::root(&self.shared))
     }
 
+    /// Frees some pages of files that are gone, or of what was cut off; `false` if there are none. A large file's pages are
+    /// not freed by whoever removes its last name or handle, because there can be any number of them, but by as many calls
+    /// of this as it takes. Until then they count as used.
+    pub fn free_remains(&self) -> bool {
+        self.shared.remains.free_one(&self.shared.quota)
+    }
+
+    /// Whether there are pages for [`free_remains`](Self::free_remains).
+    pub fn has_remains(&self) -> bool {
+        !self.shared.remains.is_empty()
+    }
+
     /// How full it is.
     pub fn usage(&self) -> Usage {
         Usage { limit: self.shared.quota.limit(), used: self.shared.quota.used(), inodes: self.shared.in_use() }

@@ -17,7 +17,7 @@ enum Item {
 fn item() -> impl Strategy<Value = Item> {
     prop_oneof![
         (0..0o10000u16).prop_map(Item::Directory),
-        (0..0o10000u16, prop::collection::vec(any::<u8>(), 0..300))
+        (0..0o10000u16, property::filled(property::edges(0..300, &[4, 110, 256])))
             .prop_map(|(permissions, data)| Item::File(permissions, data)),
         prop::collection::vec(1..=255u8, 1..60).prop_map(Item::Link),
         (0..0o10000u16, any::<u32>(), any::<u32>()).prop_map(|(permissions, major, minor)| Item::Device(
@@ -45,6 +45,8 @@ fn write(items: &[(Vec<u8>, Item)], modified: u32) -> Vec<u8> {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     #[test]
     fn reader_gets_back_what_was_written(
         items in prop::collection::vec((prop::collection::vec(1..=255u8, 1..60), item()), 0..20),
@@ -110,6 +112,33 @@ proptest! {
     fn noise_is_refused(archive in prop::collection::vec(any::<u8>(), 0..500)) {
         prop_assert!(matches!(cpio::entries(&archive).last(), Some(Err(_))));
     }
+}
+
+#[test]
+fn fuzz_cpio() {
+    let good = write(
+        &[
+            (b"bin".to_vec(), Item::Directory(0o755)),
+            (b"bin/tool".to_vec(), Item::File(0o755, vec![7; 300])),
+            (b"bin/alias".to_vec(), Item::Link(b"tool".to_vec())),
+            (b"dev/null".to_vec(), Item::Device(0o666, 1, 3)),
+            (b"./etc//motd".to_vec(), Item::File(0o644, b"one".to_vec())),
+        ],
+        7,
+    );
+    property::fuzz("cpio", &[&good], |archive| {
+        const LIMIT: u64 = 1 << 20;
+        for entry in cpio::entries(archive).flatten() {
+            assert!(!entry.path.is_empty() && entry.data.len() <= archive.len());
+        }
+        // A tree borrows its archive for ever. The leak is as long as the input, and each run is short.
+        let archive: &'static [u8] = archive.to_vec().leak();
+        let filesystem = Filesystem::new(LIMIT).unwrap();
+        if let Err(error) = filesystem.populate(archive) {
+            assert!(!error.to_string().is_empty());
+        }
+        assert!(filesystem.usage().used <= LIMIT);
+    });
 }
 
 #[test]

@@ -155,7 +155,7 @@ impl Ours {
             Operation::WriteAt(which, offset, length) => {
                 let data = pattern(number, *length);
                 let mut rest = &data[..];
-                let count = self.file(*which)?.write_at_with(*offset, *length, NOW, |piece| {
+                let count = self.file(*which)?.write_at_with(None, *offset, *length, NOW, |piece| {
                     piece.copy_from_slice(&rest[..piece.len()]);
                     rest = &rest[piece.len()..];
                     piece.len()
@@ -520,8 +520,8 @@ fn options() -> impl Strategy<Value = OpenOptions> {
 fn operation() -> impl Strategy<Value = Operation> {
     let which = || 0..8usize;
     let last = || prop_oneof![Just(LastLink::Follow), Just(LastLink::Keep)];
-    let length = || prop_oneof![0..50usize, 0..10_000usize];
-    let offset = || prop_oneof![0..50u64, 0..20_000u64, 4090..4100u64];
+    let length = || prop_oneof![0..50usize, property::edges(0..10_000usize, &[4096, 8192])];
+    let offset = || prop_oneof![0..50u64, property::edges(0..20_000u64, &[4096, 8192]), 4090..4100u64];
     prop_oneof![
         2 => (which(), path()).prop_map(|(base, path)| Operation::OpenDirectory(base, path)),
         6 => (which(), path(), options())
@@ -534,8 +534,8 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(which, offset, length)| Operation::WriteAt(which, offset, length)),
         2 => (which(), prop_oneof![
             offset().prop_map(SeekFrom::Start),
-            (-9000..9000i64).prop_map(SeekFrom::Current),
-            (-9000..9000i64).prop_map(SeekFrom::End),
+            property::edges(-9000..9000i64, &[0, -4096]).prop_map(SeekFrom::Current),
+            property::edges(-9000..9000i64, &[0, -4096]).prop_map(SeekFrom::End),
         ]).prop_map(|(which, from)| Operation::Seek(which, from)),
         2 => (which(), offset()).prop_map(|(which, length)| Operation::Truncate(which, length)),
         5 => (which(), path()).prop_map(|(base, path)| Operation::MakeDirectory(base, path)),
@@ -647,7 +647,7 @@ fn describe_theirs(directory: &OwnedFd, path: &str, result: &mut Vec<Description
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(property::cases(400))]
 
     #[test]
     fn tree_behaves_like_linuxs(operations in prop::collection::vec(operation(), 1..120)) {

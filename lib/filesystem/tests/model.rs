@@ -461,6 +461,7 @@ fn path() -> impl Strategy<Value = String> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let last = || prop_oneof![Just(LastLink::Follow), Just(LastLink::Keep)];
+    let size = || property::edges(0..9000usize, &[4096, 8192]);
     let replacement = prop_oneof![
         3 => Just(Replacement::Replace),
         1 => Just(Replacement::Refuse),
@@ -472,9 +473,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (path(), any::<u32>()).prop_map(|(path, minor)| Operation::Device(path, minor)),
         2 => (path(), last(), path())
             .prop_map(|(existing, last, path)| Operation::HardLink(existing, last, path)),
-        5 => (path(), 0..9000usize, 0..9000usize)
+        5 => (path(), size(), size())
             .prop_map(|(path, offset, length)| Operation::Write(path, offset, length)),
-        1 => (path(), 0..9000usize).prop_map(|(path, length)| Operation::Truncate(path, length)),
+        1 => (path(), size()).prop_map(|(path, length)| Operation::Truncate(path, length)),
         2 => path().prop_map(Operation::Unlink),
         2 => path().prop_map(Operation::RemoveDirectory),
         5 => (path(), path(), replacement).prop_map(|(old, new, how)| Operation::Rename(old, new, how)),
@@ -567,7 +568,7 @@ fn clear(filesystem: &Filesystem, directory: &Node) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property::cases(600))]
 
     #[test]
     fn tree_behaves_like_the_model(operations in prop::collection::vec(operation(), 1..80)) {

@@ -68,6 +68,8 @@ fn a_wrong_order_is_refused_after_four_bytes() {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     #[test]
     fn multiplication_is_the_definition((order, left, right) in two_matrices()) {
         let mut product = vec![1; order.elements()];
@@ -122,6 +124,8 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     /// Wherever the messages lie.
     #[test]
     fn an_answer_is_the_product(

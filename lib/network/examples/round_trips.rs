@@ -58,7 +58,8 @@ fn receive<L: Link>(stack: &mut Stack<L>, id: ConnectionId, now: u64) {
 
 fn within(local_connections: LocalConnections, connections: usize, rounds: usize) {
     let limits = Limits { backlog: 65_536, ..Limits::default() };
-    let configuration = Configuration { seed: 5, limits, local_connections, ..Configuration::default() };
+    let configuration =
+        Configuration { seeds: network::Seeds::default(), limits, local_connections, ..Configuration::default() };
     let mut now = 1_000_000_000;
     let mut stack = Stack::new(NoLink, &configuration, now).unwrap();
     let binding = stack.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 80), Sharing::Exclusive).unwrap();

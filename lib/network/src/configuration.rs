@@ -2,6 +2,8 @@
 
 use core::net::Ipv4Addr;
 
+use crate::secrets::Seeds;
+
 /// The host's place in an IPv4 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -24,6 +26,8 @@ pub struct Limits {
     pub datagrams: usize,
     /// The longest backlog a listener gets, whatever it asks for.
     pub backlog: usize,
+    /// Requests for connections that were answered and wait to be acknowledged; those beyond get SYN cookies.
+    pub half_open: usize,
     /// Closed connections that still deliver or wait for the other side; further ones are reset.
     pub orphans: usize,
     /// Ended connections remembered so that stray packets do not confuse their successors; the oldest go first.
@@ -37,6 +41,7 @@ impl Default for Limits {
             listeners: 1024,
             datagrams: 4096,
             backlog: 4096,
+            half_open: 4096,
             orphans: 8192,
             time_wait: 16_384,
         }
@@ -87,8 +92,8 @@ pub enum LocalConnections {
 pub struct Configuration {
     /// The address on the Ethernet interface; `None` leaves only the loopback interface.
     pub address: Option<Address>,
-    /// A number that nobody outside can guess: initial sequence numbers, ports and hashes depend on it.
-    pub seed: u64,
+    /// What sequence numbers, cookies, ports and hashes depend on.
+    pub seeds: Seeds,
     /// Bounds on memory.
     pub limits: Limits,
     /// Bounds on waiting.
@@ -98,11 +103,11 @@ pub struct Configuration {
 }
 
 impl Default for Configuration {
-    /// No Ethernet interface, and a seed of 0, which anybody can guess.
+    /// No Ethernet interface, and seeds of zeros, which anybody can guess.
     fn default() -> Self {
         Configuration {
             address: None,
-            seed: 0,
+            seeds: Seeds::default(),
             limits: Limits::default(),
             patience: Patience::default(),
             local_connections: LocalConnections::default(),
@@ -174,8 +179,14 @@ pub struct Counters {
     pub local_connections: u64,
     /// Segments over the loopback interface, for connections that are not joined.
     pub loopback_packets: u64,
-    /// Connection requests dropped because a backlog was full or memory short.
+    /// Connection requests dropped because too many finished ones waited to be accepted, or memory was short.
     pub requests_dropped: u64,
+    /// Requests answered with a SYN cookie, because too many others were not acknowledged.
+    pub cookies_sent: u64,
+    /// Connections made of a cookie that came back.
+    pub cookies_accepted: u64,
+    /// Requests in a connection, and resets that were in the window and did not have the exact number.
+    pub challenges: u64,
     /// Connections made, requested or accepted; one on this host counts twice.
     pub connections_made: u64,
     /// Datagrams dropped because a buffer was full.

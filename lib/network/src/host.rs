@@ -14,16 +14,19 @@ use smoltcp::iface::{Interface, PollResult, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr};
+use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, TcpControl};
 
 use crate::Error;
 use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
+use crate::half_open::HalfOpen;
 use crate::link::{Arrived, Frame, Link, Loopback, Outgoing};
+use crate::reply::Course;
 use crate::schedule::{Timers, WorkList};
+use crate::secrets::Secret;
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, Ports, Table};
-use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
+use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, duration};
 use crate::time_wait::{Remains, TimeWait, Verdict};
 use crate::udp::Datagrams;
 
@@ -94,6 +97,7 @@ pub(crate) struct Host {
     /// What is on its way through the loopback interface: a packet and the answer to it. None if nothing goes there.
     pub(crate) frames: [Option<Frame>; 2],
     pub(crate) own: Ipv4Addr,
+    pub(crate) hardware: [u8; 6],
     pub(crate) network: Ipv4Cidr,
     pub(crate) gateway: Option<Ipv4Addr>,
     pub(crate) ethernet_mtu: usize,
@@ -104,6 +108,8 @@ pub(crate) struct Host {
     pub(crate) patience: Patience,
     pub(crate) local_connections: LocalConnections,
     pub(crate) counters: Counters,
+    pub(crate) sequence_numbers: Secret,
+    pub(crate) cookies: Secret,
 
     pub(crate) connections: Slab<Connection>,
     pub(crate) table: Table,
@@ -112,6 +118,7 @@ pub(crate) struct Host {
     /// Connections that could not send, perhaps for want of a hardware address.
     pub(crate) unresolved: WorkList,
     pub(crate) orphans: usize,
+    pub(crate) half_open: HalfOpen,
     pub(crate) time_wait: TimeWait,
 
     pub(crate) listeners: Slab<Listener>,
@@ -239,18 +246,29 @@ impl Host {
                 return;
             };
             wire.last_heard = now;
+            if segment.resets_or_synchronizes() && !wire.believes(&segment) {
+                self.doubt(via, key, index, segment, frame, answer, now);
+                return;
+            }
             if wire.must_not_see(&segment) {
                 return;
             }
             wire.acknowledged = segment.acknowledgement;
             poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
             let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
+            if wire.seen.state == State::SynSent {
+                wire.next_expected = segment.sequence.wrapping_add(1);
+            }
             if wire.seen.state != State::TimeWait && wire.socket().state() == State::TimeWait {
                 wire.remains = Remains::of(&segment);
             }
             if self.settle(index, now, cause) == Next::Now {
                 self.work.push(index);
             }
+            return;
+        }
+        if let Some(index) = self.half_open.find(key) {
+            self.half_open_input(index, via, segment, frame, answer, now);
             return;
         }
         let listener = if segment.opens() { self.find_listener(segment.local) } else { None };
@@ -263,65 +281,57 @@ impl Host {
                     Via::Ethernet => &self.checksums,
                     Via::Local => &ChecksumCapabilities::ignored(),
                 };
-                remains.acknowledge(via, key, frame, answer, checksums);
+                if let Some(course) = Course::back(via, key, frame, self.hardware) {
+                    remains.acknowledge(&course, answer, checksums);
+                }
                 return;
             }
         }
         match listener {
             Some(listener) => self.request(via, listener, segment, frame, answer, now),
-            // smoltcp checks the segment and answers it with a reset.
-            None => poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now),
+            None => {
+                if let Some(answer) = self.cookie_input(via, segment, frame, answer, now) {
+                    // smoltcp checks the segment and answers it with a reset.
+                    poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now);
+                }
+            }
         }
     }
 
-    /// A SYN for a listener.
-    fn request<T: TxToken>(
+    /// Handles a reset that does not have the number which the other side would give it, and a request in a connection (RFC
+    /// 5961, sections 3.2 and 4.2): the other side is told the right number, and sends a reset with it if it meant that.
+    /// smoltcp believes every reset in the window, and ignores requests; it sends the acknowledgement for a repeated
+    /// byte, at most one in a second.
+    #[allow(clippy::too_many_arguments, reason = "they are those of `tcp_input`, and what it has found")]
+    fn doubt<T: TxToken>(
         &mut self,
         via: Via,
-        listener_index: u32,
+        key: Key,
+        index: u32,
         segment: Segment,
         frame: &[u8],
         answer: T,
         now: Instant,
     ) {
-        let generation = self.listeners.generation(listener_index);
-        let Some(listener) = self.listeners.get_mut(listener_index) else {
-            return;
-        };
-        // Without memory as without room: the other side asks again.
-        if !listener.has_room() || !(self.admits)() {
-            self.counters.requests_dropped += 1;
-            return;
-        }
-        // A remote end that no host can have.
-        if segment.remote.port() == 0 || segment.remote.ip().is_unspecified() {
-            return;
-        }
-        let options = listener.options;
-        let made = Wire::new(via, &options, now).and_then(|mut wire| {
-            wire.socket_mut().listen(endpoint(segment.local)).map_err(|_| Error::Invalid)?;
-            wire.look();
-            let holder = Holder::HalfOpen(ListenerId { index: listener_index, generation });
-            let key = Key::new(segment.local, segment.remote);
-            self.add(Connection::new(key, holder, Engine::Wire(wire)))
-        });
-        let Ok(index) = made else {
-            self.counters.requests_dropped += 1;
-            return;
-        };
-        if let Some(listener) = self.listeners.get_mut(listener_index) {
-            listener.half_open += 1;
-        }
+        let course = Course::back(via, key, frame, self.hardware);
         let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
             return;
         };
-        poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
-        if wire.socket().state() != State::SynReceived {
-            // The segment was damaged.
-            self.discard(index);
-        } else if self.settle(index, now, Cause::Segment) == Next::Now {
-            self.work.push(index);
-        }
+        let deserves_an_answer = segment.is_synchronizing() || wire.is_in_window(&segment);
+        let (Some(course), true) = (course, deserves_an_answer) else {
+            return;
+        };
+        self.counters.challenges += 1;
+        let mirrored =
+            Course { key: Key::new(key.remote(), key.local()), hardware: [course.hardware[1], self.hardware], via };
+        let repeated = mirrored.segment(TcpControl::None, wire.next_number().wrapping_sub(1), wire.acknowledged);
+        let mut bytes = [0; ETHERNET_HEADER + 40];
+        let bytes = match via {
+            Via::Ethernet => &mut bytes[..],
+            Via::Local => &mut bytes[ETHERNET_HEADER..],
+        };
+        mirrored.write(&repeated, bytes, &ChecksumCapabilities::default());
+        poll_one(self.interfaces.of(via), &mut wire.sockets, bytes, answer, now);
     }
 
     /// Enters a connection everywhere. Nothing is changed if this fails.
@@ -417,11 +427,6 @@ impl Host {
             return Next::Gone;
         };
         match state {
-            // smoltcp returns a half-open connection that was reset to listening.
-            State::Listen => {
-                self.discard(index);
-                return Next::Gone;
-            }
             State::Closed => {
                 if cause == Cause::Reset && connection.failure.is_none() {
                     connection.failure = match before {
@@ -443,31 +448,6 @@ impl Host {
                 connection.give_up_at = None;
                 self.work.push(index);
                 return Next::Gone;
-            }
-            _ if before == State::SynReceived => {
-                if let Holder::HalfOpen(id) = connection.holder {
-                    let listener = match self.listeners.resolve(id.index, id.generation) {
-                        Ok(index) => self.listeners.get_mut(index),
-                        Err(_) => None,
-                    };
-                    match listener {
-                        Some(listener) => {
-                            connection.holder = Holder::Queued;
-                            listener.half_open = listener.half_open.saturating_sub(1);
-                            // `has_room` reserved this place when the handshake began.
-                            listener.queue.push_back(index);
-                            listener.acceptors.wake_all();
-                        }
-                        None => {
-                            connection.holder = Holder::Nobody;
-                            self.orphans += 1;
-                            wire.socket_mut().abort();
-                            wire.look();
-                            self.work.push(index);
-                            return Next::Gone;
-                        }
-                    }
-                }
             }
             _ => {}
         }
@@ -620,7 +600,7 @@ impl Host {
 
     /// Takes the packet that a connection has written on the loopback interface to its receiver, and the
     /// answer back.
-    fn carry(&mut self, now: Instant) {
+    pub(crate) fn carry(&mut self, now: Instant) {
         let [Some(first), Some(_)] = &self.frames else {
             return;
         };
@@ -646,10 +626,11 @@ impl Host {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.work.is_empty() || !self.datagram_work.is_empty()
+        !self.work.is_empty() || !self.datagram_work.is_empty() || self.half_open.has_work()
     }
 
     pub(crate) fn send_all<L: Link>(&mut self, link: &mut L, now: Instant) {
+        self.answer_again(link, now);
         for _ in 0..TURNS {
             let Some(index) = self.work.pop() else {
                 break;
@@ -671,7 +652,7 @@ impl Host {
             return Some(nanoseconds(now));
         }
         let mut next = self.timers.next();
-        for other in [self.datagram_timers.next(), self.time_wait.next()] {
+        for other in [self.datagram_timers.next(), self.time_wait.next(), self.half_open.next()] {
             if let Some(at) = other
                 && next.is_none_or(|next| at < next)
             {
@@ -709,6 +690,7 @@ impl Host {
         while let Some(index) = self.datagram_timers.expired(now) {
             self.datagram_work.push(index);
         }
+        self.expire_half_open(now);
         while let Some(key) = self.time_wait.expired(now) {
             self.ports.leave(key.local().port());
         }
@@ -727,7 +709,7 @@ impl Host {
             self.timers.remove(index);
         }
         match connection.holder {
-            Holder::Nobody | Holder::HalfOpen(_) => self.discard(index),
+            Holder::Nobody => self.discard(index),
             Holder::Queued | Holder::Application => connection.wake_all(),
         }
         Next::Gone
@@ -747,12 +729,6 @@ impl Host {
         self.timers.remove(index);
         self.connections.remove(index);
         match holder {
-            Holder::HalfOpen(id) => {
-                if let Ok(listener) = self.listener(id) {
-                    listener.half_open = listener.half_open.saturating_sub(1);
-                    self.admit(id.index);
-                }
-            }
             Holder::Nobody => self.orphans = self.orphans.saturating_sub(1),
             Holder::Queued | Holder::Application => {}
         }

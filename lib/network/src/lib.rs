@@ -7,8 +7,8 @@
 //! **The choice.** Each connection owns a socket set of exactly one socket. [`Stack`] reads the addresses and
 //! ports of an arriving packet itself, finds the connection in a hash table, and lets smoltcp poll that one set
 //! with that one packet. Connections that have something to send stand in a list, those that wait for a time in a
-//! heap; nothing ever walks over all connections. Listeners are the stack's own: a SYN makes a new connection
-//! if the backlog has room.
+//! heap; nothing ever walks over all connections. Listeners are the stack's own: a SYN leaves a
+//! small record or a cookie (module `half_open`), and its acknowledgement makes a connection.
 //!
 //! **Who drives it.** Nothing here waits, locks, or knows what time it is. The kernel holds the stack under a lock of
 //! its own, calls operations that answer at once, leaves a [`Waker`](core::task::Waker) where it would have to
@@ -30,11 +30,14 @@ extern crate std;
 mod configuration;
 mod error;
 mod frame;
+mod half_open;
 mod host;
 mod link;
 mod local;
 mod operations;
+mod reply;
 mod schedule;
+mod secrets;
 mod slab;
 mod stack;
 mod table;
@@ -47,6 +50,7 @@ pub use configuration::{
 };
 pub use error::Error;
 pub use link::{ChecksumOffload, Link, NoLink};
+pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
 pub use smoltcp::{phy, time};
 pub use stack::Stack;

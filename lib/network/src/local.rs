@@ -237,7 +237,8 @@ impl Host {
             let Some(id) = listener.waiting.front().copied() else {
                 return;
             };
-            if !listener.has_room() {
+            // The other end is counted with the process that connects.
+            if !listener.has_room(usize::MAX) {
                 return;
             }
             let options = listener.options;

@@ -8,9 +8,11 @@ use smoltcp::time::Instant;
 use crate::Error;
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via, endpoint, ip_endpoint};
+use crate::link::LOOPBACK_MTU;
 use crate::local::{Ending, Phase};
+use crate::secrets::{initial_sequence_number, interface_that_draws};
 use crate::slab::{BindingId, ConnectionId, ListenerId};
-use crate::table::{Key, Sharing};
+use crate::table::{Key, Purpose, Sharing};
 use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire};
 
 impl Host {
@@ -78,7 +80,6 @@ impl Host {
         let local = listener.local;
         let queue = core::mem::take(&mut listener.queue);
         let waiting = core::mem::take(&mut listener.waiting);
-        let half_open = listener.half_open;
         self.listening.remove(Key::only_local(local));
         self.ports.release(local);
         self.listeners.remove(id.index);
@@ -89,13 +90,6 @@ impl Host {
         }
         for index in queue {
             self.give_up(index, now);
-        }
-        if half_open > 0 {
-            for index in 0..self.connections.indices() {
-                if self.connections.get(index).is_some_and(|connection| connection.holder == Holder::HalfOpen(id)) {
-                    self.give_up(index, now);
-                }
-            }
         }
         Ok(())
     }
@@ -129,7 +123,7 @@ impl Host {
             Some(local) => local.port(),
             None => {
                 let (table, time_wait) = (&self.table, &self.time_wait);
-                self.ports.ephemeral(|ports, port| {
+                self.ports.ephemeral(Purpose::Connection { local: address, remote }, |ports, port| {
                     let key = Key::new(SocketAddrV4::new(address, port), remote);
                     !ports.is_bound(port) && table.find(key).is_none() && !time_wait.contains(key)
                 })?
@@ -148,8 +142,10 @@ impl Host {
             (Via::Local, LocalConnections::Joined) => self.local_connect(key, options, now)?,
             _ => {
                 let mut wire = Wire::new(via, options, now)?;
+                let number = initial_sequence_number(&self.sequence_numbers, key, now);
+                let mut interface = interface_that_draws(number, LOOPBACK_MTU, now);
                 wire.socket_mut()
-                    .connect(self.interfaces.of(via).context(), ip_endpoint(remote), endpoint(local))
+                    .connect(interface.context(), ip_endpoint(remote), endpoint(local))
                     .map_err(|_| Error::Invalid)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire)))?;
                 self.touch(index, now);
@@ -255,6 +251,7 @@ impl Host {
         // All that receiving can make necessary is to tell the other side of a larger window.
         wire.seen.received -= total.min(wire.seen.received);
         wire.consumed += total;
+        wire.next_expected = wire.next_expected.wrapping_add(total as u32);
         if wire.tells_of_room() {
             self.touch(id.index, now);
         }
@@ -362,11 +359,6 @@ impl Host {
         }
         if before != Holder::Nobody {
             self.orphans += 1;
-        }
-        if let Holder::HalfOpen(id) = before
-            && let Ok(listener) = self.listener(id)
-        {
-            listener.half_open = listener.half_open.saturating_sub(1);
         }
         self.touch(index, now);
     }

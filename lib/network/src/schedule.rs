@@ -190,6 +190,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn the_work_list_is_a_queue_without_repetitions(steps in prop::collection::vec(prop::option::of(0u32..20), 0..200)) {
             let mut list = WorkList::new();

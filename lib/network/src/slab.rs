@@ -36,6 +36,11 @@ impl<T> Slab<T> {
         self.used
     }
 
+    /// How many more there may be.
+    pub(crate) fn free(&self) -> usize {
+        self.limit - self.used
+    }
+
     /// The index that the next [`insert`](Self::insert) will use, or why there will be none.
     pub(crate) fn next_index(&self) -> Result<u32, Error> {
         if self.used >= self.limit {
@@ -88,11 +93,6 @@ impl<T> Slab<T> {
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let entry = self.entries.get_mut(index as usize)?;
         entry.value.as_deref_mut().map(|[value]| value)
-    }
-
-    /// One more than the largest index in use so far.
-    pub(crate) fn indices(&self) -> u32 {
-        self.entries.len() as u32
     }
 
     /// The generation of what is at `index` now.

@@ -10,9 +10,11 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
 use crate::Error;
 use crate::configuration::{Configuration, Counters, Interest, LocalConnections, Readiness, Received, Sent, Shutdown};
+use crate::half_open::HalfOpen;
 use crate::host::{Host, Interfaces};
 use crate::link::{Frame, Link, Loopback};
 use crate::schedule::{Timers, WorkList};
+use crate::secrets::{Secret, halves};
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Hash, Ports, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
@@ -20,7 +22,7 @@ use crate::time_wait::TimeWait;
 use crate::udp::DatagramOptions;
 
 /// How many frames one `poll` takes from the link, so that others get their turn.
-const BATCH: usize = 64;
+const BATCH: usize = 8;
 
 /// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate documentation](crate).
 pub struct Stack<L: Link> {
@@ -48,12 +50,13 @@ impl<L: Link> Stack<L> {
         {
             return Err(Error::Invalid);
         }
-        let seed = configuration.seed;
+        let seeds = configuration.seeds;
+        let [ethernet_seed, loopback_seed] = halves(seeds.interfaces);
         let mut config = InterfaceConfig::new(HardwareAddress::Ethernet(hardware));
-        config.random_seed = seed ^ 0x65_7468_6572;
+        config.random_seed = ethernet_seed;
         let ethernet = Interface::new(config, &mut link, now);
         let mut config = InterfaceConfig::new(HardwareAddress::Ip);
-        config.random_seed = seed.rotate_left(32) ^ 0x6c_6f6f_7062;
+        config.random_seed = loopback_seed;
         let mut loopback = Interface::new(config, &mut Loopback(None), now);
         // Whatever is sent there is for this host.
         loopback.set_any_ip(true);
@@ -62,13 +65,14 @@ impl<L: Link> Stack<L> {
             LocalConnections::Packets => [Some(Frame::new()?), Some(Frame::new()?)],
         };
 
-        let hash = Hash::new(seed);
+        let hash = Hash::new(seeds.tables);
         let limits = configuration.limits;
         let patience = configuration.patience;
         let mut host = Host {
             interfaces: Interfaces { ethernet, loopback },
             frames,
             own: Ipv4Addr::UNSPECIFIED,
+            hardware: hardware.0,
             network: Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 32),
             gateway: None,
             ethernet_mtu: capabilities.ip_mtu(),
@@ -78,20 +82,23 @@ impl<L: Link> Stack<L> {
             patience,
             local_connections: configuration.local_connections,
             counters: Counters::default(),
+            sequence_numbers: Secret::new(seeds.sequence_numbers),
+            cookies: Secret::new(seeds.cookies),
             connections: Slab::new(limits.connections),
             table: Table::new(hash),
             work: WorkList::new(),
             timers: Timers::new(),
             unresolved: WorkList::new(),
             orphans: 0,
+            half_open: HalfOpen::new(hash, limits.half_open),
             time_wait: TimeWait::new(hash, limits.time_wait, duration(patience.time_wait_ns)),
             listeners: Slab::new(limits.listeners),
             listening: Table::new(hash),
             bindings: Slab::new(limits.listeners),
-            ports: Ports::new(hash, seed),
+            ports: Ports::new(hash, Secret::new(seeds.tcp_ports))?,
             datagrams: Slab::new(limits.datagrams),
             datagram_table: Table::new(hash),
-            datagram_ports: Ports::new(hash, seed >> 16),
+            datagram_ports: Ports::new(hash, Secret::new(seeds.udp_ports))?,
             datagram_work: WorkList::new(),
             datagram_timers: Timers::new(),
             nobody: SocketSet::new(alloc::vec::Vec::new()),
@@ -138,6 +145,16 @@ impl<L: Link> Stack<L> {
     /// How many connections there are in any state but TIME-WAIT, and how many are in TIME-WAIT.
     pub fn connection_counts(&self) -> (usize, usize) {
         (self.host.connections.len(), self.host.time_wait.len())
+    }
+
+    /// How many more connections, and how many more datagram sockets, there may be.
+    pub fn free_counts(&self) -> (usize, usize) {
+        (self.host.connections.free(), self.host.datagrams.free())
+    }
+
+    /// How many requests for connections were answered and are not acknowledged yet.
+    pub fn half_open_count(&self) -> usize {
+        self.host.half_open.len()
     }
 
     /// The host's address on the Ethernet interface.
@@ -201,7 +218,7 @@ impl<L: Link> Stack<L> {
 
     /// Accepts connections on a bound port from now on. The binding becomes the listener, or stays if this fails.
     /// At most `backlog` connections (at least one) wait to be accepted; requests beyond are dropped, so that
-    /// the other side asks again.
+    /// the other side asks again. As many requests are remembered that are not acknowledged; those beyond get SYN cookies.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Limit`], [`Error::OutOfMemory`].

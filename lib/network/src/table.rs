@@ -7,6 +7,8 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use crate::Error;
+use crate::secrets::{Secret, halves};
+use crate::tcp::zeroed;
 
 /// The two ends of a conversation, packed. A remote end that is absent (a socket which talks to everybody)
 /// is the unspecified address with port 0.
@@ -39,7 +41,7 @@ impl Key {
 }
 
 /// A hash function with a secret: whoever chooses ports and addresses must not be able to choose
-/// collisions. One multiplication of 64 by 64 to 128 bits, folded.
+/// collisions. No result of it is ever seen outside. One multiplication of 64 by 64 to 128 bits, folded.
 #[derive(Clone, Copy)]
 pub(crate) struct Hash {
     addresses: u64,
@@ -47,16 +49,10 @@ pub(crate) struct Hash {
 }
 
 impl Hash {
-    /// `seed` must not be guessable from outside.
-    pub(crate) fn new(seed: u64) -> Self {
-        // Two steps of the splitmix64 sequence. A high bit is set so that no ports can make a factor zero.
-        let mix = |step: u64| {
-            let mut state = seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (state ^ state >> 31) | 1 << 63
-        };
-        Hash { addresses: mix(1), ports: mix(2) }
+    pub(crate) fn new(seed: [u8; 16]) -> Self {
+        // A high bit is set so that no ports can make a factor zero.
+        let [addresses, ports] = halves(seed).map(|half| half | 1 << 63);
+        Hash { addresses, ports }
     }
 
     fn of(self, key: Key) -> u64 {
@@ -126,19 +122,75 @@ struct Port {
 }
 
 /// The ports of one protocol.
+///
+/// An ephemeral port is chosen by RFC 6056, algorithm 4, with the random increments of algorithm 5: a keyed hash of the
+/// other end and of the local address says where to begin, a counter that few other ends share says how far to go. So a
+/// stranger cannot guess the port of a connection to somebody else, and a port is used again as late as possible. If the
+/// other end is not known yet, each port is drawn afresh (algorithm 2).
 pub(crate) struct Ports {
     hash: Hash,
     ports: HashTable<Port>,
-    next: u16,
+    /// A bit for each ephemeral port that is in `ports`.
+    used: Vec<u64>,
+    secret: Secret,
+    counters: Vec<u16>,
+    draws: u64,
 }
 
 /// What Linux uses, and the operators of firewalls expect.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
+const EPHEMERAL_COUNT: usize = (*EPHEMERAL.end() - *EPHEMERAL.start()) as usize + 1;
+/// Counters of ephemeral ports.
+const COUNTERS: usize = 512;
+/// The largest step from one port to the next of the same counter, a power of two.
+const STEP: u64 = 8;
+/// How many ports are tried in turn.
+const TRIES: usize = 256;
+
+/// What an ephemeral port is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be bound, without a peer.
+    Binding,
+    /// A connection from this address to this other end.
+    Connection { local: Ipv4Addr, remote: SocketAddrV4 },
+}
 
 impl Ports {
-    pub(crate) fn new(hash: Hash, seed: u64) -> Self {
-        let count = EPHEMERAL.end() - EPHEMERAL.start();
-        Ports { hash, ports: HashTable::new(), next: EPHEMERAL.start() + (seed % u64::from(count)) as u16 }
+    pub(crate) fn new(hash: Hash, secret: Secret) -> Result<Self, Error> {
+        Ok(Ports {
+            hash,
+            ports: HashTable::new(),
+            used: zeroed(0, EPHEMERAL_COUNT.div_ceil(64))?,
+            secret,
+            counters: zeroed(0, COUNTERS)?,
+            draws: 0,
+        })
+    }
+
+    fn mark(&mut self, number: u16, is_used: bool) {
+        if EPHEMERAL.contains(&number) {
+            let position = usize::from(number - EPHEMERAL.start());
+            if let Some(word) = self.used.get_mut(position / 64) {
+                let bit = 1 << (position % 64);
+                *word = if is_used { *word | bit } else { *word & !bit };
+            }
+        }
+    }
+
+    /// The first ephemeral port from `position` on, around the end, that nobody uses for anything.
+    fn unused(&self, position: usize) -> Option<u16> {
+        let words = self.used.len();
+        let start = position / 64;
+        // The word with `position` is looked at twice: the rest of it first, its beginning last.
+        (0..=words).find_map(|step| {
+            let at = (start + step) % words;
+            let beyond = if at == words - 1 { !0 << (EPHEMERAL_COUNT % 64) } else { 0 };
+            let before = if step == 0 { (1 << (position % 64)) - 1 } else { 0 };
+            let free = !(self.used.get(at)? | beyond | before);
+            let found = at * 64 + free.trailing_zeros() as usize;
+            (free != 0).then(|| EPHEMERAL.start() + found as u16)
+        })
     }
 
     fn hash_of(hash: Hash, number: u16) -> u64 {
@@ -152,6 +204,7 @@ impl Ports {
     fn get_or_make(&mut self, number: u16) -> Result<&mut Port, Error> {
         let hash = self.hash;
         self.ports.try_reserve(1, |port| Self::hash_of(hash, port.number))?;
+        self.mark(number, true);
         Ok(self
             .ports
             .entry(Self::hash_of(hash, number), |port| port.number == number, |port| Self::hash_of(hash, port.number))
@@ -165,6 +218,7 @@ impl Ports {
             change(entry.get_mut());
             if entry.get().bound.is_empty() && entry.get().connections == 0 {
                 entry.remove();
+                self.mark(number, false);
             }
         }
     }
@@ -172,7 +226,7 @@ impl Ports {
     /// Takes `local` for one owner; port 0 takes a free ephemeral port. Returns what was taken.
     pub(crate) fn bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<SocketAddrV4, Error> {
         let local = if local.port() == 0 {
-            SocketAddrV4::new(*local.ip(), self.ephemeral(|ports, port| ports.find(port).is_none())?)
+            SocketAddrV4::new(*local.ip(), self.ephemeral(Purpose::Binding, |ports, port| ports.find(port).is_none())?)
         } else {
             local
         };
@@ -218,16 +272,30 @@ impl Ports {
         self.find(number).is_some_and(|port| !port.bound.is_empty())
     }
 
-    /// The next ephemeral port that `suits`.
-    pub(crate) fn ephemeral(&mut self, suits: impl Fn(&Self, u16) -> bool) -> Result<u16, Error> {
-        for _ in EPHEMERAL {
-            let port = self.next;
-            self.next = if port >= *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
-            if suits(self, port) {
-                return Ok(port);
+    /// Chooses an ephemeral port that `suits`; a port that nobody uses must suit.
+    ///
+    /// If many are in use, the answer may be that there is none although there is one; the next try then looks elsewhere.
+    pub(crate) fn ephemeral(&mut self, purpose: Purpose, suits: impl Fn(&Self, u16) -> bool) -> Result<u16, Error> {
+        let draw = self.secret.of_number(self.draws);
+        self.draws += 1;
+        let (start, counter) = match purpose {
+            Purpose::Binding => ((draw >> 32) as usize, None),
+            Purpose::Connection { local, remote } => {
+                let hash = self.secret.of(Key::new(SocketAddrV4::new(local, 0), remote), [1, 1]);
+                let counter = hash as usize % COUNTERS;
+                let count = self.counters.get(counter).copied().unwrap_or(0);
+                ((hash >> 32) as usize + usize::from(count), Some(counter))
             }
+        };
+        let chosen = (0..TRIES)
+            .map(|step| (step, EPHEMERAL.start() + ((start + step) % EPHEMERAL_COUNT) as u16))
+            .find(|&(_, port)| suits(self, port))
+            .or_else(|| Some((TRIES, self.unused((start + TRIES) % EPHEMERAL_COUNT)?)));
+        if let Some(counter) = counter.and_then(|index| self.counters.get_mut(index)) {
+            let steps = chosen.map_or(TRIES, |(steps, _)| steps) as u64 + 1 + draw % STEP;
+            *counter = ((u64::from(*counter) + steps) % EPHEMERAL_COUNT as u64) as u16;
         }
-        Err(Error::AddressUnavailable)
+        chosen.map(|(_, port)| port).ok_or(Error::AddressUnavailable)
     }
 }
 
@@ -239,9 +307,13 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn ports(seed: u8) -> Ports {
+        Ports::new(Hash::new([1; 16]), Secret::new([seed; 16])).unwrap()
+    }
+
     #[test]
     fn the_table_finds_what_was_put_in() {
-        let mut table = Table::new(Hash::new(7));
+        let mut table = Table::new(Hash::new([7; 16]));
         let server = at("10.0.2.15:80");
         for port in 1..2000 {
             let key = Key::new(server, SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 2), port));
@@ -259,7 +331,7 @@ mod tests {
 
     #[test]
     fn ports_have_one_owner_for_each_address() {
-        let mut ports = Ports::new(Hash::new(1), 1);
+        let mut ports = ports(1);
         assert_eq!(ports.bind(at("127.0.0.1:80"), Sharing::Reuse), Ok(at("127.0.0.1:80")));
         assert_eq!(ports.bind(at("127.0.0.1:80"), Sharing::Reuse), Err(Error::AddressInUse));
         assert_eq!(ports.bind(at("0.0.0.0:80"), Sharing::Reuse), Err(Error::AddressInUse));
@@ -271,7 +343,7 @@ mod tests {
 
     #[test]
     fn old_connections_matter_unless_shared() {
-        let mut ports = Ports::new(Hash::new(1), 1);
+        let mut ports = ports(1);
         ports.join(80).unwrap();
         assert_eq!(ports.bind(at("0.0.0.0:80"), Sharing::Exclusive), Err(Error::AddressInUse));
         assert!(ports.bind(at("0.0.0.0:80"), Sharing::Reuse).is_ok());
@@ -282,11 +354,47 @@ mod tests {
 
     #[test]
     fn ephemeral_ports_run_out_with_an_error() {
-        let mut ports = Ports::new(Hash::new(1), 12345);
+        let mut ports = ports(2);
         for _ in EPHEMERAL {
             let local = ports.bind(at("0.0.0.0:0"), Sharing::Exclusive).unwrap();
             assert!(EPHEMERAL.contains(&local.port()));
         }
         assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
+        // The only one that is given back is found, wherever it is.
+        for given_back in [*EPHEMERAL.start(), 45_678, *EPHEMERAL.end() - 1, *EPHEMERAL.end()] {
+            let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, given_back);
+            ports.release(local);
+            assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Ok(local));
+            assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
+        }
+    }
+
+    #[test]
+    fn ports_of_one_end_say_nothing_about_those_of_another() {
+        let mut ports = ports(3);
+        let mut next = |last| {
+            let purpose = Purpose::Connection {
+                local: Ipv4Addr::new(10, 0, 2, 15),
+                remote: SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, last), 80),
+            };
+            ports.ephemeral(purpose, |_, _| true).unwrap()
+        };
+        let distance = |from: u16, to: u16| (usize::from(to) + EPHEMERAL_COUNT - usize::from(from)) % EPHEMERAL_COUNT;
+        // To one end the ports go on in small steps, so that none is used again soon.
+        let own: Vec<u16> = (0..1000).map(|_| next(1)).collect();
+        assert!(own.windows(2).all(|pair| (1..=STEP as usize).contains(&distance(pair[0], pair[1]))));
+        assert!((2..=STEP as usize).all(|step| own.windows(2).any(|pair| distance(pair[0], pair[1]) == step)));
+        // Those to others lie anywhere.
+        let close = (2..=201).filter(|&last| distance(own[999], next(last)) < 1000).count();
+        assert!((1..=20).contains(&close), "{close} of 200 where 7 are expected");
+    }
+
+    #[test]
+    fn bound_ports_are_drawn_afresh() {
+        let mut ports = ports(4);
+        let drawn: Vec<u16> =
+            (0..1000).map(|_| ports.bind(at("0.0.0.0:0"), Sharing::Exclusive).unwrap().port()).collect();
+        let close = drawn.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 100).count();
+        assert!(close < 30, "{close} of 999 where 7 are expected");
     }
 }

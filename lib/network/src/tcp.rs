@@ -14,7 +14,7 @@ use crate::configuration::{Interest, Readiness};
 use crate::frame::Segment;
 use crate::host::Via;
 use crate::local::{Direction, Local, Phase};
-use crate::slab::{ConnectionId, ListenerId};
+use crate::slab::ConnectionId;
 use crate::table::Key;
 use crate::time_wait::Remains;
 
@@ -40,6 +40,13 @@ pub struct TcpOptions {
     pub keepalive: Option<Keepalive>,
 }
 
+impl TcpOptions {
+    /// Bytes of memory that a connection with these options may take.
+    pub fn memory(&self) -> usize {
+        ConnectionMemory::of_this_build().wire + clamped(self.receive_buffer) + clamped(self.send_buffer)
+    }
+}
+
 /// How long an acknowledgement waits for data to travel with.
 pub(crate) const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(10);
 
@@ -60,7 +67,7 @@ pub enum Coalescing {
 }
 
 /// The limits of [`TcpOptions::receive_buffer`] and [`TcpOptions::send_buffer`]; values outside are moved inside.
-pub const BUFFER_LIMITS: core::ops::RangeInclusive<usize> = 1024..=4 * 1024 * 1024;
+pub const BUFFER_LIMITS: core::ops::RangeInclusive<usize> = 1024..=256 * 1024;
 
 impl Default for TcpOptions {
     /// Buffers of 8 KiB each way, Nagle's algorithm, no keepalive.
@@ -72,8 +79,6 @@ impl Default for TcpOptions {
 /// Who answers for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The handshake of a connection to this listener is under way.
-    HalfOpen(ListenerId),
     /// It stands in a listener's accept queue.
     Queued,
     /// Somebody has its identifier.
@@ -136,6 +141,8 @@ pub(crate) struct Wire {
     early: usize,
     /// What the last segment acknowledged.
     pub(crate) acknowledged: u32,
+    /// The sequence number of the first byte that the holder has not received.
+    pub(crate) next_expected: u32,
 }
 
 /// Whether the holder still wants what arrives.
@@ -145,9 +152,13 @@ pub(crate) enum Receiving {
     Shut,
 }
 
+/// The size that a buffer gets for which this was asked.
+pub(crate) fn clamped(size: usize) -> usize {
+    size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
+}
+
 fn buffer(size: usize) -> Result<SocketBuffer<'static>, Error> {
-    let size = size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end());
-    Ok(SocketBuffer::new(zeroed(0, size)?))
+    Ok(SocketBuffer::new(zeroed(0, clamped(size))?))
 }
 
 /// A duration; what exceeds a thousand years becomes that, so that no sum of times overflows.
@@ -322,6 +333,7 @@ impl Wire {
             acknowledge_by: None,
             early: EARLY,
             acknowledged: 0,
+            next_expected: 0,
         };
         wire.set_coalescing(options.coalescing);
         wire.set_keepalive(options.keepalive);
@@ -429,6 +441,25 @@ impl Wire {
             && segment.acknowledgement == self.acknowledged
     }
 
+    /// The sequence number that the other side's next byte will have.
+    pub(crate) fn next_number(&self) -> u32 {
+        let ended = matches!(self.seen.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
+        let queued = self.socket().recv_queue() as u32;
+        self.next_expected.wrapping_add(queued).wrapping_add(u32::from(ended))
+    }
+
+    /// Whether a reset or a request comes from the other side, as far as its number can tell: everybody can send one with a
+    /// number that lies somewhere in the window. (Before the other side's numbers are known, a reset has to acknowledge
+    /// ours, which smoltcp checks.)
+    pub(crate) fn believes(&self, segment: &Segment) -> bool {
+        matches!(self.seen.state, State::SynSent | State::SynReceived | State::Closed)
+            || (segment.is_reset() && segment.sequence == self.next_number())
+    }
+
+    pub(crate) fn is_in_window(&self, segment: &Segment) -> bool {
+        (segment.sequence.wrapping_sub(self.next_number()) as usize) < self.free()
+    }
+
     /// When all probes will have gone unanswered.
     fn unanswered_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
@@ -444,9 +475,11 @@ pub(crate) struct Listener {
     pub(crate) local: SocketAddrV4,
     pub(crate) options: TcpOptions,
     pub(crate) backlog: usize,
-    /// Connections whose handshake is under way.
+    /// Requests that were answered and are not acknowledged yet.
     pub(crate) half_open: usize,
-    /// Connections to be accepted, in the order in which they were established. It has room for the half-open ones.
+    /// Until when a cookie that comes back may be one that was made for this listener.
+    pub(crate) cookies_until: Option<Instant>,
+    /// Connections to be accepted, in the order in which they were established.
     pub(crate) queue: VecDeque<u32>,
     /// Connections from this host that found no room.
     pub(crate) waiting: VecDeque<ConnectionId>,
@@ -460,18 +493,17 @@ impl Listener {
             options,
             backlog,
             half_open: 0,
+            cookies_until: None,
             queue: VecDeque::new(),
             waiting: VecDeque::new(),
             acceptors: Waiters::default(),
         }
     }
 
-    /// Whether one more handshake may begin: neither those under way nor those finished exceed the backlog, and there
-    /// is memory to queue the result.
-    pub(crate) fn has_room(&mut self) -> bool {
-        self.half_open < self.backlog
-            && self.queue.len() < self.backlog
-            && self.queue.try_reserve(self.half_open + 1).is_ok()
+    /// Whether one more connection may wait to be accepted, and there is memory to queue it. `free` is how many more
+    /// connections there may be: no listener's queue takes more than half of what is left, so that others have some.
+    pub(crate) fn has_room(&mut self, free: usize) -> bool {
+        self.queue.len() < self.backlog.min(free) && self.queue.try_reserve(1).is_ok()
     }
 }
 

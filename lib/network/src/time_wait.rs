@@ -9,24 +9,19 @@ use alloc::collections::VecDeque;
 
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr,
-    TcpSeqNumber,
-};
+use smoltcp::wire::TcpControl;
 
 use crate::Error;
 use crate::frame::Segment;
-use crate::host::Via;
+use crate::reply::Course;
 use crate::table::{Hash, Key, Table};
 
 /// The next sequence number of either side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remains {
-    ours: u32,
-    theirs: u32,
+    pub(crate) ours: u32,
+    pub(crate) theirs: u32,
 }
-
-const ETHERNET_HEADER: usize = 14;
 
 impl Remains {
     /// From the segment that brought the connection into TIME-WAIT: it acknowledges all of ours, and it is their last.
@@ -34,63 +29,9 @@ impl Remains {
         Remains { ours: segment.acknowledgement, theirs: segment.sequence.wrapping_add(segment.length) }
     }
 
-    /// Answers `frame` with an acknowledgement, back to where it came from.
-    pub(crate) fn acknowledge<T: TxToken>(
-        self,
-        via: Via,
-        key: Key,
-        frame: &[u8],
-        answer: T,
-        checksums: &ChecksumCapabilities,
-    ) {
-        let (local, remote) = (key.local(), key.remote());
-        let tcp = TcpRepr {
-            src_port: local.port(),
-            dst_port: remote.port(),
-            control: TcpControl::None,
-            seq_number: TcpSeqNumber(self.ours as i32),
-            ack_number: Some(TcpSeqNumber(self.theirs as i32)),
-            window_len: 0,
-            window_scale: None,
-            max_seg_size: None,
-            sack_permitted: false,
-            sack_ranges: [None, None, None],
-            timestamp: None,
-            payload: &[],
-        };
-        let ip = Ipv4Repr {
-            src_addr: *local.ip(),
-            dst_addr: *remote.ip(),
-            next_header: IpProtocol::Tcp,
-            payload_len: tcp.buffer_len(),
-            hop_limit: 64,
-        };
-        let start = match via {
-            Via::Ethernet => ETHERNET_HEADER,
-            Via::Local => 0,
-        };
-        if frame.len() < start {
-            return;
-        }
-        let ip_length = ip.buffer_len();
-        answer.consume(start + ip_length + tcp.buffer_len(), |bytes| {
-            let (head, packet) = bytes.split_at_mut(start);
-            if via == Via::Ethernet {
-                let received = EthernetFrame::new_unchecked(frame);
-                let mut sent = EthernetFrame::new_unchecked(head);
-                sent.set_dst_addr(received.src_addr());
-                sent.set_src_addr(received.dst_addr());
-                sent.set_ethertype(EthernetProtocol::Ipv4);
-            }
-            let (header, payload) = packet.split_at_mut(ip_length);
-            ip.emit(&mut Ipv4Packet::new_unchecked(header), checksums);
-            tcp.emit(
-                &mut TcpPacket::new_unchecked(payload),
-                &IpAddress::Ipv4(*local.ip()),
-                &IpAddress::Ipv4(*remote.ip()),
-                checksums,
-            );
-        });
+    /// Sends an acknowledgement.
+    pub(crate) fn acknowledge<T: TxToken>(self, course: &Course, answer: T, checksums: &ChecksumCapabilities) {
+        course.send(&course.segment(TcpControl::None, self.ours, self.theirs), answer, checksums);
     }
 }
 
@@ -218,7 +159,7 @@ mod tests {
 
     #[test]
     fn records_expire_in_order_and_the_oldest_makes_room() {
-        let mut waiting = TimeWait::new(Hash::new(3), 2, Duration::from_secs(10));
+        let mut waiting = TimeWait::new(Hash::new([3; 16]), 2, Duration::from_secs(10));
         let at = Instant::from_secs;
         assert_eq!(waiting.enter(key(1), Remains::default(), at(0)), Ok(None));
         assert_eq!(waiting.enter(key(2), Remains::default(), at(1)), Ok(None));

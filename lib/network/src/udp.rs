@@ -21,7 +21,7 @@ use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
 use crate::link::Link;
 use crate::slab::DatagramId;
 use crate::table::{Key, Sharing};
-use crate::tcp::zeroed;
+use crate::tcp::{BUFFER_LIMITS, zeroed};
 
 /// How a datagram socket is to behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,25 @@ impl Default for DatagramOptions {
     /// 8 KiB and 16 datagrams each way.
     fn default() -> Self {
         DatagramOptions { receive_buffer: 8 * 1024, send_buffer: 8 * 1024, datagrams: 16 }
+    }
+}
+
+impl DatagramOptions {
+    /// The options with values that are out of range moved inside.
+    fn clamped(self) -> Self {
+        let limit = *BUFFER_LIMITS.end();
+        DatagramOptions {
+            receive_buffer: self.receive_buffer.clamp(256, limit),
+            send_buffer: self.send_buffer.clamp(256, limit),
+            datagrams: self.datagrams.clamp(1, 4096),
+        }
+    }
+
+    /// Bytes of memory that a socket with these options may take.
+    pub fn memory(&self) -> usize {
+        let options = self.clamped();
+        let records = 2 * options.datagrams * core::mem::size_of::<udp::PacketMetadata>();
+        core::mem::size_of::<Datagrams>() + options.receive_buffer + options.send_buffer + records
     }
 }
 
@@ -60,12 +79,7 @@ pub(crate) struct Datagrams {
 
 impl Datagrams {
     pub(crate) fn new(local: SocketAddrV4, options: DatagramOptions) -> Result<Self, Error> {
-        let limit = 4 * 1024 * 1024;
-        let options = DatagramOptions {
-            receive_buffer: options.receive_buffer.clamp(256, limit),
-            send_buffer: options.send_buffer.clamp(256, limit),
-            datagrams: options.datagrams.clamp(1, 4096),
-        };
+        let options = options.clamped();
         Ok(Datagrams {
             local,
             remote: None,

@@ -11,7 +11,7 @@ use network::{
 use wire::*;
 
 fn loopback() -> Stack<NoLink> {
-    let configuration = Configuration { seed: 99, ..Configuration::default() };
+    let configuration = Configuration { seeds: network::Seeds::default(), ..Configuration::default() };
     Stack::new(NoLink, &configuration, SECOND).unwrap()
 }
 

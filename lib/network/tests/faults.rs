@@ -8,11 +8,6 @@ use network::{Error, Limits, Patience, Received, Sent, TcpOptions};
 use proptest::prelude::*;
 use wire::*;
 
-/// How many cases a costly property is tried with; `PROPTEST_CASES` overrides it for long runs.
-fn cases(few: u32) -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(few)
-}
-
 /// The byte at each position of a stream.
 fn pattern(position: usize) -> u8 {
     (position as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]
@@ -113,7 +108,7 @@ fn a_lost_end_is_sent_again() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases(16)))]
+    #![proptest_config(property::cases(16))]
     #[test]
     fn bytes_survive_any_wire(seed: u64, lost in 0u64..25, repeated in 0u64..30, delayed in 0u64..60, damaged in 0u64..15) {
         exchange(Faults { lost, repeated, delayed, damaged }, seed, 20_000);
@@ -186,21 +181,296 @@ fn a_flood_of_requests_costs_what_the_backlog_allows_and_ends() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 64);
     let (client, server) = net.pair(listener);
-    for stranger in 0..10_000u32 {
-        let from = SocketAddrV4::new(Ipv4Addr::from(0x0a00_0300 + stranger), 1000 + stranger as u16);
-        net.to_server.borrow_mut().push_back(forged(from, 2, stranger, 0, b""));
+    let stranger = |number: u32| SocketAddrV4::new(Ipv4Addr::from(0x0a00_0300 + number), 1000 + number as u16);
+    for number in 0..10_000u32 {
+        net.to_server.borrow_mut().push_back(forged(stranger(number), 2, number, 0, b""));
         net.server.poll(net.now);
+        // In the middle of it, honest clients come, say something and go.
+        if number % 500 == 499 {
+            let (client, server) = net.pair(listener);
+            send(&mut net.client, client, b"let me in", net.now).unwrap();
+            net.settle();
+            let mut got = Vec::new();
+            assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(9)));
+            net.client.close(client, net.now).unwrap();
+            net.settle();
+            net.server.close(server, net.now).unwrap();
+            net.settle();
+        }
     }
-    assert_eq!(net.server.connection_counts().0, 65);
-    assert!(net.server.counters().requests_dropped >= 10_000 - 64);
+    assert_eq!(net.server.connection_counts().0, 1);
+    assert_eq!(net.server.half_open_count(), 64);
+    let counters = net.server.counters();
+    assert_eq!((counters.requests_dropped, counters.cookies_sent), (0, 10_000 + 20 - 64));
+    assert_eq!(counters.cookies_accepted, 20);
     // Those who were there before are not disturbed.
     send(&mut net.client, client, b"still here", net.now).unwrap();
     net.pass(100 * MILLISECOND);
     let mut got = Vec::new();
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(10)));
-    // And when the flood has ended, others are let in again.
+    // And when the flood has ended, nothing is left of it.
     net.pass(60 * SECOND);
+    assert_eq!((net.server.connection_counts().0, net.server.half_open_count()), (1, 0));
+    net.pair(listener);
+    assert_eq!(net.server.counters().cookies_sent, counters.cookies_sent);
+}
+
+/// What a stranger on the wire sees of an answer: its number, flags, and what it acknowledges.
+fn answers(net: &Net) -> Vec<(u32, u8, u32)> {
+    let word = |frame: &[u8], at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let frames = net.to_client.borrow_mut().split_off(0);
+    frames
+        .into_iter()
+        .filter(|frame| frame.len() >= 54 && frame[23] == 6)
+        .map(|frame| (word(&frame, 38), frame[47], word(&frame, 42)))
+        .collect()
+}
+
+/// Has the server learn where to send what it has to say.
+fn introduce(net: &mut Net, listener: network::ListenerId) {
+    let (_, server) = net.pair(listener);
+    net.server.abort(server, net.now).unwrap();
+    net.settle();
+}
+
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 0x10;
+
+#[test]
+fn a_request_is_answered_again_until_it_is_acknowledged_or_given_up() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    introduce(&mut net, listener);
+    let from = SocketAddrV4::new(CLIENT, 7000);
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    let mut seen = Vec::new();
+    for _ in 0..650 {
+        net.server.poll(net.now);
+        seen.extend(answers(&net));
+        net.now += 10 * MILLISECOND;
+    }
+    // At once, after 1, 3 and 7 seconds; always the same.
+    assert_eq!(seen.len(), 3);
+    let ours = seen[0].0;
+    assert!(seen.iter().all(|&answer| answer == (ours, SYN | ACK, 42)));
+    // A repeated request gets the same answer at once; another number is doubted, and a wrong acknowledgement reset.
+    for (flags, sequence, acknowledgement, answer) in [
+        (SYN, 41, 0, vec![(ours, SYN | ACK, 42)]),
+        (SYN, 99, 0, vec![(ours + 1, ACK, 42)]),
+        (ACK, 42, ours + 2, vec![(ours + 2, RST, 0)]),
+        (ACK, 42, ours, vec![(ours, RST, 0)]),
+        (RST, 41, 0, vec![]),
+        (RST, 43, 0, vec![]),
+        (0, 42, 0, vec![]),
+    ] {
+        net.to_server.borrow_mut().push_back(forged(from, flags, sequence, acknowledgement, b""));
+        net.server.poll(net.now);
+        assert_eq!(answers(&net), answer, "{flags:#x} {sequence}");
+        assert_eq!((net.server.connection_counts().0, net.server.half_open_count()), (0, 1));
+    }
+    // A damaged acknowledgement is nothing.
+    let mut damaged = forged(from, ACK, 42, ours + 1, b"hello");
+    damaged[56] ^= 1;
+    net.to_server.borrow_mut().push_back(damaged);
+    net.server.poll(net.now);
+    assert_eq!((net.server.connection_counts().0, net.server.half_open_count()), (0, 1));
+    // The right one may bring data, and even the end.
+    net.to_server.borrow_mut().push_back(forged(from, ACK | 1, 42, ours + 1, b"hello"));
+    net.server.poll(net.now);
+    assert_eq!((net.server.connection_counts().0, net.server.half_open_count()), (1, 0));
+    let (server, remote) = net.server.accept(listener).unwrap().unwrap();
+    assert_eq!(remote, from);
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
+    assert_eq!(got, b"hello");
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::End));
+    net.server.abort(server, net.now).unwrap();
+    net.server.poll(net.now);
+
+    // A reset with the right number, the end of the patience, and the end of the listener end a request.
+    for (port, end) in [(7001, 0), (7002, 1), (7003, 2)] {
+        let from = SocketAddrV4::new(CLIENT, port);
+        net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+        net.server.poll(net.now);
+        assert_eq!(net.server.half_open_count(), 1);
+        match end {
+            0 => net.to_server.borrow_mut().push_back(forged(from, RST, 42, 0, b"")),
+            1 => {
+                let before = answers(&net).len();
+                assert!(before > 0);
+                net.pass(33 * SECOND);
+            }
+            _ => {
+                net.server.close_listener(listener, net.now).unwrap();
+                let ours = answers(&net).pop().unwrap().0;
+                net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours + 1, b""));
+                net.server.poll(net.now);
+                assert_eq!(answers(&net), [(ours + 1, RST, 0)]);
+            }
+        }
+        net.server.poll(net.now);
+        assert_eq!((net.server.connection_counts().0, net.server.half_open_count()), (0, 0), "{end}");
+    }
+}
+
+#[test]
+fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 1);
+    introduce(&mut net, listener);
+    // Nobody can know a number that was not sent, and before there is need not even that is looked at.
+    let from = SocketAddrV4::new(CLIENT, 7000);
+    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    let cookie = answers(&net)[1].0;
+    assert_eq!((net.server.half_open_count(), net.server.counters().cookies_sent), (1, 1));
+    let mut random = Random(7);
+    for _ in 0..1000 {
+        net.to_server.borrow_mut().push_back(forged(from, ACK, 42, random.next() as u32, b""));
+        net.server.poll(net.now);
+    }
+    for (from, sequence) in [(SocketAddrV4::new(CLIENT, 7001), 42), (from, 43)] {
+        net.to_server.borrow_mut().push_back(forged(from, ACK, sequence, cookie + 1, b""));
+        net.server.poll(net.now);
+    }
+    let answers_to_guesses = answers(&net);
+    assert_eq!(answers_to_guesses.len(), 1002);
+    assert!(answers_to_guesses.iter().all(|answer| answer.1 == RST));
+    assert_eq!(net.server.connection_counts().0, 0);
+    // A minute later it still is.
+    net.now += 60 * SECOND;
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, cookie + 1, b"hello"));
+    net.server.poll(net.now);
+    assert_eq!((net.server.connection_counts().0, net.server.counters().cookies_accepted), (1, 1));
+    // No other gets in while this one was not accepted.
+    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 7002), SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    assert_eq!(net.server.counters().requests_dropped, 1);
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
+    // And after a while it is not: somebody who saw it once cannot use it for ever.
+    net.now += 200 * SECOND;
+    let from = SocketAddrV4::new(CLIENT, 7003);
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, cookie + 1, b""));
+    net.server.poll(net.now);
     assert_eq!(net.server.connection_counts().0, 1);
+}
+
+#[test]
+fn a_reset_needs_the_exact_number() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    introduce(&mut net, listener);
+    let from = SocketAddrV4::new(CLIENT, 7000);
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    let ours = answers(&net)[0].0;
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours + 1, b"hello"));
+    net.server.poll(net.now);
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    let mut got = Vec::new();
+    receive(&mut net.server, server, &mut got, net.now).unwrap();
+    net.now += SECOND;
+    net.server.poll(net.now);
+    answers(&net);
+    // Everywhere in the window and around it but at its beginning; and a request in the window.
+    let next = 42 + 5;
+    for sequence in [next + 1, next + 100, next + 8191, next + 8192, next - 1, next + 1_000_000] {
+        for flags in [RST, RST | ACK, SYN] {
+            net.now += 2 * SECOND;
+            net.to_server.borrow_mut().push_back(forged(from, flags, sequence, ours + 1, b""));
+            net.server.poll(net.now);
+            let in_window = flags == SYN || (next..next + 8192).contains(&sequence);
+            let expected = if in_window { vec![(ours + 1, ACK, next)] } else { vec![] };
+            assert_eq!(answers(&net), expected, "{flags:#x} at {}", sequence.wrapping_sub(next));
+            assert_eq!(net.server.connection_counts().0, 1, "{flags:#x} at {}", sequence.wrapping_sub(next));
+            answers(&net);
+        }
+    }
+    assert_eq!(net.server.counters().challenges, 6 + 6);
+    // A storm of them is answered once in a second.
+    for _ in 0..1000 {
+        net.to_server.borrow_mut().push_back(forged(from, RST, next + 1, 0, b""));
+        net.server.poll(net.now);
+    }
+    assert!(answers(&net).len() <= 1);
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Nothing));
+    net.to_server.borrow_mut().push_back(forged(from, RST, next, 0, b""));
+    net.server.poll(net.now);
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Err(Error::Reset));
+}
+
+#[test]
+fn one_listener_leaves_connections_to_others() {
+    let limits = Limits { connections: 40, ..Limits::default() };
+    let mut net = Net::with_limits(Faults::default(), 1, limits);
+    let greedy = net.listen(80, 4000);
+    let other = net.listen(81, 4000);
+    // Strangers whose requests are right, and who are never accepted.
+    for number in 0..200u16 {
+        let from = SocketAddrV4::new(CLIENT, 1000 + number);
+        net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+        net.server.poll(net.now);
+        if let Some(&(ours, ..)) = answers(&net).last() {
+            net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours.wrapping_add(1), b""));
+            net.server.poll(net.now);
+        }
+    }
+    assert_eq!(net.server.connection_counts().0, 20);
+    answers(&net);
+    net.pair(other);
+    net.server.close_listener(greedy, net.now).unwrap();
+}
+
+#[test]
+fn storms_of_connections_leave_nothing() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 64);
+    introduce(&mut net, listener);
+    net.pass(30 * SECOND);
+    assert_eq!(net.server.connection_counts(), (0, 0));
+    let mut random = Random(4711);
+    for number in 0..3000u16 {
+        let from = SocketAddrV4::new(CLIENT, 1000 + number);
+        net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+        net.server.poll(net.now);
+        let Some(ours) = answers(&net).iter().find(|answer| answer.1 == SYN | ACK).map(|answer| answer.0) else {
+            continue;
+        };
+        let (ours, kind) = (ours.wrapping_add(1), random.below(5));
+        // Never acknowledged; reset; acknowledged and reset, ended, or left alone.
+        if kind > 0 {
+            let flags = if kind == 1 { RST } else { ACK };
+            net.to_server.borrow_mut().push_back(forged(from, flags, 42, ours, b""));
+        }
+        if kind > 1 {
+            let flags = [RST, ACK | 1, ACK][kind as usize - 2];
+            net.to_server.borrow_mut().push_back(forged(from, flags, 42, ours, b"GET"));
+        }
+        net.server.poll(net.now);
+        // The server answers and closes; half of the strangers have gone without a word.
+        if random.percent(80) {
+            while let Ok(Some((server, _))) = net.server.accept(listener) {
+                let _ = send(&mut net.server, server, &[1; 20_000], net.now);
+                net.server.close(server, net.now).unwrap();
+            }
+        }
+        net.now += random.below(10) * MILLISECOND;
+        net.server.poll(net.now);
+    }
+    while let Ok(Some((server, _))) = net.server.accept(listener) {
+        net.server.close(server, net.now).unwrap();
+    }
+    // Everybody has gone, and nobody answers for them.
+    for _ in 0..500 {
+        net.now += SECOND;
+        net.server.poll(net.now);
+        answers(&net);
+    }
+    assert_eq!((net.server.connection_counts(), net.server.half_open_count()), ((0, 0), 0));
     net.pair(listener);
 }
 
@@ -482,8 +752,60 @@ fn torment(seed: u64, steps: usize) {
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
 }
 
+/// Frames of any form, and segments with right checksums whose fields are anything, from strangers.
+#[test]
+fn fuzz_frames() {
+    let seeds: [&[u8]; 2] = [&[1, 2, 1, 5, 0, 0, 1, 0x10, 1, 5, 1, 1, 3, 1, 2, 3], &[0, 4, 1, 2, 3, 4, 2, 200, 3]];
+    property::fuzz("frames", &seeds, |input| {
+        let mut numbers = property::Numbers::new(input);
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 4);
+        for _ in 0..200 {
+            if numbers.is_empty() {
+                break;
+            }
+            match numbers.byte() % 4 {
+                0 => {
+                    let length = usize::from(numbers.byte());
+                    let mut frame = numbers.bytes(length).to_vec();
+                    seal(&mut frame);
+                    net.to_server.borrow_mut().push_back(frame);
+                }
+                1 => {
+                    let from = SocketAddrV4::new(CLIENT, 40_000 + u16::from(numbers.byte() % 4));
+                    let (flags, sequence, acknowledgement) = (numbers.byte(), numbers.number(), numbers.number());
+                    let length = usize::from(numbers.byte() % 64);
+                    let payload = numbers.bytes(length);
+                    let frame = forged(from, flags, sequence as u32, acknowledgement as u32, payload);
+                    net.to_server.borrow_mut().push_back(frame);
+                }
+                2 => net.now += u64::from(numbers.byte()) * 20 * MILLISECOND,
+                _ => {
+                    if let Ok(Some((id, _))) = net.server.accept(listener) {
+                        net.server.close(id, net.now).unwrap();
+                    }
+                }
+            }
+            net.server.poll(net.now);
+            // Answers to strangers are read by nobody.
+            net.to_client.borrow_mut().clear();
+        }
+        // An honest client is served as soon as the strangers' half-open connections have had their time.
+        net.pass(400 * SECOND);
+        while let Some((id, _)) = net.server.accept(listener).unwrap() {
+            net.server.close(id, net.now).unwrap();
+        }
+        net.pass(400 * SECOND);
+        let (client, server) = net.pair(listener);
+        send(&mut net.client, client, b"well?", net.now).unwrap();
+        net.pass(5 * SECOND);
+        let mut got = Vec::new();
+        assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
+    });
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases(64)))]
+    #![proptest_config(property::cases(64))]
     #[test]
     fn no_frame_harms_the_stack(seed: u64) {
         torment(seed, 400);

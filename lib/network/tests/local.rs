@@ -21,7 +21,7 @@ fn local(port: u16) -> SocketAddrV4 {
 }
 
 fn host(limits: Limits) -> Stack<NoLink> {
-    let configuration = Configuration { seed: 99, limits, ..Configuration::default() };
+    let configuration = Configuration { seeds: network::Seeds::default(), limits, ..Configuration::default() };
     Stack::new(NoLink, &configuration, NOW).unwrap()
 }
 
@@ -392,14 +392,18 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    // Beside a segment's payload and the buffers' size.
+    let count = || property::edges(0..5000usize, &[1460, 2048, 4096]);
     prop_oneof![
-        8 => (any::<bool>(), 0usize..3000).prop_map(|(end, count)| Step::Send(end, count)),
-        8 => (any::<bool>(), 0usize..3000).prop_map(|(end, count)| Step::Receive(end, count)),
+        8 => (any::<bool>(), count()).prop_map(|(end, count)| Step::Send(end, count)),
+        8 => (any::<bool>(), count()).prop_map(|(end, count)| Step::Receive(end, count)),
         1 => any::<bool>().prop_map(Step::Shut),
     ]
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     /// Two queues of bytes are all there is to see.
     #[test]
     fn a_pair_is_two_queues(steps in prop::collection::vec(step(), 1..100)) {

@@ -30,7 +30,8 @@ impl Alone {
     }
 
     fn with_limits(local_connections: LocalConnections, limits: Limits) -> Alone {
-        let configuration = Configuration { seed: 7, limits, local_connections, ..Configuration::default() };
+        let configuration =
+            Configuration { seeds: network::Seeds::default(), limits, local_connections, ..Configuration::default() };
         Alone { stack: Stack::new(NoLink, &configuration, SECOND).unwrap(), now: SECOND }
     }
 
@@ -305,16 +306,18 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    // Beside a segment's payload and the buffers' size.
+    let count = || property::edges(0..5000usize, &[1460, 2048, 4096]);
     prop_oneof![
-        8 => (any::<bool>(), 0usize..3000).prop_map(|(end, count)| Step::Send(end, count)),
-        8 => (any::<bool>(), 0usize..3000).prop_map(|(end, count)| Step::Receive(end, count)),
+        8 => (any::<bool>(), count()).prop_map(|(end, count)| Step::Send(end, count)),
+        8 => (any::<bool>(), count()).prop_map(|(end, count)| Step::Receive(end, count)),
         1 => any::<bool>().prop_map(Step::Shut),
         2 => (0..50 * MILLISECOND).prop_map(Step::Pass),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(property::cases(100))]
 
     /// Whatever is sent is received in its order, then the end: nothing else is to be seen of the segments.
     #[test]

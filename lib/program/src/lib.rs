@@ -11,7 +11,7 @@
 //! * every file range lies inside the file, and
 //! * the entry point lies in an executable segment.
 //!
-//! [`stack`] lays out the arguments, the environment and the auxiliary vector as Linux does on riscv64, which is what C
+//! [`layout`] says where everything goes, at random. [`stack`] lays out the arguments, the environment and the auxiliary vector as Linux does on riscv64, which is what C
 //! libraries read before `main`.
 //!
 //! Dynamic linking is out of scope: a program is one file, linked at a fixed address or as a *static* position-independent
@@ -25,6 +25,7 @@
 extern crate alloc;
 
 mod image;
+pub mod layout;
 pub mod stack;
 
 pub use image::{

@@ -348,8 +348,20 @@ fn entry() -> impl Strategy<Value = Entry> {
         })
 }
 
+#[test]
+fn fuzz_elf() {
+    let seeds = [EXECUTABLE, SHARED].map(|kind| sample(kind).bytes());
+    property::fuzz("elf", &[&seeds[0], &seeds[1]], |file| {
+        for base in [DEFAULT_BASE, 0, USER_ADDRESSES.end - PAGE_SIZE] {
+            if let Ok(image) = Image::parse_at(file, base) {
+                check_invariants(&image, file.len() as u64);
+            }
+        }
+    });
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(property::cases(4096))]
 
     /// A good file with some bytes changed and its end cut off or repeated.
     #[test]
@@ -391,6 +403,38 @@ proptest! {
         if let Ok(image) = Image::parse_at(&bytes, base) {
             check_invariants(&image, bytes.len() as u64);
         }
+    }
+
+    /// Wherever a program goes, everything in it goes together.
+    #[test]
+    fn a_slide_moves_everything_alike(
+        mut entries in prop::collection::vec(entry(), 0..6),
+        pages in 0..1u64 << 23,
+        near_the_end in any::<bool>(),
+    ) {
+        entries.insert(0, load(R | X, 0, 0x1000, 0x800, 0x800));
+        let file = File { entry: 0x1400, entries, length: 0x2000, ..sample(SHARED) };
+        let bytes = file.bytes();
+        let base = if near_the_end { USER_ADDRESSES.end - pages } else { 0x4_0000_0000 + pages * PAGE_SIZE };
+        let (Ok(low), Ok(high)) = (Image::parse_at(&bytes, 0x1_0000), Image::parse_at(&bytes, base)) else {
+            return Ok(());
+        };
+        check_invariants(&high, bytes.len() as u64);
+        let (Placement::Moved { bias: from }, Placement::Moved { bias: to }) = (low.placement(), high.placement()) else {
+            return Err(TestCaseError::fail("a program that can be moved was not"));
+        };
+        let slide = to.wrapping_sub(from);
+        prop_assert!(high.pages().start >= base);
+        prop_assert_eq!(high.entry(), low.entry().wrapping_add(slide));
+        prop_assert_eq!(high.segments().len(), low.segments().len());
+        for (high, low) in high.segments().iter().zip(low.segments()) {
+            prop_assert_eq!(high.memory.start, low.memory.start.wrapping_add(slide));
+            prop_assert_eq!(high.memory.end, low.memory.end.wrapping_add(slide));
+            prop_assert_eq!((&high.file, high.protection), (&low.file, low.protection));
+        }
+        let addresses = |image: &Image| (image.program_headers().map(|headers| headers.address), image.thread_storage().map(|storage| storage.address));
+        let (low, high) = (addresses(&low), addresses(&high));
+        prop_assert_eq!(high, (low.0.map(|at| at.wrapping_add(slide)), low.1.map(|at| at.wrapping_add(slide))));
     }
 
     #[test]

@@ -91,6 +91,8 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     #[test]
     fn reader_gets_back_what_went_in(
         arguments in prop::collection::vec(text(), 0..12),

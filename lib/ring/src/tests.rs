@@ -40,6 +40,16 @@ impl Words<2> for Memory {
     }
 }
 
+/// An empty ring through which as many entries as `start` says have gone, modulo 2^64.
+fn started_at(memory: &Memory, capacity: usize, start: u64) -> (Producer, Consumer) {
+    let (mut producer, mut consumer) = (Producer::new(capacity), Consumer::new(capacity));
+    (producer.tail, producer.published, producer.head) = (start, start, start);
+    (consumer.head, consumer.tail) = (start, start);
+    memory.tail.store(start, Ordering::Relaxed);
+    memory.head.store(start, Ordering::Relaxed);
+    (producer, consumer)
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push(u64),
@@ -68,15 +78,21 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     /// Whatever the order of steps: what is taken is what was published, in order; full and empty are told rightly.
     #[test]
-    fn it_is_a_queue(steps in prop::collection::vec(step(), 1..400), bits in 0u32..4) {
+    fn it_is_a_queue(
+        steps in prop::collection::vec(step(), 1..400),
+        bits in 0u32..4,
+        start in property::edges(0..u64::MAX, &[u64::MAX - 8, 1 << 32]),
+    ) {
         let mut capacity = 1usize << bits;
         let memory = Memory::new(8);
-        let (mut producer, mut consumer) = (Producer::new(capacity), Consumer::new(capacity));
+        let (mut producer, mut consumer) = started_at(&memory, capacity, start);
         // Not yet published; published and not seen; seen; taken and not handed back.
         let (mut made, mut shown, mut seen, mut taken) = (VecDeque::new(), VecDeque::new(), VecDeque::new(), 0usize);
-        let (mut sleeps, mut published) = (false, 0u64);
+        let (mut sleeps, mut published) = (false, start);
         for step in steps {
             match step {
                 Step::Push(value) => {
@@ -90,7 +106,7 @@ proptest! {
                 }
                 Step::Publish => {
                     producer.publish(&memory);
-                    published += made.len() as u64;
+                    published = published.wrapping_add(made.len() as u64);
                     shown.append(&mut made);
                     prop_assert_eq!(producer.published(), published);
                 }
@@ -130,6 +146,7 @@ proptest! {
                     prop_assert_eq!(producer.resize(&memory, wanted).is_ok(), idle);
                     if idle {
                         capacity = wanted;
+                        prop_assert_eq!(producer.capacity(), capacity);
                         // The consumer's side learns it from the call that resizes.
                         consumer.capacity = wanted as u64;
                     }
@@ -140,7 +157,10 @@ proptest! {
 
     /// Indexes and entries of nonsense: an error, or no more entries than the ring is long, and never a panic.
     #[test]
-    fn nonsense_is_survived(tails in prop::collection::vec(any::<u64>(), 1..50), near in any::<bool>()) {
+    fn nonsense_is_survived(
+        tails in prop::collection::vec(property::edges(0..u64::MAX, &[5, 13, 8]), 1..50),
+        near in any::<bool>(),
+    ) {
         let memory = Memory::new(8);
         let mut consumer = Consumer::new(8);
         for tail in tails {
@@ -166,7 +186,7 @@ proptest! {
 
     /// A head of nonsense makes the ring full, or lets the producer overwrite; it stays inside.
     #[test]
-    fn a_hostile_consumer_harms_itself(heads in prop::collection::vec(any::<u64>(), 1..50)) {
+    fn a_hostile_consumer_harms_itself(heads in prop::collection::vec(property::edges(0..u64::MAX, &[8]), 1..50)) {
         let memory = Memory::new(8);
         let mut producer = Producer::new(8);
         for head in heads {
@@ -181,15 +201,99 @@ proptest! {
     }
 }
 
+/// The other side writes what it likes into the words of the ring, between any two steps.
+#[test]
+fn fuzz_ring() {
+    let seeds: [&[u8]; 2] =
+        [&[3, 1, 0, 1, 1, 4, 6, 2, 3, 0, 4, 5], &[3, 8, 255, 255, 255, 255, 255, 255, 255, 255, 6, 1, 1, 4]];
+    property::fuzz("ring", &seeds, |input| {
+        let mut numbers = property::Numbers::new(input);
+        let capacity = 1usize << (numbers.byte() % 4);
+        let memory = Memory::new(8);
+        let (mut producer, mut consumer) = started_at(&memory, capacity, numbers.number());
+        while !numbers.is_empty() {
+            match numbers.byte() % 8 {
+                0 => memory.tail.store(consumer.taken().wrapping_add(numbers.number()), Ordering::Relaxed),
+                1 => memory.head.store(producer.published().wrapping_sub(numbers.number()), Ordering::Relaxed),
+                2 => memory.state.store(numbers.number(), Ordering::Relaxed),
+                3 => {
+                    let free = producer.free(&memory);
+                    assert!(free <= capacity);
+                    assert_eq!(producer.push(&memory, [1, 2]).is_ok(), free > 0);
+                }
+                4 => producer.publish(&memory),
+                5 => {
+                    let before = consumer.taken();
+                    while consumer.take(&memory).is_some() {}
+                    assert!(consumer.taken().wrapping_sub(before) <= capacity as u64);
+                    consumer.hand_back(&memory);
+                }
+                6 => {
+                    let ahead = memory.tail.load(Ordering::Relaxed).wrapping_sub(consumer.taken());
+                    match consumer.look(&memory) {
+                        Ok(count) => assert!(count <= capacity && count as u64 == ahead),
+                        Err(Broken) => assert!(ahead > capacity as u64),
+                    }
+                }
+                _ => {
+                    let _ = consumer.fall_asleep(&memory, &memory.state);
+                    must_be_called(&memory.state);
+                }
+            }
+        }
+    });
+}
+
+/// Every history of seven steps of both sides, over rings of one and of two entries, from the first index and across the
+/// largest: what is taken is what was shown, in order.
+#[test]
+fn every_short_history_is_one_of_a_queue() {
+    const STEPS: u32 = if cfg!(miri) { 3 } else { 7 };
+    for capacity in [1, 2] {
+        for start in [0, u64::MAX - 1, u64::MAX] {
+            for history in 0..5u32.pow(STEPS) {
+                let memory = Memory::new(2);
+                let (mut producer, mut consumer) = started_at(&memory, capacity, start);
+                // Made, shown, seen, taken, handed back: how many entries in all have come so far.
+                let (mut made, mut shown, mut seen, mut taken, mut back) = (0u64, 0u64, 0u64, 0u64, 0u64);
+                let mut rest = history;
+                for _ in 0..STEPS {
+                    match rest % 5 {
+                        0 => {
+                            let fits = made - back < capacity as u64;
+                            assert_eq!(producer.push(&memory, [made, !made]).is_ok(), fits, "{history}");
+                            made += u64::from(fits);
+                        }
+                        1 => {
+                            producer.publish(&memory);
+                            shown = made;
+                        }
+                        2 => {
+                            assert_eq!(consumer.look(&memory), Ok((shown - taken) as usize), "{history}");
+                            seen = shown;
+                        }
+                        3 => {
+                            let expected = (taken < seen).then_some([taken, !taken]);
+                            assert_eq!(consumer.take(&memory), expected, "{history}");
+                            taken += u64::from(expected.is_some());
+                        }
+                        _ => {
+                            consumer.hand_back(&memory);
+                            back = taken;
+                        }
+                    }
+                    rest /= 5;
+                }
+                assert_eq!(producer.free(&memory), capacity - (made - back) as usize, "{history}");
+            }
+        }
+    }
+}
+
 #[test]
 fn indexes_wrap() {
     let memory = Memory::new(4);
-    let (mut producer, mut consumer) = (Producer::new(4), Consumer::new(4));
-    let near_the_end = u64::MAX - 5;
-    (producer.tail, producer.published, producer.head) = (near_the_end, near_the_end, near_the_end);
-    (consumer.head, consumer.tail) = (near_the_end, near_the_end);
-    memory.tail.store(near_the_end, Ordering::Relaxed);
-    memory.head.store(near_the_end, Ordering::Relaxed);
+    let (mut producer, mut consumer) = started_at(&memory, 4, u64::MAX - 5);
     for number in 0..20u64 {
         assert_eq!(producer.post(&memory, [number, 0]), Ok(()));
         assert_eq!(consumer.look(&memory), Ok(1));

@@ -63,7 +63,12 @@ struct Queue {
 
 /// Wakers are looked up by the address of what they wake. No outsider chooses these, so mixing is all that is needed.
 fn hash(waker: &Waker) -> u64 {
-    let product = (waker.data().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed(waker.data().addr() as u64)
+}
+
+/// Spreads addresses, whose low bits are alike, over the low and the high bits of a hash: the table uses both.
+fn mixed(address: u64) -> u64 {
+    let product = address.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ product >> 32
 }
 
@@ -135,6 +140,12 @@ impl Waiters {
         if self.more.is_some() {
             self.wake_others();
         }
+    }
+
+    /// All who wait, in the order in which they came, for an owner who wakes them one by one, outside of its lock.
+    pub fn into_wakers(self) -> impl Iterator<Item = Waker> {
+        let others = self.more.into_iter().flat_map(|more| (*more).into_iter());
+        self.first.into_iter().chain(others.flat_map(|queue| queue.wakers.into_iter().flatten()))
     }
 
     #[cold]
@@ -250,6 +261,31 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_spread_over_both_ends_of_a_hash() {
+        use alloc::collections::BTreeSet;
+        let hashes: Vec<u64> = (0..1024).map(|index| mixed(0x7f12_3456_7000 + 64 * index)).collect();
+        let low: BTreeSet<u64> = hashes.iter().map(|hash| hash & 1023).collect();
+        let high: BTreeSet<u64> = hashes.iter().map(|hash| hash >> 57).collect();
+        assert!(low.len() > 500, "{} of 1024 places", low.len());
+        assert_eq!(high.len(), 128);
+    }
+
+    #[test]
+    fn memory_for_the_usual_number_is_kept() {
+        let bells = bells(KEPT + 1);
+        let mut waiters = Waiters::default();
+        for (_, waker) in &bells {
+            waiters.register(waker).unwrap();
+        }
+        let room = |waiters: &Waiters| waiters.more.as_deref().map(|[queue]| queue.wakers.capacity());
+        assert_eq!(room(&waiters), Some(KEPT), "vectors grow by doubling");
+        for _ in 0..3 {
+            waiters.wake_all();
+            assert_eq!(room(&waiters), Some(KEPT));
+        }
+    }
+
+    #[test]
     fn what_is_forgotten_is_gone() {
         let bells = bells(100);
         let mut waiters = Waiters::default();
@@ -268,6 +304,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// A list of numbers without repetitions is all there is to see.
         #[test]
         fn waiters_are_an_ordered_set(steps in prop::collection::vec((0usize..30, 0u8..20), 0..300)) {

@@ -81,6 +81,12 @@ pub trait Platform: Sync + 'static {
         None
     }
 
+    /// A coroutine was woken where [`bringing`](Self::bringing) said `None`, and was left to the worker on which it ran last.
+    /// An idle worker has been notified; whether a busy one should stop for it only the platform can know.
+    fn woken_at_home(&self, cid: Cid) {
+        let _ = cid;
+    }
+
     /// When to notify an idle worker of work that a busy one could do; asked once, by `initialise`.
     fn sharing(&self) -> Sharing {
         Sharing::Eager
@@ -168,6 +174,7 @@ struct PlatformFunctions {
     platform: *const (),
     worker: unsafe fn(*const ()) -> usize,
     bringing: Option<unsafe fn(*const ()) -> Option<usize>>,
+    woken_at_home: unsafe fn(*const (), u64),
 }
 
 impl Executor {
@@ -203,6 +210,10 @@ impl Executor {
         unsafe fn bringing<P: Platform>(platform: *const ()) -> Option<usize> {
             // SAFETY: as above.
             unsafe { (*platform.cast::<P>()).bringing() }
+        }
+        unsafe fn woken_at_home<P: Platform>(platform: *const (), cid: u64) {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).woken_at_home(Cid(cid)) }
         }
         unsafe extern "C" fn notify<P: Platform>(platform: *mut c_void, worker: u32) {
             // SAFETY: as above.
@@ -246,6 +257,7 @@ impl Executor {
                 platform: core::ptr::from_ref(platform).cast(),
                 worker: worker::<P>,
                 bringing: if P::BRINGS { Some(bringing::<P>) } else { None },
+                woken_at_home: woken_at_home::<P>,
             });
             *self.ready.get() = Some(ready);
             (table.executor_init)((*self.core.get()).as_mut_ptr(), ready, &hooks);
@@ -543,12 +555,19 @@ impl Executor {
         unsafe {
             let table = (*self.table.get()).assume_init_ref();
             let platform = (*self.platform.get()).assume_init_ref();
-            if let Some(bringing) = platform.bringing
-                && let Some(worker) = bringing(platform.platform)
-            {
-                (table.wake_here)(self.core(), cid, worker as u32);
-            } else {
-                (table.wake)(self.core(), cid);
+            match platform.bringing {
+                Some(bringing) => match bringing(platform.platform) {
+                    Some(worker) => {
+                        (table.wake_here)(self.core(), cid, worker as u32);
+                    }
+                    None => {
+                        (table.wake)(self.core(), cid);
+                        (platform.woken_at_home)(platform.platform, cid);
+                    }
+                },
+                None => {
+                    (table.wake)(self.core(), cid);
+                }
             }
         }
     }

@@ -133,6 +133,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn damage_is_an_error_or_a_wrong_answer_but_never_a_panic(
             damage in proptest::collection::vec((0usize..0x300, any::<u8>()), 0..12),

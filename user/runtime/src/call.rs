@@ -1165,6 +1165,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// Against a list of what is in flight: every result reaches its own future once, every buffer is freed once.
         #[test]
         fn every_completion_finds_its_call(

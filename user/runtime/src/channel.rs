@@ -514,6 +514,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// Against a plain queue: values keep their order, and nobody waits while there is something for him unless
         /// somebody else has been woken for it.
         #[test]

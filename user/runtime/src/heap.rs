@@ -529,7 +529,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(property::cases(64))]
 
         /// Against a list of what is allocated: blocks never overlap, are aligned, and keep their contents.
         #[test]

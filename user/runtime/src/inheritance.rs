@@ -110,6 +110,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn a_debtor_has_the_best_of_its_own_and_its_loans(
             own in 0u8..64,

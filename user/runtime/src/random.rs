@@ -1,5 +1,7 @@
 //! Random numbers.
 
+use unix::system::Randomness;
+
 use crate::local;
 
 /// Fills a buffer with random bytes from the kernel, good enough for secrets.
@@ -9,7 +11,7 @@ use crate::local;
 /// None but from a kernel without the call.
 pub fn fill(mut buffer: &mut [u8]) -> unix::Result<()> {
     while !buffer.is_empty() {
-        let count = unix::system::random(buffer)?;
+        let count = unix::system::random(buffer, Randomness::Secret)?;
         buffer = &mut buffer[count..];
     }
     Ok(())
@@ -23,8 +25,8 @@ pub fn quick() -> u64 {
     if word == 0 {
         let mut seed = [0; 8];
         // Without a kernel that knows the call, any number but 0 does.
-        word = match fill(&mut seed) {
-            Ok(()) => u64::from_le_bytes(seed) | 1,
+        word = match unix::system::random(&mut seed, Randomness::Any) {
+            Ok(_) => u64::from_le_bytes(seed) | 1,
             Err(_) => 0x9e37_79b9_7f4a_7c15,
         };
     }

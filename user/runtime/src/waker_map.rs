@@ -220,6 +220,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         #[test]
         fn histories_agree_with_the_model(steps in prop::collection::vec(step(), 0..60)) {
             let map = WakerMap::new();

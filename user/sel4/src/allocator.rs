@@ -259,6 +259,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// Against a memory of units of 16 bytes that remembers which are used.
         #[test]
         fn objects_are_aligned_and_do_not_overlap(requests in prop::collection::vec((4_usize..12, 1_u64..5), 0..60)) {

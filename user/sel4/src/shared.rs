@@ -226,6 +226,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property::cases(256))]
+
         /// Against an ordinary array, at all alignments.
         #[test]
         fn copies_are_exact(offset in 0_usize..80, shift in 0_usize..8, bytes in prop::collection::vec(any::<u8>(), 0..80)) {

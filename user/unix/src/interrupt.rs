@@ -287,6 +287,10 @@ static IN_HARDWARE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicB
 static PAGE: core::sync::atomic::AtomicPtr<abi_queue::ProcessPage> =
     core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
 
+/// Where the scheduler's image lies, as the auxiliary vector says.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+static IMAGE: AtomicUsize = AtomicUsize::new(0);
+
 /// Which worker runs: `tp` is the program's own, so it says how.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static WORKER: AtomicUsize = AtomicUsize::new(0);
@@ -307,7 +311,7 @@ extern "C" fn take(cause: u64, pc: usize) {
     } else {
         take_other(cause);
     }
-    if pc >= abi_queue::pages::IMAGE_ADDRESS {
+    if pc.wrapping_sub(IMAGE.load(Ordering::Relaxed)) < abi_queue::pages::LARGEST_IMAGE {
         return take_later(identities);
     }
     // SAFETY: `set_handler` stored such a function before it enabled interrupts.
@@ -442,6 +446,8 @@ pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) ->
     if in_hardware {
         let page = crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_PROCESS_PAGE).unwrap_or(0);
         PAGE.store(page as *mut abi_queue::ProcessPage, Ordering::Relaxed);
+        let image = crate::start::auxiliary_value(abi_unix::types::auxiliary::SYSINFO_EHDR).unwrap_or(0);
+        IMAGE.store(image as usize, Ordering::Relaxed);
         WORKER.store(worker as usize, Ordering::Relaxed);
     }
     HANDLER.store(handler as *const () as usize, Ordering::Release);

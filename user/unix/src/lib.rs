@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod authority;
 pub mod descriptor;
 pub mod file;
 pub mod interrupt;

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char};
 use core::time::Duration;
 
-use abi_unix::types::usage;
+use abi_unix::types::{limit, usage};
 
 use crate::{Errno, Result, call};
 
@@ -137,11 +137,35 @@ pub fn processor_time(whose: Whose) -> Duration {
     Duration::from_secs(bytes[0]) + Duration::from_micros(bytes[1])
 }
 
+/// A limit of a process (0: the caller), by one of the numbers of [`abi_unix::types::limit`]: what is in force, and the
+/// largest that may be set without privilege.
+///
+/// # Errors
+///
+/// `ESRCH`, `EINVAL`, `EPERM` if it is neither the caller nor its child.
+pub fn limit(process: u32, resource: u32) -> Result<(u64, u64)> {
+    let mut bytes = [0; limit::SIZE];
+    // SAFETY: the kernel writes a `struct rlimit64`, which is of this length, to memory that is ours.
+    unsafe { call!(ProcessLimit, process, resource, 0usize, bytes.as_mut_ptr()) }?;
+    Ok(limit::from_bytes(bytes))
+}
+
+/// Sets a limit of a process (0: the caller).
+///
+/// # Errors
+///
+/// As [`limit`]; `EINVAL` if what is in force would be more than the largest; `EPERM` to raise the largest without privilege.
+pub fn set_limit(process: u32, resource: u32, soft: u64, hard: u64) -> Result<()> {
+    let bytes = limit::to_bytes(soft, hard);
+    // SAFETY: the kernel reads a `struct rlimit64`, which is of this length.
+    unsafe { call!(ProcessLimit, process, resource, bytes.as_ptr(), 0usize) }.map(drop)
+}
+
 /// Sends a signal: its default action is taken. Signal 0 only asks whether the process exists.
 ///
 /// # Errors
 ///
-/// `ESRCH`, `EINVAL`.
+/// `ESRCH`, `EINVAL`; `EPERM` for a process that is neither the caller nor below it, without `CAP_KILL`.
 pub fn kill(process: u32, signal: u32) -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Kill, process, signal) }.map(drop)

@@ -11,7 +11,7 @@ use crate::{Result, call};
 ///
 /// # Errors
 ///
-/// `ESRCH` if there is no such process.
+/// `ESRCH` if there is no such process; `EPERM` if it is neither the caller nor below it, without `CAP_PERFMON`.
 pub fn get(process: u32) -> Result<Scheduling> {
     let mut words = [0u64; size_of::<Scheduling>() / 8];
     // SAFETY: the kernel writes at most that many bytes to memory that is ours.
@@ -28,8 +28,8 @@ fn set(process: u32, attribute: u32, value: u64, period_ns: u64) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EPERM` for anything more important than the caller's own ceiling, or for a process that is not the caller or its child,
-/// without the privilege; `ESRCH`.
+/// `EPERM` for anything more important than the caller's own ceiling, or for a process that is neither the caller nor below
+/// it, without `CAP_SYS_NICE`; `ESRCH`.
 pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
     set(process, scheduling::CEILING, ceiling.number().into(), 0)
 }
@@ -37,10 +37,13 @@ pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
 /// Gives the process, together with children it starts from now on, so many nanoseconds of processor time in each period,
 /// over all harts; when they are used up it falls behind all others. `None` takes the limit away.
 ///
+/// What a process chooses for itself is a second limit beside the one that its parent or a privileged process gave. A new
+/// limit is used up as far as the old one was.
+///
 /// # Errors
 ///
-/// `EINVAL` for no time or a period that is not between 1 ms and 10 s; `EPERM` for more than it has, or for a process that
-/// is not the caller or its child, without the privilege; `EAGAIN` if too many budgets lie within each other; `ESRCH`.
+/// `EINVAL` for no time or a period that is not between 1 ms and 10 s; `EPERM` for a greater share or more at once than it was given, or for a process that
+/// is neither the caller nor below it, without `CAP_SYS_NICE`; `EAGAIN` if too many budgets lie within each other; `ESRCH`.
 pub fn set_budget(process: u32, budget_ns: Option<u64>, period_ns: u64) -> Result<()> {
     set(process, scheduling::BUDGET, budget_ns.unwrap_or(scheduling::NO_LIMIT), period_ns)
 }
@@ -49,16 +52,16 @@ pub fn set_budget(process: u32, budget_ns: Option<u64>, period_ns: u64) -> Resul
 ///
 /// # Errors
 ///
-/// `EPERM` for a process that is not the caller or its child, without the privilege; `ESRCH`.
+/// `EPERM` for a process that is neither the caller nor below it, without `CAP_SYS_NICE`; `ESRCH`.
 pub fn set_mode(process: u32, mode: Mode) -> Result<()> {
     set(process, scheduling::MODE, mode as u64, 0)
 }
 
-/// Gives or takes the privilege to make anything more important and to change the system's scheduling.
+/// Gives a process all capabilities that the caller has, or takes all away; [`crate::authority`] can give some.
 ///
 /// # Errors
 ///
-/// `EPERM` for giving without having, or for a process that is not the caller or its child; `ESRCH`.
+/// `EPERM` for giving without having, or for a process that is neither the caller nor below it; `ESRCH`.
 pub fn set_privilege(process: u32, privileged: bool) -> Result<()> {
     set(process, scheduling::PRIVILEGE, privileged.into(), 0)
 }
@@ -67,7 +70,7 @@ pub fn set_privilege(process: u32, privileged: bool) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EPERM` without the privilege.
+/// `EPERM` without `CAP_SYS_NICE`.
 pub fn set_system_mode(mode: SystemMode) -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(SetSystemScheduling, system_scheduling::MODE, mode as u64) }.map(drop)
@@ -77,7 +80,7 @@ pub fn set_system_mode(mode: SystemMode) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EINVAL` for less than 1 ms; `EPERM` without the privilege.
+/// `EINVAL` for less than 1 ms; `EPERM` without `CAP_SYS_NICE`.
 pub fn set_starvation_bound(bound_ns: Option<u64>) -> Result<()> {
     let bound = bound_ns.unwrap_or(0);
     // SAFETY: the call has no pointers.

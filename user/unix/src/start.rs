@@ -3,6 +3,9 @@
 //! A new process begins at `_start` with the layout of the System V ABI on its stack: the number of arguments, pointers
 //! to them, NULL, pointers to the environment's strings, NULL, pairs of the auxiliary vector up to key 0. `_start` only
 //! makes the stack's top an argument; everything else is Rust.
+//!
+//! The program lies elsewhere each time, and relocates itself before anything else: whatever holds an address is wrong until
+//! then. Its constants, of which some are addresses, are writable before and never again.
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -59,9 +62,71 @@ unsafe extern "C" fn start(stack: *const usize) -> ! {
     unsafe extern "C" {
         safe fn cops_entry() -> i32;
     }
+    // SAFETY: these are the program's own first instructions.
+    unsafe { relocate_program() };
     // SAFETY: the caller's promise, which is that of `remember`.
     unsafe { remember(stack) };
     crate::process::exit(cops_entry())
+}
+
+/// Relocates the program, and takes the right to write its constants away.
+///
+/// # Safety
+///
+/// To be called once, before anything that has an address in memory is used.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+unsafe fn relocate_program() {
+    unsafe extern "C" {
+        static __program_start: u8;
+        static __relocations_start: u64;
+        static __relocations_end: u64;
+        static __constants_start: u8;
+        static __constants_end: u8;
+    }
+    let moved = &raw const __program_start as usize;
+    let (start, end) = (&raw const __relocations_start, &raw const __relocations_end);
+    // SAFETY: the linker script makes the symbols, and lists the words that are addresses; the program is linked at 0.
+    unsafe { relocate(moved, start, (end as usize - start as usize) / size_of::<u64>()) };
+    let constants = &raw const __constants_start as usize..&raw const __constants_end as usize;
+    let protection = abi_unix::types::protection::READ;
+    // SAFETY: nobody writes constants any more. If they stay writable the program runs all the same.
+    let _ = unsafe { crate::call!(Protect, constants.start, constants.end - constants.start, protection) };
+}
+
+/// Adds `moved` to the words of a program that a packed list names (`SHT_RELR` of the System V ABI): an even entry is the
+/// address of a word; an odd one is a bitmap, from bit 1 on, of the 63 words behind what the entries before have covered.
+///
+/// # Safety
+///
+/// `list` must have `count` entries, and what it names, moved, must be words of the program that nobody else uses.
+#[cfg_attr(not(all(target_arch = "riscv64", target_os = "none")), allow(dead_code))]
+unsafe fn relocate(moved: usize, list: *const u64, count: usize) {
+    let mut next = core::ptr::null_mut::<usize>();
+    let mut index = 0;
+    // No iterators and no functions that could be elsewhere: nothing with an address works yet.
+    while index < count {
+        // SAFETY: the list has that many entries, and names words of the program.
+        unsafe {
+            let entry = list.add(index).read();
+            if entry & 1 == 0 {
+                next = (moved + entry as usize) as *mut usize;
+                *next = (*next).wrapping_add(moved);
+                next = next.add(1);
+            } else {
+                let mut bits = entry >> 1;
+                let mut word = next;
+                while bits != 0 {
+                    if bits & 1 != 0 {
+                        *word = (*word).wrapping_add(moved);
+                    }
+                    bits >>= 1;
+                    word = word.wrapping_add(1);
+                }
+                next = next.wrapping_add(63);
+            }
+        }
+        index += 1;
+    }
 }
 
 /// Finds the parts of the initial stack.
@@ -132,6 +197,22 @@ pub fn auxiliary_value(key: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packed_relocations_are_undone() {
+        let mut words = [0usize; 200];
+        let start = words.as_mut_ptr() as usize;
+        // Words 1, then 2, 5 and 64 by a bitmap, then 65 and 127 by another; then 190.
+        let list = [8u64, 1 | 1 << 1 | 1 << 4 | 1 << 63, 1 | 1 << 1 | 1 << 63, 190 * 8];
+        // SAFETY: the list names words of the array.
+        unsafe { relocate(start, list.as_ptr(), list.len()) };
+        for (index, word) in words.iter().enumerate() {
+            let moved = [1, 2, 5, 64, 65, 127, 190].contains(&index);
+            assert_eq!(*word, if moved { start } else { 0 }, "{index}");
+        }
+        // SAFETY: nothing is named.
+        unsafe { relocate(start, list.as_ptr(), 0) };
+    }
 
     #[test]
     fn the_initial_stack_is_understood() {

@@ -27,21 +27,37 @@ pub fn sleep(duration: TimeSpec) -> Result<()> {
     unsafe { call!(Sleep, &raw const duration, 0) }.map(drop)
 }
 
+/// When random bytes are good enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Randomness {
+    /// When nobody can guess them: waits until the kernel's generator has a seed.
+    Secret,
+    /// Likewise, or `EAGAIN` in the place of waiting (`GRND_NONBLOCK`).
+    SecretOrNone,
+    /// At once (`GRND_INSECURE`).
+    Any,
+}
+
 /// Fills a buffer with random bytes; returns how many.
 ///
 /// # Errors
 ///
-/// `EINVAL` for unknown flags (there are none here).
-pub fn random(buffer: &mut [u8]) -> Result<usize> {
+/// `EAGAIN` for [`Randomness::SecretOrNone`].
+pub fn random(buffer: &mut [u8], randomness: Randomness) -> Result<usize> {
+    let flags = match randomness {
+        Randomness::Secret => 0,
+        Randomness::SecretOrNone => 1,
+        Randomness::Any => 4,
+    };
     // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
-    unsafe { call!(GetRandom, buffer.as_mut_ptr(), buffer.len(), 0) }
+    unsafe { call!(GetRandom, buffer.as_mut_ptr(), buffer.len(), flags) }
 }
 
 /// The kernel's counters, in the order of [`Counter::ALL`].
 ///
 /// # Errors
 ///
-/// `ENOSYS` from a kernel that does not count.
+/// `ENOSYS` from a kernel that does not count; `EPERM` without `CAP_PERFMON`.
 pub fn counters() -> Result<[u64; Counter::ALL.len()]> {
     let mut counters = [0u64; Counter::ALL.len()];
     // SAFETY: the kernel writes at most that many bytes to memory that is ours.
@@ -74,7 +90,7 @@ pub fn name() -> Result<[[u8; SYSTEM_NAME_FIELD]; 6]> {
 ///
 /// # Errors
 ///
-/// `EINVAL` if it is too long.
+/// `EPERM` without `CAP_SYSLOG`.
 pub fn log(line: &str) -> Result<()> {
     // SAFETY: the line lives through the call.
     unsafe { call!(Log, line.as_ptr(), line.len()) }.map(drop)
@@ -84,7 +100,7 @@ pub fn log(line: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EPERM` if the process may not.
+/// `EPERM` without `CAP_SYS_BOOT`.
 pub fn restart() -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Reboot, reboot::MAGIC1, reboot::MAGIC2, reboot::RESTART, 0) }.map(drop)
@@ -94,7 +110,7 @@ pub fn restart() -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EPERM` if the process may not.
+/// `EPERM` without `CAP_SYS_BOOT`.
 pub fn power_off() -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Reboot, reboot::MAGIC1, reboot::MAGIC2, reboot::POWER_OFF, 0) }.map(drop)

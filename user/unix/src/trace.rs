@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use abi_unix::trace::{HART_WORDS, PROCESS_WORDS, RECORD_WORDS, subject};
+use abi_unix::trace::{HART_WORDS, LATENCY_WORDS, PROCESS_WORDS, RECORD_WORDS, subject};
 
 use crate::{Result, call};
 
@@ -10,7 +10,7 @@ use crate::{Result, call};
 ///
 /// # Errors
 ///
-/// `ENODEV` if there is no trace; `EPERM` without the privilege.
+/// `ENODEV` if there is no trace; `EPERM` without `CAP_PERFMON`.
 pub fn read(buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
     unsafe { call!(TraceRead, buffer.as_mut_ptr(), buffer.len()) }
@@ -30,7 +30,7 @@ pub fn write(records: &[[AtomicU64; RECORD_WORDS]]) -> Result<usize> {
 ///
 /// # Errors
 ///
-/// `EPERM` without the privilege.
+/// `EPERM` without `CAP_PERFMON`.
 pub fn harts(words: &mut [[u64; HART_WORDS]]) -> Result<usize> {
     // SAFETY: the kernel writes at most that many bytes to memory that is ours.
     unsafe { call!(Snapshot, subject::HARTS, 0, words.as_mut_ptr(), size_of_val(words)) }
@@ -40,8 +40,18 @@ pub fn harts(words: &mut [[u64; HART_WORDS]]) -> Result<usize> {
 ///
 /// # Errors
 ///
-/// `EPERM` without the privilege.
+/// `EPERM` without `CAP_PERFMON`.
 pub fn processes(above: u32, words: &mut [[u64; PROCESS_WORDS]]) -> Result<usize> {
     // SAFETY: the kernel writes at most that many bytes to memory that is ours.
     unsafe { call!(Snapshot, subject::PROCESSES, above, words.as_mut_ptr(), size_of_val(words)) }
+}
+
+/// The latencies of requests at one priority, if the kernel measures them.
+///
+/// # Errors
+///
+/// `ENODEV` if it does not, or there is no such priority; `EPERM` without the privilege.
+pub fn latencies(priority: u32, words: &mut [u64; LATENCY_WORDS]) -> Result<usize> {
+    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    unsafe { call!(Snapshot, subject::LATENCIES, priority, words.as_mut_ptr(), size_of_val(words)) }
 }

@@ -1,17 +1,31 @@
 //! Connections of several levels of priority: what each level gets when there is more to do than can be done.
 //!
 //! Connection `n` has level `n` modulo the number of levels, on both sides: the server gives its coroutines that
-//! priority, the client measures each level apart. Clients pause for 50 ms after each answer.
+//! priority, the client measures each level apart.
+//!
+//! # Three clocks
+//!
+//! The client's clock shows what a user sees. It also shows whether the host had a processor for a hart, for the emulator's
+//! network and for the client, which share the host's cores. So the kernel measures too, from the card's interrupt to the answer
+//! in the card's queue ([`latencies`]): in the same run by the host's time (*machine*), which leaves out client and network, but not
+//! that the host does not run a hart; and on one hart by a clock that counts instructions (*instructions*), where the host has no
+//! part but the moments at which requests come. Of several harts there is no such clock: QEMU runs them in turn then, and a hart
+//! that is busy may not come to its turn at all.
+//!
+//! Counting instructions the emulator is slow and the client is not, so that of eight connections at level 0 several
+//! would always be at the server at once, and wait for each other. There each connection has a priority of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use load::{Level, Order, Pace, Plan};
 
+use super::latencies::{self, Latencies};
 use super::{Lab, Notebook, PATIENCE, Way, harts, seeds, words};
 use crate::linux;
 
+/// Clients pause for so long after each answer.
 const PAUSE: Duration = Duration::from_millis(50);
 const ORDER: u32 = 15;
 
@@ -21,21 +35,42 @@ const QUANTILES: [f64; 9] = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999]
 /// How much level 0 may lose beside an idle system.
 const LEVEL_0_GOAL: f64 = 1.2;
 
+/// What one load has found, for each level.
+struct Measured {
+    /// By the client's clock.
+    client: Vec<Level>,
+    /// By the kernel's.
+    machine: Vec<Latencies>,
+}
+
+impl Way {
+    /// What the machine's own clock is called.
+    fn machine_clock(self) -> &'static str {
+        match self {
+            Way::Wall => "machine",
+            Way::Instructions => "instructions",
+        }
+    }
+}
+
 /// Runs a load of levels on a server of its own.
-fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8) -> Result<Vec<Level>> {
+fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8, way: Way) -> Result<Measured> {
     let command = words(&format!("--backlog 1024 --workers {harts} --levels {levels}"));
-    let mut server = lab.serve_cops(title, &command, harts)?;
-    let activity = lab.context.progress.start(title);
+    let title = format!("{title} ({})", way.machine_clock());
+    let mut server = lab.serve_measured(&title, &command, harts, way.clock())?;
+    let activity = lab.context.progress.start(&title);
+    let before = server.latencies()?;
     // The connection that looked whether the server answers was number 0; so ours begin at level 1, and go round.
     let measured = server.load(&Plan {
         server: server.address(linux::FIRST_PORT)?,
         connections,
         order: Order::new(ORDER)?,
         pace: Pace::Pause(PAUSE),
-        duration: Duration::from_secs(if lab.quick { 2 } else { 5 }),
+        duration: duration(lab),
         patience: PATIENCE,
         levels,
     })?;
+    let machine = latencies::since(&server.latencies()?, &before);
     activity.clear();
     if measured.wrong + measured.lost > 0 {
         anyhow::bail!(
@@ -45,87 +80,145 @@ fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8)
             measured.first_failure.unwrap_or_default()
         );
     }
-    let mut found = measured.levels;
-    found.rotate_right(1);
-    Ok(found)
+    let mut client = measured.levels;
+    client.rotate_right(1);
+    Ok(Measured { client, machine: machine.into_iter().take(levels).collect() })
 }
 
-fn seconds(lab: &Lab<'_>) -> f64 {
-    if lab.quick { 2.0 } else { 5.0 }
+fn duration(lab: &Lab<'_>) -> Duration {
+    Duration::from_secs(if lab.quick { 2 } else { 5 })
+}
+
+/// How many times as long the most important of 64 busy connections takes in the machine as one connection alone, on a
+/// machine of so many harts: counted in instructions on one hart, in the machine's time, which is the host's, on more.
+/// Each connection has a priority of its own.
+///
+/// # Errors
+///
+/// The machine failed, or has measured nothing.
+pub fn level0_of_alone(lab: &Lab<'_>, harts: u8) -> Result<f64> {
+    let way = if harts == 1 { Way::Instructions } else { Way::Wall };
+    let mean = |title: &str, connections, levels| {
+        let title = format!("level 0: {title}, {harts} harts");
+        let measured = run(lab, &title, connections, levels, harts, way)?;
+        let level0 = measured.machine.first().filter(|level0| level0.count > 0);
+        level0.map(Latencies::mean_us).context("the kernel has measured no request of level 0")
+    };
+    Ok(mean("64 connections", 64, 64)? / mean("one alone", 1, 1)?)
 }
 
 /// 64 and 128 connections in 8 levels on 1 to 4 harts.
 pub fn levels(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
-    if !lab.ways().any(|way| way == Way::Wall) {
-        anyhow::bail!("levels compete only in time: this experiment is measured by the wall clock");
+    for way in lab.ways() {
+        levels_by(lab, notebook, way);
     }
+    notebook.note(
+        "by the client's clock a figure has the emulator's network, the client, and the host's scheduling of harts in it; \
+         `machine` is measured by the kernel in the same run, and has the host's scheduling of harts in it; `instructions` \
+         are counted on one hart, and have nothing of the host in them; there each connection has a priority of its own"
+            .into(),
+    );
+    Ok(())
+}
+
+fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
     let cores = harts();
-    let mut counts = if lab.quick { vec![1, cores, 4] } else { vec![1, 2, 3, 4] };
-    counts.dedup();
-    if cores < 4 {
+    let counts = match way {
+        Way::Instructions => vec![1],
+        Way::Wall if lab.quick => vec![1, 2, 4],
+        Way::Wall => vec![1, 2, 3, 4],
+    };
+    if cores < 4 && way == Way::Wall {
         notebook.note(format!("more than {cores} harts share the host's cores: each hart waits for its turn there"));
     }
+    let clock = way.machine_clock();
     // Level 0 alone: one connection of its own, nobody else, on a machine of as many harts.
     let mut alone = BTreeMap::new();
     for &harts in &counts {
-        let measured = run(lab, &format!("levels: one connection alone, {harts} harts"), 1, 1, harts);
-        if let Some(levels) = notebook.part(&format!("one connection alone on {harts} harts"), measured) {
-            let mean = levels[0].latency_us.mean();
-            notebook.figure(&format!("alone_mean_{harts}"), mean, "us");
-            alone.insert(harts, mean);
+        let measured = run(lab, &format!("levels: one connection alone, {harts} harts"), 1, 1, harts, way);
+        if let Some(levels) = notebook.part(&format!("one connection alone on {harts} harts ({clock})"), measured) {
+            let client = levels.client[0].latency_us.mean();
+            let machine = levels.machine[0].mean_us();
+            if way == Way::Wall {
+                notebook.figure(&format!("alone_mean_{harts}"), client, "us");
+            }
+            notebook.figure(&format!("alone_mean_{harts}_{clock}"), machine, "us");
+            alone.insert(harts, (client, machine));
         }
     }
     for connections in if lab.quick { vec![64] } else { vec![64, 128] } {
-        let plots = [
-            format!("throughput of each level, {connections} connections (wall)"),
-            format!("mean latency of each level, {connections} connections (wall)"),
-        ];
+        let plot = |what: &str, clock: &str| format!("{what} of each level, {connections} connections ({clock})");
         for &harts in &counts {
             let id = format!("COPS, {harts} hart{}", if harts == 1 { "" } else { "s" });
-            let measured =
-                run(lab, &format!("levels: {connections} connections, {harts} harts"), connections, 8, harts);
-            let Some(measured) = notebook.part(&format!("{connections} connections, {id}"), measured) else { continue };
-            let throughput: Vec<_> = measured
-                .iter()
-                .enumerate()
-                .map(|(level, one)| (level as f64, one.answered as f64 / seconds(lab)))
-                .collect();
-            let latency: Vec<_> =
-                measured.iter().enumerate().map(|(level, one)| (level as f64, one.latency_us.mean())).collect();
-            if let Some(alone) = alone.get(&harts) {
-                let id = format!("level0_mean_of_alone_{connections}_{harts}");
-                notebook.at_most(&id, latency[0].1 / alone, "times", LEVEL_0_GOAL);
+            let title = format!("levels: {connections} connections, {harts} harts");
+            let levels = if way == Way::Wall { 8 } else { connections.min(64) };
+            let measured = run(lab, &title, connections, levels, harts, way);
+            let what = format!("{connections} connections, {id} ({clock})");
+            let Some(Measured { client, machine }) = notebook.part(&what, measured) else { continue };
+            let numbered =
+                |values: Vec<f64>| values.into_iter().enumerate().map(|(n, value)| (n as f64, value)).collect();
+            let latency: Vec<_> = machine.iter().map(Latencies::mean_us).collect();
+            if way == Way::Wall {
+                let throughput: Vec<_> =
+                    client.iter().map(|one| one.answered as f64 / duration(lab).as_secs_f64()).collect();
+                let seen: Vec<_> = client.iter().map(|one| one.latency_us.mean()).collect();
+                if let Some((alone, _)) = alone.get(&harts) {
+                    let figure = format!("level0_mean_of_alone_{connections}_{harts}");
+                    notebook.at_most(&figure, seen[0] / alone, "times", LEVEL_0_GOAL);
+                }
+                let worst = client.iter().map(|one| one.latency_us.max()).max().unwrap_or(0) as f64;
+                notebook.figure(&format!("longest_{connections}_{harts}"), worst, "us");
+                notebook.series(&plot("throughput", "wall"), &id, "messages/s", "level", numbered(throughput));
+                notebook.series(&plot("mean latency", "wall"), &id, "us", "level", numbered(seen));
             }
-            let worst = measured.iter().map(|one| one.latency_us.max()).max().unwrap_or(0) as f64;
-            notebook.figure(&format!("longest_{connections}_{harts}"), worst, "us");
-            notebook.series(&plots[0], &id, "messages/s", "level", throughput);
-            notebook.series(&plots[1], &id, "us", "level", latency);
+            if let Some((_, alone)) = alone.get(&harts) {
+                let figure = format!("level0_mean_of_alone_{connections}_{harts}_{clock}");
+                notebook.at_most(&figure, latency[0] / alone, "times", LEVEL_0_GOAL);
+            }
+            // The plot has as few points as with eight levels.
+            let latency =
+                latency.chunks(latency.len().div_ceil(8)).map(|some| some.iter().sum::<f64>() / some.len() as f64);
+            notebook.series(&plot("mean latency", clock), &id, "us", "level", numbered(latency.collect()));
         }
-        if connections == 64 {
-            notebook.cite(&plots[0], "paper: 1 hart", "messages/s", "level", &seeds::levels_on_one_hart());
+        if connections == 64 && way == Way::Wall {
+            let paper = seeds::levels_on_one_hart();
+            notebook.cite(&plot("throughput", "wall"), "paper: 1 hart", "messages/s", "level", &paper);
+        }
+    }
+}
+
+/// The distribution of latencies of 4 levels on 2 and 4 harts, and in instructions on one.
+pub fn distribution(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    for way in lab.ways() {
+        let counts: &[u8] = if way == Way::Wall { &[2, 4] } else { &[1] };
+        for &harts in counts {
+            distribution_by(lab, notebook, way, harts);
         }
     }
     Ok(())
 }
 
-/// The distribution of latencies of 4 levels on 2 and 4 harts.
-pub fn distribution(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
-    if !lab.ways().any(|way| way == Way::Wall) {
-        anyhow::bail!("levels compete only in time: this experiment is measured by the wall clock");
-    }
-    for harts in [2, 4] {
-        let plot = format!("latency by share of the requests, 64 connections in 4 levels, {harts} harts (wall)");
-        let measured = run(lab, &format!("distribution: {harts} harts"), 64, 4, harts);
-        for (level, one) in notebook.part(&plot, measured).unwrap_or_default().iter().enumerate() {
-            let points = QUANTILES.iter().filter(|quantile| one.answered as f64 * (1.0 - **quantile) >= 1.0);
-            let points = points.map(|quantile| (quantile * 100.0, one.latency_us.value_at_quantile(*quantile) as f64));
-            notebook.series(&plot, &format!("level {level}"), "us", "percent", points.collect());
-            notebook.figure(
-                &format!("level{level}_p50_{harts}_harts"),
-                one.latency_us.value_at_quantile(0.5) as f64,
-                "us",
-            );
+fn distribution_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way, harts: u8) {
+    let plot =
+        |clock: &str| format!("latency by share of the requests, 64 connections in 4 levels, {harts} harts ({clock})");
+    let clock = way.machine_clock();
+    let measured = run(lab, &format!("distribution: {harts} harts"), 64, 4, harts, way);
+    let Some(Measured { client, machine }) = notebook.part(&plot(clock), measured) else { return };
+    let curve = |count: u64, value: &dyn Fn(f64) -> f64| -> Vec<(f64, f64)> {
+        let shown = QUANTILES.iter().filter(|quantile| count as f64 * (1.0 - **quantile) >= 1.0);
+        shown.map(|quantile| (quantile * 100.0, value(*quantile))).collect()
+    };
+    for level in 0..4 {
+        let id = format!("level {level}");
+        if way == Way::Wall {
+            let one = &client[level];
+            let value = |quantile| one.latency_us.value_at_quantile(quantile) as f64;
+            notebook.series(&plot("wall"), &id, "us", "percent", curve(one.answered, &value));
+            notebook.figure(&format!("level{level}_p50_{harts}_harts"), value(0.5), "us");
         }
+        let one = &machine[level];
+        let value = |quantile| one.quantile_us(quantile);
+        notebook.series(&plot(clock), &id, "us", "percent", curve(one.count, &value));
+        notebook.figure(&format!("level{level}_p50_{harts}_harts_{clock}"), value(0.5), "us");
     }
-    Ok(())
 }

@@ -71,6 +71,37 @@ pub fn a_thread_that_spins_does_not_stop_the_more_important(bench: &mut Bench<'_
     Ok(())
 }
 
+fn wait_and_record(argument: u64) {
+    Notification::from_pointer(argument >> 8).wait();
+    record(argument & 0xff);
+}
+
+/// Signals every notification of a row, and records that it is still its turn.
+fn signal_all(argument: u64) {
+    for pointer in argument >> 8..(argument >> 8) + (argument & 0xff) {
+        Notification::from_pointer(pointer).signal();
+    }
+    record(9);
+}
+
+/// A thread that is woken by one that is as important runs next, before others that were ready already; the one that woke it keeps its turn.
+pub fn the_last_of_equals_that_was_woken_runs_next(bench: &mut Bench<'_>) -> Outcome {
+    clear();
+    const WAITERS: u64 = 5;
+    let first = bench.notification()?.pointer();
+    for index in 1..WAITERS {
+        equal!(bench.notification()?.pointer(), first + index);
+    }
+    for index in 0..WAITERS {
+        bench.spawn(wait_and_record, (first + index) << 8 | (index + 1))?;
+    }
+    let_run(PRIORITY)?;
+    bench.spawn(signal_all, first << 8 | WAITERS)?;
+    let_run(PRIORITY)?;
+    equal!(ORDER.load(Ordering::Relaxed), 954_321);
+    Ok(())
+}
+
 pub fn raising_a_priority_lets_a_thread_run(bench: &mut Bench<'_>) -> Outcome {
     clear();
     bench.spawn(spin, 0)?;

@@ -6,7 +6,7 @@
 use core::cell::Cell;
 
 use crate::Ref;
-use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, Tcb};
+use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, TCB_SLOTS, Tcb};
 
 /// What an endpoint's or a notification's capability allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +76,43 @@ pub struct Mapping {
     pub address: u64,
 }
 
-/// What a zombie's slots belonged to.
+/// An object of which a part is still there after its last capability was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Zombie {
-    /// A thread.
-    Tcb,
-    /// A node of `1 << radix` slots.
+pub enum Dying {
+    /// A thread, whose own slots are to be emptied.
+    Thread(Ref<Tcb>),
+    /// A node, whose slots are to be emptied.
     CNode {
+        /// The first slot.
+        slots: Ref<Slot>,
         /// The logarithm of the number of slots.
         radix: u8,
     },
+    /// An endpoint at which threads wait.
+    Endpoint(Ref<Endpoint>),
+    /// A notification for which threads wait.
+    Notification(Ref<Notification>),
+}
+
+impl Dying {
+    /// The object's slots: the first, and how many.
+    #[inline(always)]
+    pub fn slots(self) -> Option<(Ref<Slot>, u64)> {
+        match self {
+            Dying::Thread(tcb) => Some((tcb.own_slot(0), TCB_SLOTS as u64)),
+            Dying::CNode { slots, radix } => Some((slots, 1 << radix)),
+            Dying::Endpoint(_) | Dying::Notification(_) => None,
+        }
+    }
+}
+
+/// The neighbours of a dying object in its ring: the slots that hold their remains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The next.
+    pub next: Ref<Slot>,
+    /// The one before.
+    pub previous: Ref<Slot>,
 }
 
 /// A capability.
@@ -156,14 +183,13 @@ pub enum Capability {
         /// Its number.
         irq: u16,
     },
-    /// What remains of an object while its slots are emptied.
-    Zombie {
-        /// The first slot.
-        slots: Ref<Slot>,
-        /// How many are left.
-        count: u64,
-        /// What it was.
-        kind: Zombie,
+    /// What remains of an object while it is taken apart. How many of its slots are still to be looked at stands in the
+    /// slot that holds this ([`Slot::left`]).
+    Remains {
+        /// The object.
+        object: Dying,
+        /// Its place among the objects that are taken apart together.
+        ring: Ring,
     },
     /// The right to choose domains.
     Domain,
@@ -219,8 +245,12 @@ pub mod tag {
 }
 
 const TAG_MASK: u64 = 31;
-/// The kind of a zombie that was a thread, where else a radix stands.
-const ZOMBIE_TCB: u64 = 0xff;
+/// The kinds of remains; smaller numbers are radixes of nodes.
+mod remains {
+    pub const THREAD: u64 = 0xff;
+    pub const ENDPOINT: u64 = 0xfe;
+    pub const NOTIFICATION: u64 = 0xfd;
+}
 
 /// A capability packed. The layout, from bit 0: tag (5 bits), then small fields from bit 8 on, and a reference in the upper
 /// half of the first word; the large field in the second.
@@ -261,12 +291,15 @@ impl Capability {
             Capability::Thread { tcb } => [tag::THREAD | reference(tcb.raw()), 0],
             Capability::IrqControl => [tag::IRQ_CONTROL, 0],
             Capability::IrqHandler { irq } => [tag::IRQ_HANDLER, u64::from(irq)],
-            Capability::Zombie { slots, count, kind } => {
-                let kind = match kind {
-                    Zombie::Tcb => ZOMBIE_TCB,
-                    Zombie::CNode { radix } => u64::from(radix),
+            Capability::Remains { object, ring } => {
+                let (kind, object) = match object {
+                    Dying::Thread(tcb) => (remains::THREAD, tcb.raw()),
+                    Dying::CNode { slots, radix } => (u64::from(radix), slots.raw()),
+                    Dying::Endpoint(endpoint) => (remains::ENDPOINT, endpoint.raw()),
+                    Dying::Notification(notification) => (remains::NOTIFICATION, notification.raw()),
                 };
-                [tag::ZOMBIE | kind << 8 | reference(slots.raw()), count]
+                let ring = u64::from(ring.previous.raw()) | reference(ring.next.raw());
+                [tag::ZOMBIE | kind << 8 | reference(object), ring]
             }
             Capability::Domain => [tag::DOMAIN, 0],
             Capability::Frame { base, size, rights, device, mapping } => {
@@ -320,24 +353,20 @@ impl Packed {
             tag::THREAD => Capability::Thread { tcb: Ref::from_raw(reference)? },
             tag::IRQ_CONTROL => Capability::IrqControl,
             tag::IRQ_HANDLER => Capability::IrqHandler { irq: second as u16 },
-            tag::ZOMBIE => Capability::Zombie {
-                slots: Ref::from_raw(reference)?,
-                count: second,
-                kind: if u64::from(byte) == ZOMBIE_TCB { Zombie::Tcb } else { Zombie::CNode { radix: byte & 63 } },
+            tag::ZOMBIE => Capability::Remains {
+                object: match u64::from(byte) {
+                    remains::THREAD => Dying::Thread(Ref::from_raw(reference)?),
+                    remains::ENDPOINT => Dying::Endpoint(Ref::from_raw(reference)?),
+                    remains::NOTIFICATION => Dying::Notification(Ref::from_raw(reference)?),
+                    _ => Dying::CNode { slots: Ref::from_raw(reference)?, radix: byte & 63 },
+                },
+                ring: Ring { next: Ref::from_raw((second >> 32) as u32)?, previous: Ref::from_raw(second as u32)? },
             },
             tag::DOMAIN => Capability::Domain,
             tag::FRAME => Capability::Frame {
                 base: (second & 0xffff_ffff) << 12,
-                size: match byte & 15 {
-                    0 => FrameSize::Small,
-                    1 => FrameSize::Mega,
-                    _ => FrameSize::Giga,
-                },
-                rights: match byte >> 4 {
-                    3 => VirtualRights::ReadWrite,
-                    2 => VirtualRights::ReadOnly,
-                    _ => VirtualRights::KernelOnly,
-                },
+                size: frame_size(byte),
+                rights: frame_rights(byte),
                 device: first >> 16 & 1 != 0,
                 mapping: mapping(reference as u16, second >> 32 << 12),
             },
@@ -349,6 +378,26 @@ impl Packed {
             tag::ASID_POOL => Capability::AsidPool { pool: Ref::from_raw(reference)?, base: (first >> 8) as u16 },
             _ => return None,
         })
+    }
+}
+
+/// The size in the small fields of a page's capability.
+#[inline(always)]
+fn frame_size(byte: u8) -> FrameSize {
+    match byte & 15 {
+        0 => FrameSize::Small,
+        1 => FrameSize::Mega,
+        _ => FrameSize::Giga,
+    }
+}
+
+/// The rights in the small fields of a page's capability.
+#[inline(always)]
+fn frame_rights(byte: u8) -> VirtualRights {
+    match byte >> 4 {
+        3 => VirtualRights::ReadWrite,
+        2 => VirtualRights::ReadOnly,
+        _ => VirtualRights::KernelOnly,
     }
 }
 
@@ -429,6 +478,17 @@ impl CapabilityCell {
             return None;
         }
         Some((Ref::from_raw((first >> 32) as u32)?, badge, Rights((first >> 8) as u8 & 15)))
+    }
+
+    /// The page of ordinary memory that is there: where, how large, and with which rights, if there is one.
+    #[inline(always)]
+    pub fn memory(&self) -> Option<(u64, FrameSize, VirtualRights)> {
+        let Packed([first, second]) = self.0.get();
+        if first & (TAG_MASK | 1 << 16) != tag::FRAME {
+            return None;
+        }
+        let byte = (first >> 8) as u8;
+        Some(((second & 0xffff_ffff) << 12, frame_size(byte), frame_rights(byte)))
     }
 
     /// The notification that is there, with its badge, if there is one that may be signalled.
@@ -514,8 +574,15 @@ mod tests {
         round(Capability::Thread { tcb: caller });
         round(Capability::IrqControl);
         round(Capability::IrqHandler { irq: 1023 });
-        round(Capability::Zombie { slots, count: 1 << 33, kind: Zombie::CNode { radix: 33 } });
-        round(Capability::Zombie { slots, count: 5, kind: Zombie::Tcb });
+        let ring = Ring { next: slots, previous: Ref::from_raw(u32::MAX).unwrap() };
+        for object in [
+            Dying::CNode { slots, radix: 33 },
+            Dying::Thread(caller),
+            Dying::Endpoint(endpoint),
+            Dying::Notification(notification),
+        ] {
+            round(Capability::Remains { object, ring });
+        }
         round(Capability::Domain);
         for mapping in [None, Some(Mapping { asid: 65535, address: 0x3f_ffff_e000 })] {
             for size in [FrameSize::Small, FrameSize::Mega, FrameSize::Giga] {

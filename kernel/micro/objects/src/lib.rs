@@ -32,11 +32,11 @@ mod reference;
 mod types;
 mod user;
 
-pub use capability::{Capability, FrameSize, Mapping, Node, Rights, VirtualRights, Zombie, tag};
+pub use capability::{Capability, Dying, FrameSize, Mapping, Node, Rights, Ring, VirtualRights, tag};
 pub use lock::{Lock, Locked, lock_with};
-pub use memory::{Object, claim, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
+pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 #[cfg(not(target_os = "none"))]
-pub use memory::{PRETEND_BASE, pretend};
+pub use memory::{PRETEND_BASE, give_back, pretend};
 pub use reference::Ref;
 pub use types::{
     AsidPool, Endpoint, Fault, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, LookupFailure, Notification,

@@ -66,6 +66,12 @@ impl<T> Ref<T> {
         Ref::from_raw((physical / UNIT) as u32).expect("no object is at address 0")
     }
 
+    /// The object this many units of memory behind this one.
+    #[inline(always)]
+    pub(crate) fn further(self, units: u32) -> Ref<T> {
+        Ref(self.0.saturating_add(units), PhantomData)
+    }
+
     #[inline(always)]
     fn pointer(self) -> *const T {
         memory::pointer(self.physical()).cast()

@@ -28,6 +28,8 @@ impl Slot {
     const REVOCABLE: u64 = 1;
     /// The first capability with its badge: others with the same badge are its children and not its siblings.
     const FIRST_BADGED: u64 = 2;
+    /// Where the count begins that belongs to remains.
+    const LEFT_SHIFT: u32 = 8;
 
     /// Whether capabilities of the same object behind this one are its children.
     #[inline(always)]
@@ -45,6 +47,31 @@ impl Slot {
     #[inline(always)]
     pub fn set_flags(&self, revocable: bool, first_badged: bool) {
         self.flags.set(u64::from(revocable) | u64::from(first_badged) << 1);
+    }
+
+    /// Notes that this is the first capability with its badge.
+    #[inline(always)]
+    pub fn mark_first_badged(&self) {
+        self.flags.set(self.flags.get() | Slot::FIRST_BADGED);
+    }
+
+    /// How many slots of the object are still to be looked at whose remains are here: those before this one. All behind are empty, except for
+    /// this slot itself if it is among them.
+    #[inline(always)]
+    pub fn left(&self) -> u64 {
+        self.flags.get() >> Slot::LEFT_SHIFT
+    }
+
+    /// Notes that number.
+    #[inline(always)]
+    pub fn set_left(&self, left: u64) {
+        self.flags.set(self.flags.get() & ((1 << Slot::LEFT_SHIFT) - 1) | left << Slot::LEFT_SHIFT);
+    }
+
+    /// Exchanges the flags, with what [`left`](Slot::left) says.
+    #[inline]
+    pub fn swap_flags(&self, other: &Slot) {
+        self.flags.swap(&other.flags);
     }
 
     /// Copies place and flags in the tree, and not the capability.

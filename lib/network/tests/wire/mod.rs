@@ -154,7 +154,7 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub fn configuration(address: Ipv4Addr, limits: Limits, patience: Patience) -> Configuration {
     Configuration {
         address: Some(Address { address, prefix: 24, gateway: None }),
-        seed: 0x1234_5678_9abc_def0,
+        seeds: network::Seeds::default(),
         limits,
         patience,
         local_connections: LocalConnections::Joined,

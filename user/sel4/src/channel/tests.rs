@@ -155,6 +155,8 @@ fn the_end_of_either_side_reaches_the_other() {
 type Doors = Arc<Mutex<BTreeMap<u64, (bool, Option<Waker>)>>>;
 
 proptest! {
+    #![proptest_config(property::cases(256))]
+
     /// Calls, answers in any order, drops, sleeps: every call that is not dropped gets its own answer, and whoever sleeps although something
     /// is there for it was rung.
     #[test]

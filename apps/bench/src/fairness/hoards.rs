@@ -1,0 +1,132 @@
+//! Processes that take all kernel memory and all calls that they may have, beside one that sleeps, starts processes and uses
+//! pipes: how many of its calls fail.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use abi_unix::types::{TimeSpec, open};
+use cops::io::pipe;
+use cops::process::{Child, Command};
+use cops::{Priority, system};
+
+use crate::{Outcome, argument, attempt, figure};
+
+use super::{accomplice, end};
+
+/// Rounds of the innocent process; in each it makes [`CALLS`] calls, and sometimes a process.
+const ROUNDS: usize = 1000;
+const CALLS: usize = 8;
+/// Processes that are started while others hold all calls that they may.
+const SPAWNS: usize = 8;
+
+/// Starts an accomplice that hoards this, and waits until it has all of it.
+async fn hoarder(what: &str) -> Result<Child, alloc::string::String> {
+    let (reader, writer) = attempt!(pipe());
+    let started = accomplice("hoards").argument(what).descriptor(1, writer.into_descriptor()).spawn();
+    let child = attempt!(started);
+    let (count, _) = reader.read(vec![0; 1]).await;
+    if attempt!(count) != 1 {
+        return Err(alloc::format!("who hoards {what} has ended"));
+    }
+    Ok(child)
+}
+
+/// Whether a process can be started and ends as it should.
+async fn spawns() -> bool {
+    let Ok(child) = Command::new("/bin/hello").without_descriptor(1).spawn() else { return false };
+    child.wait().await.is_ok()
+}
+
+pub async fn measure() -> Outcome {
+    attempt!(cops::set_priority(cops::current(), Priority::HIGHEST));
+    let mut hoarders = Vec::new();
+    for what in ["pipes", "sockets", "files", "calls"] {
+        hoarders.push(hoarder(what).await?);
+    }
+    let mut failures = 0;
+    let mut calls = 0;
+    let mut count = |is_done: bool| {
+        calls += 1;
+        failures += usize::from(!is_done);
+    };
+    for round in 0..ROUNDS {
+        for _ in 0..CALLS - 4 {
+            count(system::system::sleep(TimeSpec::from_ns(20_000)).is_ok());
+        }
+        match pipe() {
+            Ok((reader, writer)) => {
+                count(true);
+                count(system::file::write(writer.descriptor().raw(), &[1; 8000]) == Ok(8000));
+                count(system::file::read(reader.descriptor().raw(), &mut [0; 8000]) == Ok(8000));
+            }
+            Err(_) => (0..3).for_each(|_| count(false)),
+        }
+        count(if round % 10 == 0 { spawns().await } else { system::system::sleep(TimeSpec::from_ns(20_000)).is_ok() });
+    }
+    for hoarder in hoarders {
+        end(hoarder).await?;
+    }
+    figure("innocent_failures", failures as f64, "calls");
+    figure("innocent_calls", calls as f64, "calls");
+
+    let mut holders = Vec::new();
+    for _ in 0..4 {
+        holders.push(hoarder("calls").await?);
+    }
+    let mut failures = 0;
+    for _ in 0..SPAWNS {
+        failures += usize::from(!spawns().await);
+    }
+    let held = attempt!(system::system::counter(abi_unix::Counter::CallsInFlight));
+    for holder in holders {
+        end(holder).await?;
+    }
+    figure("spawn_failures", failures as f64, "processes");
+    figure("calls_held", held as f64, "calls");
+    Ok(())
+}
+
+/// Takes all of something, says so, and keeps it.
+pub async fn act() -> Outcome {
+    let mut kept = Vec::new();
+    let mut sockets = Vec::new();
+    let mut files = Vec::new();
+    match argument(4)?.as_str() {
+        "pipes" => {
+            while let Ok((reader, writer)) = pipe() {
+                let is_full = system::file::write(writer.descriptor().raw(), &[1; 65536]) != Ok(65536);
+                kept.push((reader, writer));
+                if is_full {
+                    break;
+                }
+            }
+        }
+        "sockets" => {
+            use cops::net::{TcpListener, TcpStream};
+            let any = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
+            let listener = attempt!(TcpListener::bind(any));
+            let address = attempt!(listener.local_address());
+            while let (Ok(client), Ok((server, _))) = (TcpStream::connect(address).await, listener.accept().await) {
+                let flags = abi_unix::types::message::DONTWAIT;
+                while system::network::send_to(client.descriptor().raw(), &[1; 4096], flags, None).is_ok() {}
+                sockets.push((client, server));
+            }
+        }
+        "files" => {
+            let file = attempt!(cops::file::File::open_with("/tmp/hoards", open::CREAT | open::WRONLY));
+            attempt!(cops::file::remove("/tmp/hoards"));
+            while let Ok(1..) = system::file::write(file.descriptor().raw(), &[1; 65536]) {}
+            files.push(file);
+        }
+        _ => {
+            let time = TimeSpec::from_ns(1_000_000_000_000);
+            let (number, arguments) = (system::SystemCall::Sleep as usize, [&raw const time as usize, 0, 0, 0, 0, 0]);
+            // SAFETY: the kernel reads the time before it answers.
+            while unsafe { system::syscall_asynchronous(number, arguments, 0, 63, 0) } == abi_unix::WILL_BE_POSTED {}
+        }
+    }
+    attempt!(system::file::write(1, b"!"));
+    loop {
+        attempt!(system::system::sleep(TimeSpec::from_ns(1_000_000_000)));
+    }
+}

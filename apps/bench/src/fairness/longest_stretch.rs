@@ -1,0 +1,322 @@
+//! Every call whose work can be long, at its largest: for how long the kernel goes without a look for interrupts at most.
+//!
+//! The kernel measures that itself, for each call. Each drive does what makes one or a few calls as long as they can be, on an
+//! otherwise idle machine; in the end the kernel is asked what it has seen.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU32;
+
+use abi_unix::trace::stretch::{self, CAUSES, STRETCH_WORDS};
+use abi_unix::trace::subject;
+use abi_unix::types::{epoll, futex, mapping, open, protection};
+use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
+use cops::process::Ending;
+use cops::system::{syscall, syscall_asynchronous};
+
+use crate::{Outcome, attempt, figure};
+
+use super::accomplice;
+
+/// Bytes of files and mappings: some hundred steps.
+const LARGE: usize = 24 << 20;
+/// Waiters and calls in flight.
+const MANY: usize = 20_000;
+/// Descriptors; a process may have this many.
+const DESCRIPTORS: usize = 16_000;
+
+type Result<T> = core::result::Result<T, Errno>;
+
+/// Makes a call as it is.
+fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize> {
+    // SAFETY: the drives pass addresses of their own buffers, which outlive the calls.
+    errno::decode(unsafe { syscall(call as usize, arguments) })
+}
+
+/// Makes a call that goes on by itself, and of whose completion nobody will hear.
+fn leave(call: SystemCall, arguments: [usize; 6]) -> Result<()> {
+    // SAFETY: the arguments are numbers, and addresses of words that live for ever.
+    match unsafe { syscall_asynchronous(call as usize, arguments, 0, 7, 0) } {
+        WILL_BE_POSTED => Ok(()),
+        result => errno::decode(result).map(drop),
+    }
+}
+
+fn path(text: &'static core::ffi::CStr) -> usize {
+    text.as_ptr() as usize
+}
+
+const HERE: usize = -100i32 as usize;
+const FILE: &core::ffi::CStr = c"/large";
+
+fn open(name: &'static core::ffi::CStr, flags: u32) -> Result<usize> {
+    call(SystemCall::Open, [HERE, path(name), flags as usize, 0o600, 0, 0])
+}
+
+fn map(length: usize, flags: u32, file: usize) -> Result<usize> {
+    let protection = (protection::READ | protection::WRITE) as usize;
+    call(SystemCall::Map, [0, length, protection, (mapping::PRIVATE | flags) as usize, file, 0])
+}
+
+/// Reads, writes, maps, protects, unmaps and truncates a large file.
+fn files_and_memory() -> Result<()> {
+    let area = map(LARGE, mapping::ANONYMOUS, 0)?;
+    let file = open(FILE, open::RDWR | open::CREAT)?;
+    // Pages are made at the first touch: here for the kernel.
+    call(SystemCall::GetRandom, [area, 1 << 20, 0, 0, 0, 0])?;
+    expect(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0])?, LARGE)?;
+    call(SystemCall::Seek, [file, 0, 0, 0, 0, 0])?;
+    expect(call(SystemCall::Read, [file, area, LARGE, 0, 0, 0])?, LARGE)?;
+    expect(call(SystemCall::WriteAt, [file, area, LARGE / 4, 4096 + 7, 0, 0])?, LARGE / 4)?;
+    expect(call(SystemCall::ReadAt, [file, area, LARGE / 4, 4096 + 7, 0, 0])?, LARGE / 4)?;
+    call(SystemCall::Protect, [area, LARGE, protection::READ as usize, 0, 0, 0])?;
+    let copy = map(LARGE, 0, file)?;
+    // In place of what is there.
+    let fixed = (mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED) as usize;
+    call(SystemCall::Map, [area, LARGE, protection::READ as usize, fixed, 0, 0])?;
+    call(SystemCall::Unmap, [copy, LARGE, 0, 0, 0, 0])?;
+    call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0])?;
+    let end = call(SystemCall::Break, [0; 6])?;
+    call(SystemCall::Break, [end + LARGE, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Seek, [file, 0, 0, 0, 0, 0])?;
+    expect(call(SystemCall::Read, [file, end, LARGE, 0, 0, 0])?, LARGE)?;
+    call(SystemCall::Break, [end, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Truncate, [file, 1, 0, 0, 0, 0])?;
+    call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    Ok(())
+}
+
+/// Removes large files: by name, by their last descriptor, and by what takes their place.
+fn removing() -> Result<()> {
+    let area = map(LARGE, mapping::ANONYMOUS, 0)?;
+    for how in 0..4 {
+        let file = open(FILE, open::RDWR | open::CREAT)?;
+        expect(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0])?, LARGE)?;
+        match how {
+            0 => drop(
+                open(FILE, open::RDWR | open::TRUNC).and_then(|file| call(SystemCall::Close, [file, 0, 0, 0, 0, 0]))?,
+            ),
+            1 => {
+                let other = open(c"/other", open::RDWR | open::CREAT)?;
+                call(SystemCall::Close, [other, 0, 0, 0, 0, 0])?;
+                call(SystemCall::Rename, [HERE, path(c"/other"), HERE, path(FILE), 0, 0])?;
+            }
+            2 => drop(call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0])?),
+            _ => {}
+        }
+        call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+        if how == 3 {
+            call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0])?;
+        }
+    }
+    call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0]).map(drop)
+}
+
+/// A directory with many entries.
+fn directories() -> Result<()> {
+    call(SystemCall::MakeDirectory, [HERE, path(c"/many"), 0o700, 0, 0, 0])?;
+    for number in 0..1000 {
+        let name = alloc::format!("/many/an-entry-with-a-name-{number:04}\0");
+        let file =
+            call(SystemCall::Open, [HERE, name.as_ptr() as usize, (open::CREAT | open::RDWR) as usize, 0o600, 0, 0])?;
+        call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    }
+    let directory = open(c"/many", open::RDONLY)?;
+    let mut entries = vec![0u8; 256 << 10];
+    while call(SystemCall::ReadDirectory, [directory, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0])? > 0 {}
+    call(SystemCall::Close, [directory, 0, 0, 0, 0, 0]).map(drop)
+}
+
+static WORD: AtomicU32 = AtomicU32::new(0);
+static OTHER_WORD: AtomicU32 = AtomicU32::new(0);
+
+fn futexes(command: u32, most: usize, moves: usize) -> Result<usize> {
+    let (word, other) = (WORD.as_ptr() as usize, OTHER_WORD.as_ptr() as usize);
+    call(SystemCall::Futex, [word, command as usize, most, moves, other, 0])
+}
+
+/// Thousands of waiters at a word, moved and woken.
+async fn waiters() -> Result<()> {
+    for _ in 0..MANY {
+        leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0])?;
+    }
+    settle().await;
+    expect(futexes(futex::REQUEUE, 0, MANY / 2)?, MANY / 2)?;
+    expect(futexes(futex::WAKE, i32::MAX as usize, 0)?, MANY / 2)?;
+    let other = OTHER_WORD.as_ptr() as usize;
+    expect(call(SystemCall::Futex, [other, futex::WAKE as usize, i32::MAX as usize, 0, 0, 0])?, MANY / 2)?;
+    settle().await;
+    Ok(())
+}
+
+/// Lets calls come to wait, or what was woken end.
+async fn settle() {
+    cops::sleep(cops::time::Duration::from_millis(100)).await;
+}
+
+/// Thousands that wait for children, and thousands of timers that are due at once.
+async fn waiting_for_children_and_times() -> Outcome {
+    let child = attempt!(accomplice("longest_stretch").argument("sleep").spawn());
+    for _ in 0..MANY {
+        attempt!(leave(SystemCall::Wait, [child.number() as usize, 0, 0, 0, 0, 0]));
+    }
+    settle().await;
+    attempt!(child.kill());
+    settle().await;
+    static SOON: [i64; 2] = [0, 400_000_000];
+    for _ in 0..MANY / 2 {
+        attempt!(leave(SystemCall::Sleep, [SOON.as_ptr() as usize, 0, 0, 0, 0, 0]));
+    }
+    cops::sleep(cops::time::Duration::from_millis(600)).await;
+    Ok(())
+}
+
+/// Many descriptors that are asked together.
+fn readiness() -> Result<()> {
+    let mut ends = [0u32; 2];
+    let waiting = call(SystemCall::EpollCreate, [0; 6])?;
+    let mut list = Vec::new();
+    for number in 0..4000u64 {
+        call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0])?;
+        let bytes = epoll::Event { events: epoll::OUT, data: number }.to_bytes();
+        for end in ends {
+            let add = epoll::CTL_ADD as usize;
+            call(SystemCall::EpollControl, [waiting, add, end as usize, bytes.as_ptr() as usize, 0, 0])?;
+            list.extend_from_slice(&end.to_le_bytes());
+            list.extend_from_slice(&(epoll::IN as u16).to_le_bytes());
+            list.extend_from_slice(&[0; 2]);
+        }
+    }
+    let now = [0i64; 2];
+    call(SystemCall::Poll, [list.as_mut_ptr() as usize, list.len() / 8, now.as_ptr() as usize, 0, 0, 0])?;
+    let mut events = vec![0u8; 1024 * epoll::Event::SIZE];
+    call(SystemCall::EpollWait, [waiting, events.as_mut_ptr() as usize, 1024, 0, 0, 0])?;
+    call(SystemCall::Close, [waiting, 0, 0, 0, 0, 0])?;
+    for entry in list.chunks_exact(8) {
+        let end = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+        call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// What a pipe holds, at once.
+fn pipes() -> Result<()> {
+    let mut ends = [0u32; 2];
+    call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, open::NONBLOCK as usize, 0, 0, 0, 0])?;
+    let mut bytes = vec![7u8; 1 << 20];
+    for _ in 0..4 {
+        call(SystemCall::Write, [ends[1] as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0])?;
+        call(SystemCall::Read, [ends[0] as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0])?;
+    }
+    for end in ends {
+        call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Processes that end with much of everything, that begin with long lists, and many that are ended together.
+async fn processes() -> Outcome {
+    for ending in ["memory", "descriptors", "calls", "children"] {
+        let child = attempt!(accomplice("longest_stretch").argument(ending).spawn());
+        if attempt!(child.wait().await) != Ending::Exited(0) {
+            return Err(alloc::format!("the process with much {ending} did not end well"));
+        }
+    }
+    let word = "a".repeat(100);
+    let mut lists = accomplice("longest_stretch").argument("nothing");
+    for _ in 0..600 {
+        lists = lists.argument(&word).variable(&word);
+    }
+    let child = attempt!(lists.spawn());
+    attempt!(child.wait().await);
+    let mut group = Vec::new();
+    for _ in 0..100 {
+        group.push(attempt!(accomplice("longest_stretch").argument("sleep").spawn()));
+    }
+    let first = group.first().map_or(0, |child| child.number());
+    for child in &group {
+        attempt!(call(SystemCall::SetProcessGroup, [child.number() as usize, first as usize, 0, 0, 0, 0]));
+    }
+    attempt!(call(SystemCall::Kill, [(first as i32).wrapping_neg() as usize, 9, 0, 0, 0, 0]));
+    for child in group {
+        attempt!(child.wait().await);
+    }
+    Ok(())
+}
+
+fn expect(found: usize, expected: usize) -> Result<()> {
+    // A call that has done less has not been measured at its largest.
+    if found == expected { Ok(()) } else { Err(Errno::ERANGE) }
+}
+
+pub async fn measure() -> Outcome {
+    attempt!(call(SystemCall::Snapshot, [subject::BEGIN_STRETCHES as usize, 0, 0, 0, 0, 0]));
+    attempt!(files_and_memory());
+    attempt!(removing());
+    attempt!(directories());
+    attempt!(pipes());
+    attempt!(readiness());
+    attempt!(waiters().await);
+    waiting_for_children_and_times().await?;
+    processes().await?;
+    let mut words = vec![0u64; CAUSES * STRETCH_WORDS];
+    let room = words.len() * 8;
+    let asked = [subject::STRETCHES as usize, 0, words.as_mut_ptr() as usize, room, 0, 0];
+    let count = attempt!(call(SystemCall::Snapshot, asked));
+    let mut longest = 0.0f64;
+    for entry in words[..count * STRETCH_WORDS].chunks_exact(STRETCH_WORDS) {
+        let ns = entry[1] as f64;
+        longest = longest.max(ns);
+        figure(&alloc::format!("longest_stretch_of_{}", name(entry[0] as usize)), ns, "instructions");
+    }
+    figure("longest_stretch", longest, "instructions");
+    Ok(())
+}
+
+/// What a cause is called.
+fn name(cause: usize) -> &'static str {
+    match (stretch::call(cause).and_then(SystemCall::from_number), cause) {
+        (Some(call), _) => call.name(),
+        (None, stretch::TRAP) => "trap",
+        (None, stretch::FINISHER) => "finisher",
+        (None, stretch::END) => "end",
+        (None, stretch::RING) => "ring",
+        (None, stretch::POLLING) => "polling",
+        (None, _) => "kernel",
+    }
+}
+
+/// Gets much of something, and ends with it.
+pub async fn act() -> Outcome {
+    match crate::argument(4)?.as_str() {
+        "sleep" => cops::sleep(cops::time::Duration::from_secs(3600)).await,
+        "memory" => {
+            let area = attempt!(map(LARGE, mapping::ANONYMOUS, 0));
+            let file = attempt!(open(c"/dev/zero", open::RDONLY));
+            attempt!(call(SystemCall::Read, [file, area, LARGE, 0, 0, 0]));
+        }
+        "descriptors" => {
+            let null = attempt!(open(c"/dev/null", open::RDONLY));
+            for _ in 0..DESCRIPTORS {
+                attempt!(call(SystemCall::Duplicate, [null, 0, 0, 0, 0, 0]));
+            }
+        }
+        "calls" => {
+            for _ in 0..MANY {
+                attempt!(leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0]));
+            }
+            settle().await;
+        }
+        "children" => {
+            let mut children = Vec::new();
+            for _ in 0..60 {
+                children.push(attempt!(accomplice("longest_stretch").argument("nothing").spawn()));
+            }
+            settle().await;
+            core::mem::forget(Box::new(children));
+        }
+        _ => {}
+    }
+    Ok(())
+}

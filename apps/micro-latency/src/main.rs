@@ -1,0 +1,408 @@
+//! How long the microkernel keeps the most important thread waiting for its interrupt while another thread makes long invocations.
+//!
+//! The clock is told to interrupt a few hundred to a few thousand instructions ahead, at random, again and again until the invocation of the other
+//! thread is done. From the moment for which it was told to the moment at which the thread of the highest priority has read the clock is one
+//! measurement. The emulator counts a nanosecond for each instruction (`-icount shift=0`), so that nothing but the clock is needed.
+//!
+//! Each row reports the worst wait (`wait-…`), and the instructions of the other thread's whole invocation when nothing interrupts it (`whole-…`).
+#![no_std]
+#![no_main]
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use drivers::Registers as _;
+use sel4::capability::{AsidPool, IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
+use sel4::device::DeviceMemory;
+use sel4::mapping::Window;
+use sel4::shared::Registers;
+use sel4::thread::{Start, spawn};
+use sel4::{Allocator, BootInformation, CNodeData, ObjectType, Result, Rights, println};
+
+/// The priority of the thread that waits for interrupts, and that of the one that makes invocations.
+const HIGHEST: u64 = 255;
+const LOWER: u64 = 100;
+/// The priority of threads that have done what they are there for.
+const LOWEST: u64 = 1;
+/// The real-time clock of the board: its registers and its interrupt.
+const CLOCK: (u64, u64) = (0x10_1000, 11);
+/// Offsets of the clock's registers.
+mod clock {
+    pub const TIME_LOW: usize = 0x00;
+    pub const TIME_HIGH: usize = 0x04;
+    pub const ALARM_LOW: usize = 0x08;
+    pub const ALARM_HIGH: usize = 0x0c;
+    pub const ENABLE: usize = 0x10;
+    pub const CLEAR_ALARM: usize = 0x14;
+    pub const CLEAR_INTERRUPT: usize = 0x1c;
+}
+
+/// What the notification says: an alarm has come, the invocation is done.
+const ALARM: u64 = 1;
+const DONE: u64 = 2;
+/// How far ahead an alarm is at least, and how much further at most.
+const AHEAD: (u64, u64) = (900, 6000);
+
+/// Objects of a row.
+const OBJECTS: u64 = 256;
+/// Pages of the address space that is revoked.
+const PAGES: u64 = 512;
+/// Slots of the large node, as a power of two.
+const LARGE_NODE_BITS: usize = 18;
+/// Bytes that are cleared at once, as a power of two.
+const CLEARED_BITS: usize = 26;
+/// Levels of nodes, each of which holds the last capability to the next.
+const LEVELS: u64 = 512;
+/// Threads that wait at what is deleted.
+const WAITERS: u64 = 64;
+/// Where pages are mapped in the address space that is revoked.
+const MAPPED: u64 = 0x1000_0000;
+
+/// An invocation that the other thread makes: what is done with which slot.
+#[derive(Clone, Copy)]
+enum Operation {
+    /// Nothing but to count, for this many rounds.
+    Spin(u64),
+    Revoke(u64),
+    Delete(u64),
+    CancelBadgedSends(u64),
+    Retype {
+        untyped: Untyped,
+        kind: ObjectType,
+        bits: usize,
+        first: u64,
+        count: u64,
+    },
+}
+
+impl Operation {
+    fn run(self) -> Result<()> {
+        match self {
+            Operation::Spin(rounds) => {
+                (0..rounds).for_each(|_| core::hint::spin_loop());
+                Ok(())
+            }
+            Operation::Revoke(slot) => Slot::own(slot).revoke(),
+            Operation::Delete(slot) => Slot::own(slot).delete(),
+            Operation::CancelBadgedSends(slot) => Slot::own(slot).cancel_badged_sends(),
+            Operation::Retype { untyped, kind, bits, first, count } => {
+                untyped.retype(kind, bits, Slot { root: initial::CNODE, index: 0, depth: 0 }, first, count)
+            }
+        }
+    }
+}
+
+/// What the other thread is asked to do, as words: which operation, and its arguments.
+static REQUEST: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+/// Whether it was refused.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+fn request(operation: Operation) {
+    let words = match operation {
+        Operation::Spin(rounds) => [0, rounds, 0, 0, 0, 0],
+        Operation::Revoke(slot) => [1, slot, 0, 0, 0, 0],
+        Operation::Delete(slot) => [2, slot, 0, 0, 0, 0],
+        Operation::CancelBadgedSends(slot) => [3, slot, 0, 0, 0, 0],
+        Operation::Retype { untyped, kind, bits, first, count } => {
+            [4, untyped.pointer(), kind.number() as u64, bits as u64, first, count]
+        }
+    };
+    REQUEST.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
+}
+
+fn requested() -> Operation {
+    let [number, first, second, third, fourth, fifth] = [0, 1, 2, 3, 4, 5].map(|index| REQUEST[index].load(Relaxed));
+    match number {
+        1 => Operation::Revoke(first),
+        2 => Operation::Delete(first),
+        3 => Operation::CancelBadgedSends(first),
+        4 => Operation::Retype {
+            untyped: Untyped::from_pointer(first),
+            kind: ObjectType::from_number(second as usize).unwrap_or(ObjectType::Untyped),
+            bits: third as usize,
+            first: fourth,
+            count: fifth,
+        },
+        _ => Operation::Spin(first),
+    }
+}
+
+/// The two notifications by which the threads hand over to each other.
+static BEGIN: AtomicU64 = AtomicU64::new(0);
+static END: AtomicU64 = AtomicU64::new(0);
+
+fn work(_: u64) {
+    loop {
+        Notification::from_pointer(BEGIN.load(Relaxed)).wait();
+        if requested().run().is_err() {
+            REFUSED.fetch_add(1, Relaxed);
+        }
+        Notification::from_pointer(END.load(Relaxed)).signal();
+    }
+}
+
+fn wait_for_ever(notification: u64) {
+    Notification::from_pointer(notification).wait();
+}
+
+/// Sends with a badge to an endpoint at which nobody receives.
+fn send_for_ever(endpoint: u64) {
+    sel4::capability::Endpoint::from_pointer(endpoint).send(&sel4::Message::new(0, &[]));
+}
+
+/// What everything here needs.
+struct Latency {
+    allocator: Allocator,
+    window: Window,
+    clock: Registers,
+    handler: IrqHandler,
+    notification: Notification,
+    /// Memory of which all objects of the rows are made, and slots for them.
+    memory: Untyped,
+    slots: u64,
+    random: u64,
+}
+
+#[sel4::root_task]
+fn main(boot: BootInformation) {
+    match Latency::prepare(&boot).and_then(|mut latency| latency.run()) {
+        Ok(()) if REFUSED.load(Relaxed) == 0 => {}
+        Ok(()) => println!("the benchmark cannot go on: an invocation was refused"),
+        Err(failure) => println!("the benchmark cannot go on: {failure}"),
+    }
+}
+
+impl Latency {
+    fn prepare(boot: &BootInformation) -> Result<Latency> {
+        let mut allocator = Allocator::new(boot);
+        let mut window = Window::new(0x10_0000_0000, 0x10_1000_0000);
+        let (clock, _) = DeviceMemory::new(boot).registers(&mut allocator, &mut window, CLOCK.0)?;
+        let notification = Notification::from_pointer(allocator.object(ObjectType::Notification)?);
+        let begin = allocator.object(ObjectType::Notification)?;
+        let badged = |allocator: &mut Allocator, badge| -> Result<u64> {
+            let slot = allocator.slot()?;
+            Slot::own(slot).mint_from(Slot::own(notification.pointer()), Rights::WRITE, badge)?;
+            Ok(slot)
+        };
+        let alarm = badged(&mut allocator, ALARM)?;
+        let end = badged(&mut allocator, DONE)?;
+        let handler = allocator.slot()?;
+        initial::IRQ_CONTROL.get(CLOCK.1, Slot::own(handler))?;
+        let handler = IrqHandler::from_pointer(handler);
+        handler.set_notification(Notification::from_pointer(alarm))?;
+        BEGIN.store(begin, Relaxed);
+        END.store(end, Relaxed);
+        spawn(&mut allocator, &mut window, Start::new(work, 0, LOWER))?;
+        let memory = allocator.memory(CLEARED_BITS)?.untyped();
+        let slots = allocator.slots(3 * PAGES)?;
+        Ok(Latency { allocator, window, clock, handler, notification, memory, slots, random: 0x9e37_79b9_7f4a_7c15 })
+    }
+
+    fn now(&self) -> u64 {
+        let low = u64::from(self.clock.read32(clock::TIME_LOW));
+        u64::from(self.clock.read32(clock::TIME_HIGH)) << 32 | low
+    }
+
+    fn ahead(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        AHEAD.0 + self.random % AHEAD.1
+    }
+
+    /// Has the other thread carry an operation out while alarms come; the longest that one had to wait.
+    fn wait_during(&mut self, operation: Operation) -> Result<u64> {
+        request(operation);
+        let mut worst = 0;
+        Notification::from_pointer(BEGIN.load(Relaxed)).signal();
+        loop {
+            let alarm = self.now() + self.ahead();
+            self.clock.write32(clock::ENABLE, 1);
+            self.clock.write32(clock::ALARM_HIGH, (alarm >> 32) as u32);
+            self.clock.write32(clock::ALARM_LOW, alarm as u32);
+            let word = self.notification.wait();
+            let now = self.now();
+            if word & ALARM != 0 {
+                worst = worst.max(now.saturating_sub(alarm));
+                self.clock.write32(clock::CLEAR_INTERRUPT, 1);
+                self.handler.acknowledge()?;
+            }
+            if word & DONE != 0 {
+                self.clock.write32(clock::CLEAR_ALARM, 1);
+                self.clock.write32(clock::ENABLE, 0);
+                self.clock.write32(clock::CLEAR_INTERRUPT, 1);
+                // One may have come just now.
+                if self.notification.poll().is_some_and(|word| word & ALARM != 0) {
+                    self.handler.acknowledge()?;
+                }
+                return Ok(worst);
+            }
+        }
+    }
+
+    /// The instructions of an operation of the other thread, with the way there and back.
+    fn whole_of(&mut self, operation: Operation) -> u64 {
+        request(operation);
+        let begin = self.now();
+        Notification::from_pointer(BEGIN.load(Relaxed)).signal();
+        self.notification.wait();
+        self.now() - begin
+    }
+
+    /// Measures an operation several times, each prepared anew, and reports the row.
+    fn row(
+        &mut self,
+        id: &str,
+        rounds: u64,
+        mut prepare: impl FnMut(&mut Latency) -> Result<Operation>,
+    ) -> Result<(u64, u64)> {
+        let mut worst = 0;
+        for _ in 0..rounds {
+            let operation = prepare(self)?;
+            worst = worst.max(self.wait_during(operation)?);
+            Slot::own(self.memory.pointer()).revoke()?;
+        }
+        let operation = prepare(self)?;
+        let whole = self.whole_of(operation);
+        Slot::own(self.memory.pointer()).revoke()?;
+        println!("bench: {{\"id\": \"wait-{id}\", \"value\": {worst}, \"unit\": \"instructions\"}}");
+        println!("bench: {{\"id\": \"whole-{id}\", \"value\": {whole}, \"unit\": \"instructions\"}}");
+        Ok((worst, whole))
+    }
+
+    fn make(&self, kind: ObjectType, bits: usize, first: u64, count: u64) -> Result<()> {
+        self.memory.retype(kind, bits, Slot { root: initial::CNODE, index: 0, depth: 0 }, first, count)
+    }
+
+    /// Threads that do the same thing at one object, and wait there.
+    fn threads(&mut self, first: u64, count: u64, function: fn(u64), argument: u64) -> Result<()> {
+        self.make(ObjectType::Tcb, 0, first, count)?;
+        let (stack, _) = self.window.pages(&mut self.allocator, 1)?;
+        let (buffer, page) = self.window.pages(&mut self.allocator, 1)?;
+        for thread in (first..first + count).map(Thread::from_pointer) {
+            let spaces = Spaces {
+                fault_endpoint: 0,
+                cspace: initial::CNODE,
+                cspace_data: CNodeData::default(),
+                address_space: initial::ADDRESS_SPACE,
+            };
+            // They run one after the other, and none comes back: one stack is enough.
+            thread.configure(spaces, buffer, page)?;
+            thread.set_scheduling(initial::THREAD, HIGHEST, HIGHEST)?;
+            let start = Start::new(function, argument, HIGHEST);
+            thread.write_registers(true, &sel4::thread::registers(&start, thread, buffer, stack + 0x1000))?;
+            sel4::raw::yield_now();
+            // Once let go they are less important than anybody here.
+            thread.set_priority(initial::THREAD, LOWEST)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let (first, memory) = (self.slots, self.memory);
+        let mut worst = 0;
+        let (base, _) = self.row("nothing", 1, |_| Ok(Operation::Spin(200_000)))?;
+        let kinds: [(&str, ObjectType, usize); 4] = [
+            ("tcbs", ObjectType::Tcb, 0),
+            ("tables", ObjectType::PageTable, 0),
+            ("pages", ObjectType::Page, 0),
+            ("cnodes", ObjectType::CapTable, 8),
+        ];
+
+        let (wait, whole) = self.row("delete-large-cnode", 1, |latency| {
+            latency.make(ObjectType::CapTable, LARGE_NODE_BITS, first, 1)?;
+            Ok(Operation::Delete(first))
+        })?;
+        worst = worst.max(wait);
+        println!(
+            "bench: {{\"id\": \"slot_delete\", \"value\": {}, \"unit\": \"instructions\"}}",
+            whole.div_ceil(1 << LARGE_NODE_BITS)
+        );
+        for (name, kind, bits) in kinds {
+            let revoke = match name {
+                "tcbs" => "revoke-256-tcbs",
+                "tables" => "revoke-256-tables",
+                "pages" => "revoke-256-pages",
+                _ => "revoke-256-cnodes",
+            };
+            let (wait, _) = self.row(revoke, 4, |latency| {
+                latency.make(kind, bits, first, OBJECTS)?;
+                Ok(Operation::Revoke(memory.pointer()))
+            })?;
+            worst = worst.max(wait);
+            let retype = match name {
+                "tcbs" => "retype-256-tcbs",
+                "tables" => "retype-256-tables",
+                "pages" => "retype-256-pages",
+                _ => "retype-256-cnodes",
+            };
+            let (wait, _) =
+                self.row(retype, 48, |_| Ok(Operation::Retype { untyped: memory, kind, bits, first, count: OBJECTS }))?;
+            worst = worst.max(wait);
+        }
+        let (wait, _) = self.row("revoke-space", 4, |latency| {
+            latency.make(ObjectType::PageTable, 0, first, 3)?;
+            latency.make(ObjectType::Page, 0, first + 3, OBJECTS)?;
+            latency.make(ObjectType::Page, 0, first + 3 + OBJECTS, OBJECTS)?;
+            let [space, middle, last] = [0, 1, 2].map(|index| PageTable::from_pointer(first + index));
+            initial::ASID_POOL.assign(space)?;
+            middle.map(space, MAPPED, 0)?;
+            last.map(space, MAPPED, 0)?;
+            for index in 0..PAGES {
+                let page = Page::from_pointer(first + 3 + index);
+                page.map(space, MAPPED + (index << 12), Rights::READ_WRITE, 0)?;
+            }
+            Ok(Operation::Revoke(memory.pointer()))
+        })?;
+        worst = worst.max(wait);
+        let (wait, _) = self.row("delete-asid-pool", 8, |latency| {
+            latency.make(ObjectType::Untyped, 12, first, 1)?;
+            let pool = AsidPool::from_pointer(first + 1);
+            initial::ASID_CONTROL.make_pool(Untyped::from_pointer(first), Slot::own(pool.pointer()))?;
+            latency.make(ObjectType::PageTable, 0, first + 2, OBJECTS)?;
+            latency.make(ObjectType::PageTable, 0, first + 2 + OBJECTS, OBJECTS)?;
+            (0..PAGES).try_for_each(|index| pool.assign(PageTable::from_pointer(first + 2 + index)))?;
+            Ok(Operation::Delete(pool.pointer()))
+        })?;
+        worst = worst.max(wait);
+        let (wait, whole) = self.row("clear", 1, |latency| {
+            // A page of all of the memory, or as many as it takes; then the memory is cleared before it is used anew.
+            latency.make(ObjectType::MegaPage, 0, first, (1 << CLEARED_BITS) >> 21)?;
+            Slot::own(memory.pointer()).revoke()?;
+            Ok(Operation::Retype { untyped: memory, kind: ObjectType::Page, bits: 0, first, count: 1 })
+        })?;
+        worst = worst.max(wait);
+        println!(
+            "bench: {{\"id\": \"clear_kib\", \"value\": {}, \"unit\": \"instructions\"}}",
+            whole.div_ceil(1 << (CLEARED_BITS - 10))
+        );
+        let (wait, _) = self.row("delete-nested-cnodes", 2, |latency| {
+            latency.make(ObjectType::CapTable, 1, first, OBJECTS)?;
+            latency.make(ObjectType::CapTable, 1, first + OBJECTS, OBJECTS)?;
+            for index in (first + 1..first + LEVELS).rev() {
+                let root = sel4::capability::CNode::from_pointer(index - 1);
+                Slot { root, index: 1, depth: 1 }.move_from(Slot::own(index))?;
+            }
+            Ok(Operation::Delete(first))
+        })?;
+        worst = worst.max(wait);
+        let (wait, _) = self.row("delete-notification", 2, |latency| {
+            latency.make(ObjectType::Notification, 0, first, 1)?;
+            latency.threads(first + 1, WAITERS, wait_for_ever, first)?;
+            Ok(Operation::Delete(first))
+        })?;
+        worst = worst.max(wait);
+        let (wait, _) = self.row("cancel-badged-sends", 2, |latency| {
+            latency.make(ObjectType::Endpoint, 0, first, 1)?;
+            Slot::own(first + 1).mint_from(Slot::own(first), Rights::ALL, 7)?;
+            latency.threads(first + 2, WAITERS, send_for_ever, first + 1)?;
+            Ok(Operation::CancelBadgedSends(first + 1))
+        })?;
+        worst = worst.max(wait);
+        println!("bench: {{\"id\": \"worst_latency\", \"value\": {worst}, \"unit\": \"instructions\"}}");
+        println!(
+            "bench: {{\"id\": \"longest_stretch\", \"value\": {}, \"unit\": \"instructions\"}}",
+            worst.saturating_sub(base)
+        );
+        Ok(())
+    }
+}

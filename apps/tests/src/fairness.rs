@@ -1,0 +1,253 @@
+//! Processor time has an owner: processes that try to have more of it than their budget, and what they leave others.
+//!
+//! A victim that never rests, on as many workers as there are harts, takes all that is left to it. What it had beside an
+//! attacker is compared with the time that has passed, with much room for emulators; what was preferred, by counters.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi_unix::types::{TimeSpec, open};
+use cops::process::{Child, Command};
+use cops::system::kernel_side::{KernelSide, choose};
+use cops::system::{self, SystemCall, scheduling};
+use cops::thread::Builder;
+use cops::time::{Duration, Instant};
+use cops::{Errno, Priority};
+
+use crate::harness::{self, Outcome, until};
+use crate::{check, must};
+
+const MS: u64 = 1_000_000;
+/// What attackers have: a tenth of the time of one hart.
+const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
+/// Threads of a process that would like to be preferred as often as it has threads.
+const THREADS: usize = 200;
+
+/// What this program does for the tests below when it is another process.
+pub async fn act(what: &str) -> i32 {
+    match what {
+        // Takes everything that it can get, on all harts.
+        "take-the-rest" => {
+            let harts = harts() as usize;
+            let _ = cops::alloc_cpu(harts - 1);
+            for _ in 1..harts {
+                cops::spawn_at(VICTIM, async { spin() }).detach();
+            }
+            let _ = cops::set_priority(cops::current(), VICTIM);
+            cops::yield_now().await;
+            spin()
+        }
+        // Asks for its budget again and again, in every form that could be allowed.
+        "refill" => loop {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(4) {}
+            for (budget, period) in [BUDGET, (100 * MS, 1000 * MS), (1000 * MS, 10_000 * MS), (MS, 10 * MS)] {
+                let _ = scheduling::set_budget(0, Some(budget), period);
+            }
+        },
+        // Has the kernel poll for it.
+        "poll" => {
+            let Ok((reader, _writer)) = cops::io::pipe() else { return 1 };
+            if choose(KernelSide::PollingThread).is_err() {
+                return 2;
+            }
+            let _ = reader.read(alloc::vec![0; 1]).await;
+            3
+        }
+        // Has the kernel try a read again and again.
+        "retry" => {
+            let Ok((reader, _writer)) = cops::io::pipe() else { return 1 };
+            if choose(KernelSide::RetryingThreads).is_err() {
+                return 2;
+            }
+            let _ = system::file::read(reader.descriptor().raw(), &mut [0]);
+            3
+        }
+        // Has the kernel fill pages in many calls in flight.
+        "write" => write_without_end().await,
+        // Has the kernel wake it from very many sleeps.
+        "sleep" => sleep_without_end(),
+        "threads" => spin_in_threads(),
+        other => {
+            cops::eprintln!("there is no act `{other}`");
+            99
+        }
+    }
+}
+
+const VICTIM: Priority = Priority::saturating(31);
+const ATTACKER: Priority = Priority::saturating(5);
+
+fn spin() -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+async fn write_without_end() -> i32 {
+    const BYTES: usize = 4 << 20;
+    let Ok(memory) = system::memory::map(BYTES).map(|memory| memory as usize) else { return 1 };
+    let Ok(file) = cops::file::File::open_with("/tmp/fairness", open::CREAT | open::RDWR) else { return 2 };
+    let descriptor = file.descriptor().raw() as usize;
+    loop {
+        for token in 1..=64 {
+            // SAFETY: the memory is mapped, and only read.
+            let _ = unsafe {
+                let arguments = [descriptor, memory, BYTES, 0, 0, 0];
+                system::syscall_asynchronous(SystemCall::Write as usize, arguments, 0, 0, token)
+            };
+            let _ = system::file::seek(descriptor as i32, 0, 0);
+        }
+        cops::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn sleep_without_end() -> i32 {
+    let time = TimeSpec::from_ns(1000);
+    for token in 1.. {
+        // SAFETY: the kernel reads the time before it answers.
+        let _ = unsafe {
+            let arguments = [&raw const time as usize, 0, 0, 0, 0, 0];
+            system::syscall_asynchronous(SystemCall::Sleep as usize, arguments, 0, 0, token)
+        };
+    }
+    0
+}
+
+fn spin_in_threads() -> i32 {
+    let go = Arc::new(AtomicU32::new(0));
+    for _ in 0..THREADS {
+        let go = go.clone();
+        let thread = Builder::new().stack_size(4096).spawn(move || {
+            while go.load(Ordering::Acquire) == 0 {
+                let _ = system::thread::futex_wait(&go, 0, None);
+            }
+            spin()
+        });
+        if thread.is_err() {
+            return 1;
+        }
+    }
+    go.store(1, Ordering::Release);
+    system::thread::futex_wake(&go, u32::MAX >> 1);
+    spin()
+}
+
+fn harts() -> u64 {
+    cops::time::global_page().map_or(1, |page| page.harts.load(Ordering::Relaxed))
+}
+
+fn start(what: &str, priority: Priority) -> system::Result<Child> {
+    let command = Command::new(harness::OWN_PATH).argument("--act").argument("fairness").argument(what);
+    command.priority(priority).spawn()
+}
+
+async fn end(children: Vec<Child>) -> Outcome {
+    for child in &children {
+        must!(child.kill());
+    }
+    for child in &children {
+        must!(child.wait().await);
+    }
+    Ok(())
+}
+
+/// A process that takes what is left, without a limit of its own.
+async fn victim() -> Result<Child, alloc::string::String> {
+    let victim = must!(start("take-the-rest", VICTIM));
+    must!(scheduling::set_budget(victim.number(), None, 100 * MS));
+    until(|| Ok(scheduling::get(victim.number())?.cpu_ns > 10 * MS)).await?;
+    Ok(victim)
+}
+
+/// Lets an attacker with a tenth of a hart do its worst: of all time the victim has three quarters at least.
+async fn leaves_the_rest(attack: &str) -> Outcome {
+    let victim = victim().await?;
+    let attacker = must!(start(attack, Priority::HIGHEST));
+    must!(scheduling::set_privilege(attacker.number(), false));
+    must!(scheduling::set_budget(attacker.number(), Some(BUDGET.0), BUDGET.1));
+    until(|| Ok(scheduling::get(attacker.number())?.exhausted > 0)).await?;
+    let before = must!(scheduling::get(victim.number())).cpu_ns;
+    let start = Instant::now();
+    cops::sleep(Duration::from_millis(1500)).await;
+    let had = must!(scheduling::get(victim.number())).cpu_ns - before;
+    let passed = start.elapsed().as_nanos() as u64 * harts();
+    let own = must!(scheduling::get(attacker.number()));
+    end(alloc::vec![attacker, victim]).await?;
+    check!(had * 4 >= passed * 3, "{attack}: the victim had {had} ns of {passed}; the attacker is {own:?}");
+    Ok(())
+}
+
+pub async fn a_process_cannot_refill_its_budget() -> Outcome {
+    leaves_the_rest("refill").await
+}
+
+pub async fn a_polling_thread_is_charged() -> Outcome {
+    leaves_the_rest("poll").await
+}
+
+pub async fn a_retrying_thread_is_charged() -> Outcome {
+    leaves_the_rest("retry").await
+}
+
+pub async fn calls_in_flight_are_charged() -> Outcome {
+    leaves_the_rest("write").await?;
+    leaves_the_rest("sleep").await
+}
+
+/// What a process was given stays, whatever it chooses for itself within that.
+pub async fn a_given_budget_cannot_be_replaced() -> Outcome {
+    let child = must!(start("threads", VICTIM));
+    let set = |budget, period| scheduling::set_budget(child.number(), Some(budget), period);
+    must!(scheduling::set_privilege(0, false));
+    must!(set(20 * MS, 100 * MS));
+    for (budget, period) in [(21 * MS, 100 * MS), (20 * MS, 99 * MS), (200 * MS, 1000 * MS), (21 * MS, 1000 * MS)] {
+        check!(set(budget, period) == Err(Errno::EPERM), "{budget} in {period}");
+    }
+    must!(set(20 * MS, 1000 * MS));
+    check!(set(20 * MS, 100 * MS) == Err(Errno::EPERM), "a parent has taken back what it gave");
+    // Its own choice a process may take back, as far as what it was given.
+    let own = |budget, period| scheduling::set_budget(0, Some(budget), period);
+    must!(own(MS, 100 * MS));
+    must!(own(20 * MS, 100 * MS));
+    check!(scheduling::set_budget(0, None, 100 * MS) == Err(Errno::EPERM), "no limit at all");
+    end(alloc::vec![child]).await
+}
+
+/// A process with very many threads that never rest is preferred no more often than one with a single thread.
+pub async fn threads_do_not_multiply_turns() -> Outcome {
+    // This one looks on, and is not to wait for its own turn among those that starve.
+    must!(cops::set_priority(cops::current(), Priority::HIGHEST));
+    let many = must!(start("threads", ATTACKER));
+    must!(scheduling::set_budget(many.number(), None, 100 * MS));
+    until(|| Ok(scheduling::get(many.number())?.cpu_ns > 100 * MS)).await?;
+    must!(scheduling::set_starvation_bound(Some(200 * MS)));
+    let single = must!(start("take-the-rest", VICTIM));
+    let result = until(|| Ok(scheduling::get(single.number())?.boosts >= 4)).await;
+    let (of_many, of_single) = (scheduling::get(many.number()), scheduling::get(single.number()));
+    must!(scheduling::set_starvation_bound(Some(1000 * MS)));
+    end(alloc::vec![many, single]).await?;
+    result?;
+    let (of_many, of_single) = (must!(of_many).boosts, must!(of_single).boosts);
+    // It has been there for longer, and looks find one of each.
+    check!(of_many <= 4 * of_single + 8, "{of_many} boosts beside {of_single}");
+    Ok(())
+}
+
+/// What has used up its budget is not preferred, however long it waits.
+pub async fn an_exhausted_process_is_not_preferred() -> Outcome {
+    let victim = victim().await?;
+    must!(cops::set_priority(cops::current(), Priority::HIGHEST));
+    must!(scheduling::set_starvation_bound(Some(100 * MS)));
+    let child = must!(start("threads", ATTACKER));
+    must!(scheduling::set_budget(child.number(), Some(MS), 10_000 * MS));
+    until(|| Ok(scheduling::get(child.number())?.exhausted > 0)).await?;
+    let before = must!(scheduling::get(child.number())).boosts;
+    cops::sleep(Duration::from_millis(800)).await;
+    let after = must!(scheduling::get(child.number())).boosts;
+    must!(scheduling::set_starvation_bound(Some(1000 * MS)));
+    end(alloc::vec![child, victim]).await?;
+    check!(before == after, "preferred {} times", after - before);
+    Ok(())
+}

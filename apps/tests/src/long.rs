@@ -1,0 +1,292 @@
+//! Long calls: others run in the middle of them.
+//!
+//! A process that is more important, and does something every millisecond, tells in each of these how often the kernel has
+//! looked during one call. A call without looks lets it run once, at its end, however long it takes.
+
+use alloc::vec;
+use core::sync::atomic::AtomicU32;
+
+use abi_unix::types::{epoll, futex, mapping, open, protection};
+use abi_unix::{Counter, SystemCall, WILL_BE_POSTED};
+use cops::Priority;
+use cops::io::{PipeReader, pipe};
+use cops::process::{Child, Command};
+use cops::system;
+use cops::time::{Duration, Instant};
+
+use crate::harness::{LIMIT, OWN_PATH, Outcome, act, call, counter, reaches, returns_to, wait};
+use crate::{check, check_eq, must};
+
+const HERE: usize = -100i32 as usize;
+const PATH: &core::ffi::CStr = c"/tmp/large";
+/// Bytes of a file or a mapping: enough that copying them takes many milliseconds on any host.
+const LARGE: usize = 24 << 20;
+const WAITERS: usize = 20_000;
+
+/// What the other process does: writes a byte now and then, for ever.
+pub async fn tick() -> i32 {
+    loop {
+        cops::sleep(Duration::from_millis(1)).await;
+        if system::file::write(1, b".").is_err() {
+            return 1;
+        }
+    }
+}
+
+/// The other process, and what it writes.
+struct Ticker {
+    child: Child,
+    reader: PipeReader,
+}
+
+impl Ticker {
+    async fn start() -> Result<Ticker, alloc::string::String> {
+        let (reader, writer) = must!(pipe());
+        let command = Command::new(OWN_PATH).argument("--act").argument("tick").priority(Priority::HIGHEST);
+        let child = must!(command.descriptor(1, writer.into_descriptor()).spawn());
+        must!(must!(cops::timeout(LIMIT, reader.read(vec![0; 1])).await).0);
+        Ok(Ticker { child, reader })
+    }
+
+    /// Does something, and says how often the other process has had its turn meanwhile.
+    fn during<T>(&self, work: impl FnOnce() -> T) -> Result<(T, usize), alloc::string::String> {
+        self.take()?;
+        let result = work();
+        Ok((result, self.take()?))
+    }
+
+    /// How many bytes there are.
+    fn take(&self) -> Result<usize, alloc::string::String> {
+        let mut bytes = [0; 4096];
+        let mut list = [self.reader.descriptor().raw() as u32, epoll::IN];
+        let now = [0i64; 2];
+        let arguments = [list.as_mut_ptr() as usize, 1, now.as_ptr() as usize, 0, 0, 0];
+        if must!(call(SystemCall::Poll, arguments)) == 0 {
+            return Ok(0);
+        }
+        Ok(must!(system::file::read(self.reader.descriptor().raw(), &mut bytes)))
+    }
+
+    async fn end(self) -> Outcome {
+        must!(self.child.kill());
+        check!(wait(&self.child).await.is_some());
+        Ok(())
+    }
+}
+
+/// Makes calls in which the other process has several turns, while this one is unimportant.
+async fn several_turns(name: &str, work: impl FnOnce() -> Outcome) -> Outcome {
+    let ticker = Ticker::start().await?;
+    must!(cops::set_priority(cops::current(), Priority::saturating(20)));
+    cops::yield_now().await;
+    let (done, turns) = ticker.during(work)?;
+    done?;
+    ticker.end().await?;
+    // A call that never looks gives one turn, at its end, and perhaps one at its beginning.
+    check!(turns >= 4, "{name}: {turns} turns of somebody more important");
+    Ok(())
+}
+
+fn map(length: usize, flags: u32, file: usize) -> Result<usize, alloc::string::String> {
+    let rights = (protection::READ | protection::WRITE) as usize;
+    Ok(must!(call(SystemCall::Map, [0, length, rights, (mapping::PRIVATE | flags) as usize, file, 0])))
+}
+
+fn open_file() -> Result<usize, alloc::string::String> {
+    let flags = (open::RDWR | open::CREAT) as usize;
+    Ok(must!(call(SystemCall::Open, [HERE, PATH.as_ptr() as usize, flags, 0o600, 0, 0])))
+}
+
+pub async fn large_files_are_written_read_and_mapped_in_steps() -> Outcome {
+    let area = map(LARGE, mapping::ANONYMOUS, 0)?;
+    let file = open_file()?;
+    several_turns("write", || {
+        check_eq!(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0]), Ok(LARGE));
+        Ok(())
+    })
+    .await?;
+    several_turns("pread64", || {
+        check_eq!(call(SystemCall::ReadAt, [file, area, LARGE, 0, 0, 0]), Ok(LARGE));
+        Ok(())
+    })
+    .await?;
+    // All of it is right, and ends where the file does.
+    for (place, word) in [(0, *b"first"), (LARGE / 2 - 2, *b"cross"), (LARGE - 5, *b"final")] {
+        check_eq!(call(SystemCall::WriteAt, [file, word.as_ptr() as usize, 5, place, 0, 0]), Ok(5));
+    }
+    let mut copy = 0;
+    several_turns("mmap", || {
+        copy = map(LARGE + 4096, 0, file)?;
+        Ok(())
+    })
+    .await?;
+    for (place, word) in [(0, *b"first"), (LARGE / 2 - 2, *b"cross"), (LARGE - 5, *b"final")] {
+        // SAFETY: the mapping is that long, and nobody writes to it.
+        check_eq!(unsafe { core::ptr::read_unaligned((copy + place) as *const [u8; 5]) }, word);
+    }
+    // SAFETY: as above.
+    check_eq!(unsafe { core::ptr::read((copy + LARGE) as *const u8) }, 0);
+    check_eq!(call(SystemCall::Unmap, [copy, LARGE + 4096, 0, 0, 0, 0]), Ok(0));
+    check_eq!(call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0]), Ok(0));
+    // The last name and then the last descriptor: all its memory is free when the call has returned.
+    let before = counter(Counter::FramesFree)?;
+    must!(call(SystemCall::Unlink, [HERE, PATH.as_ptr() as usize, 0, 0, 0, 0]));
+    must!(call(SystemCall::Close, [file, 0, 0, 0, 0, 0]));
+    let freed = counter(Counter::FramesFree)? - before;
+    check!(freed as usize >= LARGE / 4096 - 512, "{freed} frames were freed");
+    Ok(())
+}
+
+pub async fn parts_of_a_large_mapping_change_one_after_the_other() -> Outcome {
+    let before = counter(Counter::FramesFree)?;
+    let area = map(LARGE, mapping::ANONYMOUS, 0)?;
+    let touch = |page: usize, value: u8| {
+        // SAFETY: the page is mapped, and writable.
+        unsafe { core::ptr::write_volatile((area + page * 4096) as *mut u8, value) }
+    };
+    let pages = LARGE / 4096;
+    for page in 0..pages {
+        touch(page, page as u8);
+    }
+    let protect =
+        |start: usize, length: usize, rights: u32| call(SystemCall::Protect, [start, length, rights as usize, 0, 0, 0]);
+    check_eq!(protect(area, LARGE, protection::READ), Ok(0));
+    check_eq!(protect(area, LARGE, protection::READ | protection::WRITE), Ok(0));
+    // In the middle of a region, from within it to its end, and over a hole.
+    check_eq!(call(SystemCall::Unmap, [area + 1000 * 4096, 2000 * 4096, 0, 0, 0, 0]), Ok(0));
+    check_eq!(call(SystemCall::Unmap, [area + 4000 * 4096, LARGE - 4000 * 4096, 0, 0, 0, 0]), Ok(0));
+    for page in [0, 999, 3000, 3999] {
+        // SAFETY: these were kept.
+        check_eq!(unsafe { core::ptr::read_volatile((area + page * 4096) as *const u8) }, page as u8);
+        touch(page, 1);
+    }
+    // What has gone is not readable any more, even for the kernel.
+    let file = open_file()?;
+    for page in [1000, 2999, 4000, pages - 1] {
+        let arguments = [file, area + page * 4096, 1, 0, 0, 0];
+        check_eq!(call(SystemCall::Write, arguments), Err(cops::Errno::EFAULT));
+    }
+    check_eq!(protect(area, LARGE, protection::READ), Err(cops::Errno::ENOMEM));
+    // Pages of zeros in place of all that is left.
+    let fixed = (mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED) as usize;
+    let rights = (protection::READ | protection::WRITE) as usize;
+    check_eq!(call(SystemCall::Map, [area, LARGE, rights, fixed, 0, 0]), Ok(area));
+    for page in [0, 999, 1000, 3000, pages - 1] {
+        // SAFETY: all of it is mapped again.
+        check_eq!(unsafe { core::ptr::read_volatile((area + page * 4096) as *const u8) }, 0);
+    }
+    check_eq!(call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0]), Ok(0));
+    must!(call(SystemCall::Close, [file, 0, 0, 0, 0, 0]));
+    must!(call(SystemCall::Unlink, [HERE, PATH.as_ptr() as usize, 0, 0, 0, 0]));
+    let after = counter(Counter::FramesFree)?;
+    check!(after + 256 >= before, "{before} frames were free, and {after} are");
+    Ok(())
+}
+
+static WORD: AtomicU32 = AtomicU32::new(0);
+static OTHER_WORD: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a call that goes on by itself.
+fn leave(which: SystemCall, arguments: [usize; 6]) -> Outcome {
+    // SAFETY: the arguments are numbers, and addresses of words that live for ever.
+    let answer = unsafe { system::syscall_asynchronous(which as usize, arguments, 0, 7, 0) };
+    check_eq!(answer, WILL_BE_POSTED);
+    Ok(())
+}
+
+pub async fn thousands_of_waiters_are_woken_and_moved_in_steps() -> Outcome {
+    let before = counter(Counter::CallsInFlight)?;
+    let (word, other) = (WORD.as_ptr() as usize, OTHER_WORD.as_ptr() as usize);
+    for _ in 0..WAITERS {
+        leave(SystemCall::Futex, [word, futex::WAIT as usize, 0, 0, 0, 0])?;
+    }
+    let most = i32::MAX as usize;
+    // They come to wait when they have their turn, so half of them are there at some time, and the others later.
+    let mut moved = 0;
+    while moved < WAITERS / 2 {
+        cops::sleep(Duration::from_millis(10)).await;
+        let more = WAITERS / 2 - moved;
+        moved += must!(call(SystemCall::Futex, [word, futex::REQUEUE as usize, 0, more, other, 0]));
+    }
+    several_turns("futex", || {
+        check_eq!(call(SystemCall::Futex, [other, futex::WAKE as usize, most, 0, 0, 0]), Ok(WAITERS / 2));
+        Ok(())
+    })
+    .await?;
+    let mut woken = 0;
+    while woken < WAITERS / 2 {
+        cops::sleep(Duration::from_millis(10)).await;
+        woken += must!(call(SystemCall::Futex, [word, futex::WAKE as usize, most, 0, 0, 0]));
+    }
+    check_eq!(woken, WAITERS / 2);
+    returns_to(Counter::CallsInFlight, before).await
+}
+
+/// Waits for a child that never ends, thousands of times.
+pub async fn wait_often() -> i32 {
+    let Ok(child) = act("sleep") else { return 1 };
+    for _ in 0..3 * WAITERS {
+        if leave(SystemCall::Wait, [child.number() as usize, 0, 0, 0, 0, 0]).is_err() {
+            return 2;
+        }
+    }
+    cops::sleep(Duration::from_secs(1000)).await;
+    3
+}
+
+pub async fn children_of_others_wake_nobody() -> Outcome {
+    async fn rounds() -> Result<Duration, alloc::string::String> {
+        let start = Instant::now();
+        for _ in 0..5 {
+            let child = must!(act("return"));
+            check!(wait(&child).await.is_some());
+        }
+        Ok(start.elapsed())
+    }
+    rounds().await?;
+    let alone = rounds().await?;
+    let before = counter(Counter::CallsInFlight)?;
+    let other = must!(act("wait-often"));
+    reaches(Counter::CallsInFlight, before + 3 * WAITERS as u64).await?;
+    let beside = rounds().await?;
+    must!(other.kill());
+    check!(wait(&other).await.is_some());
+    // Its own child is below this process now, and ends with all that is.
+    let _ = call(SystemCall::Kill, [usize::MAX, abi_unix::types::signal::KILL as usize, 0, 0, 0, 0]);
+    // One wake-up of all of them takes longer than many rounds.
+    check!(beside < alone * 8 + Duration::from_millis(50), "{beside:?} beside waiters, {alone:?} alone");
+    Ok(())
+}
+
+pub async fn a_parent_hears_of_its_own_children_only() -> Outcome {
+    // By any, by number and by group; and those who wait for what has gone are told.
+    let (first, second) = (must!(act("sleep")), must!(act("sleep")));
+    let group = first.number() as usize;
+    must!(call(SystemCall::SetProcessGroup, [group, 0, 0, 0, 0, 0]));
+    let of_group = (group as i32).wrapping_neg() as usize;
+    let no_wait = abi_unix::types::WNOHANG as usize;
+    for which in [usize::MAX, group, of_group, second.number() as usize] {
+        check_eq!(call(SystemCall::Wait, [which, 0, no_wait, 0, 0, 0]), Ok(0));
+    }
+    must!(first.kill());
+    check_eq!(call(SystemCall::Wait, [of_group, 0, 0, 0, 0, 0]), Ok(group));
+    for gone in [group, of_group] {
+        check_eq!(call(SystemCall::Wait, [gone, 0, no_wait, 0, 0, 0]), Err(cops::Errno::ECHILD));
+    }
+    // Into the group of nobody it may not go; into one of its own it may, and is found there.
+    must!(call(SystemCall::SetProcessGroup, [second.number() as usize, 0, 0, 0, 0, 0]));
+    must!(second.kill());
+    let of_group = (second.number() as i32).wrapping_neg() as usize;
+    check_eq!(call(SystemCall::Wait, [of_group, 0, 0, 0, 0, 0]), Ok(second.number() as usize));
+    check_eq!(call(SystemCall::Wait, [usize::MAX, 0, no_wait, 0, 0, 0]), Err(cops::Errno::ECHILD));
+    Ok(())
+}
+
+pub async fn lines_that_nobody_takes_hold_nobody_up() -> Outcome {
+    // Far more than the console's ring holds. What finds no room is dropped, and the call says what it was given.
+    let line = "a line that is printed much too often, and as long as a line may be, ".repeat(4);
+    for _ in 0..100 {
+        must!(system::system::log(&line));
+    }
+    Ok(())
+}

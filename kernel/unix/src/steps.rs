@@ -1,0 +1,133 @@
+//! Long work in steps, so that no call keeps a hart for longer than a stated time.
+//!
+//! Kernel code is not interrupted. An interrupt that comes during a call, and whatever it makes ready, waits until the hart
+//! *looks*: until it is back in user mode or in the executor's loop, or until a long call asks [`hart_is_wanted`]. So
+//! LONGEST STRETCH is an invariant of every call: **between two looks there are at most [`STRETCH`] instructions**,
+//! whatever a program asks for. A call that could need more does its work in steps of a bounded number of pages, waiters or
+//! entries, holds no lock between two steps, and looks after each. [`stretch`](crate::stretch) measures it.
+//!
+//! A look deals with the interrupts that are pending, as the executor's loop does, and then says whether the hart is wanted:
+//! by something more important than the coroutine that works, or, when that has worked for a slice, by an equal. If so the
+//! operation is put aside as any other that has to wait, and goes on when its coroutine has its turn again. If not it goes
+//! on in place: a look costs little beside a step, and long work is not slower on a hart that nobody else wants.
+//!
+//! # Operations that go on
+//!
+//! There is one kernel stack for each hart, so work that is put aside has to be a value. Reading and writing keep what they
+//! have moved in their [`Operation`](crate::operation::Operation). All other long work is written as an `async` function
+//! that awaits [`pause`] between its steps, and becomes a [`Long`] operation: awaited by the worker's coroutine, or by a
+//! coroutine of its own if the call is asynchronous.
+//!
+//! # Cancellation
+//!
+//! A long operation that has begun is completed: cancelling an asynchronous one comes too late. It is dropped between two
+//! steps when its process ends or executes another program, and then nobody is left who could see half of the work; each
+//! step leaves the kernel's own tables whole.
+
+use alloc::boxed::Box;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_unix::Errno;
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::Machine;
+
+use crate::process::Process;
+use crate::{executor, stretch, time};
+
+/// Instructions between two looks, at most.
+pub const STRETCH: usize = 50_000;
+/// Bytes that are copied in a step, pages being made for them.
+pub const BYTES: usize = 32 * 1024;
+/// Entries of a table in a step, each of which costs a few hundred instructions: somebody is woken, or something closed.
+pub const ENTRIES: usize = 32;
+
+/// A call that goes on in steps until it is done.
+pub type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
+
+/// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself touches its words.
+static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
+    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MAXIMUM_HARTS];
+
+/// Looks: deals with pending interrupts, and says whether the calling coroutine is to let go of the hart, for something more
+/// important, or for an equal after a slice.
+///
+/// Called between two steps, outside of every lock that an interrupt's handler, or somebody that it wakes, may want.
+pub fn hart_is_wanted() -> bool {
+    let _ = crate::on_interrupt();
+    stretch::looked();
+    let coroutine = executor::current();
+    let (holder, since) = &TURNS[Machine::hart()];
+    let now = Machine::now();
+    if holder.load(Ordering::Relaxed) != coroutine.raw() {
+        holder.store(coroutine.raw(), Ordering::Relaxed);
+        since.store(now, Ordering::Relaxed);
+    }
+    if !executor::is_anything_ready() {
+        return false;
+    }
+    let Some(priority) = executor::priority(coroutine) else { return true };
+    let is_over = now.saturating_sub(since.load(Ordering::Relaxed)) >= time::slice_ticks();
+    let is_wanted = if is_over { executor::is_ready_at_least(priority) } else { executor::is_ready_above(priority) };
+    if is_wanted {
+        // Its next turn is another one.
+        holder.store(0, Ordering::Relaxed);
+    }
+    is_wanted
+}
+
+/// Looks after a step of an operation that is polled with this waker: whether the operation is to go on when it is polled
+/// again, which is as soon as nothing more important is ready.
+///
+/// Without a waker, which is the first attempt in place, one step is all: what is left goes on outside of the visit to the
+/// program.
+pub fn must_pause(process: &Process, waker: Option<&Waker>) -> bool {
+    must_pause_for(Some(process), waker)
+}
+
+fn must_pause_for(process: Option<&Process>, waker: Option<&Waker>) -> bool {
+    let Some(waker) = waker else { return true };
+    let is_wanted = hart_is_wanted() || process.is_some_and(Process::has_ended);
+    if is_wanted {
+        waker.wake_by_ref();
+    }
+    is_wanted
+}
+
+/// Ends a step of work for a process: looks, and lets go of the hart if it is wanted, or if the process has ended.
+///
+/// # Cancellation
+/// Dropping it has no effect.
+pub fn pause(process: &Process) -> Pause<'_> {
+    Pause { process: Some(process), has_paused: false }
+}
+
+/// As [`pause`], for work that is done although its process has ended, or because of that.
+///
+/// # Cancellation
+/// Dropping it has no effect.
+pub fn pause_at_the_end() -> Pause<'static> {
+    Pause { process: None, has_paused: false }
+}
+
+/// The future of [`pause`].
+pub struct Pause<'a> {
+    process: Option<&'a Process>,
+    has_paused: bool,
+}
+
+impl Future for Pause<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.has_paused {
+            return Poll::Ready(());
+        }
+        // The first attempt in place has nobody to wake.
+        let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(Waker::noop()));
+        self.has_paused = must_pause_for(self.process, waker);
+        if self.has_paused { Poll::Pending } else { Poll::Ready(()) }
+    }
+}

@@ -1,0 +1,511 @@
+//! Requests for connections, from the SYN to the acknowledgement that makes a connection of it.
+//!
+//! **The problem.** Anybody can send requests, also from addresses that are not his, and each is to be remembered until it is
+//! acknowledged or a patience has passed. If that cost a connection with its buffers, a few hundred a second would fill
+//! a machine's memory, and a limit on them would lock honest clients out.
+//!
+//! **The choice.** A request is a small record: who asks, both numbers, and what the request offered. Buffers are
+//! allocated when the other side has proved with its acknowledgement that it receives what is sent to it. There are
+//! at most as many records as the listener's backlog says, and a limit for all listeners; requests beyond that are answered with a
+//! *SYN cookie* ([`cookie`]), of which nothing is remembered at all. So a flood costs its answers and
+//! nothing else, and an honest client gets in as long as its packets do. A connection that began with a cookie has no
+//! window scaling and no selective acknowledgements, because the cookie has no room for them, and nobody repeats an
+//! answer of which nobody knows; that is why cookies are the exception. They are accepted only while a listener had reason to
+//! make some.
+//!
+//! **How a smoltcp socket comes to a connection.** smoltcp knows no way to put a socket into a state. A new socket is brought
+//! there as it would have come there: it listens, is given the request again, answers it into a
+//! [`Sink`] with the number that the real answer had ([`interface_that_draws`]), and then gets the acknowledgement that has just
+//! arrived.
+
+use smoltcp::phy::{ChecksumCapabilities, TxToken};
+use smoltcp::socket::tcp::State;
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{TcpControl, TcpRepr};
+
+use crate::Error;
+use crate::frame::Segment;
+use crate::host::{Cause, Host, Next, RETRY, Via, endpoint, poll_one};
+use crate::link::{Link, Sink};
+use crate::reply::{Course, packet_length, parse, write_packet};
+use crate::schedule::{Timers, WorkList};
+use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, interface_that_draws, opened_cookie};
+use crate::slab::{ListenerId, Slab};
+use crate::table::{Hash, Key, Table};
+use crate::tcp::{Connection, Engine, Holder, TcpOptions, Wire, clamped, duration};
+use crate::time_wait::Remains;
+
+/// The size of segments for one who does not say what he takes (RFC 9293, section 3.7.1).
+const SEGMENT_UNSAID: u16 = 536;
+
+/// How many requests one poll forgets or answers again, so that others get their turn.
+const EXPIRIES: usize = 32;
+
+/// How long the first answer waits for its acknowledgement before it is repeated; each further one waits twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// What the other side offered with its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Offer {
+    /// The longest segment that it takes.
+    segment: u16,
+    /// How far its windows are shifted, if they may be.
+    scale: Option<u8>,
+    /// Whether it understands selective acknowledgements.
+    selective: bool,
+}
+
+impl Offer {
+    fn of(request: &TcpRepr<'_>) -> Self {
+        Offer {
+            segment: request.max_seg_size.filter(|&size| size > 0).unwrap_or(SEGMENT_UNSAID),
+            scale: request.window_scale,
+            selective: request.sack_permitted,
+        }
+    }
+
+    /// What is left of an offer that only a cookie remembers.
+    fn from_cookie(segment: u16) -> Self {
+        Offer { segment, scale: None, selective: false }
+    }
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy)]
+struct Request {
+    course: Course,
+    listener: ListenerId,
+    ours: u32,
+    theirs: u32,
+    offer: Offer,
+    /// The listener's when the request came: the answer spoke of it.
+    receive_buffer: u32,
+    /// When it was answered first.
+    since: Instant,
+    /// How often it was answered again for want of an acknowledgement.
+    repeated: u8,
+}
+
+/// All requests that were answered and not acknowledged.
+pub(crate) struct HalfOpen {
+    requests: Slab<Request>,
+    table: Table,
+    timers: Timers,
+    /// Those whose answer is to be repeated.
+    work: WorkList,
+}
+
+impl HalfOpen {
+    pub(crate) fn new(hash: Hash, limit: usize) -> Self {
+        HalfOpen { requests: Slab::new(limit), table: Table::new(hash), timers: Timers::new(), work: WorkList::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(crate) fn find(&self, key: Key) -> Option<u32> {
+        self.table.find(key)
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.work.is_empty()
+    }
+
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    fn add(&mut self, request: Request) -> Result<u32, Error> {
+        let index = self.requests.next_index()?;
+        self.timers.reserve(index)?;
+        self.work.reserve(index)?;
+        self.table.insert(request.course.key, index)?;
+        self.requests.insert(request).inspect_err(|_| self.table.remove(request.course.key))
+    }
+
+    fn remove(&mut self, index: u32) {
+        if let Some(request) = self.requests.get(index) {
+            self.table.remove(request.course.key);
+            self.timers.remove(index);
+            self.requests.remove(index);
+        }
+    }
+}
+
+/// What becomes of an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Established {
+    /// There is a connection.
+    Yes,
+    /// There is no room, or no memory; the other side will repeat itself.
+    NotNow,
+    /// The segment is damaged, or not what the other side would send.
+    Invalid,
+}
+
+/// The answer to a request.
+fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, window: usize, mtu: usize) -> TcpRepr<'static> {
+    let headers = packet_length(&course.segment(TcpControl::None, 0, 0));
+    TcpRepr {
+        window_len: u16::try_from(window).unwrap_or(u16::MAX),
+        max_seg_size: Some(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)),
+        window_scale: offer.scale.map(|_| scale_of(window)),
+        sack_permitted: offer.selective,
+        ..course.segment(TcpControl::Syn, ours, theirs.wrapping_add(1))
+    }
+}
+
+/// How far a socket with this buffer shifts its windows: so that all of the buffer can be said in 16 bits.
+fn scale_of(buffer: usize) -> u8 {
+    (usize::BITS - buffer.leading_zeros()).saturating_sub(u16::BITS) as u8
+}
+
+impl Host {
+    fn checksums_of(&self, via: Via) -> ChecksumCapabilities {
+        match via {
+            Via::Ethernet => self.checksums.clone(),
+            Via::Local => ChecksumCapabilities::ignored(),
+        }
+    }
+
+    /// How many connections a listener's queue must leave to others. What programs of this host take is counted with them.
+    fn free_for(&self, via: Via) -> usize {
+        match via {
+            Via::Ethernet => self.connections.free(),
+            Via::Local => usize::MAX,
+        }
+    }
+
+    fn mtu_of(&mut self, via: Via) -> usize {
+        match via {
+            Via::Ethernet => self.ethernet_mtu,
+            Via::Local => crate::link::LOOPBACK_MTU,
+        }
+    }
+
+    /// Answers a SYN for a listener.
+    pub(crate) fn request<T: TxToken>(
+        &mut self,
+        via: Via,
+        listener_index: u32,
+        segment: Segment,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) {
+        let generation = self.listeners.generation(listener_index);
+        let free = self.free_for(via);
+        let Some(listener) = self.listeners.get_mut(listener_index) else {
+            return;
+        };
+        // Without memory as without room for finished connections: the other side asks again.
+        let has_room = listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)();
+        let (half_open, backlog) = (listener.half_open, listener.backlog);
+        let receive_buffer = clamped(listener.options.receive_buffer);
+        let key = Key::new(segment.local, segment.remote);
+        let from = *segment.remote.ip();
+        // A remote end that no host can have.
+        let is_nobody = segment.remote.port() == 0
+            || from.is_unspecified()
+            || from.is_multicast()
+            || from.is_broadcast()
+            || (via == Via::Ethernet && self.network.broadcast() == Some(from));
+        let checksums = self.checksums_of(via);
+        let course = Course::back(via, key, frame, self.hardware);
+        let (false, Some(course), Some(request)) = (is_nobody, course, parse(via, frame, &checksums)) else {
+            return;
+        };
+        if !has_room {
+            self.counters.requests_dropped += 1;
+            return;
+        }
+        let theirs = segment.sequence;
+        let mtu = self.mtu_of(via);
+        let listener = ListenerId { index: listener_index, generation };
+        let offer = Offer::of(&request);
+        let ours = initial_sequence_number(&self.sequence_numbers, key, now);
+        let made = if half_open < backlog {
+            let receive_buffer = receive_buffer as u32;
+            self.half_open.add(Request {
+                course,
+                listener,
+                ours,
+                theirs,
+                offer,
+                receive_buffer,
+                since: now,
+                repeated: 0,
+            })
+        } else {
+            Err(Error::Limit)
+        };
+        let segment = match made {
+            Ok(index) => {
+                self.half_open.timers.no_later_than(index, now + FIRST_WAIT);
+                if let Some(listener) = self.listeners.get_mut(listener_index) {
+                    listener.half_open += 1;
+                }
+                answer_to(&course, ours, theirs, offer, receive_buffer, mtu)
+            }
+            // Nobody forges requests there.
+            Err(_) if via == Via::Local => {
+                self.counters.requests_dropped += 1;
+                return;
+            }
+            Err(_) => {
+                let cookie = cookie(&self.cookies, key, theirs, offer.segment, now);
+                if let Some(listener) = self.listeners.get_mut(listener_index) {
+                    listener.cookies_until = Some(now + Duration::from_secs(COOKIE_LIFE_SECONDS));
+                }
+                self.counters.cookies_sent += 1;
+                answer_to(&course, cookie, theirs, Offer::from_cookie(offer.segment), receive_buffer, mtu)
+            }
+        };
+        course.send(&segment, answer, &checksums);
+    }
+
+    fn forget_request(&mut self, index: u32) {
+        let listener = self.half_open.requests.get(index).map(|request| request.listener);
+        self.half_open.remove(index);
+        if let Some(Ok(listener)) = listener.map(|id| self.listener(id)) {
+            listener.half_open = listener.half_open.saturating_sub(1);
+        }
+    }
+
+    /// Handles a segment whose ends are those of a request that was answered.
+    pub(crate) fn half_open_input<T: TxToken>(
+        &mut self,
+        index: u32,
+        via: Via,
+        segment: Segment,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) {
+        let Some(&request) = self.half_open.requests.get(index) else {
+            return;
+        };
+        let Request { listener, ours, theirs, offer, .. } = request;
+        if self.listener(listener).is_err() {
+            // It was closed meanwhile: nobody wants the connection.
+            self.forget_request(index);
+            poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now);
+            return;
+        }
+        let checksums = self.checksums_of(via);
+        let course = Course::back(via, request.course.key, frame, self.hardware);
+        let (Some(course), Some(_)) = (course, parse(via, frame, &checksums)) else {
+            return;
+        };
+        if segment.is_reset() {
+            // Only who has seen the answer, or is the one who asked, knows the number (RFC 5961, section 3).
+            if segment.sequence == theirs.wrapping_add(1) {
+                self.forget_request(index);
+            }
+            return;
+        }
+        if segment.opens() && segment.sequence == theirs {
+            let mtu = self.mtu_of(via);
+            let segment = answer_to(&course, ours, theirs, offer, request.receive_buffer as usize, mtu);
+            course.send(&segment, answer, &checksums);
+            return;
+        }
+        if segment.is_synchronizing() {
+            // Another request from the same port. If the first was meant, an acknowledgement that fits no request of the
+            // other side makes it reset this one, and ask again (RFC 5961, section 4).
+            let (ours, theirs) = (ours.wrapping_add(1), theirs.wrapping_add(1));
+            Remains { ours, theirs }.acknowledge(&course, answer, &checksums);
+            return;
+        }
+        if !segment.acknowledges() {
+            return;
+        }
+        if segment.acknowledgement != ours.wrapping_add(1) {
+            // smoltcp answers with a reset, as RFC 9293 has it.
+            poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now);
+            return;
+        }
+        if self.establish(&request, segment, frame, answer, now) == Established::Yes {
+            self.forget_request(index);
+        }
+    }
+
+    /// Makes a connection of an acknowledgement that nobody waits for, if it acknowledges a cookie. Gives the answer back if not.
+    pub(crate) fn cookie_input<T: TxToken>(
+        &mut self,
+        via: Via,
+        segment: Segment,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) -> Option<T> {
+        if !segment.acknowledges() || segment.is_reset() || segment.is_synchronizing() {
+            return Some(answer);
+        }
+        let Some(index) = self.find_listener(segment.local) else {
+            return Some(answer);
+        };
+        let generation = self.listeners.generation(index);
+        let Some(listener) = self.listeners.get_mut(index) else {
+            return Some(answer);
+        };
+        if listener.cookies_until.is_none_or(|until| until < now) {
+            return Some(answer);
+        }
+        let receive_buffer = clamped(listener.options.receive_buffer) as u32;
+        let key = Key::new(segment.local, segment.remote);
+        let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
+        let Some(size) = opened_cookie(&self.cookies, key, theirs, ours, now) else {
+            return Some(answer);
+        };
+        let checksums = self.checksums_of(via);
+        let course = Course::back(via, key, frame, self.hardware);
+        if let (Some(course), Some(_)) = (course, parse(via, frame, &checksums)) {
+            let listener = ListenerId { index, generation };
+            let offer = Offer::from_cookie(size);
+            let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
+            if self.establish(&request, segment, frame, answer, now) == Established::Yes {
+                self.counters.cookies_accepted += 1;
+            }
+        }
+        None
+    }
+
+    /// Makes a connection of a request, with the segment that acknowledges its answer.
+    fn establish<T: TxToken>(
+        &mut self,
+        request: &Request,
+        segment: Segment,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) -> Established {
+        let (admits, free) = (self.admits, self.free_for(request.course.via));
+        let Ok(listener) = self.listener(request.listener) else {
+            return Established::Invalid;
+        };
+        let options = TcpOptions { receive_buffer: request.receive_buffer as usize, ..listener.options };
+        if !listener.has_room(free) || !admits() {
+            self.counters.requests_dropped += 1;
+            return Established::NotNow;
+        }
+        let Course { via, key, .. } = request.course;
+        let mtu = self.mtu_of(via);
+        let made = answered(request, &options, mtu).and_then(|mut wire| {
+            wire.look();
+            wire.last_heard = now;
+            wire.acknowledged = segment.acknowledgement;
+            self.add(Connection::new(key, Holder::Queued, Engine::Wire(wire)))
+        });
+        let Ok(index) = made else {
+            self.counters.requests_dropped += 1;
+            return Established::NotNow;
+        };
+        let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
+            return Established::Invalid;
+        };
+        poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
+        if !matches!(wire.socket().state(), State::Established | State::CloseWait) {
+            // Its sequence number is not in the window.
+            self.discard(index);
+            return Established::Invalid;
+        }
+        if let Ok(listener) = self.listener(request.listener) {
+            // `has_room` reserved this place.
+            listener.queue.push_back(index);
+            listener.acceptors.wake_all();
+        }
+        if self.settle(index, now, Cause::Segment) == Next::Now {
+            self.work.push(index);
+        }
+        Established::Yes
+    }
+
+    /// Forgets requests that were never acknowledged, and marks those that are to be answered again.
+    pub(crate) fn expire_half_open(&mut self, now: Instant) {
+        let patience = duration(self.patience.handshake_ns);
+        for _ in 0..EXPIRIES {
+            let Some(index) = self.half_open.timers.expired(now) else {
+                return;
+            };
+            let Some(request) = self.half_open.requests.get(index) else {
+                continue;
+            };
+            let (since, listener) = (request.since, request.listener);
+            if now >= since + patience || self.listener(listener).is_err() {
+                self.forget_request(index);
+            } else {
+                self.half_open.work.push(index);
+            }
+        }
+    }
+
+    /// Answers again what was not acknowledged.
+    pub(crate) fn answer_again<L: Link>(&mut self, link: &mut L, now: Instant) {
+        for _ in 0..EXPIRIES {
+            let Some(index) = self.half_open.work.pop() else {
+                return;
+            };
+            let patience = duration(self.patience.handshake_ns);
+            let ethernet_mtu = self.ethernet_mtu;
+            let Some(request) = self.half_open.requests.get_mut(index) else {
+                continue;
+            };
+            let Request { course, ours, theirs, offer, receive_buffer, since, .. } = *request;
+            let end = since + patience;
+            let mtu = match course.via {
+                Via::Ethernet => ethernet_mtu,
+                Via::Local => crate::link::LOOPBACK_MTU,
+            };
+            request.repeated = request.repeated.saturating_add(1);
+            let wait = FIRST_WAIT * (1 << request.repeated.min(6));
+            let next = end.min(now + wait);
+            let segment = answer_to(&course, ours, theirs, offer, receive_buffer as usize, mtu);
+            match course.via {
+                Via::Ethernet => {
+                    let Some(token) = link.transmit(now) else {
+                        self.half_open.timers.no_later_than(index, now + RETRY);
+                        continue;
+                    };
+                    self.half_open.timers.no_later_than(index, next);
+                    course.send(&segment, token, &self.checksums);
+                }
+                // Nothing is lost there, but there may have been no room for the connection.
+                Via::Local => {
+                    self.half_open.timers.no_later_than(index, next);
+                    if let [Some(frame), _] = &mut self.frames {
+                        course.send(&segment, frame, &ChecksumCapabilities::ignored());
+                    }
+                    self.carry(now);
+                }
+            }
+        }
+    }
+}
+
+/// A socket that has got this request and has given this answer.
+fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire, Error> {
+    let &Request { course, ours, theirs, offer, since, .. } = request;
+    let mut wire = Wire::new(course.via, options, since)?;
+    wire.next_expected = theirs.wrapping_add(1);
+    wire.socket_mut().listen(endpoint(course.key.local())).map_err(|_| Error::Invalid)?;
+    let asked = TcpRepr {
+        src_port: course.key.remote().port(),
+        dst_port: course.key.local().port(),
+        ack_number: None,
+        max_seg_size: Some(offer.segment),
+        window_scale: offer.scale,
+        sack_permitted: offer.selective,
+        ..course.segment(TcpControl::Syn, theirs, 0)
+    };
+    let mut packet = [0; 60 + 60];
+    let packet = packet.get_mut(..packet_length(&asked)).ok_or(Error::Invalid)?;
+    let mirrored = Key::new(course.key.remote(), course.key.local());
+    write_packet(packet, mirrored, &asked, &ChecksumCapabilities::ignored());
+    let mut sink = Sink::new(mtu);
+    let mut interface = interface_that_draws(ours, mtu, since);
+    poll_one(&mut interface, &mut wire.sockets, packet, &mut sink, since);
+    interface.poll_egress(since, &mut sink, &mut wire.sockets);
+    if wire.socket().state() == State::SynReceived { Ok(wire) } else { Err(Error::Invalid) }
+}

@@ -1,0 +1,265 @@
+//! Numbers that nobody outside may guess, and what is made of them: initial sequence numbers, SYN cookies, ephemeral ports.
+//!
+//! **The problem.** A sequence number that a stranger can predict lets him forge a connection from somebody else's address,
+//! or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on the wire.
+//!
+//! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it says nothing about
+//! the numbers of other ends, and grows from one connection of the same ends to the next. The hash is SipHash-2-4. Each
+//! use has a key of its own: whoever finds one of them learns nothing about the others.
+
+use core::net::SocketAddrV4;
+
+use siphasher::sip::SipHasher24;
+use smoltcp::iface::{Config, Interface};
+use smoltcp::time::Instant;
+use smoltcp::wire::HardwareAddress;
+
+use crate::link::Sink;
+use crate::table::Key;
+
+/// What the stack's secrets are made of: independent random numbers, one for each use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seeds {
+    /// Initial sequence numbers.
+    pub sequence_numbers: [u8; 16],
+    /// SYN cookies.
+    pub cookies: [u8; 16],
+    /// Ephemeral ports of TCP.
+    pub tcp_ports: [u8; 16],
+    /// Ephemeral ports of UDP.
+    pub udp_ports: [u8; 16],
+    /// Hash tables.
+    pub tables: [u8; 16],
+    /// smoltcp's own generators, one for each interface.
+    pub interfaces: [u8; 16],
+}
+
+impl Seeds {
+    /// Fills each seed with bytes of a generator that must be fit for secrets.
+    pub fn draw(mut fill: impl FnMut(&mut [u8])) -> Self {
+        let mut seeds = Seeds::default();
+        fill(&mut seeds.sequence_numbers);
+        fill(&mut seeds.cookies);
+        fill(&mut seeds.tcp_ports);
+        fill(&mut seeds.udp_ports);
+        fill(&mut seeds.tables);
+        fill(&mut seeds.interfaces);
+        seeds
+    }
+}
+
+/// The two halves of a seed.
+pub(crate) fn halves(seed: [u8; 16]) -> [u64; 2] {
+    let both = u128::from_le_bytes(seed);
+    [both as u64, (both >> 64) as u64]
+}
+
+/// A keyed hash of what identifies something.
+#[derive(Clone, Copy)]
+pub(crate) struct Secret(SipHasher24);
+
+impl Secret {
+    pub(crate) fn new(seed: [u8; 16]) -> Self {
+        Secret(SipHasher24::new_with_key(&seed))
+    }
+
+    pub(crate) fn of_number(&self, number: u64) -> u64 {
+        self.0.hash(&number.to_le_bytes())
+    }
+
+    /// Hashes two ends and two more words.
+    pub(crate) fn of(&self, key: Key, more: [u32; 2]) -> u64 {
+        let mut bytes = [0; 20];
+        let end = |end: SocketAddrV4| u64::from(end.ip().to_bits()) << 16 | u64::from(end.port());
+        bytes[..6].copy_from_slice(&end(key.local()).to_le_bytes()[..6]);
+        bytes[6..12].copy_from_slice(&end(key.remote()).to_le_bytes()[..6]);
+        bytes[12..16].copy_from_slice(&more[0].to_le_bytes());
+        bytes[16..].copy_from_slice(&more[1].to_le_bytes());
+        self.0.hash(&bytes)
+    }
+}
+
+/// Returns the number with which a connection of these ends begins now: a clock of 4 microseconds and a keyed hash (RFC 6528,
+/// section 3).
+pub(crate) fn initial_sequence_number(secret: &Secret, key: Key, now: Instant) -> u32 {
+    let clock = (now.total_micros() / 4) as u32;
+    clock.wrapping_add(secret.of(key, [0, 0]) as u32)
+}
+
+/// How long a cookie's counter stands still. A cookie is good until the counter has changed twice.
+const COOKIE_PERIOD_SECONDS: i64 = 64;
+
+/// The segment sizes that a cookie can say, smallest first: the least that every host takes, that of a tunnel, those of
+/// PPPoE and of Ethernet.
+const COOKIE_SEGMENTS: [u16; 4] = [536, 1220, 1452, 1460];
+
+/// A SYN cookie (RFC 4987, section 3.6): our first sequence number, which says all that must be known of the request when it is
+/// acknowledged. Two bits choose the size of segments; all 32 are masked by the hash of the two ends, the other side's
+/// number and the time. A guess is good with a probability of 2^-29.
+pub(crate) fn cookie(secret: &Secret, key: Key, theirs: u32, segment: u16, now: Instant) -> u32 {
+    let choice = COOKIE_SEGMENTS.iter().rposition(|&size| size <= segment).unwrap_or(0);
+    mask(secret, key, theirs, period(now)) ^ choice as u32
+}
+
+/// Returns the size of segments that a cookie says, if this host made it a moment ago for a request with these ends and this
+/// number.
+pub(crate) fn opened_cookie(secret: &Secret, key: Key, theirs: u32, cookie: u32, now: Instant) -> Option<u16> {
+    let now = period(now);
+    [now, now.wrapping_sub(1)].into_iter().find_map(|period| {
+        let choice = mask(secret, key, theirs, period) ^ cookie;
+        COOKIE_SEGMENTS.get(choice as usize).copied()
+    })
+}
+
+/// How long a cookie is good at most, in seconds.
+pub(crate) const COOKIE_LIFE_SECONDS: u64 = 2 * COOKIE_PERIOD_SECONDS as u64;
+
+fn period(now: Instant) -> u32 {
+    (now.secs() / COOKIE_PERIOD_SECONDS) as u32
+}
+
+fn mask(secret: &Secret, key: Key, theirs: u32, period: u32) -> u32 {
+    (secret.of(key, [theirs, period]) >> 32) as u32
+}
+
+/// An interface of which nothing but the next random number matters: `number`, to be taken by a socket that begins a
+/// connection.
+///
+/// smoltcp 0.14 takes a connection's first sequence number from the generator of the interface that the socket is polled
+/// with, and has no way to give it one. The generator's seed can be given, and its step can be undone: the state that
+/// gives a wanted number is easy to write down, and the states before it follow. (Should smoltcp change its generator, numbers
+/// would still be secret, because the seed is; the test below fails then.)
+pub(crate) fn interface_that_draws(number: u32, mtu: usize, now: Instant) -> Interface {
+    /// The generator's step, `state * FACTOR + ADDEND`, and the inverse of the factor modulo 2^64.
+    const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
+    const ADDEND: u64 = 0x7590_ef39;
+    const INVERSE: u64 = inverse(FACTOR);
+    let before = |state: u64| state.wrapping_sub(ADDEND).wrapping_mul(INVERSE);
+    // The three highest bits say that the result is in bits 29 to 60. The lowest are free.
+    let mut state = u64::from(number) << 29;
+    // A new interface draws identifiers until one is not zero; the state must be the one after the first.
+    let seed = loop {
+        let previous = before(state);
+        if first_half(previous) != 0 {
+            break before(previous);
+        }
+        state += 1;
+    };
+    let mut config = Config::new(HardwareAddress::Ip);
+    config.random_seed = seed;
+    let mut interface = Interface::new(config, &mut Sink::new(mtu), now);
+    interface.set_any_ip(true);
+    interface
+}
+
+/// What smoltcp's generator gives for 16 bits in this state.
+fn first_half(state: u64) -> u16 {
+    let word = (state >> (29 - (state >> 61))) as u32;
+    (word ^ (word >> 16)) as u16
+}
+
+/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number of right bits, 3 at first.
+const fn inverse(odd: u64) -> u64 {
+    let mut result = odd;
+    let mut step = 0;
+    while step < 5 {
+        result = result.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(result)));
+        step += 1;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smoltcp::socket::tcp::{Socket, SocketBuffer};
+    use smoltcp::wire::{IpEndpoint, Ipv4Packet, TcpPacket};
+    use std::vec::Vec;
+
+    fn key(port: u16) -> Key {
+        Key::new("10.0.2.15:80".parse().unwrap(), SocketAddrV4::new([10, 0, 2, 2].into(), port))
+    }
+
+    fn secret(last: u8) -> Secret {
+        Secret::new([last; 16])
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// The one fact about smoltcp on which this file relies.
+        #[test]
+        fn a_connection_begins_with_the_chosen_number(
+            number in prop_oneof![any::<u32>(), Just(0), Just(u32::MAX), Just(1), Just(1 << 31)],
+        ) {
+            let now = Instant::from_secs(5);
+            let mut interface = interface_that_draws(number, 1500, now);
+            let mut socket = Socket::new(SocketBuffer::new(Vec::from([0; 64])), SocketBuffer::new(Vec::from([0; 64])));
+            let remote: IpEndpoint = "10.0.2.2:7".parse().unwrap();
+            let local: IpEndpoint = "10.0.2.15:8".parse().unwrap();
+            socket.connect(interface.context(), remote, local).unwrap();
+            let mut sockets = smoltcp::iface::SocketSet::new(Vec::new());
+            sockets.add(socket);
+            let mut sink = Sink::new(1500);
+            interface.poll_egress(now, &mut sink, &mut sockets);
+            let packet = Ipv4Packet::new_checked(sink.sent()).unwrap();
+            let segment = TcpPacket::new_checked(packet.payload()).unwrap();
+            prop_assert!(segment.syn());
+            prop_assert_eq!(segment.seq_number().0 as u32, number);
+        }
+
+        #[test]
+        fn cookies_open_for_their_request_alone(
+            theirs: u32,
+            segment in prop_oneof![any::<u16>(), 535u16..538, 1219u16..1222, 1451u16..1462],
+            start in 0i64..1_000_000,
+            wait in 0i64..400,
+        ) {
+            let secret = secret(1);
+            let made = Instant::from_secs(start);
+            let cookie = cookie(&secret, key(9), theirs, segment, made);
+            let opened = opened_cookie(&secret, key(9), theirs, cookie, made + smoltcp::time::Duration::from_secs(wait as u64));
+            if wait <= COOKIE_PERIOD_SECONDS {
+                prop_assert!(opened.is_some());
+            }
+            if wait >= COOKIE_LIFE_SECONDS as i64 {
+                prop_assert_eq!(opened, None);
+            }
+            if let Some(size) = opened {
+                prop_assert!(size <= segment || size == COOKIE_SEGMENTS[0]);
+                prop_assert!(COOKIE_SEGMENTS.iter().all(|&other| other > segment || other <= size));
+            }
+            prop_assert_eq!(opened_cookie(&secret, key(10), theirs, cookie, made), None);
+            prop_assert_eq!(opened_cookie(&secret, key(9), theirs.wrapping_add(1), cookie, made), None);
+            prop_assert_eq!(opened_cookie(&self::secret(2), key(9), theirs, cookie, made), None);
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_same_ends_grow_with_the_clock_and_others_are_unrelated() {
+        let secret = secret(3);
+        let at = |port, micros: i64| initial_sequence_number(&secret, key(port), Instant::from_micros(micros));
+        assert_eq!(at(1, 4_000_000).wrapping_sub(at(1, 0)), 1_000_000);
+        // The clock wraps around, as RFC 9293 has it, in 4.77 hours.
+        assert_eq!(at(1, 1 << 34), at(1, 0));
+        let mut steps: Vec<u32> = (1..1000).map(|port| at(port + 1, 0).wrapping_sub(at(port, 0))).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        assert_eq!(steps.len(), 999);
+    }
+
+    #[test]
+    fn every_seed_is_drawn_apart() {
+        let mut count = 0;
+        let seeds = Seeds::draw(|bytes| {
+            bytes.fill_with(|| {
+                count += 1;
+                count
+            });
+        });
+        assert_eq!(count, 96);
+        assert_eq!(seeds.cookies[0], 17);
+        assert_eq!(halves(seeds.sequence_numbers)[1].to_le_bytes()[0], 9);
+    }
+}

@@ -1,0 +1,12 @@
+//! The most that a process with a budget of a tenth of the machine gets by any call, made in any way.
+
+use anyhow::Result;
+
+use super::{Boot, Lab, Scenario};
+use crate::board::Clock;
+
+pub const SCENARIO: Scenario = Scenario { name: "budget_worst", goals: &[("budget_worst_percent", 12.0)], measure };
+
+fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+    lab.boot(&Boot { words: &["budget_worst"], harts: 1, memory: None, clock: Clock::Instructions })
+}

@@ -1,0 +1,14 @@
+//! Calls of an innocent process that fail while four others hoard kernel memory, and processes that cannot be started while
+//! four hold all calls that they may.
+
+use anyhow::Result;
+
+use super::{Boot, Lab, Scenario};
+use crate::board::Clock;
+
+pub const SCENARIO: Scenario =
+    Scenario { name: "hoards", goals: &[("innocent_failures", 0.0), ("spawn_failures", 0.0)], measure };
+
+fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+    lab.boot(&Boot { words: &["hoards"], harts: 1, memory: Some("512M"), clock: Clock::Instructions })
+}

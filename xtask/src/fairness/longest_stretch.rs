@@ -1,0 +1,14 @@
+//! The longest stretch of the Unix kernel between two looks for interrupts, in instructions, over all calls whose work can be
+//! long, each at its largest.
+
+use anyhow::Result;
+
+use super::{Boot, Lab, Scenario};
+use crate::board::Clock;
+
+pub const SCENARIO: Scenario = Scenario { name: "longest_stretch", goals: &[("longest_stretch", 50_000.0)], measure };
+
+fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+    // On one hart: with several, QEMU's clock counts the instructions of all.
+    lab.boot(&Boot { words: &["longest_stretch"], harts: 1, memory: None, clock: Clock::Instructions })
+}
