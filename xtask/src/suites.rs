@@ -13,7 +13,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
@@ -41,7 +41,7 @@ pub enum Suite {
     Qemu,
     /// The microkernel in QEMU: its root task's suite of seL4's interface, and what it must refuse to start.
     Micro,
-    /// The tests on the host with a hundred times as many cases of each property. Only when asked for by name.
+    /// The tests on the host with a hundred times as many cases of each property, other ones each time. Only when asked for by name.
     Long,
 }
 
@@ -50,6 +50,10 @@ const LONG_CASES: &str = "100";
 
 /// The variable that all property tests multiply their numbers of cases by; the crate `property` reads it.
 const CASES: &str = "COPS_CASES";
+
+/// The variable that says from which seed all property tests make their cases; the crate `property` reads it, and takes
+/// the same one each time where there is none.
+const SEED: &str = "COPS_SEED";
 
 /// The program that is the machine's suite.
 const PROGRAM: &str = "tests";
@@ -215,6 +219,10 @@ impl Cases {
             command.args(["--profile", "long"]);
             if std::env::var_os(CASES).is_none() {
                 command.env(CASES, LONG_CASES);
+            }
+            if std::env::var_os(SEED).is_none() {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                command.env(SEED, (now.as_nanos() as u64).to_string());
             }
         }
         command

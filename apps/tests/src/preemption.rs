@@ -357,7 +357,6 @@ pub async fn with_several_workers() -> Outcome {
         let (done, stop) = (done.clone(), stop.clone());
         handles.push(cops::spawn_at(level(1 + number % 4), async move {
             while stop.load(Ordering::Acquire) == 0 {
-                let begun = Instant::now();
                 let mut kept = Vec::new();
                 for size in 1..200usize {
                     kept.push(alloc::vec![size as u8; size * 7]);
@@ -367,9 +366,7 @@ pub async fn with_several_workers() -> Outcome {
                     return false;
                 }
                 done.fetch_add(1, Ordering::Relaxed);
-                // All of them together leave the less important coroutine half of a hart, however slow the machine is.
-                let pause = Duration::from_micros(200 * (1 + number)).max(24 * begun.elapsed());
-                cops::sleep(pause).await;
+                cops::sleep(Duration::from_micros(200 * (1 + number))).await;
             }
             true
         }));

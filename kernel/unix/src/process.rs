@@ -365,6 +365,8 @@ pub struct Process {
     first_worker_status: AtomicU8,
     workers: Mutex<Vec<Arc<Worker>>>,
     threads: Mutex<Threads>,
+    /// The slot of the thread with which [`bring_forward_others`](Self::bring_forward_others) goes on.
+    brought_forward: AtomicUsize,
     /// Workers and threads that have not ended.
     live_workers: AtomicUsize,
     calls: Mutex<InFlight<Call>>,
@@ -429,6 +431,7 @@ impl Process {
             first_worker_status: AtomicU8::new(0),
             workers: Mutex::new(Vec::new()),
             threads: Mutex::new(Threads::new()),
+            brought_forward: AtomicUsize::new(0),
             live_workers: AtomicUsize::new(0),
             calls: Mutex::new(InFlight::new(random::word())),
             input_calls: InputCalls::default(),
@@ -1092,6 +1095,31 @@ impl Process {
             let priority = self.standing.worth(priority);
             let _ = workers.iter().any(|worker| worker.bring_forward(priority));
         }
+    }
+
+    /// For a worker or thread that gives way: lets no other one of the process wait longer for a hart than it will itself.
+    ///
+    /// Who gives way may have met a lock of the process, and who holds that may have been interrupted when the process
+    /// claimed less: in a queue it keeps the priority that it came with.
+    pub fn bring_forward_others(&self, worker: &Worker) {
+        let priority = worker.priority_without_boost();
+        for other in self.workers.lock().iter().filter(|other| !core::ptr::eq(&***other, worker)) {
+            let _ = other.bring_forward(priority);
+        }
+        // Threads wait behind each other in any case.
+        if !priority.is_more_important_than(self.standing.worth(self.default_priority)) {
+            return;
+        }
+        let threads = self.threads.lock();
+        let mut next = 0;
+        for (tried, other) in threads.from(self.brought_forward.load(Ordering::Relaxed)).enumerate() {
+            if tried == steps::ENTRIES {
+                next = other.index();
+                break;
+            }
+            let _ = other.bring_forward(priority);
+        }
+        self.brought_forward.store(next, Ordering::Relaxed);
     }
 
     /// For a worker that will not look at what is ready for a while, because its coroutine is long or waits in a call: wakes

@@ -305,9 +305,14 @@ impl Worker {
     /// The same for one that waits for its turn now, and will look at the completions that its process has not taken.
     fn priority_in_queue(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
-            0 if !self.is_thread() => self.process.claimed_with_completions(),
+            0 => self.priority_without_boost(),
             _ => self.priority(),
         }
+    }
+
+    /// How important it is in a queue by what its process claims alone.
+    pub fn priority_without_boost(&self) -> Priority {
+        if self.is_thread() { self.own_priority() } else { self.process.claimed_with_completions() }
     }
 
     /// Whether something that is ready on this hart goes before it. Asked after each call, so quick if nothing is ready.
@@ -787,6 +792,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 Outcome::Execute(addresses) => break Pause::Execute(addresses),
                 Outcome::GiveWay => {
                     context.set_result(0);
+                    process.bring_forward_others(worker);
                     break Pause::GiveWay;
                 }
                 Outcome::MoveToThread => {

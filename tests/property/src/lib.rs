@@ -4,9 +4,10 @@
 //! from a range of thousands meets such a place once in thousands of cases; [`edges`] meets one in every second case.
 //!
 //! Two variables of the environment steer all tests alike. [`CASES`] multiplies every number of cases, so that one
-//! command makes all of them longer in proportion (`cargo xtask test long`). [`SEED`] repeats a run: each test prints
-//! the seed that it uses, which the test harness shows when the test fails. Files of failing cases are not written:
-//! a case worth keeping becomes a test with a name.
+//! command makes all of them longer in proportion (`cargo xtask test long`). [`SEED`] is where the cases come from: an
+//! ordinary run always tries the same ones, so that what passes once passes again; the long tests draw a new seed.
+//! Each test prints the seed that it uses, which the test harness shows when the test fails. Files of failing cases are
+//! not written: a case worth keeping becomes a test with a name.
 
 // The one module with unsafe code is compiled with the feature `libfuzzer` only.
 #![deny(unsafe_code)]
@@ -20,7 +21,6 @@ pub use fuzz::{FUZZ, Numbers, fuzz};
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -31,6 +31,9 @@ pub const CASES: &str = "COPS_CASES";
 /// The variable that says from which seed cases are made, a number of 64 bits.
 pub const SEED: &str = "COPS_SEED";
 
+/// The seed of an ordinary run.
+const USUAL_SEED: u64 = 1;
+
 /// Cases of a property under Miri, which interprets some thousand times slower than a processor runs.
 const CASES_UNDER_MIRI: u32 = 4;
 
@@ -38,7 +41,7 @@ const CASES_UNDER_MIRI: u32 = 4;
 ///
 /// Prints seed and number, so that a failure can be repeated.
 pub fn cases(usual: u32) -> ProptestConfig {
-    let seed = number::<u64>(SEED).unwrap_or_else(fresh_seed);
+    let seed = number::<u64>(SEED).unwrap_or(USUAL_SEED);
     let cases = if cfg!(miri) { CASES_UNDER_MIRI.min(usual) } else { scaled(usual, number(CASES).unwrap_or(1.0)) };
     eprintln!("property: {cases} cases; repeat them with {SEED}={seed}");
     let default = ProptestConfig::default();
@@ -64,17 +67,6 @@ fn number<N: std::str::FromStr>(variable: &str) -> Option<N> {
         Ok(number) => Some(number),
         Err(_) => panic!("{variable} is not a number: {text:?}"),
     }
-}
-
-fn fresh_seed() -> u64 {
-    if cfg!(miri) {
-        // The interpreted program has no clock and runs in the same way each time.
-        return 1;
-    }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Tests of one process that begin at the same tick take different seeds from the threads that they run on.
-    let place = &raw const now as u64;
-    (now.as_nanos() as u64 ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// Whole numbers that [`edges`] makes.
