@@ -8,7 +8,7 @@
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make a
 //! mistake ([`FAULTS`]), which they must not survive: the test is that they say so and end the machine as failed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -72,6 +72,9 @@ const MEMORY: &str = "256M";
 const SILENCE_LIMIT: Duration = Duration::from_secs(900);
 const MACHINE_LIMIT: Duration = Duration::from_secs(3600);
 const END_LIMIT: Duration = Duration::from_secs(120);
+
+/// How many of the last lines before the failure of a test are told with it.
+const LINES_OF_A_FAILURE: usize = 8;
 
 /// How long the soak of a test is.
 const SOAK_SECONDS: u64 = 40;
@@ -655,6 +658,8 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
     let end = Instant::now() + MACHINE_LIMIT;
     let mut counted = Tally::default();
     let mut failures = Vec::new();
+    // What the machine has printed since the last test: why the next one has failed, if it does.
+    let mut printed = VecDeque::new();
     let closing = loop {
         let limit = SILENCE_LIMIT.min(end.saturating_duration_since(Instant::now()));
         let expected = match counted.passed + counted.failed {
@@ -664,17 +669,27 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
         // Any line is a sign of life; a suite that prints without end is stopped by the other limit.
         let line = guest.wait_for(&expected, limit, |line| Some(line.to_string()))?;
         match test_line(&line) {
-            Some(TestLine::Passed(_)) => counted.passed += 1,
+            Some(TestLine::Passed(_)) => {
+                counted.passed += 1;
+                printed.clear();
+            }
             Some(TestLine::Failed(name)) => {
                 counted.failed += 1;
-                failures.push(name);
+                printed.iter().for_each(|line: &String| show(line));
+                failures.push(printed.drain(..).fold(name, |failure, line| failure + "\n      " + &line));
             }
             Some(TestLine::Closing { passed, failed }) => {
                 show(&line);
                 break Tally { passed, failed };
             }
             Some(TestLine::Note) => {}
-            None => continue,
+            None => {
+                if printed.len() == LINES_OF_A_FAILURE {
+                    printed.pop_front();
+                }
+                printed.push_back(line);
+                continue;
+            }
         }
         show(&line);
     };
