@@ -22,12 +22,15 @@
 //!
 //! A hart that begins a visit says so, and then looks at the shards; whoever wakes enters the coroutine in a shard, and then looks
 //! at the harts. With a fence on both sides one of the two sees the other. A hart that is interrupted compares for itself: the
-//! interrupt is only a hint. How important a visit is, is what its process claims at that moment. A claim that falls while the
-//! program runs is seen by others at the next interrupt or tick, as it is in relaxed mode.
+//! interrupt is only a hint.
+//!
+//! How important a visit is, its hart publishes in one word ([`Visits`]) when the visit begins and after each interrupt. A claim
+//! that falls while the program runs is seen by others at the next interrupt or tick, as it is in relaxed mode. A wake reads
+//! one word of each hart, and takes no lock.
 
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
@@ -39,8 +42,8 @@ use platform::Machine;
 
 pub use coroutine::{Cid, SpawnError, yield_now};
 
+use crate::counters;
 use crate::scheduling::{self, EXHAUSTED, Owner};
-use crate::{counters, process, snapshot};
 
 static EXECUTOR: Executor = Executor::new();
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
@@ -48,13 +51,61 @@ static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMU
 struct Harts;
 static HARTS: Harts = Harts;
 
-/// Harts that are in the middle of a visit to a program: what they wake may have to wait for long.
-static VISITING: [AtomicBool; MAXIMUM_WORKERS] = [const { AtomicBool::new(false) }; MAXIMUM_WORKERS];
+/// What each hart visits.
+static VISITS: Visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
 
-/// Says that this hart begins a visit to a program, or that it is back and will soon look for what is ready.
-pub fn set_visiting(hart: usize, visiting: bool) {
-    // Relaxed: only the hart itself looks.
-    VISITING[hart].store(visiting, Ordering::Relaxed);
+/// For each hart one word: the process whose program the hart visits and how important the visit is, or 0. Numbers of
+/// processes begin with 1.
+///
+/// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and what it must be ordered with, the
+/// ready bitmaps, is ordered by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
+struct Visits([AtomicU64; MAXIMUM_WORKERS]);
+
+impl Visits {
+    fn begin(&self, hart: usize, process: u32, priority: Priority) {
+        let word = u64::from(process) << 8 | u64::from(priority.number());
+        self.0[hart].store(word, Ordering::Relaxed);
+    }
+
+    fn end(&self, hart: usize) {
+        self.0[hart].store(0, Ordering::Relaxed);
+    }
+
+    fn process(&self, hart: usize) -> u32 {
+        (self.0[hart].load(Ordering::Relaxed) >> 8) as u32
+    }
+
+    fn is_any(&self, hart: usize) -> bool {
+        self.0[hart].load(Ordering::Relaxed) != 0
+    }
+
+    fn priority(&self, hart: usize) -> Option<Priority> {
+        match self.0[hart].load(Ordering::Relaxed) {
+            0 => None,
+            word => Some(Priority::saturating(word & 0xff)),
+        }
+    }
+}
+
+/// Says that this hart begins a visit to a program of this process, which is so important, or goes on with it after an
+/// interrupt. Called before the hart looks whether something goes before the visit ([`may_visit`]).
+#[inline]
+pub fn begin_visit(hart: usize, process: u32, priority: Priority) {
+    VISITS.begin(hart, process, priority);
+    // Pairs with the fences of `find_hart` and of `Worker::call_back`: either those see this visit, or this hart sees
+    // what they are about.
+    fence(Ordering::SeqCst);
+}
+
+/// Says that this hart is back from its program, for good or for an interrupt, and will soon look for what is ready.
+#[inline]
+pub fn end_visit(hart: usize) {
+    VISITS.end(hart);
+}
+
+/// The process whose program a hart visits; 0 for none.
+pub fn visited_process(hart: usize) -> u32 {
+    VISITS.process(hart)
 }
 
 impl coroutine::Platform for Harts {
@@ -66,7 +117,7 @@ impl coroutine::Platform for Harts {
     #[inline]
     fn bringing(&self) -> Option<usize> {
         let hart = Machine::hart();
-        if VISITING[hart].load(Ordering::Relaxed) { None } else { Some(hart) }
+        if VISITS.is_any(hart) { None } else { Some(hart) }
     }
 
     fn woken_at_home(&self, cid: Cid) {
@@ -294,7 +345,7 @@ pub fn may_visit(priority: Priority) -> bool {
         None => true,
         Some(waiting) if waiting.is_more_important_than(priority) => false,
         Some(waiting) => {
-            share(waiting, false);
+            share(waiting);
             true
         }
     }
@@ -307,40 +358,39 @@ pub fn share_what_is_ready_here(is_outranked: bool) {
         return;
     }
     if let Some(waiting) = Priority::most_important_in(ready_here().load(Ordering::Relaxed)) {
-        share(waiting, is_outranked);
+        if is_outranked {
+            interrupt_idle_hart();
+        } else {
+            share(waiting);
+        }
     }
+}
+
+/// Calls an idle hart; whether there was one.
+fn interrupt_idle_hart() -> bool {
+    let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);
+    if let Some(hart) = idle {
+        HARTS.interrupt(hart);
+    }
+    idle.is_some()
 }
 
 #[cold]
 #[inline(never)]
-fn share(waiting: Priority, is_outranked: bool) {
-    let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);
-    match idle {
-        Some(hart) => HARTS.interrupt(hart),
-        None if is_outranked => {}
-        None => find_other_hart(waiting),
+fn share(waiting: Priority) {
+    if !interrupt_idle_hart() {
+        find_hart(waiting);
     }
 }
 
 /// For something that was made ready and has this priority: interrupts the hart whose visit to a program is the least important
 /// of all, if that is less important than this. An idle hart was notified when it was made ready, and nothing else is done then.
-pub fn find_hart(priority: Priority) {
-    interrupt_for(priority, None);
-}
-
-/// The same for a hart that has compared for itself already. It may know better than its claim says: a process that has waited for
-/// long is the most important of all for a slice.
-fn find_other_hart(priority: Priority) {
-    interrupt_for(priority, Some(Machine::hart()));
-}
-
 #[cold]
 #[inline(never)]
-fn interrupt_for(priority: Priority, except: Option<usize>) {
-    // The other one is in `worker::visit`; see above.
+pub fn find_hart(priority: Priority) {
+    // The other one is in `begin_visit`; see above.
     fence(Ordering::SeqCst);
-    let doing = (0..crate::harts()).map(|hart| if except == Some(hart) { Doing::Kernel } else { does(hart) });
-    if let Some(hart) = hart_for(priority, doing) {
+    if let Some(hart) = hart_for(priority, (0..crate::harts()).map(does)) {
         HARTS.interrupt(hart);
     }
 }
@@ -370,19 +420,16 @@ enum Doing {
     Nothing,
     /// It polls a coroutine of the kernel, or is about to take another one.
     Kernel,
-    /// It is in a program, of which this is the claim.
+    /// It is in a program, and the visit is so important.
     Visit(Priority),
 }
 
 fn does(hart: usize) -> Doing {
     let (ready, running) = words(hart);
-    match snapshot::in_user_mode(hart) {
-        0 if ready | running == 0 => Doing::Nothing,
-        0 => Doing::Kernel,
-        process => match process::claim_of(process).or(Priority::most_important_in(running)) {
-            Some(claim) => Doing::Visit(claim),
-            None => Doing::Kernel,
-        },
+    match VISITS.priority(hart) {
+        Some(priority) => Doing::Visit(priority),
+        None if ready | running == 0 => Doing::Nothing,
+        None => Doing::Kernel,
     }
 }
 
@@ -415,6 +462,24 @@ mod tests {
             2 => Just(Doing::Kernel),
             6 => (0..64u64).prop_map(|number| Doing::Visit(Priority::saturating(number))),
         ]
+    }
+
+    #[test]
+    fn others_see_what_a_hart_visits() {
+        let visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
+        for hart in 0..MAXIMUM_WORKERS {
+            assert_eq!((visits.is_any(hart), visits.process(hart), visits.priority(hart)), (false, 0, None));
+            for process in [1, 2, 0x1234_5678, u32::MAX] {
+                for priority in [Priority::HIGHEST, Priority::DEFAULT, Priority::LOWEST] {
+                    visits.begin(hart, process, priority);
+                    let seen = (visits.is_any(hart), visits.process(hart), visits.priority(hart));
+                    assert_eq!(seen, (true, process, Some(priority)));
+                }
+            }
+        }
+        visits.end(0);
+        assert_eq!((visits.is_any(0), visits.process(0), visits.priority(0)), (false, 0, None));
+        assert!(visits.is_any(1), "a hart has ended the visit of another");
     }
 
     proptest! {

@@ -1,30 +1,14 @@
 //! What the system does at this moment, for tools that show it: the `snapshot` call.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi_unix::trace::stretch::{CAUSES, STRETCH_WORDS};
 use abi_unix::trace::{HART_WORDS, HartSnapshot, LATENCY_WORDS, PROCESS_WORDS, ProcessSnapshot, subject};
 use abi_unix::{Act, Counter, Errno};
-use hal_api::{MAXIMUM_HARTS, Machine as _};
-use platform::Machine;
 
 use crate::process::{self, Process};
 use crate::user::UserBuffer;
 use crate::{authority, counters, executor, latency, scheduling, stretch};
-
-/// The process whose worker is in user mode on each hart; 0 for none. Written by the hart.
-static IN_USER_MODE: [AtomicU32; MAXIMUM_HARTS] = [const { AtomicU32::new(0) }; MAXIMUM_HARTS];
-
-/// Notes that a worker of this process (0: none) is in user mode on this hart.
-pub fn runs_here(process: u32) {
-    IN_USER_MODE[Machine::hart()].store(process, Ordering::Relaxed);
-}
-
-/// The process whose worker is in user mode on a hart; 0 for none.
-pub fn in_user_mode(hart: usize) -> u32 {
-    IN_USER_MODE[hart].load(Ordering::Relaxed)
-}
 
 fn hart(number: usize) -> HartSnapshot {
     let (ready, running) = executor::words(number);
@@ -33,7 +17,7 @@ fn hart(number: usize) -> HartSnapshot {
         hart: number as u64,
         ready,
         running,
-        process: IN_USER_MODE[number].load(Ordering::Relaxed).into(),
+        process: executor::visited_process(number).into(),
         traps: count(Counter::Traps),
         switches: count(Counter::Switches),
         user_interrupts: count(Counter::UserInterrupts),

@@ -44,7 +44,7 @@ use crate::kernel_side::Side;
 use crate::process::{self, Ending, Process};
 use crate::program::{self, Plan};
 use crate::scheduling::Owner;
-use crate::{counters, executor, report, scheduling, shared, snapshot, stretch, thread, time, trace};
+use crate::{counters, executor, report, scheduling, shared, stretch, thread, time, trace};
 
 const NOWHERE: usize = usize::MAX;
 
@@ -732,24 +732,23 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let process = &worker.process;
     let hart = Machine::hart();
     time::start_slice();
-    snapshot::runs_here(process.id);
     trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
     worker.count_turn();
     counters::count(Counter::Switches);
-    executor::set_visiting(hart, true);
+    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted here, it would
+    // give way, be the most important again, and so on.
+    let (taken_at, claim) = (executor::current_priority(), worker.priority());
+    let importance = if taken_at.is_more_important_than(claim) { taken_at } else { claim };
+    // Before the fence in there, which pairs with the one in `call_back`: either that sees the hart and sends, or the look below
+    // sees what it is about.
     worker.hart.store(hart, Ordering::Relaxed);
-    // Pairs with the fence in `interrupt`: either that sees the hart and sends, or the look below sees what it is about.
-    fence(Ordering::SeqCst);
+    executor::begin_visit(hart, process.id, importance);
     let is_virtualised = process.space.kind() == SpaceKind::Virtualised;
     if is_virtualised {
         interrupts::arrive(worker, context, hart);
     }
     let mut graces = 0;
-    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted here, it would
-    // give way, be the most important again, and so on.
-    let taken_at = executor::current_priority();
-    let claim = worker.priority();
-    let may_visit = executor::may_visit(if taken_at.is_more_important_than(claim) { taken_at } else { claim });
+    let may_visit = executor::may_visit(importance);
     let pause = loop {
         if !may_visit && !worker.is_to_stop() {
             break Pause::GiveWay;
@@ -806,14 +805,16 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             },
             Trap::Interrupt => {
                 // What the interrupt wakes comes to this hart, which looks at it now.
-                executor::set_visiting(hart, false);
+                executor::end_visit(hart);
                 let pending = crate::on_interrupt();
-                executor::set_visiting(hart, true);
+                let now = Machine::now();
+                worker.charge(now, now);
+                // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
+                let priority = worker.priority();
+                executor::begin_visit(hart, process.id, priority);
                 if pending.timer && !pending.ipi && !pending.guest {
                     counters::count(Counter::TimerTraps);
                 }
-                let now = Machine::now();
-                worker.charge(now, now);
                 if pending.timer {
                     // Copies of the kernel make tables too.
                     process.charge_tables();
@@ -826,8 +827,8 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     // Its handler may put what it runs aside for something more important in the process.
                     worker.line.set_pending();
                 }
-                let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(worker.priority())
-                    || executor::is_ready_above_anywhere(worker.priority())
+                let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(priority)
+                    || executor::is_ready_above_anywhere(priority)
                         && executor::is_ready_above_anywhere(worker.priority_in_queue());
                 if executor::is_anything_ready() {
                     executor::share_what_is_ready_here(is_outranked);
@@ -875,7 +876,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         }
     };
     worker.hart.store(NOWHERE, Ordering::Relaxed);
-    executor::set_visiting(hart, false);
+    executor::end_visit(hart);
     if is_virtualised {
         interrupts::depart(worker, context, hart, matches!(pause, Pause::GiveWay));
     }
@@ -885,7 +886,6 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         let now = Machine::now();
         worker.charge(now, now);
     }
-    snapshot::runs_here(0);
     if trace::is_on() {
         let reason = match pause {
             Pause::GiveWay => Reason::GaveWay,
