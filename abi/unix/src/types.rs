@@ -796,6 +796,8 @@ counters! {
     GuestFiles, "guest_files";
     /// Bytes of all frames that the kernel heap holds: what is in use, and what is between.
     HeapFootprint, "heap_footprint";
+    /// Looks for interrupts, and for something more important, between two steps of long work.
+    Looks, "looks";
 }
 
 #[cfg(test)]

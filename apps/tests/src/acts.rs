@@ -19,7 +19,6 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             cops::sleep(Duration::from_secs(1000)).await;
             1
         }
-        "tick" => crate::long::tick().await,
         "wait-often" => crate::long::wait_often().await,
         "use-processor" => {
             while system::process::processor_time(system::process::Whose::Process) < Duration::from_millis(30) {}

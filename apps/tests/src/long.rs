@@ -1,89 +1,32 @@
-//! Long calls: others run in the middle of them.
-//!
-//! A process that is more important, and does something every millisecond, tells in each of these how often the kernel has
-//! looked during one call. A call without looks lets it run once, at its end, however long it takes.
+//! Long calls: the kernel looks in the middle of them whether somebody else is to run, and counts how often.
 
 use alloc::vec;
 use core::sync::atomic::AtomicU32;
 
-use abi_unix::types::{epoll, futex, mapping, open, protection};
+use abi_unix::types::{futex, mapping, open, protection};
 use abi_unix::{Counter, SystemCall, WILL_BE_POSTED};
-use cops::Priority;
-use cops::io::{PipeReader, pipe};
-use cops::process::{Child, Command};
-use cops::system;
-use cops::time::{Duration, Instant};
+use cops::system::{self, scheduling};
+use cops::time::Duration;
 
-use crate::harness::{LIMIT, OWN_PATH, Outcome, act, call, counter, reaches, returns_to, wait};
+use crate::harness::{Outcome, act, call, counter, reaches, returns_to, wait};
 use crate::{check, check_eq, must};
 
 const HERE: usize = -100i32 as usize;
 const PATH: &core::ffi::CStr = c"/tmp/large";
-/// Bytes of a file or a mapping: enough that copying them takes many milliseconds on any host.
+/// Bytes of a file or a mapping.
 const LARGE: usize = 24 << 20;
+/// Bytes of a step, at most.
+const STEP: usize = 64 << 10;
+/// Entries of a table in a step, at most.
+const ENTRIES: usize = 64;
 const WAITERS: usize = 20_000;
 
-/// What the other process does: writes a byte now and then, for ever.
-pub async fn tick() -> i32 {
-    loop {
-        cops::sleep(Duration::from_millis(1)).await;
-        if system::file::write(1, b".").is_err() {
-            return 1;
-        }
-    }
-}
-
-/// The other process, and what it writes.
-struct Ticker {
-    child: Child,
-    reader: PipeReader,
-}
-
-impl Ticker {
-    async fn start() -> Result<Ticker, alloc::string::String> {
-        let (reader, writer) = must!(pipe());
-        let command = Command::new(OWN_PATH).argument("--act").argument("tick").priority(Priority::HIGHEST);
-        let child = must!(command.descriptor(1, writer.into_descriptor()).spawn());
-        must!(must!(cops::timeout(LIMIT, reader.read(vec![0; 1])).await).0);
-        Ok(Ticker { child, reader })
-    }
-
-    /// Does something, and says how often the other process has had its turn meanwhile.
-    fn during<T>(&self, work: impl FnOnce() -> T) -> Result<(T, usize), alloc::string::String> {
-        self.take()?;
-        let result = work();
-        Ok((result, self.take()?))
-    }
-
-    /// How many bytes there are.
-    fn take(&self) -> Result<usize, alloc::string::String> {
-        let mut bytes = [0; 4096];
-        let mut list = [self.reader.descriptor().raw() as u32, epoll::IN];
-        let now = [0i64; 2];
-        let arguments = [list.as_mut_ptr() as usize, 1, now.as_ptr() as usize, 0, 0, 0];
-        if must!(call(SystemCall::Poll, arguments)) == 0 {
-            return Ok(0);
-        }
-        Ok(must!(system::file::read(self.reader.descriptor().raw(), &mut bytes)))
-    }
-
-    async fn end(self) -> Outcome {
-        must!(self.child.kill());
-        check!(wait(&self.child).await.is_some());
-        Ok(())
-    }
-}
-
-/// Makes calls in which the other process has several turns, while this one is unimportant.
-async fn several_turns(name: &str, work: impl FnOnce() -> Outcome) -> Outcome {
-    let ticker = Ticker::start().await?;
-    must!(cops::set_priority(cops::current(), Priority::saturating(20)));
-    cops::yield_now().await;
-    let (done, turns) = ticker.during(work)?;
-    done?;
-    ticker.end().await?;
-    // A call that never looks gives one turn, at its end, and perhaps one at its beginning.
-    check!(turns >= 4, "{name}: {turns} turns of somebody more important");
+/// Makes a call, in which the kernel is to look so often whether the hart is wanted for something else.
+fn in_steps(name: &str, looks: usize, work: impl FnOnce() -> Outcome) -> Outcome {
+    let before = counter(Counter::Looks)?;
+    work()?;
+    let counted = counter(Counter::Looks)? - before;
+    check!(counted >= looks as u64, "{name}: {counted} looks and not {looks}");
     Ok(())
 }
 
@@ -100,26 +43,23 @@ fn open_file() -> Result<usize, alloc::string::String> {
 pub async fn large_files_are_written_read_and_mapped_in_steps() -> Outcome {
     let area = map(LARGE, mapping::ANONYMOUS, 0)?;
     let file = open_file()?;
-    several_turns("write", || {
+    in_steps("write", LARGE / STEP, || {
         check_eq!(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0]), Ok(LARGE));
         Ok(())
-    })
-    .await?;
-    several_turns("pread64", || {
+    })?;
+    in_steps("pread64", LARGE / STEP, || {
         check_eq!(call(SystemCall::ReadAt, [file, area, LARGE, 0, 0, 0]), Ok(LARGE));
         Ok(())
-    })
-    .await?;
+    })?;
     // All of it is right, and ends where the file does.
     for (place, word) in [(0, *b"first"), (LARGE / 2 - 2, *b"cross"), (LARGE - 5, *b"final")] {
         check_eq!(call(SystemCall::WriteAt, [file, word.as_ptr() as usize, 5, place, 0, 0]), Ok(5));
     }
     let mut copy = 0;
-    several_turns("mmap", || {
+    in_steps("mmap", LARGE / STEP, || {
         copy = map(LARGE + 4096, 0, file)?;
         Ok(())
-    })
-    .await?;
+    })?;
     for (place, word) in [(0, *b"first"), (LARGE / 2 - 2, *b"cross"), (LARGE - 5, *b"final")] {
         // SAFETY: the mapping is that long, and nobody writes to it.
         check_eq!(unsafe { core::ptr::read_unaligned((copy + place) as *const [u8; 5]) }, word);
@@ -208,11 +148,10 @@ pub async fn thousands_of_waiters_are_woken_and_moved_in_steps() -> Outcome {
         let more = WAITERS / 2 - moved;
         moved += must!(call(SystemCall::Futex, [word, futex::REQUEUE as usize, 0, more, other, 0]));
     }
-    several_turns("futex", || {
+    in_steps("futex", WAITERS / 2 / ENTRIES, || {
         check_eq!(call(SystemCall::Futex, [other, futex::WAKE as usize, most, 0, 0, 0]), Ok(WAITERS / 2));
         Ok(())
-    })
-    .await?;
+    })?;
     let mut woken = 0;
     while woken < WAITERS / 2 {
         cops::sleep(Duration::from_millis(10)).await;
@@ -235,26 +174,30 @@ pub async fn wait_often() -> i32 {
 }
 
 pub async fn children_of_others_wake_nobody() -> Outcome {
-    async fn rounds() -> Result<Duration, alloc::string::String> {
-        let start = Instant::now();
-        for _ in 0..5 {
-            let child = must!(act("return"));
-            check!(wait(&child).await.is_some());
-        }
-        Ok(start.elapsed())
-    }
-    rounds().await?;
-    let alone = rounds().await?;
     let before = counter(Counter::CallsInFlight)?;
     let other = must!(act("wait-often"));
     reaches(Counter::CallsInFlight, before + 3 * WAITERS as u64).await?;
-    let beside = rounds().await?;
+    // All its calls have come to wait when it uses no more time.
+    let mut used = 0;
+    loop {
+        let now = must!(scheduling::get(other.number())).cpu_ns;
+        if core::mem::replace(&mut used, now) == now {
+            break;
+        }
+        cops::sleep(Duration::from_millis(100)).await;
+    }
+    for _ in 0..5 {
+        let child = must!(act("return"));
+        check!(wait(&child).await.is_some());
+    }
+    // If one of its calls had been woken, that would have been charged to it.
+    check_eq!(must!(scheduling::get(other.number())).cpu_ns, used);
     must!(other.kill());
     check!(wait(&other).await.is_some());
+    // Who has heard of its end finds nothing of it in use; what is left are calls of this program.
+    check!(counter(Counter::CallsInFlight)? <= before + 4);
     // Its own child is below this process now, and ends with all that is.
     let _ = call(SystemCall::Kill, [usize::MAX, abi_unix::types::signal::KILL as usize, 0, 0, 0, 0]);
-    // One wake-up of all of them takes longer than many rounds.
-    check!(beside < alone * 8 + Duration::from_millis(50), "{beside:?} beside waiters, {alone:?} alone");
     Ok(())
 }
 

@@ -370,6 +370,8 @@ pub struct Process {
     /// Workers and threads that have not ended.
     live_workers: AtomicUsize,
     calls: Mutex<InFlight<Call>>,
+    /// Calls that were in flight when the process ended, and are not over yet. Changed under the lock of `calls`.
+    called_to_end: AtomicUsize,
     /// Those of them that wait for input.
     pub input_calls: InputCalls,
     next_anonymous_call: AtomicU64,
@@ -434,6 +436,7 @@ impl Process {
             brought_forward: AtomicUsize::new(0),
             live_workers: AtomicUsize::new(0),
             calls: Mutex::new(InFlight::new(random::word())),
+            called_to_end: AtomicUsize::new(0),
             input_calls: InputCalls::default(),
             next_anonymous_call: AtomicU64::new(u64::MAX),
             has_cancelled: AtomicBool::new(false),
@@ -677,7 +680,12 @@ impl Process {
             steps::pause_at_the_end().await;
         }
         // Their entries go at once, since nobody can cancel them any more.
-        let calls = self.calls.lock().take();
+        let calls = {
+            let mut calls = self.calls.lock();
+            // Under the lock, as all changes of it.
+            self.called_to_end.store(calls.len(), Ordering::Relaxed);
+            calls.take()
+        };
         for (number, call) in calls.into_values().enumerate() {
             if let Carrier::Coroutine(cid) = call.carrier {
                 // It may have been lowered when the budget was used up, and nobody will find it to raise it again.
@@ -815,7 +823,27 @@ impl Process {
         }
     }
 
-    /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its parent.
+    /// Waits until something of the process has gone: looked at whenever something goes. One waits at a time.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    async fn departed(&self, has_gone: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            // Registered before the look. For one this needs no memory; if there were another, it would come back until there is some.
+            if self.departures.lock().register(cx.waker()).is_err() {
+                cx.waker().wake_by_ref();
+            }
+            if !has_gone() {
+                return Poll::Pending;
+            }
+            self.departures.lock().forget(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its parent,
+    /// who hears of it when nothing of it is in use any more.
     ///
     /// # Cancellation
     /// Not to be dropped: nobody else would go on.
@@ -823,24 +851,23 @@ impl Process {
         self.last_worker.store(crate::executor::current().raw(), Ordering::Relaxed);
         self.close_descriptors().await;
         if input::leave(self) {
-            poll_fn(|cx| {
-                // Registered before the look. One waits, which needs no memory.
-                if self.departures.lock().register(cx.waker()).is_err() {
-                    cx.waker().wake_by_ref();
-                }
-                if self.input_calls.are_over() { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            self.departed(|| self.input_calls.are_over()).await;
         }
         stretch::goes_on_as(abi_unix::trace::stretch::END);
-        // An `accept` that was being tried when they were closed has made one more.
-        self.close_descriptors().await;
         crate::scheduling::forget(self);
         self.rings.clear();
         while self.space.clear_part() {
             steps::pause_at_the_end().await;
         }
         self.space.retire();
+        // Calls in flight hold files, ports and ends of pipes.
+        self.departed(|| {
+            let calls = self.calls.lock();
+            calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0
+        })
+        .await;
+        // An `accept` that was being tried when they were closed has made one more.
+        self.close_descriptors().await;
         self.workers.lock().clear();
         self.threads.lock().clear();
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
@@ -937,10 +964,12 @@ impl Process {
         {
             // Locked until the completions have their places: `begin_call` counts each as one or the other.
             let mut calls = self.calls.lock();
-            for (key, _) in done {
-                calls.remove(*key);
+            let known = done.iter().filter(|(key, _)| calls.remove(*key).is_some()).count();
+            // Those that are not in the table any more have been called to end.
+            if known < done.len() {
+                self.called_to_end.fetch_sub(done.len() - known, Ordering::Relaxed);
             }
-            if calls.is_empty() {
+            if calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0 {
                 self.departures.lock().wake_all();
             }
             if self.has_ended() {

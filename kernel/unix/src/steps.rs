@@ -30,12 +30,12 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 
-use abi_unix::Errno;
+use abi_unix::{Counter, Errno};
 use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
 
 use crate::process::Process;
-use crate::{executor, stretch, time};
+use crate::{counters, executor, stretch, time};
 
 /// Instructions between two looks, at most.
 pub const STRETCH: usize = 50_000;
@@ -57,6 +57,7 @@ static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
 /// Called between two steps, outside of every lock that an interrupt's handler, or somebody that it wakes, may want.
 pub fn hart_is_wanted() -> bool {
     let _ = crate::on_interrupt();
+    counters::count(Counter::Looks);
     stretch::looked();
     let coroutine = executor::current();
     let (holder, since) = &TURNS[Machine::hart()];
