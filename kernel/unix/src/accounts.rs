@@ -554,6 +554,9 @@ impl Batch {
 // ---- the killer ----
 
 static KILLER: Mutex<Option<executor::Cid>> = Mutex::new(None);
+/// With so many bytes left nobody has to end.
+pub const SPARE: usize = 64 * PAGE_SIZE;
+
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Has somebody end, soon, whose end gives memory back.
@@ -575,8 +578,20 @@ async fn kill_when_short() {
             false => Poll::Pending,
         })
         .await;
-        process::end_largest();
+        // Whoever was refused may have met the last moments of somebody who has gone since.
+        if is_still_short() {
+            process::end_largest();
+        }
     }
+}
+
+/// Whether the machine has nothing left.
+fn is_still_short() -> bool {
+    let is_full = |resource| {
+        let total = MACHINE.total(resource);
+        total.used.load(Ordering::Relaxed) + SPARE > total.limit.load(Ordering::Relaxed)
+    };
+    !memory::heap::is_available(reserve()) || is_full(Resource::Memory) || is_full(Resource::Files)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::trace::{Cause, Kind, Reason};
 use abi_unix::{Counter, Errno, SystemCall, errno};
 use coroutine::State;
@@ -44,7 +45,7 @@ use crate::kernel_side::Side;
 use crate::process::{self, Ending, Process};
 use crate::program::{self, Plan};
 use crate::scheduling::Owner;
-use crate::{counters, executor, report, scheduling, shared, stretch, thread, time, trace};
+use crate::{accounts, counters, executor, report, scheduling, shared, stretch, thread, time, trace};
 
 const NOWHERE: usize = usize::MAX;
 
@@ -855,8 +856,11 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         process.charge_tables();
                     }
                     Err(usermode::Fault::OutOfMemory) => {
-                        // The process that has most goes, whoever asks; what asked tries again after that.
-                        process::end_largest();
+                        // The process that has most goes, whoever asks; what asked tries again after that. One that has
+                        // gone meanwhile is enough.
+                        if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
+                            process::end_largest();
+                        }
                         if !process.has_ended() {
                             break Pause::GiveWay;
                         }
