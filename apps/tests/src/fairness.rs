@@ -7,8 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi_unix::Counter;
 use abi_unix::types::{TimeSpec, open};
-use cops::process::{Child, Command};
+use cops::process::{Child, Command, Ending};
 use cops::system::kernel_side::{KernelSide, choose};
 use cops::system::{self, SystemCall, scheduling};
 use cops::thread::Builder;
@@ -23,6 +24,9 @@ const MS: u64 = 1_000_000;
 const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
 /// Threads of a process that would like to be preferred as often as it has threads.
 const THREADS: usize = 200;
+
+/// How often a process is to be preferred while it counts.
+const TURNS: usize = 9;
 
 /// What this program does for the tests below when it is another process.
 pub async fn act(what: &str) -> i32 {
@@ -69,6 +73,7 @@ pub async fn act(what: &str) -> i32 {
         // Has the kernel wake it from very many sleeps.
         "sleep" => sleep_without_end(),
         "threads" => spin_in_threads(),
+        "turns" => take_turns(),
         other => {
             cops::eprintln!("there is no act `{other}`");
             99
@@ -132,6 +137,26 @@ fn spin_in_threads() -> i32 {
     go.store(1, Ordering::Release);
     system::thread::futex_wake(&go, u32::MAX >> 1);
     spin()
+}
+
+/// Works whenever it may, until it has been preferred several times. Gives how many visits to programs the harts have
+/// begun from one of these turns to the next: half of the turns came after no more than that.
+fn take_turns() -> i32 {
+    let mut visits = Vec::new();
+    let (mut turns, mut last) = (0, 0);
+    while visits.len() < TURNS {
+        let Ok(own) = scheduling::get(0) else { return 254 };
+        if own.boosts > turns {
+            // Refused until the one that has started it allows it.
+            let Ok(switches) = system::system::counter(Counter::Switches) else { continue };
+            if turns > 0 {
+                visits.push(switches - last);
+            }
+            (turns, last) = (own.boosts, switches);
+        }
+    }
+    visits.sort_unstable();
+    visits[TURNS / 2].min(252) as i32
 }
 
 fn harts() -> u64 {
@@ -249,5 +274,33 @@ pub async fn an_exhausted_process_is_not_preferred() -> Outcome {
     must!(scheduling::set_starvation_bound(Some(1000 * MS)));
     end(alloc::vec![child, victim]).await?;
     check!(before == after, "preferred {} times", after - before);
+    Ok(())
+}
+
+/// Two processes, which never use up their budgets together, claim everything for hundreds of threads that never rest. One
+/// that starves beside them has its turns long before each of those has had one.
+pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
+    must!(cops::set_priority(cops::current(), Priority::HIGHEST));
+    must!(scheduling::set_starvation_bound(Some(100 * MS)));
+    let mut crowd = Vec::new();
+    for _ in 0..2 {
+        let attacker = must!(start("threads", Priority::HIGHEST));
+        must!(scheduling::set_budget(attacker.number(), None, 100 * MS));
+        crowd.push(attacker);
+    }
+    for attacker in &crowd {
+        until(|| Ok(scheduling::get(attacker.number())?.cpu_ns > 100 * MS)).await?;
+    }
+    let victim = must!(start("turns", VICTIM));
+    must!(scheduling::set_privilege(victim.number(), true));
+    let ending = victim.wait().await;
+    must!(scheduling::set_starvation_bound(Some(1000 * MS)));
+    let exhausted: Vec<_> = crowd.iter().map(|one| scheduling::get(one.number()).map(|one| one.exhausted)).collect();
+    end(crowd).await?;
+    check!(exhausted.iter().all(|times| *times == Ok(0)), "the crowd was held back by its budgets: {exhausted:?}");
+    match must!(ending) {
+        Ending::Exited(visits) => check!((visits as usize) < THREADS, "a turn came after {visits} visits to programs"),
+        other => check!(false, "the victim has ended: {other:?}"),
+    }
     Ok(())
 }

@@ -274,6 +274,7 @@ const TESTS: &[Test] = tests![
     fairness::calls_in_flight_are_charged;
     fairness::threads_do_not_multiply_turns;
     fairness::an_exhausted_process_is_not_preferred;
+    fairness::a_crowd_that_claims_everything_holds_back_nobody;
     hostile::a_million_random_calls;
 ];
 

@@ -12,7 +12,6 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_queue::Priority;
 use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
 use abi_unix::{Errno, errno};
 use network::{
@@ -28,7 +27,7 @@ use crate::operation::{AddressOut, length_of};
 use crate::process::Process;
 use crate::user::UserBuffer;
 use crate::wire::Wire;
-use crate::{executor, latency, time};
+use crate::{executor, latency, scheduling, time};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
@@ -89,7 +88,8 @@ pub fn start(platform: &'static Platform) {
         println!("network: there is no memory to start it");
         return;
     };
-    executor::spawn_for_kernel(Priority::HIGHEST, handle_arrivals(deadline));
+    // Not before programs that claim everything: packets are charged to nobody.
+    executor::spawn_for_kernel(scheduling::MOST_CLAIM, handle_arrivals(deadline));
 }
 
 /// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.

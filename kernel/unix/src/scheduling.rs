@@ -3,7 +3,8 @@
 //! The order of priorities is the scheduler's. What a process publishes in its process page is only a claim, and this module
 //! is what keeps claims from being worth more than they should:
 //!
-//! * **Ceiling.** No claim of a process counts for more. Children inherit it.
+//! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim at all counts for as much as the
+//!   most important priority, which is the kernel's ([`MOST_CLAIM`]).
 //! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used up the
 //!   process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes at that
 //!   priority is what nobody else wanted, and costs it nothing; all other time is charged, and an overrun, at most a slice
@@ -15,7 +16,9 @@
 //!   *keeper*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call of each
 //!   process that has not had a turn from one look to the next be the most important of all until it has had a slice: one
 //!   at a time, and each in its turn. So N processes that starve run within N slices and the bound, however many threads
-//!   they have. Nothing of an exhausted process is preferred: its turn comes when its budget is refilled. The keeper looks at
+//!   they have, and whatever others claim: keeper and preferred ones have a priority that no claim has, and stand in line
+//!   there. (Linking them in front of those with the best claim would do for one of them, but the last one that was linked
+//!   would be the first to run, and processes that starve again and again would hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its budget is refilled. The keeper looks at
 //!   all processes only if something was ready at one priority at both looks, which is rare on a machine that keeps up; it
 //!   looks in short steps, and charges what it does to the process that it looks at.
 //!
@@ -62,6 +65,10 @@ use crate::{authority, counters, executor, input, shared, time};
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all others.
 pub const EXHAUSTED: Priority = Priority::LOWEST;
+/// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for what ends, and for those that
+/// starve: they stand in front of all claims, and in one line among themselves. If they shared a priority with claims,
+/// whoever has many workers that never rest would stand in front of them, a slice for each.
+pub const MOST_CLAIM: Priority = Priority::saturating(1);
 /// The least that a claim counts for while there is budget left.
 const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
 
@@ -77,8 +84,8 @@ const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
 const PROCESSES_AT_A_TIME: usize = 64;
 /// After so many workers, threads and calls of one process, too.
 const MEMBERS_AT_A_TIME: usize = 128;
-/// After so many of these steps it lets others run. Not after each: everybody may claim to be as important as it is, and its
-/// next turn may be a slice of each of them away.
+/// After so many of these steps it lets others run. Not after each: its next turn may be a slice of each that it has preferred
+/// away.
 const STEPS_AT_A_TIME: usize = 32;
 /// What the keeper rests for each exhausted process that it has looked at in vain.
 const LOOK_AT_ONE_NS: u64 = 10_000;
@@ -343,7 +350,7 @@ impl Standing {
 
     /// What a claim counts for while there is budget left.
     pub fn claim(&self, claim: Priority) -> Priority {
-        let claim = claim.limited_to(self.ceiling());
+        let claim = claim.limited_to(self.ceiling()).limited_to(MOST_CLAIM);
         if LEAST_CLAIM.is_more_important_than(claim) { LEAST_CLAIM } else { claim }
     }
 
@@ -901,14 +908,19 @@ mod tests {
     fn what_a_claim_is_worth() {
         let standing = Standing::new(Priority::HIGHEST, Mode::Relaxed, Arc::new(budget(u64::MAX, 100, None)));
         let priority = |number| Priority::new(number).unwrap();
-        assert_eq!(standing.worth(Priority::HIGHEST), Priority::HIGHEST);
+        assert_eq!(standing.worth(Priority::HIGHEST), MOST_CLAIM);
+        assert_eq!(standing.worth(MOST_CLAIM), MOST_CLAIM);
+        assert_eq!(standing.worth(priority(2)), priority(2));
         assert_eq!(standing.worth(Priority::LOWEST), LEAST_CLAIM);
+        assert_eq!(standing.limit(Priority::HIGHEST), Priority::HIGHEST, "who starves goes before all claims");
         standing.ceiling.store(5, Ordering::Relaxed);
         assert_eq!(standing.worth(Priority::HIGHEST), priority(5));
         assert_eq!(standing.worth(priority(7)), priority(7));
         standing.exhausted.store(true, Ordering::Relaxed);
         assert_eq!(standing.worth(Priority::HIGHEST), EXHAUSTED);
+        assert_eq!(standing.limit(Priority::HIGHEST), EXHAUSTED, "a process without budget does not starve");
         assert!(LEAST_CLAIM.is_more_important_than(EXHAUSTED));
+        assert!(Priority::HIGHEST.is_more_important_than(MOST_CLAIM));
     }
 
     #[test]
