@@ -1434,14 +1434,6 @@ pub fn find(id: u32) -> Option<Arc<Process>> {
     }
 }
 
-/// What a process claims at this moment; `None` if it is gone, or the table is in use, as it may be by the caller.
-pub fn claim_of(id: u32) -> Option<Priority> {
-    match TABLE.try_lock()?.entries.get(&id) {
-        Some(Citizen::Living(process)) => Some(process.claimed_priority()),
-        _ => None,
-    }
-}
-
 /// The living process with the lowest number above this one.
 pub fn next_after(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
