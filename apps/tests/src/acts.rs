@@ -19,6 +19,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             cops::sleep(Duration::from_secs(1000)).await;
             1
         }
+        "poll-many" => crate::long::poll_many().await,
         "wait-often" => crate::long::wait_often().await,
         "use-processor" => {
             while system::process::processor_time(system::process::Whose::Process) < Duration::from_millis(30) {}

@@ -1,14 +1,18 @@
 //! Long calls: the kernel looks in the middle of them whether somebody else is to run, and counts how often.
 
+use alloc::string::String;
 use alloc::vec;
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
-use abi_unix::types::{futex, mapping, open, protection};
+use abi_unix::types::{epoll, futex, mapping, open, protection};
 use abi_unix::{Counter, SystemCall, WILL_BE_POSTED};
+use cops::io::pipe;
+use cops::process::Command;
 use cops::system::{self, scheduling};
 use cops::time::Duration;
 
-use crate::harness::{Outcome, act, call, counter, reaches, returns_to, wait};
+use crate::harness::{LIMIT, OWN_PATH, Outcome, act, call, counter, reaches, returns_to, wait};
 use crate::{check, check_eq, must};
 
 const HERE: usize = -100i32 as usize;
@@ -22,20 +26,20 @@ const ENTRIES: usize = 64;
 const WAITERS: usize = 20_000;
 
 /// Makes a call, in which the kernel is to look so often whether the hart is wanted for something else.
-fn in_steps(name: &str, looks: usize, work: impl FnOnce() -> Outcome) -> Outcome {
+fn in_steps<T>(name: &str, looks: usize, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let before = counter(Counter::Looks)?;
-    work()?;
+    let result = work()?;
     let counted = counter(Counter::Looks)? - before;
     check!(counted >= looks as u64, "{name}: {counted} looks and not {looks}");
-    Ok(())
+    Ok(result)
 }
 
-fn map(length: usize, flags: u32, file: usize) -> Result<usize, alloc::string::String> {
+fn map(length: usize, flags: u32, file: usize) -> Result<usize, String> {
     let rights = (protection::READ | protection::WRITE) as usize;
     Ok(must!(call(SystemCall::Map, [0, length, rights, (mapping::PRIVATE | flags) as usize, file, 0])))
 }
 
-fn open_file() -> Result<usize, alloc::string::String> {
+fn open_file() -> Result<usize, String> {
     let flags = (open::RDWR | open::CREAT) as usize;
     Ok(must!(call(SystemCall::Open, [HERE, PATH.as_ptr() as usize, flags, 0o600, 0, 0])))
 }
@@ -123,6 +127,48 @@ pub async fn parts_of_a_large_mapping_change_one_after_the_other() -> Outcome {
     Ok(())
 }
 
+pub async fn a_large_directory_is_read_some_entries_at_a_time() -> Outcome {
+    const NAMES: usize = 300;
+    let directory = c"/tmp/many";
+    must!(call(SystemCall::MakeDirectory, [HERE, directory.as_ptr() as usize, 0o700, 0, 0, 0]));
+    let name = |number: usize| alloc::format!("/tmp/many/{number:04}\0");
+    for number in 0..NAMES {
+        let flags = (open::RDWR | open::CREAT) as usize;
+        let file = must!(call(SystemCall::Open, [HERE, name(number).as_ptr() as usize, flags, 0o600, 0, 0]));
+        close(file as u32)?;
+    }
+    let listed = must!(call(SystemCall::Open, [HERE, directory.as_ptr() as usize, open::RDONLY as usize, 0, 0, 0]));
+    let mut bytes = vec![0u8; 64 << 10];
+    let (mut names, mut calls) = (Vec::new(), 0);
+    loop {
+        let length =
+            must!(call(SystemCall::ReadDirectory, [listed, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0]));
+        if length == 0 {
+            break;
+        }
+        calls += 1;
+        let mut at = 0;
+        while at < length {
+            let name = bytes[at + 19..].split(|&byte| byte == 0).next().unwrap_or_default();
+            if name != b"." && name != b".." {
+                names.push(String::from_utf8_lossy(name).into_owned());
+            }
+            at += usize::from(u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]));
+        }
+    }
+    // All of them would have fitted.
+    check!(calls > 2, "{calls} calls");
+    check_eq!(names.len(), NAMES);
+    check!(names.iter().enumerate().all(|(number, found)| *found == alloc::format!("{number:04}")));
+    close(listed as u32)?;
+    for number in 0..NAMES {
+        must!(call(SystemCall::Unlink, [HERE, name(number).as_ptr() as usize, 0, 0, 0, 0]));
+    }
+    let remove = abi_unix::types::AT_REMOVEDIR as usize;
+    must!(call(SystemCall::Unlink, [HERE, directory.as_ptr() as usize, remove, 0, 0, 0]));
+    Ok(())
+}
+
 static WORD: AtomicU32 = AtomicU32::new(0);
 static OTHER_WORD: AtomicU32 = AtomicU32::new(0);
 
@@ -159,6 +205,152 @@ pub async fn thousands_of_waiters_are_woken_and_moved_in_steps() -> Outcome {
     }
     check_eq!(woken, WAITERS / 2);
     returns_to(Counter::CallsInFlight, before).await
+}
+
+/// Pipes of the tests with many descriptors.
+const PIPES: usize = 2000;
+
+/// Many pipes: both ends of each, the reading one first.
+fn pipes() -> Result<Vec<[u32; 2]>, String> {
+    let mut all = Vec::new();
+    for _ in 0..PIPES {
+        let mut ends = [0; 2];
+        must!(call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
+        all.push(ends);
+    }
+    Ok(all)
+}
+
+fn close(descriptor: u32) -> Outcome {
+    must!(call(SystemCall::Close, [descriptor as usize, 0, 0, 0, 0, 0]));
+    Ok(())
+}
+
+fn write_to(descriptor: u32) -> Outcome {
+    check_eq!(call(SystemCall::Write, [descriptor as usize, b"x".as_ptr() as usize, 1, 0, 0, 0]), Ok(1));
+    Ok(())
+}
+
+/// A `ppoll` list for input, and what was found for each of its entries.
+struct List(Vec<[u32; 2]>);
+
+impl List {
+    fn of(descriptors: impl Iterator<Item = u32>) -> List {
+        List(descriptors.map(|descriptor| [descriptor, epoll::IN]).collect())
+    }
+
+    fn poll(&mut self, limit: Option<[i64; 2]>) -> Result<usize, cops::Errno> {
+        let limit = limit.as_ref().map_or(0, |limit| limit.as_ptr() as usize);
+        call(SystemCall::Poll, [self.0.as_mut_ptr() as usize, self.0.len(), limit, 0, 0, 0])
+    }
+
+    /// The descriptors for which something was found.
+    fn found(&self) -> Vec<u32> {
+        self.0.iter().filter(|entry| entry[1] >> 16 != 0).map(|entry| entry[0]).collect()
+    }
+}
+
+/// Waits in a `ppoll` of many pipes that nobody writes to.
+pub async fn poll_many() -> i32 {
+    let Ok(pipes) = pipes() else { return 1 };
+    let mut list = List::of(pipes.iter().map(|ends| ends[0]));
+    let _ = system::file::write(1, b".");
+    i32::from(list.poll(None).is_ok())
+}
+
+pub async fn thousands_of_descriptors_are_polled_in_steps() -> Outcome {
+    let pipes = pipes()?;
+    let mut list = List::of(pipes.iter().map(|ends| ends[0]));
+    let now = Some([0, 0]);
+    check_eq!(in_steps("ppoll", PIPES / 100, || Ok(list.poll(now)))?, Ok(0));
+    // The first, the last and one at the end of a step.
+    let written = [pipes[0], pipes[31], pipes[32], pipes[PIPES - 1]];
+    for ends in written {
+        write_to(ends[1])?;
+    }
+    check_eq!(list.poll(now), Ok(4));
+    check_eq!(list.found(), written.map(|ends| ends[0]));
+    check_eq!(list.poll(None), Ok(4));
+    for ends in written {
+        check_eq!(call(SystemCall::Read, [ends[0] as usize, [0u8; 4].as_mut_ptr() as usize, 4, 0, 0, 0]), Ok(1));
+    }
+    // A closed descriptor and one that is none, far behind.
+    close(pipes[1500][0])?;
+    list.0[1700][0] = u32::MAX;
+    check_eq!(list.poll(now), Ok(1));
+    check_eq!(list.found(), [pipes[1500][0]]);
+    list.0[1500][0] = u32::MAX;
+    // A time limit that passes, and after that nobody is registered who would be woken.
+    check_eq!(in_steps("ppoll", PIPES / 50, || Ok(list.poll(Some([0, 20_000_000]))))?, Ok(0));
+    // An address that ends within the list.
+    let area = map(2 * 4096, mapping::ANONYMOUS, 0)?;
+    check_eq!(call(SystemCall::Unmap, [area + 4096, 4096, 0, 0, 0, 0]), Ok(0));
+    let begin = area + 4096 - 300 * 8;
+    check_eq!(call(SystemCall::Poll, [begin, PIPES, 0, 0, 0, 0]), Err(cops::Errno::EFAULT));
+    for (number, ends) in pipes.iter().enumerate() {
+        if number != 1500 {
+            close(ends[0])?;
+        }
+        close(ends[1])?;
+    }
+    Ok(())
+}
+
+pub async fn a_process_that_polls_thousands_of_descriptors_can_be_killed() -> Outcome {
+    let before = counter(Counter::HeapBytes)?;
+    // Both while it waits and at whatever point of the call it is.
+    for delay in [0, 1, 2, 3, 30] {
+        let (reader, writer) = must!(pipe());
+        let command = Command::new(OWN_PATH).argument("--act").argument("poll-many");
+        let child = must!(command.descriptor(1, writer.into_descriptor()).spawn());
+        must!(must!(cops::timeout(LIMIT, reader.read(vec![0; 1])).await).0);
+        cops::sleep(Duration::from_millis(delay)).await;
+        must!(child.kill());
+        check!(wait(&child).await.is_some());
+    }
+    // No registration and no pipe is left.
+    returns_to(Counter::HeapBytes, before + (64 << 10)).await
+}
+
+pub async fn an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps() -> Outcome {
+    let pipes = pipes()?;
+    let waiting = must!(call(SystemCall::EpollCreate, [0; 6]));
+    let add = |descriptor: u32, events: u32| {
+        let bytes = epoll::Event { events, data: descriptor.into() }.to_bytes();
+        let arguments = [waiting, epoll::CTL_ADD as usize, descriptor as usize, bytes.as_ptr() as usize, 0, 0];
+        must!(call(SystemCall::EpollControl, arguments));
+        Ok::<(), String>(())
+    };
+    for ends in &pipes {
+        add(ends[0], epoll::IN)?;
+        add(ends[1], epoll::OUT)?;
+    }
+    let mut bytes = vec![0u8; 2 * PIPES * epoll::Event::SIZE];
+    let mut ask = || call(SystemCall::EpollWait, [waiting, bytes.as_mut_ptr() as usize, 2 * PIPES, 0, 0, 0]);
+    // All writing ends are ready. Each call reports some, and all come round.
+    let mut reported = 0;
+    while reported < PIPES {
+        let some = must!(ask());
+        check!(some > 0 && some < PIPES, "{some} events in one call");
+        reported += some;
+    }
+    // Those that are taken away again are still in the list of those that may be ready, and are asked for nothing.
+    for ends in &pipes {
+        let remove = epoll::CTL_DEL as usize;
+        must!(call(SystemCall::EpollControl, [waiting, remove, ends[1] as usize, 0, 0, 0]));
+    }
+    check_eq!(in_steps("epoll_pwait", PIPES / 100, || Ok(ask()))?, Ok(0));
+    write_to(pipes[PIPES - 1][1])?;
+    check_eq!(ask(), Ok(1));
+    in_steps("close", PIPES / 50, || {
+        must!(call(SystemCall::Close, [waiting, 0, 0, 0, 0, 0]));
+        Ok(())
+    })?;
+    for ends in &pipes {
+        close(ends[0])?;
+        close(ends[1])?;
+    }
+    Ok(())
 }
 
 /// Waits for a child that never ends, thousands of times.

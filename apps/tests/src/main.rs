@@ -235,6 +235,10 @@ const TESTS: &[Test] = tests![
     accounts::the_killer_cannot_be_aimed;
     long::large_files_are_written_read_and_mapped_in_steps;
     long::parts_of_a_large_mapping_change_one_after_the_other;
+    long::a_large_directory_is_read_some_entries_at_a_time;
+    long::thousands_of_descriptors_are_polled_in_steps;
+    long::a_process_that_polls_thousands_of_descriptors_can_be_killed;
+    long::an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps;
     long::thousands_of_waiters_are_woken_and_moved_in_steps;
     long::children_of_others_wake_nobody;
     long::a_parent_hears_of_its_own_children_only;

@@ -728,9 +728,10 @@ pub enum Edge {
 const PIECE_PAGES: usize = 64;
 const PIECE: u64 = PIECE_PAGES as u64 * PAGE_SIZE;
 /// Work is counted in entries that are looked at. To unmap a page and to free its frame is as much work as so many.
-const WORK_OF_A_PAGE: usize = 16;
-/// Work of one part, about: 256 pages that are there, or some thousand entries that are empty.
-const MOST_WORK: usize = 3 * (PIECE_PAGES + PIECE_PAGES * WORK_OF_A_PAGE) + 1;
+const WORK_OF_A_PAGE: usize = 32;
+/// Work of one part, about: 64 pages that are there, or a thousand entries that are empty. A part that begins with empty entries
+/// has to come through a root and a table below it, or it would be no progress to begin there again.
+const MOST_WORK: usize = 2 * ENTRIES + 1;
 
 /// Empties the entries of a range that lies under one bottom table, and says how many entries that has left.
 fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<u64>, unmapped: &mut Unmapped) -> u32 {

@@ -736,6 +736,8 @@ fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
     }
     let process = process.clone();
     let work = async move {
+        // The call itself was a step.
+        steps::pause(&process).await;
         while files::free_remains() {
             steps::pause(&process).await;
         }

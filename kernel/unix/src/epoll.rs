@@ -17,22 +17,30 @@
 //! watched: it takes its items out of their epolls, as on Linux when the last descriptor goes. An epoll that goes takes
 //! its items out of the files' lists.
 //!
+//! # Steps
+//!
+//! An epoll and a list of `ppoll` may have as many descriptors as a process. A step asks [`steps::ENTRIES`] of them.
+//! `epoll_pwait` reports what it has found when a step has found something, and goes on otherwise. `ppoll` asks all;
+//! events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll that has
+//! gone are taken back in steps too, by the call that has ended it or by the next that closes something
+//! ([`free_remains`]). Until then they wake nobody.
+//!
 //! # Locks
 //!
 //! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions, under
 //! any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither meets itself.
 
-use alloc::collections::VecDeque;
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::epoll::{self as event, Event};
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
+use smallvec::SmallVec;
 use spin::Mutex;
 use waiters::Waiters;
 
@@ -40,11 +48,9 @@ use crate::accounts::{Account, Charge, Resource};
 use crate::descriptor::MAXIMUM_DESCRIPTORS;
 use crate::file::OpenFile;
 use crate::process::Process;
+use crate::steps;
 use crate::time_limit::TimeLimit;
 use crate::user::UserBuffer;
-
-/// Most events that one wait reports; a program that asks for more gets the others the next time.
-const MOST_EVENTS: usize = 1024;
 
 /// What an item is known by: a descriptor, and the open file that it led to.
 type Key = (usize, usize);
@@ -117,7 +123,8 @@ pub struct Epoll {
 }
 
 struct Items {
-    entries: HashMap<Key, Arc<Item>>,
+    /// A tree, since a table would be copied all at once when it grows.
+    entries: BTreeMap<Key, Arc<Item>>,
     charge: Charge,
 }
 
@@ -129,18 +136,17 @@ impl Epoll {
     pub fn new(account: &Arc<Account>) -> Arc<Epoll> {
         let charge = account.nothing(Resource::Memory);
         Arc::new_cyclic(|own| Epoll {
-            items: Mutex::new(Items { entries: HashMap::new(), charge }),
+            items: Mutex::new(Items { entries: BTreeMap::new(), charge }),
             ready: Arc::new(Ready(Mutex::default())),
             own: own.clone(),
         })
     }
 
-    /// `EPOLL_CTL_ADD`.
+    /// `EPOLL_CTL_ADD`. The caller has been admitted, so there is memory for a place in the tree.
     fn add(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = {
             let mut items = self.items.lock();
             let Items { entries, charge } = &mut *items;
-            entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             // Each item is in the list once at most, so there is room for all, beside those that were removed and are in it.
             let room = entries.len() + 1;
             self.ready.0.lock().items.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
@@ -199,16 +205,20 @@ impl Epoll {
         Some(item)
     }
 
-    /// Takes items out of the list and asks their files; writes the events of those that are ready. At most as many items
-    /// are asked as were in the list.
-    fn collect(&self, process: &Process, address: usize, most: usize) -> Result<usize, Errno> {
-        let suspects = self.ready.0.lock().items.len();
+    /// Takes up to `*suspects` items out of the list, as many as a step asks, and asks their files; writes the events of
+    /// those that are ready. Counts `*suspects` down.
+    fn collect(&self, process: &Process, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
+        let asked = steps::ENTRIES.min(*suspects);
+        *suspects -= asked;
         let mut count = 0;
-        for _ in 0..suspects {
+        for _ in 0..asked {
             if count == most {
                 break;
             }
-            let Some(item) = self.ready.pop() else { break };
+            let Some(item) = self.ready.pop() else {
+                *suspects = 0;
+                break;
+            };
             let Some(file) = item.file.upgrade() else { continue };
             if item.removed.load(Ordering::Acquire) {
                 continue;
@@ -262,19 +272,91 @@ impl Item {
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        let list = {
+        let suspects = {
             let mut list = self.ready.0.lock();
             list.closed = true;
             core::mem::take(&mut list.items)
         };
-        drop(list);
-        for item in core::mem::take(&mut self.items.get_mut().entries).into_values() {
-            item.removed.store(true, Ordering::Release);
-            if let Some(file) = item.file.upgrade() {
-                item.let_go_of(&file);
+        let Items { entries, charge } = self.items.get_mut();
+        let nothing = charge.account().nothing(Resource::Memory);
+        let (entries, charge) = (core::mem::take(entries), core::mem::replace(charge, nothing));
+        leave(Remain::Items { suspects, entries, _charge: charge });
+    }
+}
+
+/// Registrations of an epoll or of a long list that has gone.
+enum Remain {
+    Items { suspects: VecDeque<Arc<Item>>, entries: BTreeMap<Key, Arc<Item>>, _charge: Charge },
+    List { entries: PollEntries, waker: Option<Waker> },
+}
+
+static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
+/// How many there are, so that nobody needs the lock to see that there are none.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+impl Remain {
+    /// Takes back some of the registrations; whether that were all.
+    fn step(&mut self) -> bool {
+        match self {
+            Remain::Items { suspects, entries, .. } => {
+                if !suspects.is_empty() {
+                    suspects.drain(..suspects.len().min(steps::ENTRIES));
+                    return false;
+                }
+                for _ in 0..steps::ENTRIES {
+                    let Some((_, item)) = entries.pop_first() else { return true };
+                    item.removed.store(true, Ordering::Release);
+                    if let Some(file) = item.file.upgrade() {
+                        item.let_go_of(&file);
+                    }
+                }
+                entries.is_empty()
+            }
+            Remain::List { entries, waker } => {
+                forget_some(entries, waker.as_ref());
+                entries.is_empty()
             }
         }
     }
+}
+
+/// Takes back a few registrations at once, and leaves more of them to [`free_remains`].
+fn leave(mut remain: Remain) {
+    if remain.step() {
+        return;
+    }
+    {
+        let mut list = REMAINS.lock();
+        if list.try_reserve(1).is_ok() {
+            list.push(remain);
+            COUNT.store(list.len(), Ordering::Release);
+            return;
+        }
+    }
+    while !remain.step() {}
+}
+
+/// Takes back some registrations of epolls and lists that have gone; `false` if there are none.
+pub fn free_remains() -> bool {
+    if !has_remains() {
+        return false;
+    }
+    let last = {
+        let mut list = REMAINS.lock();
+        let last = list.pop();
+        COUNT.store(list.len(), Ordering::Release);
+        last
+    };
+    let Some(remain) = last else { return false };
+    // Without the lock: files may go with their last registration.
+    leave(remain);
+    true
+}
+
+/// Whether there is something for [`free_remains`].
+pub fn has_remains() -> bool {
+    // Acquire: pairs with the release of who has left something.
+    COUNT.load(Ordering::Acquire) != 0
 }
 
 /// The items that watch an open file.
@@ -356,6 +438,8 @@ pub struct Wait {
     address: usize,
     most: usize,
     limit: TimeLimit,
+    /// Items of the list that are still to be asked in this round.
+    suspects: usize,
 }
 
 impl Wait {
@@ -366,15 +450,34 @@ impl Wait {
         }
         UserBuffer::new(address, most * Event::SIZE)?;
         file.epoll()?;
-        Ok(Wait { file, address, most: most.min(MOST_EVENTS), limit: limit_of_ms(timeout_ms) })
+        Ok(Wait { file, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
     }
 
     /// One step.
     pub fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let epoll = self.file.epoll()?;
-        let count = epoll.collect(process, self.address, self.most)?;
-        if count > 0 || self.limit.has_passed() {
-            return Poll::Ready(Ok(count));
+        // The first step was the attempt in place.
+        if self.suspects > 0 && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+        if self.suspects == 0 {
+            // What comes back while they are asked is for the next round.
+            self.suspects = epoll.ready.0.lock().items.len();
+        }
+        loop {
+            let count = epoll.collect(process, self.address, self.most, &mut self.suspects)?;
+            if count > 0 {
+                return Poll::Ready(Ok(count));
+            }
+            if self.suspects == 0 {
+                break;
+            }
+            if steps::must_pause(process, waker) {
+                return Poll::Pending;
+            }
+        }
+        if self.limit.has_passed() {
+            return Poll::Ready(Ok(0));
         }
         let Some(waker) = waker else { return Poll::Pending };
         self.limit.arm(waker)?;
@@ -405,12 +508,55 @@ fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
     }
 }
 
+/// Events, and the file; `None` for a descriptor that is negative (no events) or closed.
+type PollEntry = (u32, Option<Arc<OpenFile>>);
+
+/// The entries of a list, in pieces of [`steps::ENTRIES`], so that no large block has to be made or moved.
+type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
+
+/// What is registered for a list that one step does not get through: tells the events that come during a look from the
+/// wake-ups of the steps themselves.
+struct Bell {
+    rung: AtomicBool,
+    waker: Waker,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Bell>) {
+        // Release: pairs with the look after the last step, which then sees what it was rung for.
+        self.rung.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
+    }
+}
+
+/// What a step of a look at a list has come to.
+enum Look {
+    /// There are more, or a result.
+    GoesOn,
+    /// All were asked, and nothing is left but to wait.
+    FoundNothing,
+}
+
 /// A `ppoll`, decoded.
 pub struct PollFiles {
     address: usize,
-    /// Events, and the file; `None` for a descriptor that is negative (no events) or closed.
-    entries: Vec<(u32, Option<Arc<OpenFile>>)>,
+    /// How many entries the list has.
+    count: usize,
+    /// Those of them that were read.
+    entries: PollEntries,
     limit: TimeLimit,
+    /// The piece with which a look goes on, and how many entries before it are ready.
+    at: usize,
+    ready: usize,
+    /// Whether all entries before it are registered, unless one was ready.
+    are_registered: bool,
+    bell: Option<Arc<Bell>>,
+    /// The result, while registrations are taken back.
+    result: Option<Result<usize, Errno>>,
 }
 
 /// Entries of a list that fits into what is kept for each worker's wait.
@@ -420,20 +566,35 @@ pub const SHORT_LIST: usize = 16;
 const POLL_ENTRY: usize = 8;
 
 impl PollFiles {
-    /// Reads the list of a process.
+    /// For the list of a process. A long one is read in steps.
     pub fn read(process: &Process, address: usize, count: usize, limit: TimeLimit) -> Result<PollFiles, Errno> {
         if count > MAXIMUM_DESCRIPTORS {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, count * POLL_ENTRY)?;
-        let mut entries = Vec::new();
-        entries.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-        for index in 0..count {
+        let entries = PollEntries::new();
+        let (at, ready, are_registered) = (0, 0, true);
+        let mut list =
+            PollFiles { address, count, entries, limit, at, ready, are_registered, bell: None, result: None };
+        if !list.is_long() {
+            list.read_some(process)?;
+        }
+        Ok(list)
+    }
+
+    /// Reads on, as far as a step goes.
+    fn read_some(&mut self, process: &Process) -> Result<(), Errno> {
+        let begin = self.entries.len() * steps::ENTRIES;
+        let end = self.count.min(begin + steps::ENTRIES);
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(end - begin).map_err(|_| Errno::ENOMEM)?;
+        self.entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        for index in begin..end {
             let mut bytes = [0; POLL_ENTRY];
-            process.copy_in(address + index * POLL_ENTRY, &mut bytes)?;
+            process.copy_in(self.address + index * POLL_ENTRY, &mut bytes)?;
             let descriptor = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             let events = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
-            entries.push(match usize::try_from(descriptor) {
+            piece.push(match usize::try_from(descriptor) {
                 Err(_) => (0, None),
                 Ok(descriptor) => {
                     let file = process.descriptors.lock().get(descriptor).ok().cloned();
@@ -441,39 +602,138 @@ impl PollFiles {
                 }
             });
         }
-        Ok(PollFiles { address, entries, limit })
+        self.entries.push(piece);
+        Ok(())
     }
 
-    /// One step.
+    fn pieces(&self) -> usize {
+        self.count.div_ceil(steps::ENTRIES)
+    }
+
+    fn is_long(&self) -> bool {
+        self.count > steps::ENTRIES
+    }
+
+    /// Goes on, as far as it can.
     pub fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
-        let mut ready = 0;
-        for (index, (events, file)) in self.entries.iter().enumerate() {
+        // The first step was the attempt in place.
+        if self.is_long() && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(result) = self.result {
+                if self.is_long() {
+                    forget_some(&mut self.entries, self.bell.clone().map(Waker::from).as_ref());
+                }
+                if !self.is_long() || self.entries.is_empty() {
+                    return Poll::Ready(result);
+                }
+            } else if self.entries.len() < self.pieces() {
+                if let Err(error) = self.read_some(process) {
+                    self.result = Some(Err(error));
+                }
+            } else {
+                match self.look(process, waker) {
+                    Ok(Look::FoundNothing) => {
+                        self.begin_anew();
+                        return Poll::Pending;
+                    }
+                    Ok(Look::GoesOn) => {}
+                    // There is no memory to register for the rest: the look begins anew.
+                    Err(Errno::ENOMEM) => {
+                        self.begin_anew();
+                        self.are_registered = false;
+                        return Poll::Ready(Err(Errno::ENOMEM));
+                    }
+                    Err(error) => self.result = Some(Err(error)),
+                }
+                if !self.is_long() {
+                    continue;
+                }
+            }
+            if steps::must_pause(process, waker) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        (self.at, self.ready) = (0, 0);
+    }
+
+    /// Asks as many files as a step does. If that were the last and some are ready there is a result after that.
+    fn look(&mut self, process: &Process, waker: Option<&Waker>) -> Result<Look, Errno> {
+        if self.ready == 0 && !self.are_registered && waker.is_some() {
+            self.begin_anew();
+        }
+        if self.at == 0 {
+            self.are_registered = true;
+            if let Some(bell) = &self.bell {
+                bell.rung.store(false, Ordering::Relaxed);
+            }
+        }
+        if let (true, None, Some(waker)) = (self.is_long(), &self.bell, waker) {
+            self.bell = Some(Arc::new(Bell { rung: AtomicBool::new(false), waker: waker.clone() }));
+        }
+        let bell = self.bell.clone().filter(|_| waker.is_some()).map(Waker::from);
+        let registered = bell.as_ref().or(waker);
+        let first = self.at * steps::ENTRIES;
+        for (index, (events, file)) in (first..).zip(self.entries.get(self.at).into_iter().flatten()) {
+            let waker = if self.ready == 0 { registered } else { None };
+            self.are_registered &= waker.is_some();
             let found = match file {
-                Some(file) if file.can_be_polled() => file.readiness(*events, if ready == 0 { waker } else { None })?,
+                Some(file) if file.can_be_polled() => file.readiness(*events, waker)?,
                 // Linux: what cannot be polled is always ready.
                 Some(_) => events & (event::IN | event::OUT | event::RDNORM | event::WRNORM),
                 None if *events == 0 => 0,
                 None => event::NVAL,
             };
-            ready += usize::from(found != 0);
+            self.ready += usize::from(found != 0);
             process.copy_out(self.address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
         }
-        if ready > 0 || self.limit.has_passed() {
-            return Poll::Ready(Ok(ready));
+        self.at += 1;
+        if self.at < self.pieces() {
+            return Ok(Look::GoesOn);
         }
-        if let Some(waker) = waker {
-            self.limit.arm(waker)?;
+        if self.ready > 0 || self.limit.has_passed() {
+            self.result = Some(Ok(self.ready));
+            return Ok(Look::GoesOn);
         }
-        Poll::Pending
+        let Some(waker) = waker else { return Ok(Look::FoundNothing) };
+        // Acquire: pairs with the release of who rang.
+        if self.bell.as_ref().is_some_and(|bell| bell.rung.swap(false, Ordering::Acquire)) {
+            self.begin_anew();
+            return Ok(Look::GoesOn);
+        }
+        self.limit.arm(waker)?;
+        Ok(Look::FoundNothing)
     }
 
-    /// Takes back what [`poll`](Self::poll) registered.
+    /// Takes back what [`poll`](Self::poll) registered. Of a long list that is done when this is dropped.
     pub fn forget(&mut self, waker: &Waker) {
-        for file in self.entries.iter().filter_map(|(_, file)| file.as_ref()) {
+        if !self.is_long() {
+            forget_some(&mut self.entries, Some(waker));
+        }
+        self.limit.clear();
+    }
+}
+
+impl Drop for PollFiles {
+    fn drop(&mut self) {
+        if self.is_long() {
+            let entries = core::mem::take(&mut self.entries);
+            leave(Remain::List { entries, waker: self.bell.take().map(Waker::from) });
+        }
+    }
+}
+
+/// Takes back what is registered for the last piece of some entries, and takes it out.
+fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
+    for (_, file) in entries.pop().into_iter().flatten() {
+        if let (Some(file), Some(waker)) = (file, waker) {
             file.forget_reader(waker);
             file.forget_writer(waker);
         }
-        self.limit.clear();
     }
 }
 

@@ -376,6 +376,10 @@ impl OpenFile {
         {
             return socket.receive_datagram(process, buffers, 0, None, waker);
         }
+        // The first step was the attempt in place.
+        if *done > 0 && self.reads_on() && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
         let limit = self.largest_step();
         let (mut before, mut left) = (0, limit);
         for &buffer in buffers {
@@ -455,6 +459,10 @@ impl OpenFile {
         }
         let mut before = 0;
         let limit = self.largest_step();
+        // The first step was the attempt in place.
+        if *written > 0 && limit != usize::MAX && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
         let mut left = limit;
         for &buffer in buffers {
             let mut part = written.saturating_sub(before).min(buffer.len());
@@ -611,12 +619,17 @@ impl OpenFile {
         }
     }
 
-    /// `getdents64`: whole entries only; `EINVAL` if not even one fits.
+    /// `getdents64`: whole entries only, and no more than one step copies; `EINVAL` if not even one fits.
     pub fn read_directory(&self, process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
         let Kind::Stored(file) = &self.kind else { return Err(Errno::ENOTDIR) };
-        let mut done = 0;
+        let (mut done, mut left) = (0, steps::ENTRIES);
         let mut failed = None;
         file.read_directory(|entry| {
+            if left == 0 {
+                // A program asks until there is nothing more.
+                return ControlFlow::Break(());
+            }
+            left -= 1;
             // struct linux_dirent64: inode, offset of the next, length, type, name with its NUL; 8-byte aligned.
             let length = (19 + entry.name.len() + 1).next_multiple_of(8);
             if done + length > buffer.len() {
@@ -820,6 +833,10 @@ fn in_steps(
     waker: Option<&Waker>,
     mut step: impl FnMut(UserBuffer, u64) -> Result<usize, Errno>,
 ) -> Poll<Result<usize, Errno>> {
+    // The first step was the attempt in place.
+    if *done > 0 && waker.is_some() && steps::must_pause(process, waker) {
+        return Poll::Pending;
+    }
     loop {
         let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
         // The offset is below 2^63, and no buffer is that long.

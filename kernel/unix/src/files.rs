@@ -15,7 +15,7 @@ use crate::file::{self, OpenFile, errno_of, status_of};
 use crate::process::Process;
 use crate::program::LONGEST_PATH;
 use crate::user::UserBuffer;
-use crate::{pipe, time};
+use crate::{epoll, pipe, time};
 
 /// Bytes that files written at run time may take in all, as a share of memory: a half, like Linux's tmpfs.
 const MEMORY_SHARE: usize = 2;
@@ -58,14 +58,14 @@ pub fn root_directory() -> Node {
     root().root()
 }
 
-/// Frees some pages of files that are gone; `false` if there are none.
+/// Frees some pages of files that are gone, or takes back some registrations of epolls that are; `false` if there are none.
 pub fn free_remains() -> bool {
-    root().free_remains()
+    epoll::free_remains() || root().free_remains()
 }
 
-/// Whether there are pages of files that are gone.
+/// Whether there is something for [`free_remains`].
 pub fn has_remains() -> bool {
-    root().has_remains()
+    epoll::has_remains() || root().has_remains()
 }
 
 /// The time for what changes now.

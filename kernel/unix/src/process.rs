@@ -821,6 +821,10 @@ impl Process {
                 steps::pause_at_the_end().await;
             }
         }
+        // Also of calls that have ended with the process.
+        while files::free_remains() {
+            steps::pause_at_the_end().await;
+        }
     }
 
     /// Waits until something of the process has gone: looked at whenever something goes. One waits at a time.

@@ -37,7 +37,7 @@ const RANDOM: u32 = 2;
 const INSECURE: u32 = 4;
 
 /// Most bytes of one step: kernel code is not interrupted.
-pub const STEP: usize = 1024;
+pub const STEP: usize = 256;
 /// Most bytes that one call gives, as on Linux.
 const LARGEST_FILL: usize = 32 * 1024 * 1024 - 1;
 /// Fewer bytes are no seed.
@@ -316,6 +316,10 @@ pub fn fill(
         Poll::Pending => return Poll::Pending,
     }
     let length = buffer.len().min(LARGEST_FILL);
+    // The first step was the attempt in place.
+    if *done > 0 && waker.is_some() && steps::must_pause(process, waker) {
+        return Poll::Pending;
+    }
     loop {
         let end = length.min(*done + STEP);
         while *done < end {

@@ -40,8 +40,9 @@ use crate::{counters, executor, stretch, time};
 /// Instructions between two looks, at most.
 pub const STRETCH: usize = 50_000;
 /// Bytes that are copied in a step, pages being made for them.
-pub const BYTES: usize = 32 * 1024;
-/// Entries of a table in a step, each of which costs a few hundred instructions: somebody is woken, or something closed.
+pub const BYTES: usize = 16 * 1024;
+/// Entries of a table in a step, each of which costs a few hundred instructions: somebody is woken, a descriptor asked, or
+/// something closed.
 pub const ENTRIES: usize = 32;
 
 /// A call that goes on in steps until it is done.
@@ -83,7 +84,7 @@ pub fn hart_is_wanted() -> bool {
 /// again, which is as soon as nothing more important is ready.
 ///
 /// Without a waker, which is the first attempt in place, one step is all: what is left goes on outside of the visit to the
-/// program.
+/// program. The executor does not look in between, so an operation that has begun asks before its next step.
 pub fn must_pause(process: &Process, waker: Option<&Waker>) -> bool {
     must_pause_for(Some(process), waker)
 }
@@ -102,7 +103,7 @@ fn must_pause_for(process: Option<&Process>, waker: Option<&Waker>) -> bool {
 /// # Cancellation
 /// Dropping it has no effect.
 pub fn pause(process: &Process) -> Pause<'_> {
-    Pause { process: Some(process), has_paused: false }
+    Pause { process: Some(process), state: PauseState::Before }
 }
 
 /// As [`pause`], for work that is done although its process has ended, or because of that.
@@ -110,25 +111,37 @@ pub fn pause(process: &Process) -> Pause<'_> {
 /// # Cancellation
 /// Dropping it has no effect.
 pub fn pause_at_the_end() -> Pause<'static> {
-    Pause { process: None, has_paused: false }
+    Pause { process: None, state: PauseState::Before }
 }
 
 /// The future of [`pause`].
 pub struct Pause<'a> {
     process: Option<&'a Process>,
-    has_paused: bool,
+    state: PauseState,
+}
+
+enum PauseState {
+    Before,
+    /// The attempt in place was over.
+    InPlace,
+    /// Others have had their turn.
+    Paused,
 }
 
 impl Future for Pause<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.has_paused {
-            return Poll::Ready(());
-        }
         // The first attempt in place has nobody to wake.
         let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(Waker::noop()));
-        self.has_paused = must_pause_for(self.process, waker);
-        if self.has_paused { Poll::Pending } else { Poll::Ready(()) }
+        self.state = match (&self.state, waker) {
+            (PauseState::Before, None) => PauseState::InPlace,
+            // Nobody has looked since the attempt in place: its step and the next one would be one stretch.
+            (PauseState::Before | PauseState::InPlace, Some(_)) if must_pause_for(self.process, waker) => {
+                PauseState::Paused
+            }
+            _ => return Poll::Ready(()),
+        };
+        Poll::Pending
     }
 }

@@ -58,7 +58,7 @@ impl DerefMut for Page {
 }
 
 /// Pages of a chunk; for the tests so few that their files have several.
-const CHUNK: usize = if cfg!(test) { 2 } else { 128 };
+const CHUNK: usize = if cfg!(test) { 2 } else { 64 };
 /// Chunks that are freed at once.
 const FEW: usize = 1;
 

@@ -245,6 +245,15 @@ async fn processes() -> Outcome {
     Ok(())
 }
 
+/// What needs nobody else, by the name under which it can be driven alone.
+const DRIVES: &[(&str, fn() -> Result<()>)] = &[
+    ("files", files_and_memory),
+    ("removing", removing),
+    ("directories", directories),
+    ("pipes", pipes),
+    ("readiness", readiness),
+];
+
 fn expect(found: usize, expected: usize) -> Result<()> {
     // A call that has done less has not been measured at its largest.
     if found == expected { Ok(()) } else { Err(Errno::ERANGE) }
@@ -252,14 +261,22 @@ fn expect(found: usize, expected: usize) -> Result<()> {
 
 pub async fn measure() -> Outcome {
     attempt!(call(SystemCall::Snapshot, [subject::BEGIN_STRETCHES as usize, 0, 0, 0, 0, 0]));
-    attempt!(files_and_memory());
-    attempt!(removing());
-    attempt!(directories());
-    attempt!(pipes());
-    attempt!(readiness());
-    attempt!(waiters().await);
-    waiting_for_children_and_times().await?;
-    processes().await?;
+    let only = crate::argument(3).ok();
+    let is_wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    for (name, drive) in DRIVES {
+        if is_wanted(name) {
+            attempt!(drive());
+        }
+    }
+    if is_wanted("waiters") {
+        attempt!(waiters().await);
+    }
+    if is_wanted("times") {
+        waiting_for_children_and_times().await?;
+    }
+    if is_wanted("processes") {
+        processes().await?;
+    }
     let mut words = vec![0u64; CAUSES * STRETCH_WORDS];
     let room = words.len() * 8;
     let asked = [subject::STRETCHES as usize, 0, words.as_mut_ptr() as usize, room, 0, 0];
