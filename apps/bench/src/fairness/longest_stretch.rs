@@ -259,6 +259,7 @@ fn expect(found: usize, expected: usize) -> Result<()> {
     if found == expected { Ok(()) } else { Err(Errno::ERANGE) }
 }
 
+/// Drives everything, or what the next argument names, and asks the kernel.
 pub async fn measure() -> Outcome {
     attempt!(call(SystemCall::Snapshot, [subject::BEGIN_STRETCHES as usize, 0, 0, 0, 0, 0]));
     let only = crate::argument(3).ok();
