@@ -749,134 +749,140 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         interrupts::arrive(worker, context, hart);
     }
     let mut graces = 0;
-    let may_visit = executor::may_visit(importance);
-    let pause = loop {
-        if !may_visit && !worker.is_to_stop() {
-            break Pause::GiveWay;
-        }
-        if worker.line.is_pending() {
-            worker.line.deliver(process, context);
-        }
-        if worker.is_to_stop() {
-            break Pause::Leave;
-        }
-        process.post_waiting_completions();
-        if scheduling::strictness_matters() {
-            shared::publish(executor::waiting());
-            stretch::looked();
-        }
-        let trap = process.space.enter(context);
-        if trace::traps_are_watched() {
-            watch_trap(worker, trap, context);
-        }
-        if trap != Trap::SystemCall {
-            counters::count(Counter::Traps);
-        }
-        match trap {
-            Trap::SystemCall => match call::dispatch(worker, context) {
-                Outcome::Done(value) => {
-                    context.set_result(value as u64);
-                    // What the process claims may have changed since it was entered.
-                    if worker.is_outranked() {
-                        break Pause::GiveWay;
-                    }
-                }
-                Outcome::Unchanged => {}
-                Outcome::Wait(operation) => {
-                    if !worker.is_thread() {
-                        process.share_what_is_ready(worker);
-                    }
-                    break Pause::Wait(operation);
-                }
-                Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
-                Outcome::Execute(addresses) => break Pause::Execute(addresses),
-                Outcome::GiveWay => {
-                    context.set_result(0);
-                    process.bring_forward_others(worker);
-                    break Pause::GiveWay;
-                }
-                Outcome::MoveToThread => {
-                    context.set_result(0);
-                    break Pause::MoveToThread;
-                }
-                Outcome::Leave => {
-                    worker.stopped.store(true, Ordering::Release);
-                    break Pause::Leave;
-                }
-            },
-            Trap::Interrupt => {
-                // What the interrupt wakes comes to this hart, which looks at it now.
-                executor::end_visit(hart);
-                let pending = crate::on_interrupt();
-                let now = Machine::now();
-                worker.charge(now, now);
-                // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
-                let priority = worker.priority();
-                executor::begin_visit(hart, process.id, priority);
-                if pending.timer && !pending.ipi && !pending.guest {
-                    counters::count(Counter::TimerTraps);
-                }
-                if pending.timer {
-                    // Copies of the kernel make tables too.
-                    process.charge_tables();
-                }
-                if pending.timer && !worker.is_thread() {
-                    process.remind(worker);
-                    process.share_what_is_ready(worker);
-                }
-                if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index()) {
-                    // Its handler may put what it runs aside for something more important in the process.
-                    worker.line.set_pending();
-                }
-                let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(priority)
-                    || executor::is_ready_above_anywhere(priority)
-                        && executor::is_ready_above_anywhere(worker.priority_in_queue());
-                if executor::is_anything_ready() {
-                    executor::share_what_is_ready_here(is_outranked);
-                }
-                if time::slice_has_ended() || is_outranked {
-                    // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
-                    // a moment to come out, so that the others need not wait for it; a bounded number of times, since
-                    // anybody can jump there.
-                    if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
-                        graces += 1;
-                        time::extend_slice();
-                    } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
-                        // Nobody wants the hart, and on another one its interrupt file would have to change.
-                        time::start_slice();
-                    } else {
-                        break Pause::GiveWay;
-                    }
-                }
+    // The hart's bitmap, found once: it is looked at after each call.
+    let ready = executor::ready_here();
+    let goes = executor::may_visit(importance) || worker.is_to_stop();
+    let pause = if !goes {
+        Pause::GiveWay
+    } else {
+        loop {
+            if worker.line.is_pending() {
+                deliver_interrupt(worker, context);
             }
-            Trap::PageFault { address, access } => {
-                match process.space.fault(address as usize, access) {
-                    Ok(()) => {
-                        counters::count(Counter::PageFaults);
-                        process.charge_tables();
-                    }
-                    Err(usermode::Fault::OutOfMemory) => {
-                        // The process that has most goes, whoever asks; what asked tries again after that. One that has
-                        // gone meanwhile is enough.
-                        if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
-                            process::end_largest();
-                        }
-                        if !process.has_ended() {
+            if worker.is_to_stop() {
+                break Pause::Leave;
+            }
+            process.post_waiting_completions();
+            if scheduling::strictness_matters() {
+                shared::publish(executor::waiting());
+                stretch::looked();
+            }
+            let trap = process.space.enter(context);
+            if trace::traps_are_watched() {
+                watch_trap(worker, trap, context);
+            }
+            if trap != Trap::SystemCall {
+                counters::count(Counter::Traps);
+            }
+            match trap {
+                Trap::SystemCall => match call::dispatch(worker, context) {
+                    Outcome::Done(value) => {
+                        context.set_result(value as u64);
+                        // What the process claims may have changed since it was entered.
+                        if ready.load(Ordering::Relaxed) != 0 && worker.is_outranked() {
                             break Pause::GiveWay;
                         }
                     }
-                    Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
-                    Err(_) => segmentation_fault(process, context, address, trap),
+                    Outcome::Unchanged => {}
+                    Outcome::Wait(operation) => {
+                        if !worker.is_thread() {
+                            process.share_what_is_ready(worker);
+                        }
+                        break Pause::Wait(operation);
+                    }
+                    Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
+                    Outcome::Execute(addresses) => break Pause::Execute(addresses),
+                    Outcome::GiveWay => {
+                        context.set_result(0);
+                        process.bring_forward_others(worker);
+                        break Pause::GiveWay;
+                    }
+                    Outcome::MoveToThread => {
+                        context.set_result(0);
+                        break Pause::MoveToThread;
+                    }
+                    Outcome::Leave => {
+                        worker.stopped.store(true, Ordering::Release);
+                        break Pause::Leave;
+                    }
+                },
+                Trap::Interrupt => {
+                    // What the interrupt wakes comes to this hart, which looks at it now.
+                    executor::end_visit(hart);
+                    let pending = crate::on_interrupt();
+                    let now = Machine::now();
+                    worker.charge(now, now);
+                    // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
+                    let priority = worker.priority();
+                    executor::begin_visit(hart, process.id, priority);
+                    if pending.timer && !pending.ipi && !pending.guest {
+                        counters::count(Counter::TimerTraps);
+                    }
+                    if pending.timer {
+                        // Copies of the kernel make tables too.
+                        process.charge_tables();
+                    }
+                    if pending.timer && !worker.is_thread() {
+                        process.remind(worker);
+                        process.share_what_is_ready(worker);
+                    }
+                    if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index())
+                    {
+                        // Its handler may put what it runs aside for something more important in the process.
+                        worker.line.set_pending();
+                    }
+                    let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(priority)
+                        || executor::is_ready_above_anywhere(priority)
+                            && executor::is_ready_above_anywhere(worker.priority_in_queue());
+                    if executor::is_anything_ready() {
+                        executor::share_what_is_ready_here(is_outranked);
+                    }
+                    if time::slice_has_ended() || is_outranked {
+                        // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
+                        // a moment to come out, so that the others need not wait for it; a bounded number of times, since
+                        // anybody can jump there.
+                        if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
+                            graces += 1;
+                            time::extend_slice();
+                        } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
+                            // Nobody wants the hart, and on another one its interrupt file would have to change.
+                            time::start_slice();
+                        } else {
+                            break Pause::GiveWay;
+                        }
+                    }
                 }
+                Trap::PageFault { address, access } => {
+                    match process.space.fault(address as usize, access) {
+                        Ok(()) => {
+                            counters::count(Counter::PageFaults);
+                            process.charge_tables();
+                        }
+                        Err(usermode::Fault::OutOfMemory) => {
+                            // The process that has most goes, whoever asks; what asked tries again after that. One that has
+                            // gone meanwhile is enough.
+                            if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
+                                process::end_largest();
+                            }
+                            if !process.has_ended() {
+                                break Pause::GiveWay;
+                            }
+                        }
+                        Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
+                        Err(_) => segmentation_fault(process, context, address, trap),
+                    }
+                }
+                Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
+                Trap::Misaligned { .. } => {
+                    fault(process, context, "misaligned access", abi_unix::types::signal::BUS, trap)
+                }
+                Trap::IllegalInstruction { .. } if interrupts::claim_without_file(worker, context, trap) => {}
+                Trap::IllegalInstruction { .. } => {
+                    fault(process, context, "illegal instruction", abi_unix::types::signal::ILL, trap)
+                }
+                Trap::Breakpoint => fault(process, context, "breakpoint", abi_unix::types::signal::TRAP, trap),
+                Trap::Other { .. } => fault(process, context, "unknown trap", abi_unix::types::signal::KILL, trap),
             }
-            Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
-            Trap::Misaligned { .. } => fault(process, context, "misaligned access", abi_unix::types::signal::BUS, trap),
-            Trap::IllegalInstruction { .. } if interrupts::claim_without_file(worker, context, trap) => {}
-            Trap::IllegalInstruction { .. } => {
-                fault(process, context, "illegal instruction", abi_unix::types::signal::ILL, trap)
-            }
-            Trap::Breakpoint => fault(process, context, "breakpoint", abi_unix::types::signal::TRAP, trap),
-            Trap::Other { .. } => fault(process, context, "unknown trap", abi_unix::types::signal::KILL, trap),
         }
     };
     worker.hart.store(NOWHERE, Ordering::Relaxed);
@@ -902,6 +908,12 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
     }
     pause
+}
+
+/// Shows a worker's handler its interrupts. Apart from the visit, whose registers are for calls.
+#[inline(never)]
+fn deliver_interrupt(worker: &Worker, context: &mut UserContext) {
+    worker.line.deliver(&worker.process, context);
 }
 
 #[cold]
