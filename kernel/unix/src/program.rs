@@ -184,6 +184,13 @@ async fn read_string(process: &Process, address: usize, limit: usize) -> Result<
     }
 }
 
+/// Ends a step of work for a process. The first program is loaded for nobody, without pauses.
+async fn pause_for(caller: Option<&Process>) {
+    if let Some(caller) = caller {
+        steps::pause(caller).await;
+    }
+}
+
 impl Plan {
     /// Reads what a process asks for: path, arguments and environment from its memory.
     ///
@@ -250,6 +257,7 @@ impl Plan {
             };
             let changed = space.lock().protect(pages, protection);
             usermode::flush(changed.map_err(map_error)?);
+            pause_for(caller).await;
         }
         space.lock().set_break_start(highest + layout.break_gap);
         map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
@@ -263,6 +271,7 @@ impl Plan {
         if let Some((address, frames)) = shared.image_mapping() {
             map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
         }
+        pause_for(caller).await;
         let mut random = [0; 16];
         crate::random::bytes(&mut random);
         let number = |value: usize| AuxiliaryValue::Number(value as u64);
@@ -295,13 +304,12 @@ impl Plan {
             StackError::NulInString => Errno::EINVAL,
             StackError::OutOfMemory => Errno::ENOMEM,
         })?;
+        pause_for(caller).await;
         let mut address = stack.pointer();
         for piece in stack.bytes().chunks(steps::BYTES / 2) {
             space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
             address += piece.len() as u64;
-            if let Some(caller) = caller {
-                steps::pause(caller).await;
-            }
+            pause_for(caller).await;
         }
         Ok(UserContext::new(self.image.entry(), stack.pointer()))
     }
@@ -337,6 +345,7 @@ impl Plan {
         let space =
             Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
         let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
+        pause_for(caller).await;
         match self.load(&loaded.space, &loaded.shared, caller).await {
             Ok(context) => {
                 loaded.context = Some(context);

@@ -15,7 +15,7 @@
 //! * tables that are copied at once when they grow: of a process's calls in flight and of all who wait for one thing
 //!   (`futex`, `wait4`, `nanosleep`, made asynchronously by the thousand), of descriptors (`dup`), of a directory's names
 //!   (`openat`);
-//! * `spawn`, also with a short list of arguments, and much more with a long one: the stack is laid out at once;
+//! * `spawn` and `execve` with a long list of arguments: the stack is laid out at once;
 //! * the end of a process that has much, and an interrupt or a kernel coroutine now and then.
 //!
 //! Not driven by it, and not in steps: waking all who wait at one pipe, socket or event counter; the snapshots of processes
