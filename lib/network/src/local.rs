@@ -208,12 +208,14 @@ impl Host {
     }
 
     /// Enters when to look at a waiting connection again. Who waits for room is let in when there is some; nobody says when
-    /// there is memory.
+    /// there is memory. (Whether there is some now says nothing: there may not have been a moment ago.)
     fn set_next_try(&mut self, index: u32, now: Instant) {
         if let Some(connection) = self.connections.get(index)
             && let Some(mut at) = connection.deadline()
         {
-            if matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting) && !(self.admits)() {
+            let is_waiting = matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting);
+            let listener = self.find_listener(connection.key.remote()).and_then(|index| self.listeners.get(index));
+            if is_waiting && listener.is_some_and(|listener| !listener.is_full()) {
                 at = at.min(now + ADMISSION_RETRY);
             }
             self.timers.no_later_than(index, at);

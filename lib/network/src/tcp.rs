@@ -505,6 +505,11 @@ impl Listener {
     pub(crate) fn has_room(&mut self, free: usize) -> bool {
         self.queue.len() < self.backlog.min(free) && self.queue.try_reserve(1).is_ok()
     }
+
+    /// Whether as many connections wait to be accepted as may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() >= self.backlog
+    }
 }
 
 /// Bytes of kernel memory for one connection beside its buffers, for statements about memory.

@@ -5,7 +5,7 @@ mod wire;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use network::{
     Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, NoLink, Received, Sent, Sharing,
@@ -144,6 +144,27 @@ fn without_memory_connections_wait_and_senders_are_held_back() {
     assert_eq!(bell.rings(), 2);
     assert_eq!(send(&mut stack, client, b"more", now), Ok(Sent::Bytes(4)));
     assert_eq!(stack.connection_memory(server), Ok(after));
+}
+
+#[test]
+fn memory_that_was_short_for_a_moment_delays_a_connection_for_a_moment() {
+    static REFUSALS: AtomicUsize = AtomicUsize::new(0);
+    let mut stack = host(Limits::default());
+    let admits = || REFUSALS.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err();
+    stack.set_admission(admits);
+    listen(&mut stack, 80, 4);
+    for refusals in 1..5 {
+        REFUSALS.store(refusals, Ordering::Relaxed);
+        let client = connect(&mut stack, 80);
+        let mut now = NOW;
+        while stack.connected(client) == Ok(false) {
+            let Some(next) = stack.poll(now) else { break };
+            assert!(next > now && next <= now + SECOND);
+            now = next;
+        }
+        assert_eq!(stack.connected(client), Ok(true));
+        stack.close(client, now).unwrap();
+    }
 }
 
 #[test]
