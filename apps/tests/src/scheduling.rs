@@ -239,7 +239,7 @@ pub async fn processor_time_is_counted() -> Outcome {
     let process = must!(time(clock::PROCESS_CPUTIME));
     check!(thread <= process && process > 0);
     let mut units = 0;
-    while must!(time(clock::PROCESS_CPUTIME)) < process + 20_000_000 {
+    while must!(time(clock::THREAD_CPUTIME)) < thread + 20_000_000 {
         compute(units);
         units += 1;
         check!(units < 1_000_000, "a million units of work took no time");
@@ -248,8 +248,10 @@ pub async fn processor_time_is_counted() -> Outcome {
     let thread_took = must!(time(clock::THREAD_CPUTIME)) - thread;
     let process_took = must!(time(clock::PROCESS_CPUTIME)) - process;
     let wall_took = must!(time(clock::MONOTONIC)) - wall;
-    // One worker cannot use more time than there was, and slept for some of it.
-    check!(thread_took >= 20_000_000 && process_took <= wall_took, "{thread_took} {process_took} {wall_took}");
+    // One worker cannot use more time than there was; but the kernel may work for its process on all other harts meanwhile.
+    let harts = harts() as u64;
+    let is_in_order = 20_000_000 <= thread_took && thread_took <= wall_took && process_took <= harts * wall_took;
+    check!(is_in_order, "{thread_took} {process_took} {wall_took}");
     check!(must!(scheduling::get(0)).cpu_ns >= process + 20_000_000);
     // A child's time is its own.
     let child = must!(start("spin:40"));
