@@ -35,6 +35,13 @@ macro_rules! system_calls {
             $($(#[doc = $text])* $variant = $number,)*
         }
 
+        /// What `a7` holds for each call, as constants that a `match` on the register can name: decoding the whole table first costs a
+        /// kernel two instructions in each call.
+        #[allow(non_upper_case_globals, missing_docs, reason = "the names are those of the table")]
+        pub mod number {
+            $(pub const $variant: u64 = super::SystemCall::$variant.number() as u64;)*
+        }
+
         impl SystemCall {
             /// The whole table.
             pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];

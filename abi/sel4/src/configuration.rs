@@ -20,11 +20,7 @@ pub const DOMAINS: usize = 1;
 pub const TICK_MILLISECONDS: usize = 2;
 /// Timer interrupts in the turn of a thread (`CONFIG_TIME_SLICE`).
 pub const TICKS_IN_A_TURN: usize = 5;
-/// Work that a long operation does before it looks for interrupts (`CONFIG_MAX_NUM_WORK_UNITS_PER_PREEMPTION`).
-pub const WORK_UNITS_PER_PREEMPTION: usize = 100;
-/// Bytes that are cleared between two looks for interrupts, as a power of two (`CONFIG_RESET_CHUNK_BITS`).
-pub const RESET_CHUNK_BITS: usize = 8;
 /// The first physical address that is not given out as device memory (`CONFIG_PADDR_USER_DEVICE_TOP`).
-pub const DEVICE_TOP: usize = 1 << 39;
+pub const DEVICE_TOP: u64 = 1 << 39;
 /// The first virtual address that a program cannot map (`seL4_UserTop`).
-pub const USER_TOP: usize = 0x3f_ffff_f000;
+pub const USER_TOP: u64 = 0x3f_ffff_f000;

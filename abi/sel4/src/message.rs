@@ -52,6 +52,20 @@ impl MessageInfo {
     pub const fn length(self) -> usize {
         (self.0 & 0x7f) as usize
     }
+
+    /// How many words the message has, if it travels in registers alone: without capabilities, and with no more words than fit.
+    #[inline(always)]
+    pub const fn length_in_registers(self) -> Option<usize> {
+        // The number of capabilities stands just above the length, so that one comparison serves both.
+        let extent = (self.0 & 0x1ff) as usize;
+        if extent <= REGISTERS { Some(extent) } else { None }
+    }
+
+    /// The description for a receiver that gets the words and no capabilities.
+    #[inline(always)]
+    pub const fn without_capabilities(self) -> MessageInfo {
+        MessageInfo(self.0 & !(0x1f << 7))
+    }
 }
 
 /// What a capability to an endpoint, notification or page permits.
@@ -59,7 +73,7 @@ impl MessageInfo {
 /// `grantReply << 3 | grant << 2 | read << 1 | write`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Rights(pub u64);
+pub struct Rights(pub u8);
 
 impl Rights {
     /// To send, signal or write.
@@ -77,20 +91,38 @@ impl Rights {
     /// To read and to write.
     pub const READ_WRITE: Rights = Rights(3);
 
-    /// Both sets together.
-    #[inline]
-    pub const fn and(self, other: Rights) -> Rights {
+    /// The rights that a word of a message names; bits above the four rights are dropped.
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Rights {
+        Rights(word as u8 & Rights::ALL.0)
+    }
+
+    /// The set as a word of a message.
+    #[inline(always)]
+    pub const fn word(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The rights that are in either set.
+    #[inline(always)]
+    pub const fn union(self, other: Rights) -> Rights {
         Rights(self.0 | other.0)
     }
 
-    /// What is in both sets; bits above the four rights are dropped.
-    #[inline]
+    /// The rights that are in both sets.
+    #[inline(always)]
     pub const fn intersection(self, other: Rights) -> Rights {
-        Rights(self.0 & other.0 & 15)
+        Rights(self.0 & other.0)
+    }
+
+    /// Whether both sets have a right in common.
+    #[inline(always)]
+    pub const fn intersects(self, other: Rights) -> bool {
+        self.0 & other.0 != 0
     }
 
     /// Whether all rights of `other` are in this set.
-    #[inline]
+    #[inline(always)]
     pub const fn contains(self, other: Rights) -> bool {
         self.0 & other.0 == other.0
     }

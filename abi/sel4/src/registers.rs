@@ -4,7 +4,7 @@
 //! registers are the others.
 
 macro_rules! registers {
-    ($($name:ident)*) => {
+    ($($name:ident:$number:literal)*) => {
         /// The registers of a thread as `TCB_ReadRegisters` and `TCB_WriteRegisters` carry them (`seL4_UserContext`).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(C)]
@@ -15,6 +15,9 @@ macro_rules! registers {
 
         /// Their names, in order.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        /// The machine's number of each, in order; the first, `pc`, has none.
+        pub const NUMBERS: [usize; COUNT] = [$($number),*];
 
         impl Registers {
             /// The registers as words, in order.
@@ -31,7 +34,10 @@ macro_rules! registers {
     };
 }
 
-registers! { pc ra sp gp s0 s1 s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 a0 a1 a2 a3 a4 a5 a6 a7 t0 t1 t2 t3 t4 t5 t6 tp }
+registers! {
+    pc:0 ra:1 sp:2 gp:3 s0:8 s1:9 s2:18 s3:19 s4:20 s5:21 s6:22 s7:23 s8:24 s9:25 s10:26 s11:27
+    a0:10 a1:11 a2:12 a3:13 a4:14 a5:15 a6:16 a7:17 t0:5 t1:6 t2:7 t3:28 t4:29 t5:30 t6:31 tp:4
+}
 
 /// How many registers there are.
 pub const COUNT: usize = 32;

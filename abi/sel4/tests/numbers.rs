@@ -190,9 +190,16 @@ fn words_with_fields() {
     assert_eq!(info.0, 5 << 12 | 4 << 9 | 1 << 7 | 2);
     assert_eq!((info.label(), info.capabilities(), info.length(), info.unwrapped()), (5, 1, 2, 4));
 
+    assert_eq!(MessageInfo::new(7, 0, 4).length_in_registers(), Some(4));
+    assert_eq!(MessageInfo::new(7, 0, 5).length_in_registers(), None);
+    assert_eq!(MessageInfo::new(7, 1, 0).length_in_registers(), None);
+    assert_eq!(MessageInfo::new(7, 2, 3).with_unwrapped(1).without_capabilities(), MessageInfo::new(7, 0, 3));
+
     assert_eq!(Rights::ALL.0, 0b1111);
     assert_eq!((Rights::GRANT_REPLY.0, Rights::GRANT.0, Rights::READ.0, Rights::WRITE.0), (8, 4, 2, 1));
-    assert_eq!(Rights(u64::MAX).intersection(Rights(u64::MAX)), Rights::ALL);
+    assert_eq!(Rights::from_word(u64::MAX), Rights::ALL);
+    assert_eq!(Rights::READ_WRITE.union(Rights::GRANT).intersection(Rights(6)), Rights(6));
+    assert!(Rights::READ_WRITE.intersects(Rights(6)) && !Rights::READ_WRITE.intersects(Rights(12)));
     assert!(Rights::ALL.contains(Rights::GRANT) && !Rights::READ_WRITE.contains(Rights::GRANT));
 
     let data = CNodeData::new(0x5, 51);
@@ -204,6 +211,10 @@ fn words_with_fields() {
 fn registers() {
     let order = "pc ra sp gp s0 s1 s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 a0 a1 a2 a3 a4 a5 a6 a7 t0 t1 t2 t3 t4 t5 t6 tp";
     assert_eq!(registers::NAMES.join(" "), order);
+    let mut numbers = registers::NUMBERS;
+    assert_eq!([1, 2, 16, 31].map(|index| numbers[index]), [1, 2, 10, 4]);
+    numbers.sort();
+    assert_eq!(numbers, core::array::from_fn(|index| index));
     let words = core::array::from_fn(|index| index as u64);
     let registers = Registers::from_words(words);
     assert_eq!((registers.pc, registers.gp, registers.a0, registers.tp), (0, 3, 16, 31));

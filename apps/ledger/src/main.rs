@@ -106,7 +106,7 @@ fn start(boot: &BootInformation) -> Result<()> {
     for number in 1..=CLIENTS {
         let server = allocator.slot()?;
         // To write and to be replied to, and nothing else.
-        Slot::own(server).mint_from(Slot::own(endpoint), Rights::WRITE.and(Rights::GRANT_REPLY), number)?;
+        Slot::own(server).mint_from(Slot::own(endpoint), Rights::WRITE.union(Rights::GRANT_REPLY), number)?;
         let done = allocator.slot()?;
         Slot::own(done).mint_from(Slot::own(notification.pointer()), Rights::WRITE, 1 << number)?;
         let client = Client { number, server: Endpoint::from_pointer(server), done: Notification::from_pointer(done) };

@@ -312,7 +312,7 @@ fn memory(bench: &mut Bench<'_>) -> Result<()> {
     mapping::map(&mut bench.allocator, initial::ADDRESS_SPACE, first, PAGES, Rights::READ_WRITE, 0)?;
     first.unmap()?;
     let map = |round: u64, rights: Rights| {
-        invocation(pages + round, Invocation::PageMap, &[PAGES + (round << 12), rights.0, 0], &[space])
+        invocation(pages + round, Invocation::PageMap, &[PAGES + (round << 12), rights.word(), 0], &[space])
     };
     report("page-map", median_of_invocations(|round| map(round, Rights::READ_WRITE))?);
     report("page-protect", median_of_invocations(|round| map(round, Rights::READ))?);

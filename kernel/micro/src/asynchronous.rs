@@ -30,17 +30,18 @@ use abi_queue::syscall_buffer::{
     self, ARGUMENTS, AWAKE, BROKEN, FIRST_ARGUMENT, FIRST_CAPABILITY, MAXIMUM_FRAMES, RECEIVER_OFFSET, REQUEST_WORDS,
     RESPONSE_WORDS, RESULTS, SLEEPING,
 };
-use abi_sel4::{Invocation, MessageInfo, asynchronous};
+use abi_sel4::message::{MAXIMUM_CAPABILITIES, REGISTERS};
+use abi_sel4::{Invocation, MessageInfo, Rights, asynchronous};
 use hal_api::Machine as _;
 use objects::{
-    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, Words,
-    frame_words, own, tag,
+    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Slot, Tcb, ThreadState, VirtualRights, Words, frame_words,
+    own, tag,
 };
 use platform::Machine;
 use ring::{Consumer, Producer};
 
 use crate::error::{Error, Preempted};
-use crate::ipc::{self, MAXIMUM_CAPABILITIES, MESSAGE_REGISTERS, message_register, set_message_register};
+use crate::ipc::{self, message_register, set_message_register};
 use crate::schedule::Action;
 use crate::syscall::{Arguments, NUMBERING, must_stop};
 use crate::{Kernel, MAXIMUM_NODES, Next, capability, console, cspace, derivation};
@@ -210,7 +211,7 @@ pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, Error> {
     }
     let notification = arguments.capability(0)?;
     match notification.capability.get() {
-        Capability::Notification { rights, .. } if rights.contains(Rights::SEND) => {}
+        Capability::Notification { rights, .. } if rights.contains(Rights::WRITE) => {}
         _ => return Err(Error::InvalidCapability(1)),
     }
     let mut frames = [None; MAXIMUM_FRAMES];
@@ -613,7 +614,7 @@ impl Kernel {
         }
         let Some(proxy) = self.node().proxy.get() else { return Ok(Err(Error::IllegalOperation)) };
         let length = information.length().min(ARGUMENTS);
-        let words = if length > MESSAGE_REGISTERS { ipc::buffer(proxy, true) } else { None };
+        let words = if length > REGISTERS { ipc::buffer(proxy, true) } else { None };
         for index in 0..length {
             set_message_register(proxy, words, index, request.get(FIRST_ARGUMENT + index));
         }

@@ -5,8 +5,8 @@
 
 use core::fmt;
 
-use abi_sel4::boot::{CHUNK_DEVICE_TREE, EXTRA_OFFSET, slot as fixed};
-use abi_sel4::configuration;
+use abi_sel4::boot::{CHUNK_DEVICE_TREE, ChunkHeader, EXTRA_OFFSET, slot as fixed};
+use abi_sel4::{configuration, object};
 use elf::ElfBytes;
 use elf::abi::{EM_RISCV, ET_EXEC, PT_LOAD};
 use elf::endian::LittleEndian;
@@ -20,12 +20,19 @@ use platform::{Controller, Description, Machine};
 
 use crate::{KERNEL, Kernel, TICKS_IN_A_TURN, asynchronous, derivation, interrupt, vspace};
 
-const PAGE: u64 = 4096;
+const PAGE: u64 = 1 << object::PAGE_BITS;
+/// The memory of a thread.
+const THREAD_SIZE: u64 = 1 << object::TCB_BITS;
+/// The memory of a slot.
+const SLOT_SIZE: u64 = 1 << object::SLOT_BITS;
 /// The identifier of the first address space.
 const FIRST_ASID: u16 = 1;
 /// Sizes of the untyped memories, as powers of two.
-const UNTYPED_BITS: core::ops::RangeInclusive<u32> = 4..=38;
-/// Where seL4 puts the page behind the image.
+const UNTYPED_BITS: core::ops::RangeInclusive<u32> =
+    object::MINIMUM_UNTYPED_BITS as u32..=object::MAXIMUM_UNTYPED_BITS as u32;
+/// Bytes before the contents of a chunk.
+const CHUNK_HEADER: u64 = size_of::<ChunkHeader>() as u64;
+/// The most ranges of free memory.
 const MAXIMUM_REGIONS: usize = 96;
 
 /// Why the kernel cannot start.
@@ -192,7 +199,7 @@ fn read_layout(file: &[u8]) -> Result<(Layout, ElfBytes<'_, LittleEndian>), Fail
     let (mut start, mut end) = (u64::MAX, 0);
     for header in parsed.segments().ok_or(damaged)?.iter().filter(|header| header.p_type == PT_LOAD) {
         let last = header.p_vaddr.checked_add(header.p_memsz).ok_or(damaged)?;
-        if last >= vspace::USER_TOP || header.p_filesz > header.p_memsz {
+        if last >= configuration::USER_TOP || header.p_filesz > header.p_memsz {
             return Err(Failure::NotAnExecutable("it does not fit into an address space"));
         }
         parsed.segment_data(&header).map_err(|_| damaged)?;
@@ -258,7 +265,7 @@ pub fn start(description: &Description, root: RootTask, device_tree: &[u8], node
     let ticks_in_second = description.timebase_frequency;
     kernel.tick_length.set((ticks_in_second * configuration::TICK_MILLISECONDS as u64 / 1000).max(1));
     let mut devices = Regions::new();
-    let _ = devices.push((0, configuration::DEVICE_TOP as u64));
+    let _ = devices.push((0, configuration::DEVICE_TOP));
     let mut devices = Free { regions: devices };
     for &(start, end) in description.not_devices.iter().chain(&kept(description)) {
         devices.remove(start, end);
@@ -287,15 +294,15 @@ pub(crate) fn build(
 
     // The largest first, so that alignment wastes nothing.
     let cnode_bits = configuration::ROOT_CNODE_SIZE_BITS as u8;
-    let cnode_size = 32u64 << cnode_bits;
+    let cnode_size = SLOT_SIZE << cnode_bits;
     let cnode = claim_slice(free.take(cnode_size, cnode_size)?, 1 << cnode_bits);
-    let irq_slots = claim_slice(free.take(interrupt::IRQ_SLOTS * 32, PAGE)?, interrupt::IRQ_SLOTS);
+    let irq_slots = claim_slice(free.take(interrupt::IRQ_SLOTS * SLOT_SIZE, PAGE)?, interrupt::IRQ_SLOTS);
     let pool: Ref<AsidPool> = claim(free.take(PAGE, PAGE)?);
     let table: Ref<PageTable> = claim(free.take(PAGE, PAGE)?);
-    let tcb: Ref<Tcb> = claim(free.take(2048, 2048)?);
+    let tcb: Ref<Tcb> = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
     let buffer = free.take(PAGE, PAGE)?;
     for node in &kernel.nodes {
-        let proxy = claim(free.take(2048, 2048)?);
+        let proxy = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
         asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
         node.proxy.set(Some(proxy));
         if Machine::guest_files() > 0 {
@@ -303,12 +310,12 @@ pub(crate) fn build(
         }
     }
     let information = free.take(PAGE, PAGE)?;
-    let extra_length = if device_tree.is_empty() { 0 } else { 16 + device_tree.len() as u64 };
+    let extra_length = if device_tree.is_empty() { 0 } else { CHUNK_HEADER + device_tree.len() as u64 };
     let extra_size = extra_length.next_multiple_of(PAGE);
     let extra = if extra_size > 0 { free.take(extra_size, PAGE)? } else { 0 };
 
     let mut space = Space { slots: cnode, next: fixed::FIRST_FREE as u64 };
-    let guard_bits = 64 - cnode_bits;
+    let guard_bits = object::WORD_BITS as u8 - cnode_bits;
     let root_capability = Capability::CNode { slots: cnode, radix: cnode_bits, guard_bits, guard: 0 };
     let mapping = |address| Some(Mapping { asid: FIRST_ASID, address });
     let page = |base, address| Capability::Frame {
@@ -329,7 +336,7 @@ pub(crate) fn build(
     let information_address = buffer_address + PAGE;
     let extra_address = information_address + PAGE;
     let all_end = extra_address + extra_size;
-    if all_end > vspace::USER_TOP {
+    if all_end > configuration::USER_TOP {
         return Err(Failure::NotAnExecutable("it does not fit into an address space"));
     }
 
@@ -408,7 +415,7 @@ pub(crate) fn build(
     if extra_length > 0 {
         put(extra, 0, CHUNK_DEVICE_TREE);
         put(extra, 1, extra_length);
-        copy_in(extra + 16, device_tree);
+        copy_in(extra + CHUNK_HEADER, device_tree);
         debug_assert_eq!(extra_address, information_address + EXTRA_OFFSET as u64);
     }
 
@@ -419,8 +426,8 @@ pub(crate) fn build(
     tcb.register::<10>().set(information_address);
     tcb.pc().set(entry);
     tcb.fault_pc.set(entry);
-    tcb.priority.set(u8::MAX);
-    tcb.maximum_priority.set(u8::MAX);
+    tcb.priority.set(configuration::MAXIMUM_PRIORITY as u8);
+    tcb.maximum_priority.set(configuration::MAXIMUM_PRIORITY as u8);
     tcb.time_slice.set(TICKS_IN_A_TURN);
     kernel.prepare_reply(tcb);
     tcb.set_state_word(ThreadState::Running);

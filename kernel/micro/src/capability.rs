@@ -1,6 +1,10 @@
 //! Capabilities as values: which mean the same, what can be derived from them, and with which rights.
 
-use objects::{Capability, Dying, Ref, Rights, Slot, VirtualRights};
+use abi_sel4::object::{
+    ASID_POOL_BITS, ENDPOINT_BITS, NOTIFICATION_BITS, PAGE_TABLE_BITS, SLOT_BITS, TCB_BITS, WORD_BITS,
+};
+use abi_sel4::{CNodeData, Rights};
+use objects::{Capability, Dying, Ref, Slot, VirtualRights};
 
 use crate::derivation;
 use crate::error::Error;
@@ -54,22 +58,22 @@ pub fn is_within(base: u64, bits: u8, capability: &Capability) -> bool {
 #[inline]
 pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
     use Capability::*;
-    let range = |start: u64, bits: u32| Some((start, start + ((1u64 << bits) - 1)));
+    let range = |start: u64, bits: usize| Some((start, start + ((1u64 << bits) - 1)));
     match capability {
         Untyped { base, bits, .. } => range(*base, (*bits).into()),
-        Endpoint { endpoint, .. } => range(endpoint.physical(), 4),
-        Notification { notification, .. } => range(notification.physical(), 5),
-        CNode { slots, radix, .. } => range(slots.physical(), u32::from(*radix) + 5),
-        Thread { tcb } => range(tcb.physical(), 11),
+        Endpoint { endpoint, .. } => range(endpoint.physical(), ENDPOINT_BITS),
+        Notification { notification, .. } => range(notification.physical(), NOTIFICATION_BITS),
+        CNode { slots, radix, .. } => range(slots.physical(), usize::from(*radix) + SLOT_BITS),
+        Thread { tcb } => range(tcb.physical(), TCB_BITS),
         Remains { object, .. } => match object {
-            Dying::Thread(tcb) => range(tcb.physical(), 11),
-            Dying::CNode { slots, radix } => range(slots.physical(), u32::from(*radix) + 5),
-            Dying::Endpoint(endpoint) => range(endpoint.physical(), 4),
-            Dying::Notification(notification) => range(notification.physical(), 5),
+            Dying::Thread(tcb) => range(tcb.physical(), TCB_BITS),
+            Dying::CNode { slots, radix } => range(slots.physical(), usize::from(*radix) + SLOT_BITS),
+            Dying::Endpoint(endpoint) => range(endpoint.physical(), ENDPOINT_BITS),
+            Dying::Notification(notification) => range(notification.physical(), NOTIFICATION_BITS),
         },
-        Frame { base, size, .. } => range(*base, size.bits()),
-        PageTable { table, .. } => range(table.physical(), 12),
-        AsidPool { pool, .. } => range(pool.physical(), 12),
+        Frame { base, size, .. } => range(*base, size.bits() as usize),
+        PageTable { table, .. } => range(table.physical(), PAGE_TABLE_BITS),
+        AsidPool { pool, .. } => range(pool.physical(), ASID_POOL_BITS),
         Null | Reply { .. } | IrqControl | IrqHandler { .. } | Domain | AsidControl => None,
     }
 }
@@ -97,20 +101,19 @@ pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Err
 /// The capability with no more than these rights, as users state them.
 #[inline]
 pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
-    // Users say read and write where endpoints say receive and send; the numbers of the bits agree.
-    let allowed_rights = Rights(allowed as u8 & 15);
+    let allowed_rights = Rights::from_word(allowed);
     match capability {
         Capability::Endpoint { endpoint, badge, rights } => {
-            Capability::Endpoint { endpoint, badge, rights: rights.and(allowed_rights) }
+            Capability::Endpoint { endpoint, badge, rights: rights.intersection(allowed_rights) }
         }
         Capability::Notification { notification, badge, rights, page } => {
-            Capability::Notification { notification, badge, rights: rights.and(allowed_rights), page }
+            Capability::Notification { notification, badge, rights: rights.intersection(allowed_rights), page }
         }
         Capability::Reply { caller, master, grant } => {
             Capability::Reply { caller, master, grant: grant && allowed_rights.contains(Rights::GRANT) }
         }
         Capability::Frame { base, size, rights, device, mapping } => {
-            Capability::Frame { base, size, rights: mask_virtual(rights, allowed), device, mapping }
+            Capability::Frame { base, size, rights: mask_virtual(rights, allowed_rights), device, mapping }
         }
         other => other,
     }
@@ -118,8 +121,8 @@ pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
 
 /// What remains of a page's rights.
 #[inline]
-pub fn mask_virtual(rights: VirtualRights, allowed: u64) -> VirtualRights {
-    let (write, read) = (allowed & 1 != 0, allowed & 2 != 0);
+pub fn mask_virtual(rights: VirtualRights, allowed: Rights) -> VirtualRights {
+    let (write, read) = (allowed.contains(Rights::WRITE), allowed.contains(Rights::READ));
     match rights {
         VirtualRights::ReadOnly if read => VirtualRights::ReadOnly,
         VirtualRights::ReadWrite if read && write => VirtualRights::ReadWrite,
@@ -140,11 +143,12 @@ pub fn update_data(preserve: bool, data: u64, capability: Capability) -> Capabil
         }
         Capability::Endpoint { .. } | Capability::Notification { .. } => Capability::Null,
         Capability::CNode { slots, radix, .. } => {
-            let guard_bits = (data & 63) as u8;
-            if guard_bits + radix > 64 {
+            let data = CNodeData(data);
+            let guard_bits = data.guard_size() as u8;
+            if usize::from(guard_bits + radix) > WORD_BITS {
                 return Capability::Null;
             }
-            let guard = data >> 6 & low_bits(guard_bits);
+            let guard = data.guard() & low_bits(guard_bits);
             Capability::CNode { slots, radix, guard_bits, guard }
         }
         other => other,

@@ -1,7 +1,7 @@
 //! Invocations of nodes: capabilities are copied, moved and deleted.
 
-use abi_sel4::Invocation;
-use objects::{Capability, LookupFailure, Ref, Rights, Slot, own};
+use abi_sel4::{Invocation, Rights};
+use objects::{Capability, LookupFailure, Ref, Slot, own};
 
 use crate::error::{Error, Preempted};
 use crate::syscall::Arguments;

@@ -46,12 +46,13 @@ pub struct Preempted;
 
 /// The words that describe a failed look-up, and how many.
 pub fn failure_words(failure: LookupFailure) -> ([u64; 4], usize) {
+    let number = failure.number();
     match failure {
-        LookupFailure::InvalidRoot => ([1, 0, 0, 0], 1),
-        LookupFailure::MissingCapability { bits_left } => ([2, bits_left, 0, 0], 2),
-        LookupFailure::DepthMismatch { bits_left, bits_found } => ([3, bits_left, bits_found, 0], 3),
+        LookupFailure::InvalidRoot => ([number, 0, 0, 0], 1),
+        LookupFailure::MissingCapability { bits_left } => ([number, bits_left, 0, 0], 2),
+        LookupFailure::DepthMismatch { bits_left, bits_found } => ([number, bits_left, bits_found, 0], 3),
         LookupFailure::GuardMismatch { bits_left, guard_found, bits_found } => {
-            ([4, bits_left, guard_found, bits_found], 4)
+            ([number, bits_left, guard_found, bits_found], 4)
         }
     }
 }
@@ -59,21 +60,25 @@ pub fn failure_words(failure: LookupFailure) -> ([u64; 4], usize) {
 impl Error {
     /// The label of the answer, its words, and how many these are.
     pub fn answer(self) -> (u64, [u64; 5], usize) {
-        let one = |label, word| (label, [word, 0, 0, 0, 0], 1);
-        match self {
-            Error::InvalidArgument(index) => one(1, index),
-            Error::InvalidCapability(index) => one(2, index),
-            Error::IllegalOperation => (3, [0; 5], 0),
-            Error::RangeError { minimum, maximum } => (4, [minimum, maximum, 0, 0, 0], 2),
-            Error::AlignmentError => (5, [0; 5], 0),
+        use abi_sel4::Error as Label;
+        let none = ([0; 5], 0);
+        let one = |word| ([word, 0, 0, 0, 0], 1);
+        let (label, (words, count)) = match self {
+            Error::InvalidArgument(index) => (Label::InvalidArgument, one(index)),
+            Error::InvalidCapability(index) => (Label::InvalidCapability, one(index)),
+            Error::IllegalOperation => (Label::IllegalOperation, none),
+            Error::RangeError { minimum, maximum } => (Label::RangeError, ([minimum, maximum, 0, 0, 0], 2)),
+            Error::AlignmentError => (Label::AlignmentError, none),
             Error::FailedLookup { is_source, failure } => {
                 let (words, count) = failure_words(failure);
-                (6, [is_source.into(), words[0], words[1], words[2], words[3]], 1 + count)
+                let all = [is_source.into(), words[0], words[1], words[2], words[3]];
+                (Label::FailedLookup, (all, 1 + count))
             }
-            Error::TruncatedMessage => (7, [0; 5], 0),
-            Error::DeleteFirst => (8, [0; 5], 0),
-            Error::RevokeFirst => (9, [0; 5], 0),
-            Error::NotEnoughMemory { available } => one(10, available),
-        }
+            Error::TruncatedMessage => (Label::TruncatedMessage, none),
+            Error::DeleteFirst => (Label::DeleteFirst, none),
+            Error::RevokeFirst => (Label::RevokeFirst, none),
+            Error::NotEnoughMemory { available } => (Label::NotEnoughMemory, one(available)),
+        };
+        (label.number() as u64, words, count)
     }
 }

@@ -1,10 +1,10 @@
 //! Faults: what a thread did wrong becomes a message to its fault handler, and the answer makes it go on.
 
-use abi_sel4::MessageInfo;
-use objects::{Fault, Ref, Rights, Tcb, ThreadState, Words};
+use abi_sel4::{MessageInfo, Rights, message};
+use objects::{Fault, Ref, Tcb, ThreadState, Words};
 
 use crate::error::failure_words;
-use crate::ipc::{Sending, buffer, message_register, set_message_register};
+use crate::ipc::{MAY_BE_ANSWERED, Sending, buffer, message_register, set_message_register};
 use crate::{Kernel, cspace};
 
 /// The registers that an unknown system call shows and takes back, by number, after the address: sp, ra, a0 to a6.
@@ -16,11 +16,11 @@ impl Kernel {
     pub(crate) fn fault(&self, thread: Ref<Tcb>, fault: Fault) {
         let handler = cspace::lookup(thread, thread.fault_handler.get());
         if let Some((endpoint, badge, rights)) = handler.ok().and_then(|slot| slot.capability.endpoint())
-            && rights.contains(Rights::SEND)
-            && (rights.contains(Rights::GRANT) || rights.contains(Rights::GRANT_REPLY))
+            && rights.contains(Rights::WRITE)
+            && rights.intersects(MAY_BE_ANSWERED)
         {
             thread.set_fault(fault);
-            let rights = Rights(rights.0 | Rights::GRANT_REPLY.0);
+            let rights = rights.union(Rights::GRANT_REPLY);
             return self.send_message(thread, endpoint, Sending { is_blocking: true, is_call: true, badge, rights });
         }
         if cfg!(feature = "debug-calls") {
@@ -52,31 +52,32 @@ impl Kernel {
                 length += 1;
             }
         };
-        let label = match sender.fault() {
-            Fault::None => 0,
+        let fault = sender.fault();
+        match fault {
+            Fault::None => {}
             Fault::Capability { address, receiving, failure } => {
                 put(sender.fault_pc.get());
                 put(address);
                 put(receiving.into());
                 let (words, count) = failure_words(failure);
                 words[..count].iter().for_each(|&word| put(word));
-                1
             }
             Fault::UnknownSystemCall { number } => {
                 put(sender.fault_pc.get());
                 SYSTEM_CALL_REGISTERS.iter().for_each(|&register| put(sender.register_at(register).get()));
                 put(number);
-                2
             }
             Fault::User { number, code } => {
                 let stack = sender.register::<2>().get();
-                return put_four(receiver, 3, [sender.fault_pc.get(), stack, number, code]);
+                put_four(receiver, [sender.fault_pc.get(), stack, number, code]);
+                length = 4;
             }
             Fault::Memory { address, status, instruction } => {
-                return put_four(receiver, 5, [sender.fault_pc.get(), address, instruction.into(), status]);
+                put_four(receiver, [sender.fault_pc.get(), address, instruction.into(), status]);
+                length = 4;
             }
-        };
-        (label, length)
+        }
+        (fault.label(), length)
     }
 
     /// Takes the answer to a fault; says whether the thread goes on.
@@ -85,7 +86,7 @@ impl Kernel {
         let length = information.length();
         let words = buffer(sender, false);
         // What the sender says beyond its buffer's existence is not copied.
-        let readable = if words.is_some() { length } else { length.min(crate::ipc::MESSAGE_REGISTERS) };
+        let readable = if words.is_some() { length } else { length.min(message::REGISTERS) };
         let word = |index| message_register(sender, words, index);
         match receiver.fault() {
             Fault::UnknownSystemCall { .. } => {
@@ -111,12 +112,11 @@ impl Kernel {
     }
 }
 
-/// Writes a message that fits into registers; its label and length.
+/// Writes a message that fits into registers.
 #[inline(always)]
-fn put_four(receiver: Ref<Tcb>, label: u64, words: [u64; 4]) -> (u64, usize) {
+fn put_four(receiver: Ref<Tcb>, words: [u64; 4]) {
     receiver.register::<12>().set(words[0]);
     receiver.register::<13>().set(words[1]);
     receiver.register::<14>().set(words[2]);
     receiver.register::<15>().set(words[3]);
-    (label, words.len())
 }

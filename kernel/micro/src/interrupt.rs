@@ -3,8 +3,8 @@
 //! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So a
 //! device that keeps asking costs one entry for each time that its driver is ready for more.
 
-use abi_sel4::Invocation;
-use objects::{Capability, Ref, Rights, Slot};
+use abi_sel4::{Invocation, Rights};
+use objects::{Capability, Ref, Slot};
 
 use crate::error::Error;
 use crate::syscall::{Arguments, Done};
@@ -81,7 +81,7 @@ impl Kernel {
             Some(Invocation::IrqHandlerSetNotification) => {
                 let source = arguments.capability(0)?;
                 match source.capability.get() {
-                    notification @ Capability::Notification { rights, .. } if rights.contains(Rights::SEND) => {
+                    notification @ Capability::Notification { rights, .. } if rights.contains(Rights::WRITE) => {
                         let notification = capability::derive(source, notification)?;
                         Ok(Call::SetNotification { irq, notification, source })
                     }

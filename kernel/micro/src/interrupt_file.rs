@@ -49,13 +49,15 @@
 //! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; when it runs again after a tick of its
 //! hart, the kernel unmasks them.
 
+use abi_sel4::Rights;
+use abi_sel4::call::number;
+use abi_sel4::configuration::USER_TOP;
 use hal_api::{Machine as _, Trap};
-use objects::{Capability, Mapping, Notification, Ref, Rights, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
+use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
 use platform::Machine;
 
 use crate::error::Error;
-use crate::syscall::{Arguments, number};
-use crate::vspace::USER_TOP;
+use crate::syscall::Arguments;
 use crate::{KERNEL, Kernel, MAXIMUM_NODES, Next, machine, smp};
 
 /// Guest interrupt files of a hart that are used, and one, because there is no file 0.
@@ -112,7 +114,7 @@ impl Kernel {
         let Capability::Notification { notification, badge, rights, page } = source.capability.get() else {
             return Err(Error::InvalidCapability(1));
         };
-        if !rights.contains(Rights::SEND) {
+        if !rights.contains(Rights::WRITE) {
             return Err(Error::InvalidCapability(1));
         }
         if address == 0 {
@@ -429,7 +431,7 @@ impl Kernel {
             Trap::Interrupt => return true,
             Trap::SystemCall => {
                 let call = thread.register::<17>().get();
-                if matches!(call, number::RECEIVE | number::RECEIVE_IF_POSSIBLE | number::REPLY_RECEIVE) {
+                if matches!(call, number::Recv | number::NBRecv | number::ReplyRecv) {
                     self.collect(thread);
                     // It may wait from now on.
                     self.watch_files(Some(thread));

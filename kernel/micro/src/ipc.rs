@@ -3,36 +3,37 @@
 //! A thread that waits stands in the queue of one endpoint or one notification; its state says which, and what it wants there.
 //! Whoever completes the meeting does the whole transfer and makes the other runnable.
 
-use abi_sel4::MessageInfo;
+use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
+use abi_sel4::{MessageInfo, Rights};
 use objects::{
-    Capability, Endpoint, Notification, Queue, Ref, Rights, Slot, Tcb, ThreadState, VirtualRights, Words, frame_words,
-    own,
+    Capability, Endpoint, Notification, Queue, Ref, Slot, Tcb, ThreadState, VirtualRights, Words, frame_words, own,
 };
 
 use crate::derivation;
 use crate::{Kernel, capability, cspace};
 
-/// Message registers that are registers: a2 to a5.
-pub const MESSAGE_REGISTERS: usize = 4;
-/// The longest message.
-pub const MAXIMUM_LENGTH: usize = 120;
-/// The most capabilities in a message.
-pub const MAXIMUM_CAPABILITIES: usize = 3;
-/// Where the words of a message buffer begin that name capabilities: the numbers of its words.
+/// The rights of which a sender needs one for an answer; without any, it stops for good once its message is delivered.
+pub const MAY_BE_ANSWERED: Rights = Rights::GRANT.union(Rights::GRANT_REPLY);
+
+/// Where the parts of an [`IpcBuffer`](abi_sel4::IpcBuffer) begin, in words.
 mod word {
-    pub const MESSAGE: usize = 1;
-    pub const CAPABILITIES: usize = 122;
-    pub const RECEIVE_CNODE: usize = 125;
-    pub const RECEIVE_INDEX: usize = 126;
-    pub const RECEIVE_DEPTH: usize = 127;
+    use abi_sel4::IpcBuffer;
+    use core::mem::offset_of;
+
+    pub const COUNT: usize = size_of::<IpcBuffer>() / 8;
+    pub const MESSAGE: usize = offset_of!(IpcBuffer, message) / 8;
+    pub const CAPABILITIES: usize = offset_of!(IpcBuffer, capabilities_or_badges) / 8;
+    pub const RECEIVE_CNODE: usize = offset_of!(IpcBuffer, receive_cnode) / 8;
+    pub const RECEIVE_INDEX: usize = offset_of!(IpcBuffer, receive_index) / 8;
+    pub const RECEIVE_DEPTH: usize = offset_of!(IpcBuffer, receive_depth) / 8;
 }
 
 /// A message register of a thread: a register, or a word of its buffer.
 #[inline(always)]
 pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
     match index {
-        0..MESSAGE_REGISTERS => thread.register_at(12 + index).get(),
-        _ => buffer.map_or(0, |buffer| buffer.get((word::MESSAGE + index) % 128)),
+        0..REGISTERS => thread.register_at(12 + index).get(),
+        _ => buffer.map_or(0, |buffer| buffer.get((word::MESSAGE + index) % word::COUNT)),
     }
 }
 
@@ -40,7 +41,7 @@ pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usi
 #[inline(always)]
 pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize, value: u64) -> bool {
     match (index, buffer) {
-        (0..MESSAGE_REGISTERS, _) => thread.register_at(12 + index).set(value),
+        (0..REGISTERS, _) => thread.register_at(12 + index).set(value),
         (_, Some(buffer)) if index < MAXIMUM_LENGTH => buffer.set(word::MESSAGE + index, value),
         _ => return false,
     }
@@ -147,7 +148,7 @@ impl Kernel {
     /// After a call was delivered: the receiver may answer, or the caller stops for good.
     #[inline]
     fn await_reply(&self, caller: Ref<Tcb>, receiver: Ref<Tcb>, rights: Rights, grant: bool) {
-        if rights.contains(Rights::GRANT) || rights.contains(Rights::GRANT_REPLY) {
+        if rights.intersects(MAY_BE_ANSWERED) {
             self.set_state(caller, ThreadState::BlockedOnReply);
             give_reply_right(caller, receiver, grant);
         } else {
@@ -237,20 +238,20 @@ impl Kernel {
         let information = MessageInfo(sender.register::<11>().get());
         let mut length = information.length().min(MAXIMUM_LENGTH);
         // Registers first; a short message with nothing else needs no buffer.
-        for index in 0..length.min(MESSAGE_REGISTERS) {
+        for index in 0..length.min(REGISTERS) {
             receiver.register_at(12 + index).set(sender.register_at(12 + index).get());
         }
         let (mut moved, mut unwrapped) = (0, 0);
-        if length > MESSAGE_REGISTERS || information.capabilities() != 0 {
+        if length > REGISTERS || information.capabilities() != 0 {
             let send_buffer = buffer(sender, false);
-            if length > MESSAGE_REGISTERS {
+            if length > REGISTERS {
                 match (send_buffer, receive_buffer) {
                     (Some(from), Some(to)) => {
-                        for index in word::MESSAGE + MESSAGE_REGISTERS..word::MESSAGE + length {
+                        for index in word::MESSAGE + REGISTERS..word::MESSAGE + length {
                             to.set(index, from.get(index));
                         }
                     }
-                    _ => length = MESSAGE_REGISTERS,
+                    _ => length = REGISTERS,
                 }
             }
             if let (Some(from), Some(to), true) =

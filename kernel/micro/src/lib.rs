@@ -52,6 +52,7 @@ mod vspace;
 
 use core::cell::Cell;
 
+use abi_sel4::configuration::{self, DOMAINS};
 use hal_api::{Machine as _, Status, Trap};
 use objects::{AsidPool, Lock, Ref, Slot, Space, Tcb, ThreadState};
 use platform::Machine;
@@ -63,7 +64,7 @@ use crate::schedule::{Action, MAXIMUM_SCHEDULE, Node, Ready};
 /// The most harts that the kernel uses.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
 /// Ticks until the next thread of the same priority has its turn.
-pub const TICKS_IN_A_TURN: u16 = abi_sel4::configuration::TICKS_IN_A_TURN as u16;
+pub const TICKS_IN_A_TURN: u16 = configuration::TICKS_IN_A_TURN as u16;
 
 /// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that instructions
 /// reach it with their offsets.
@@ -125,7 +126,7 @@ impl Kernel {
             here: Cell::new(0),
             node_count: Cell::new(1),
             domain: Cell::new(0),
-            domains: Cell::new(if cfg!(feature = "domains") { schedule::MAXIMUM_DOMAINS as u8 } else { 1 }),
+            domains: Cell::new(if cfg!(feature = "domains") { schedule::MAXIMUM_DOMAINS as u8 } else { DOMAINS as u8 }),
             domain_time: Cell::new(u64::MAX),
             domain_schedule: [const { Cell::new((0, 0)) }; MAXIMUM_SCHEDULE],
             schedule_index: Cell::new(0),

@@ -7,6 +7,7 @@
 
 use core::cell::Cell;
 
+use abi_sel4::configuration::PRIORITIES;
 use objects::{Queue, Ref, Tcb, ThreadState, VirtualRoot};
 
 use crate::Kernel;
@@ -14,8 +15,6 @@ use crate::interrupt_file::FILES;
 
 /// Domains that there can be.
 pub const MAXIMUM_DOMAINS: usize = 4;
-/// Priorities.
-pub const PRIORITIES: usize = 256;
 /// Entries of the schedule of domains.
 pub const MAXIMUM_SCHEDULE: usize = 100;
 

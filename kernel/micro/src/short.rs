@@ -5,42 +5,32 @@
 //! is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes straight on with
 //! the other thread. It does exactly what the long way does; whatever is not usual is left to that, with nothing changed.
 
-use objects::{Ref, Rights, Slot, Space, Tcb, ThreadState, own};
+use abi_sel4::call::number;
+use abi_sel4::{MessageInfo, Rights};
+use objects::{Ref, Slot, Space, Tcb, ThreadState, own};
 
 use crate::schedule::Action;
 use crate::{Kernel, cspace, ipc};
-
-/// Words of a message that travel in registers.
-const SHORT: u64 = 4;
-/// Bits of the describing word: how many words and capabilities.
-const EXTENT: u64 = 0x1ff;
-/// Bits of the describing word that an endpoint clears: capabilities, and which were unwrapped.
-const TRANSFERRED: u64 = 0x1f << 7;
-
-const CALL: u64 = -1i64 as u64;
-const REPLY_RECEIVE: u64 = -2i64 as u64;
 
 impl Kernel {
     /// Serves a system call if everything about it is usual; the thread that runs next.
     #[inline(always)]
     pub(crate) fn short_way(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         match thread.register::<17>().get() {
-            CALL => self.short_call(thread),
-            REPLY_RECEIVE => self.short_reply_receive(thread),
+            number::Call => self.short_call(thread),
+            number::ReplyRecv => self.short_reply_receive(thread),
             _ => None,
         }
     }
 
     #[inline(always)]
     fn short_call(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
-        let information = thread.register::<11>().get();
-        if information & EXTENT > SHORT {
-            return None;
-        }
+        let information = MessageInfo(thread.register::<11>().get());
+        let length = information.length_in_registers()?;
         let slot = cspace::lookup(thread, thread.register::<10>().get()).ok()?;
         let (endpoint, badge, rights) = slot.capability.endpoint()?;
-        let may_call = rights.0 & (Rights::GRANT_REPLY.0 | Rights::GRANT.0) != 0;
-        if !rights.contains(Rights::SEND) || !may_call || endpoint.is_sending.get() != 0 {
+        if !rights.contains(Rights::WRITE) || !rights.intersects(ipc::MAY_BE_ANSWERED) || endpoint.is_sending.get() != 0
+        {
             return None;
         }
         let receiver = endpoint.queue.head.get()?;
@@ -57,21 +47,19 @@ impl Kernel {
         ipc::give_reply_right(thread, receiver, grant);
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
         thread.set_state_word(ThreadState::BlockedOnReply);
-        self.hand_over(thread, receiver, badge, information, space);
+        self.hand_over(thread, receiver, badge, (information, length), space);
         Some(receiver)
     }
 
     #[inline(always)]
     fn short_reply_receive(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
-        let information = thread.register::<11>().get();
-        if information & EXTENT > SHORT {
-            return None;
-        }
+        let information = MessageInfo(thread.register::<11>().get());
+        let length = information.length_in_registers()?;
         let slot = cspace::lookup(thread, thread.register::<10>().get()).ok()?;
         let (endpoint, _, rights) = slot.capability.endpoint()?;
         let queue = &endpoint.queue;
         let tail = queue.tail.get();
-        if !rights.contains(Rights::RECEIVE) || tail.is_some() && endpoint.is_sending.get() != 0 {
+        if !rights.contains(Rights::READ) || tail.is_some() && endpoint.is_sending.get() != 0 {
             return None;
         }
         if thread.bound.get().is_some_and(|bound| bound.is_active.get() != 0) {
@@ -99,7 +87,7 @@ impl Kernel {
         thread.set_state_word(ThreadState::BlockedOnReceive);
         // The right to answer is used up.
         forget(own);
-        self.hand_over(thread, caller, 0, information, space);
+        self.hand_over(thread, caller, 0, (information, length), space);
         Some(caller)
     }
 
@@ -121,10 +109,10 @@ impl Kernel {
         other.space_in(self.space_epoch.get())
     }
 
-    /// Gives a short message to a thread, which runs from now on.
+    /// Gives a short message, its description and its length, to a thread, which runs from now on.
     #[inline(always)]
-    fn hand_over(&self, from: Ref<Tcb>, to: Ref<Tcb>, badge: u64, information: u64, space: Space) {
-        let length = information & EXTENT;
+    fn hand_over(&self, from: Ref<Tcb>, to: Ref<Tcb>, badge: u64, message: (MessageInfo, usize), space: Space) {
+        let (information, length) = message;
         if length > 0 {
             to.register::<12>().set(from.register::<12>().get());
         }
@@ -138,7 +126,7 @@ impl Kernel {
             to.register::<15>().set(from.register::<15>().get());
         }
         to.register::<10>().set(badge);
-        to.register::<11>().set(information & !TRANSFERRED);
+        to.register::<11>().set(information.without_capabilities().0);
         to.set_state_word(ThreadState::Running);
         self.node().current.set(Some(to));
         self.enter_space(to, space);

@@ -4,37 +4,16 @@
 //! changes nothing, and yields a value. Then it is *invoked*, which cannot fail. Long ones may be *preempted*: the thread
 //! then makes the same system call again, which goes on where it stopped.
 
-use abi_sel4::{Invocation, MessageInfo, Numbering};
+use abi_sel4::call::number;
+use abi_sel4::fault::status;
+use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
+use abi_sel4::{Invocation, MessageInfo, Numbering, Rights};
 use hal_api::{Access, Trap};
-use objects::{Capability, Fault, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, Words, own, tag};
+use objects::{Capability, Fault, LookupFailure, Ref, Slot, Tcb, ThreadState, Words, own, tag};
 
 use crate::error::{Error, Preempted};
-use crate::ipc::{
-    MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, MESSAGE_REGISTERS, Sending, buffer, message_register, sent_capability,
-    set_message_register,
-};
+use crate::ipc::{Sending, buffer, message_register, sent_capability, set_message_register};
 use crate::{Kernel, cnode, console, cspace, domain, interrupt, smp, thread, untyped, vspace};
-
-/// Numbers of the system calls.
-pub mod number {
-    pub const CALL: u64 = -1i64 as u64;
-    pub const REPLY_RECEIVE: u64 = -2i64 as u64;
-    pub const SEND: u64 = -3i64 as u64;
-    pub const SEND_IF_POSSIBLE: u64 = -4i64 as u64;
-    pub const RECEIVE: u64 = -5i64 as u64;
-    pub const REPLY: u64 = -6i64 as u64;
-    pub const YIELD: u64 = -7i64 as u64;
-    pub const RECEIVE_IF_POSSIBLE: u64 = -8i64 as u64;
-    pub const DEBUG_PUT_CHAR: u64 = -9i64 as u64;
-    pub const DEBUG_DUMP_SCHEDULER: u64 = -10i64 as u64;
-    pub const DEBUG_HALT: u64 = -11i64 as u64;
-    pub const DEBUG_IDENTIFY: u64 = -12i64 as u64;
-    pub const DEBUG_SNAPSHOT: u64 = -13i64 as u64;
-    pub const DEBUG_NAME_THREAD: u64 = -14i64 as u64;
-    pub const DEBUG_SEND_IPI: u64 = -15i64 as u64;
-    pub const WAKE_SYSCALL_HANDLER: u64 = -64i64 as u64;
-    pub const RETURN_FROM_USER_INTERRUPT: u64 = -65i64 as u64;
-}
 
 /// How labels are numbered in programs that this kernel is for.
 pub const NUMBERING: Numbering =
@@ -152,27 +131,27 @@ impl Kernel {
     #[inline(always)]
     fn system_call(&self, thread: Ref<Tcb>) {
         let result = match thread.register::<17>().get() {
-            number::CALL => self.invoke(thread, true, true),
-            number::REPLY_RECEIVE => {
+            number::Call => self.invoke(thread, true, true),
+            number::ReplyRecv => {
                 self.reply_to_caller(thread);
                 self.receive(thread, true);
                 Ok(())
             }
-            number::SEND => self.invoke(thread, true, false),
-            number::SEND_IF_POSSIBLE => self.invoke(thread, false, false),
-            number::RECEIVE => {
+            number::Send => self.invoke(thread, true, false),
+            number::NBSend => self.invoke(thread, false, false),
+            number::Recv => {
                 self.receive(thread, true);
                 Ok(())
             }
-            number::REPLY => {
+            number::Reply => {
                 self.reply_to_caller(thread);
                 Ok(())
             }
-            number::YIELD => {
+            number::Yield => {
                 self.yield_turn();
                 Ok(())
             }
-            number::RECEIVE_IF_POSSIBLE => {
+            number::NBRecv => {
                 self.receive(thread, false);
                 Ok(())
             }
@@ -190,9 +169,9 @@ impl Kernel {
     fn exception(&self, thread: Ref<Tcb>, trap: &Trap) {
         let memory = |address, access| {
             let status = match access {
-                Access::Read => 5,
-                Access::Write => 7,
-                Access::Execute => 1,
+                Access::Read => status::LOAD,
+                Access::Write => status::STORE,
+                Access::Execute => status::FETCH,
             };
             Fault::Memory { address, status, instruction: access == Access::Execute }
         };
@@ -232,7 +211,7 @@ impl Kernel {
         // A message that goes to an endpoint and carries no capabilities needs nothing that follows.
         if information.capabilities() == 0
             && let Some((endpoint, badge, rights)) = slot.capability.endpoint()
-            && rights.contains(Rights::SEND)
+            && rights.contains(Rights::WRITE)
         {
             self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
             return Ok(());
@@ -262,7 +241,7 @@ impl Kernel {
                 }
             }
         } else {
-            length = length.min(MESSAGE_REGISTERS as u64);
+            length = length.min(REGISTERS as u64);
         }
         let arguments = Arguments { thread, buffer: words, length, capabilities, is_call };
         let invocation = Invocation::from_label(information.label(), NUMBERING);
@@ -429,11 +408,11 @@ impl Kernel {
     ) -> Result<(), Preempted> {
         let (thread, is_call) = (arguments.thread, arguments.is_call);
         match slot.capability.get() {
-            Capability::Endpoint { endpoint, badge, rights } if rights.contains(Rights::SEND) => {
+            Capability::Endpoint { endpoint, badge, rights } if rights.contains(Rights::WRITE) => {
                 self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
                 Ok(())
             }
-            Capability::Notification { notification, badge, rights, .. } if rights.contains(Rights::SEND) => {
+            Capability::Notification { notification, badge, rights, .. } if rights.contains(Rights::WRITE) => {
                 self.signal(notification, badge);
                 self.answer_success(thread, is_call);
                 Ok(())
@@ -505,7 +484,7 @@ impl Kernel {
         let address = thread.register::<10>().get();
         let failure = match cspace::lookup(thread, address) {
             Ok(slot) => match slot.capability.get() {
-                Capability::Endpoint { endpoint, rights, .. } if rights.contains(Rights::RECEIVE) => {
+                Capability::Endpoint { endpoint, rights, .. } if rights.contains(Rights::READ) => {
                     // The right to answer the last caller is lost now.
                     let caller = thread.own_slot(own::CALLER);
                     if !caller.is_empty() {
@@ -514,7 +493,7 @@ impl Kernel {
                     return self.receive_message(thread, endpoint, rights, is_blocking);
                 }
                 Capability::Notification { notification, rights, .. }
-                    if rights.contains(Rights::RECEIVE)
+                    if rights.contains(Rights::READ)
                         && notification.bound.get().is_none_or(|bound| bound == thread) =>
                 {
                     return self.receive_signals(thread, notification, is_blocking);
@@ -529,11 +508,11 @@ impl Kernel {
     /// The system calls that are no part of the interface's eight, which the match above tells apart by their order.
     #[inline(never)]
     fn other_call(&self, thread: Ref<Tcb>, number: u64) {
-        if number == number::WAKE_SYSCALL_HANDLER {
+        if number == number::WakeSyscallHandler {
             let is_there = self.wake_handler(thread);
             return thread.register::<10>().set(u64::from(!is_there));
         }
-        if number == number::RETURN_FROM_USER_INTERRUPT && self.return_from_interrupt(thread) {
+        if number == number::ReturnFromUserInterrupt && self.return_from_interrupt(thread) {
             return;
         }
         self.debug_call(thread, number);
@@ -546,16 +525,16 @@ impl Kernel {
         }
         let argument = thread.register::<10>().get();
         match number {
-            number::DEBUG_PUT_CHAR => console::write_bytes(&[argument as u8]),
-            number::DEBUG_DUMP_SCHEDULER | number::DEBUG_SNAPSHOT => self.print_scheduler(),
-            number::DEBUG_HALT => self.halt(),
-            number::DEBUG_IDENTIFY => {
+            number::DebugPutChar => console::write_bytes(&[argument as u8]),
+            number::DebugDumpScheduler | number::DebugSnapshot => self.print_scheduler(),
+            number::DebugHalt => self.halt(),
+            number::DebugCapIdentify => {
                 let tag = cspace::lookup(thread, argument).map_or(0, |slot| slot.capability.get().tag());
                 thread.register::<10>().set(tag);
             }
             // Names of threads are for debuggers of other kernels; ours has none to show them.
-            number::DEBUG_NAME_THREAD => {}
-            number::DEBUG_SEND_IPI if cfg!(feature = "smp") => {}
+            number::DebugNameThread => {}
+            number::DebugSendIPI if cfg!(feature = "smp") => {}
             number => self.fault(thread, Fault::UnknownSystemCall { number }),
         }
     }

@@ -1,12 +1,13 @@
 //! The logic against naive models, and the whole kernel against a hostile thread, on the developer's computer.
 
 use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
-use abi_sel4::{Invocation, MessageInfo, ObjectType};
+use abi_sel4::configuration::USER_TOP;
+use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights, SystemCall};
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
 use objects::{
-    Capability, LookupFailure, Ref, Rights, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own,
-    pretend, tag,
+    Capability, LookupFailure, Ref, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own, pretend,
+    tag,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,8 +15,8 @@ use proptest::prelude::*;
 use crate::boot::{self, RootTask};
 use crate::error::Error;
 use crate::schedule::Ready;
-use crate::syscall::{NUMBERING, number};
-use crate::{Kernel, cspace, derivation, vspace};
+use crate::syscall::NUMBERING;
+use crate::{Kernel, cspace, derivation};
 
 fn slots(bits: u32) -> Ref<Slot> {
     claim_slice(pretend(bits + 5), 1 << bits)
@@ -841,10 +842,10 @@ fn pages_are_mapped_where_there_is_a_table_and_forgotten_with_it() {
     assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[space]).0, 0);
     assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[space]).0, 2, "it has an identifier");
     assert_eq!(map(page, 0x1000), (6, [0, 2, 30, 0]), "a table is missing");
-    assert_eq!(map(page, vspace::USER_TOP).0, 1);
+    assert_eq!(map(page, USER_TOP).0, 1);
     assert_eq!(map(page, 0x1001).0, 5);
     let map_table = |cap: u64, address: u64| machine.call(cap, Invocation::PageTableMap, &[address, 0], &[space]).0;
-    assert_eq!(map_table(table, vspace::USER_TOP), 1);
+    assert_eq!(map_table(table, USER_TOP), 1);
     assert_eq!(map_table(table, 0x1000), 0);
     assert_eq!(map_table(table, 0x1000), 2, "it is mapped");
     assert_eq!(map_table(lower, 0x1000), 0);
@@ -1062,7 +1063,7 @@ fn fuzz_messages() {
                 _ => {
                     let (call, information) = (-(i64::from(kind - 199) % 16), numbers.number());
                     // The machine is off after this one, as was asked for.
-                    if call as u64 == number::DEBUG_HALT {
+                    if call == SystemCall::DebugHalt.number() as i64 {
                         break;
                     }
                     machine.trap(call, to, information, &words, &capabilities);

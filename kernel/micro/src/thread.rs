@@ -1,7 +1,9 @@
 //! Invocations of threads.
 
-use abi_sel4::{Invocation, message};
-use objects::{Capability, FloatingPointUse, Notification, Ref, Rights, Slot, Space, Tcb, ThreadState, own};
+use abi_sel4::object::IPC_BUFFER_BITS;
+use abi_sel4::registers::FRAME_COUNT;
+use abi_sel4::{Invocation, Rights, message, registers};
+use objects::{Capability, FloatingPointUse, Notification, Ref, Slot, Space, Tcb, ThreadState, own};
 use platform::Machine;
 
 use crate::error::{Error, Preempted};
@@ -9,15 +11,8 @@ use crate::ipc::{buffer, set_message_register};
 use crate::syscall::{Arguments, Done};
 use crate::{Kernel, asynchronous, capability, derivation, user_interrupt};
 
-/// Numbers of the registers in the order of messages, behind `pc`: ra sp gp s0 to s11, then a0 to a7, t0 to t6, tp.
-const ORDER: [usize; 31] =
-    [1, 2, 3, 8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 10, 11, 12, 13, 14, 15, 16, 17, 5, 6, 7, 28, 29, 30, 31, 4];
-/// How many of them are *frame* registers.
-const FRAME_REGISTERS: usize = 15;
-/// How many registers messages carry, with `pc`.
-const REGISTERS: u64 = 32;
-/// Bits of a message buffer's size.
-const BUFFER_BITS: u32 = 10;
+/// How many registers messages carry, with `pc`, as the word of a message that it is compared with.
+const REGISTERS: u64 = registers::COUNT as u64;
 
 /// A capability that a thread is to get, checked.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +132,7 @@ impl Kernel {
                 }
                 match notification {
                     Capability::Notification { notification, rights, .. }
-                        if rights.contains(Rights::RECEIVE)
+                        if rights.contains(Rights::READ)
                             && notification.queue.head.get().is_none()
                             && notification.bound.get().is_none() =>
                     {
@@ -248,14 +243,14 @@ impl Kernel {
                 }
                 self.stop_elsewhere(tcb);
                 if flags & message::COPY_REGISTERS_FRAME != 0 {
-                    for index in 0..=FRAME_REGISTERS {
+                    for index in 0..FRAME_COUNT {
                         write_register(tcb, index, read_register(source, index));
                     }
                     tcb.pc().set(tcb.fault_pc.get());
                     self.leave_handlers(tcb);
                 }
                 if flags & message::COPY_REGISTERS_INTEGER != 0 {
-                    for index in FRAME_REGISTERS + 1..REGISTERS as usize {
+                    for index in FRAME_COUNT..registers::COUNT {
                         write_register(tcb, index, read_register(source, index));
                     }
                 }
@@ -454,7 +449,7 @@ fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, Error> {
     }
     let capability = capability::derive(source, source.capability.get())?;
     let Capability::Frame { device: false, .. } = capability else { return Err(Error::IllegalOperation) };
-    if !address.is_multiple_of(1 << BUFFER_BITS) {
+    if !address.is_multiple_of(1 << IPC_BUFFER_BITS) {
         return Err(Error::AlignmentError);
     }
     Ok(NewBuffer { address, frame: Some(Installed { capability, source }) })
@@ -465,13 +460,13 @@ fn read_register(tcb: Ref<Tcb>, index: usize) -> u64 {
     match index {
         0 if tcb.state() == ThreadState::Running => tcb.pc().get(),
         0 => tcb.fault_pc.get(),
-        _ => tcb.register_at(ORDER[index - 1]).get(),
+        _ => tcb.register_at(registers::NUMBERS[index]).get(),
     }
 }
 
 fn write_register(tcb: Ref<Tcb>, index: usize, value: u64) {
     match index {
         0 => tcb.fault_pc.set(value),
-        _ => tcb.register_at(ORDER[index - 1]).set(value),
+        _ => tcb.register_at(registers::NUMBERS[index]).set(value),
     }
 }

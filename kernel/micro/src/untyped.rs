@@ -5,19 +5,18 @@
 //! in pieces, from the end to the beginning, so that an interrupted clearing goes on where it stopped. So whatever lies
 //! behind the mark is zero.
 
-use abi_sel4::ObjectType;
-use objects::{Capability, FrameSize, LookupFailure, Object, Ref, Rights, Row, Slot, VirtualRights, claim_row, clear};
+use abi_sel4::{ObjectType, Rights, configuration, object};
+use objects::{Capability, FrameSize, LookupFailure, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
 
 use crate::error::{Error, Preempted};
 use crate::syscall::Arguments;
 use crate::{Kernel, TICKS_IN_A_TURN, cspace, derivation};
 
-/// The largest logarithm of a size.
-pub const MAXIMUM_BITS: u64 = 38;
-/// The smallest.
-const MINIMUM_BITS: u64 = 4;
+/// The logarithms of the largest size and of the smallest, as the words of messages that they are compared with.
+const MAXIMUM_BITS: u64 = object::MAXIMUM_UNTYPED_BITS as u64;
+const MINIMUM_BITS: u64 = object::MINIMUM_UNTYPED_BITS as u64;
 /// The most objects that one call makes.
-const FAN_OUT_LIMIT: u64 = 256;
+const LIMIT: u64 = configuration::RETYPE_LIMIT as u64;
 /// Bytes that are cleared between two looks for interrupts, as a power of two.
 const CHUNK_BITS: u32 = 12;
 
@@ -81,8 +80,8 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
     if node_offset > size - 1 {
         return Err(Error::RangeError { minimum: 0, maximum: size - 1 });
     }
-    if !(1..=FAN_OUT_LIMIT).contains(&count) {
-        return Err(Error::RangeError { minimum: 1, maximum: FAN_OUT_LIMIT });
+    if !(1..=LIMIT).contains(&count) {
+        return Err(Error::RangeError { minimum: 1, maximum: LIMIT });
     }
     if count > size - node_offset {
         return Err(Error::RangeError { minimum: 1, maximum: size - node_offset });
@@ -183,7 +182,7 @@ impl Kernel {
             }
             ObjectType::Notification => {
                 let row = claim_objects(call, start);
-                let rights = Rights(Rights::SEND.0 | Rights::RECEIVE.0);
+                let rights = Rights::READ_WRITE;
                 insert_row(call, |index| Capability::Notification {
                     notification: row.get(index),
                     badge: 0,

@@ -29,8 +29,9 @@
 //! two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits in the notification's word, for the next
 //! tick or for the thread to look.
 
+use abi_sel4::Rights;
 use hal_api::Machine as _;
-use objects::{Capability, Ref, Rights, Tcb};
+use objects::{Capability, Ref, Tcb};
 use platform::Machine;
 
 use crate::Kernel;
@@ -64,7 +65,7 @@ pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, E
     }
     let registration = Registration { handler, hints: hints & HINTS, vector };
     match arguments.capability(0)?.capability.get() {
-        Capability::Notification { notification, rights, .. } if rights.contains(Rights::RECEIVE) => {
+        Capability::Notification { notification, rights, .. } if rights.contains(Rights::READ) => {
             if thread.bound.get() == Some(notification) { Ok(registration) } else { Err(Error::IllegalOperation) }
         }
         _ => Err(Error::InvalidCapability(1)),

@@ -6,7 +6,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use abi_sel4::Invocation;
+use abi_sel4::configuration::{PAGE_TABLE_LEVELS, USER_TOP};
+use abi_sel4::message::EXECUTE_NEVER;
+use abi_sel4::object::{self, ASID_POOL_INDEX_BITS};
+use abi_sel4::{Invocation, Rights};
 use hal_api::{Flush, HartSet, Machine as _, Scope};
 use objects::{
     AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of,
@@ -18,18 +21,14 @@ use crate::ipc::set_message_register;
 use crate::syscall::{Arguments, Done};
 use crate::{Kernel, capability, cspace, derivation};
 
-/// The first address that programs cannot map.
-pub const USER_TOP: u64 = 0x3f_ffff_f000;
-/// Levels of tables.
-const LEVELS: u32 = 3;
 /// Bits of an offset in a page.
-const PAGE_BITS: u32 = 12;
-/// Identifiers in a pool, as a power of two.
-const POOL_BITS: u32 = 9;
+const PAGE_BITS: u32 = object::PAGE_BITS as u32;
+/// Bits of an address that a table translates.
+const INDEX_BITS: u32 = object::PAGE_TABLE_INDEX_BITS as u32;
+/// Bits of an address that one entry of the topmost table covers.
+const TOPMOST_BITS: u32 = PAGE_BITS + (PAGE_TABLE_LEVELS as u32 - 1) * INDEX_BITS;
 /// Pools.
-pub const POOLS: usize = 128;
-/// Bit of the attributes: no instructions are fetched from the page.
-const EXECUTE_NEVER: u64 = 1;
+pub const POOLS: usize = 1 << object::ASID_POOLS_BITS;
 
 /// Entries as the machine reads them (privileged architecture, "Sv39").
 mod entry {
@@ -99,7 +98,7 @@ impl Place {
 /// Follows the tables from a root as far as they go for an address.
 #[inline(always)]
 fn walk(root: Ref<PageTable>, address: u64) -> Place {
-    let mut bits = PAGE_BITS + (LEVELS - 1) * 9;
+    let mut bits = TOPMOST_BITS;
     let mut table = root;
     loop {
         let index = (address >> bits) as usize & 511;
@@ -109,7 +108,7 @@ fn walk(root: Ref<PageTable>, address: u64) -> Place {
             return place;
         }
         table = claim(entry::address(found));
-        bits -= 9;
+        bits -= INDEX_BITS;
     }
 }
 
@@ -130,7 +129,7 @@ impl Kernel {
     /// The pool of an identifier.
     #[inline(always)]
     fn pool_of(&self, asid: u16) -> Option<Ref<AsidPool>> {
-        self.asid_pools[usize::from(asid >> POOL_BITS) % POOLS].get()
+        self.asid_pools[usize::from(asid >> ASID_POOL_INDEX_BITS) % POOLS].get()
     }
 
     /// The root of the address space with this identifier.
@@ -243,7 +242,7 @@ impl Kernel {
             None if place.get() & entry::VALID != 0 => return Err(Error::DeleteFirst),
             None => {}
         }
-        let allowed = capability::mask_virtual(rights, mask);
+        let allowed = capability::mask_virtual(rights, Rights::from_word(mask));
         let mapping = Mapping { asid, address };
         Ok(Call::MapPage {
             capability: Capability::Frame { base, size, rights, device, mapping: Some(mapping) },
@@ -414,7 +413,7 @@ impl Kernel {
                 untyped.capability.set(Capability::Untyped { base, bits, device: false, used: 1 << bits });
                 objects::clear(base, 1 << bits);
                 let pool = claim(base);
-                let first = (index << POOL_BITS) as u16;
+                let first = (index << ASID_POOL_INDEX_BITS) as u16;
                 derivation::insert_new(untyped, slot, Capability::AsidPool { pool, base: first });
                 self.asid_pools[index].set(Some(pool));
             }
@@ -514,7 +513,7 @@ impl Kernel {
 
     /// Where a table is mapped, if it still is.
     pub(crate) fn table_place(&self, table: Ref<PageTable>, mapping: Mapping) -> Option<Place> {
-        let mut bits = PAGE_BITS + (LEVELS - 1) * 9;
+        let mut bits = TOPMOST_BITS;
         let mut above = self.root_of(mapping.asid)?;
         while bits > PAGE_BITS {
             let place = Place { table: above, index: (mapping.address >> bits) as usize & 511, bits };
@@ -526,7 +525,7 @@ impl Kernel {
                 return Some(place);
             }
             above = claim(entry::address(found));
-            bits -= 9;
+            bits -= INDEX_BITS;
         }
         None
     }
@@ -560,10 +559,10 @@ impl Kernel {
 
     /// Ends all address spaces of a pool at once: from now on none of their identifiers leads to a root.
     pub(crate) fn delete_asid_pool(&self, pool: Ref<AsidPool>, base: u16) {
-        let place = &self.asid_pools[usize::from(base >> POOL_BITS) % POOLS];
+        let place = &self.asid_pools[usize::from(base >> ASID_POOL_INDEX_BITS) % POOLS];
         if place.get() == Some(pool) {
             place.set(None);
-            let is_in_pool = |asid: u16| asid != 0 && asid >> POOL_BITS == base >> POOL_BITS;
+            let is_in_pool = |asid: u16| asid != 0 && asid >> ASID_POOL_INDEX_BITS == base >> ASID_POOL_INDEX_BITS;
             self.forget_senders_in(is_in_pool);
             self.leave_space();
             self.begin_space_epoch();
@@ -600,7 +599,7 @@ pub fn mark_root(root: Ref<PageTable>) {
 
 /// The mark of an address space: in the last entry, which is the kernel's.
 fn root_mark(root: Ref<PageTable>) -> Place {
-    Place { table: root, index: 511, bits: PAGE_BITS + (LEVELS - 1) * 9 }
+    Place { table: root, index: 511, bits: TOPMOST_BITS }
 }
 
 /// For the consistency checker, after all capabilities have marked what they know of: whether that is all that is mapped, in the address
@@ -611,8 +610,8 @@ fn root_mark(root: Ref<PageTable>) -> Place {
 pub fn check_pool(pool: Ref<AsidPool>, index: usize) {
     for (low, root) in pool.roots.iter().enumerate() {
         if let Some(root) = root.get() {
-            check_known(root_mark(root), "an address space", index << POOL_BITS | low);
-            check_table(root, 0, PAGE_BITS + (LEVELS - 1) * 9, 0..256);
+            check_known(root_mark(root), "an address space", index << ASID_POOL_INDEX_BITS | low);
+            check_table(root, 0, TOPMOST_BITS, 0..256);
         }
     }
 }
@@ -632,7 +631,7 @@ fn check_table(table: Ref<PageTable>, start: u64, bits: u32, indexes: core::ops:
             check_known(place, "a mapping", address as usize);
             if entry::is_table(found) {
                 assert!(bits > PAGE_BITS, "there is a table below the last one, at {address:#x}");
-                check_table(claim(entry::address(found)), address, bits - 9, 0..512);
+                check_table(claim(entry::address(found)), address, bits - INDEX_BITS, 0..512);
             }
         }
     }

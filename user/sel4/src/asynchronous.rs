@@ -587,7 +587,7 @@ asynchronous! {
     PageTable unmap_async() => |own| own.pointer(), PageTableUnmap, [], [];
     /// [`map`](Page::map), asynchronously.
     Page map_async(space: PageTable, address: u64, rights: Rights, attributes: u64)
-        => |own| own.pointer(), PageMap, [address, rights.0, attributes], [space.pointer()];
+        => |own| own.pointer(), PageMap, [address, rights.word(), attributes], [space.pointer()];
     /// [`unmap`](Page::unmap), asynchronously.
     Page unmap_async() => |own| own.pointer(), PageUnmap, [], [];
     /// [`revoke`](Slot::revoke), asynchronously.
@@ -599,11 +599,11 @@ asynchronous! {
     /// [`copy_from`](Slot::copy_from), asynchronously.
     Slot copy_from_async(source: Slot, rights: Rights)
         => |own| own.root.pointer(), CNodeCopy,
-        [own.index, own.depth, source.index, source.depth, rights.0], [source.root.pointer()];
+        [own.index, own.depth, source.index, source.depth, rights.word()], [source.root.pointer()];
     /// [`mint_from`](Slot::mint_from), asynchronously.
     Slot mint_from_async(source: Slot, rights: Rights, badge: u64)
         => |own| own.root.pointer(), CNodeMint,
-        [own.index, own.depth, source.index, source.depth, rights.0, badge], [source.root.pointer()];
+        [own.index, own.depth, source.index, source.depth, rights.word(), badge], [source.root.pointer()];
     /// [`move_from`](Slot::move_from), asynchronously.
     Slot move_from_async(source: Slot)
         => |own| own.root.pointer(), CNodeMove,

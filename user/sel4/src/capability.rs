@@ -77,56 +77,74 @@ impl Slot {
 
     /// Deletes all capabilities that were derived from the one here.
     ///
+    /// Corresponds to `seL4_CNode_Revoke`.
+    ///
     /// # Errors
     ///
     /// The slot is not found.
+    #[doc(alias = "seL4_CNode_Revoke")]
     pub fn revoke(self) -> Result<()> {
         invoke(self.root.0, Invocation::CNodeRevoke, &[self.index, self.depth], &[]).map(drop)
     }
 
     /// Empties the slot; the object goes with its last capability.
     ///
+    /// Corresponds to `seL4_CNode_Delete`.
+    ///
     /// # Errors
     ///
     /// The slot is not found.
+    #[doc(alias = "seL4_CNode_Delete")]
     pub fn delete(self) -> Result<()> {
         invoke(self.root.0, Invocation::CNodeDelete, &[self.index, self.depth], &[]).map(drop)
     }
 
     /// Cancels all sends through the endpoint that carry the badge of the capability here.
     ///
+    /// Corresponds to `seL4_CNode_CancelBadgedSends`.
+    ///
     /// # Errors
     ///
     /// The slot is not found, or holds no capability to an endpoint with all rights.
+    #[doc(alias = "seL4_CNode_CancelBadgedSends")]
     pub fn cancel_badged_sends(self) -> Result<()> {
         invoke(self.root.0, Invocation::CNodeCancelBadgedSends, &[self.index, self.depth], &[]).map(drop)
     }
 
     /// Puts a copy of the capability in `source` here.
     ///
+    /// Corresponds to `seL4_CNode_Copy`.
+    ///
     /// # Errors
     ///
     /// A slot is not found, this one is full, the other empty, or its capability cannot be copied.
+    #[doc(alias = "seL4_CNode_Copy")]
     pub fn copy_from(self, source: Slot, rights: Rights) -> Result<()> {
-        let words = [self.index, self.depth, source.index, source.depth, rights.0];
+        let words = [self.index, self.depth, source.index, source.depth, rights.word()];
         invoke(self.root.0, Invocation::CNodeCopy, &words, &[source.root.0]).map(drop)
     }
 
     /// Puts a copy with a badge here, or with a guard ([`CNodeData`]).
     ///
+    /// Corresponds to `seL4_CNode_Mint`.
+    ///
     /// # Errors
     ///
     /// As [`copy_from`](Slot::copy_from), and the badge or guard is not allowed.
+    #[doc(alias = "seL4_CNode_Mint")]
     pub fn mint_from(self, source: Slot, rights: Rights, badge: u64) -> Result<()> {
-        let words = [self.index, self.depth, source.index, source.depth, rights.0, badge];
+        let words = [self.index, self.depth, source.index, source.depth, rights.word(), badge];
         invoke(self.root.0, Invocation::CNodeMint, &words, &[source.root.0]).map(drop)
     }
 
     /// Moves the capability in `source` here.
     ///
+    /// Corresponds to `seL4_CNode_Move`.
+    ///
     /// # Errors
     ///
     /// A slot is not found, this one is full, or the other empty.
+    #[doc(alias = "seL4_CNode_Move")]
     pub fn move_from(self, source: Slot) -> Result<()> {
         let words = [self.index, self.depth, source.index, source.depth];
         invoke(self.root.0, Invocation::CNodeMove, &words, &[source.root.0]).map(drop)
@@ -135,9 +153,12 @@ impl Slot {
     /// Moves the capability in `source`, to a CNode, here and gives it a guard ([`CNodeData`]). Capabilities to endpoints and notifications
     /// cannot be moved in this way, because only copies get badges; for all others `guard` means nothing.
     ///
+    /// Corresponds to `seL4_CNode_Mutate`.
+    ///
     /// # Errors
     ///
     /// As [`move_from`](Slot::move_from), and the guard is not allowed.
+    #[doc(alias = "seL4_CNode_Mutate")]
     pub fn mutate_from(self, source: Slot, guard: u64) -> Result<()> {
         let words = [self.index, self.depth, source.index, source.depth, guard];
         invoke(self.root.0, Invocation::CNodeMutate, &words, &[source.root.0]).map(drop)
@@ -145,9 +166,12 @@ impl Slot {
 
     /// Moves the capability in `pivot` here and the one in `source` to `pivot`, each with a new badge or guard unless that is zero.
     ///
+    /// Corresponds to `seL4_CNode_Rotate`.
+    ///
     /// # Errors
     ///
     /// A slot is not found; this one is full and not `source`; one of the others is empty; or `pivot` is one of the two.
+    #[doc(alias = "seL4_CNode_Rotate")]
     pub fn rotate_from(self, badge: u64, pivot: Slot, pivot_badge: u64, source: Slot) -> Result<()> {
         let words = [self.index, self.depth, badge, pivot.index, pivot.depth, pivot_badge, source.index, source.depth];
         invoke(self.root.0, Invocation::CNodeRotate, &words, &[pivot.root.0, source.root.0]).map(drop)
@@ -155,9 +179,12 @@ impl Slot {
 
     /// Keeps the right to reply to the last caller here.
     ///
+    /// Corresponds to `seL4_CNode_SaveCaller`.
+    ///
     /// # Errors
     ///
     /// The slot is not found or full.
+    #[doc(alias = "seL4_CNode_SaveCaller")]
     pub fn save_caller(self) -> Result<()> {
         invoke(self.root.0, Invocation::CNodeSaveCaller, &[self.index, self.depth], &[]).map(drop)
     }
@@ -174,9 +201,12 @@ impl Untyped {
     /// Makes `count` objects and puts capabilities to them into slots from `offset` on of the CNode that `node` names. A depth of zero
     /// names `node.root` itself.
     ///
+    /// Corresponds to `seL4_Untyped_Retype`.
+    ///
     /// # Errors
     ///
     /// The type, the size or the number is not allowed, memory or slots are too few, or a slot is full.
+    #[doc(alias = "seL4_Untyped_Retype")]
     pub fn retype(self, object: ObjectType, size_bits: usize, node: Slot, offset: u64, count: u64) -> Result<()> {
         let words = [object.number() as u64, size_bits as u64, node.index, node.depth, offset, count];
         invoke(self.0, Invocation::UntypedRetype, &words, &[node.root.0]).map(drop)
@@ -199,9 +229,12 @@ pub struct Spaces {
 impl Thread {
     /// Reads all registers.
     ///
+    /// Corresponds to `seL4_TCB_ReadRegisters`.
+    ///
     /// # Errors
     ///
     /// It is the calling thread, or no thread.
+    #[doc(alias = "seL4_TCB_ReadRegisters")]
     pub fn read_registers(self, suspend: bool) -> Result<Registers> {
         let flags = if suspend { message::READ_REGISTERS_SUSPEND } else { 0 };
         let answer = invoke(self.0, Invocation::TcbReadRegisters, &[flags, COUNT as u64], &[])?;
@@ -211,9 +244,12 @@ impl Thread {
 
     /// Writes all registers.
     ///
+    /// Corresponds to `seL4_TCB_WriteRegisters`.
+    ///
     /// # Errors
     ///
     /// It is the calling thread, or no thread.
+    #[doc(alias = "seL4_TCB_WriteRegisters")]
     pub fn write_registers(self, resume: bool, registers: &Registers) -> Result<()> {
         let flags = if resume { message::WRITE_REGISTERS_RESUME } else { 0 };
         let mut words = [0; 2 + COUNT];
@@ -225,18 +261,24 @@ impl Thread {
 
     /// Copies registers from another thread; `flags` are the constants `COPY_REGISTERS_…` of [`abi_sel4::message`].
     ///
+    /// Corresponds to `seL4_TCB_CopyRegisters`.
+    ///
     /// # Errors
     ///
     /// One of them is no thread.
+    #[doc(alias = "seL4_TCB_CopyRegisters")]
     pub fn copy_registers(self, source: Thread, flags: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbCopyRegisters, &[flags], &[source.0]).map(drop)
     }
 
     /// Sets what the thread uses, and its IPC buffer; an address of zero means none.
     ///
+    /// Corresponds to `seL4_TCB_Configure`.
+    ///
     /// # Errors
     ///
     /// A capability is of the wrong kind, the guard is not allowed, or the buffer is not aligned.
+    #[doc(alias = "seL4_TCB_Configure")]
     pub fn configure(self, spaces: Spaces, buffer: u64, buffer_page: Page) -> Result<()> {
         let words = [spaces.fault_endpoint, spaces.cspace_data.0, 0, buffer];
         let capabilities = [spaces.cspace.0, spaces.address_space.0, buffer_page.0];
@@ -245,9 +287,12 @@ impl Thread {
 
     /// Sets what the thread uses.
     ///
+    /// Corresponds to `seL4_TCB_SetSpace`.
+    ///
     /// # Errors
     ///
     /// A capability is of the wrong kind, or the guard is not allowed.
+    #[doc(alias = "seL4_TCB_SetSpace")]
     pub fn set_space(self, spaces: Spaces) -> Result<()> {
         let words = [spaces.fault_endpoint, spaces.cspace_data.0, 0];
         invoke(self.0, Invocation::TcbSetSpace, &words, &[spaces.cspace.0, spaces.address_space.0]).map(drop)
@@ -255,72 +300,96 @@ impl Thread {
 
     /// Sets the priority.
     ///
+    /// Corresponds to `seL4_TCB_SetPriority`.
+    ///
     /// # Errors
     ///
     /// It is above the maximum controlled priority of `authority`.
+    #[doc(alias = "seL4_TCB_SetPriority")]
     pub fn set_priority(self, authority: Thread, priority: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetPriority, &[priority], &[authority.0]).map(drop)
     }
 
     /// Sets the maximum controlled priority.
     ///
+    /// Corresponds to `seL4_TCB_SetMCPriority`.
+    ///
     /// # Errors
     ///
     /// It is above that of `authority`.
+    #[doc(alias = "seL4_TCB_SetMCPriority")]
     pub fn set_maximum_controlled_priority(self, authority: Thread, priority: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetMCPriority, &[priority], &[authority.0]).map(drop)
     }
 
     /// Sets both priorities.
     ///
+    /// Corresponds to `seL4_TCB_SetSchedParams`.
+    ///
     /// # Errors
     ///
     /// One of them is above the maximum controlled priority of `authority`.
+    #[doc(alias = "seL4_TCB_SetSchedParams")]
     pub fn set_scheduling(self, authority: Thread, maximum: u64, priority: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetSchedParams, &[maximum, priority], &[authority.0]).map(drop)
     }
 
     /// Sets the IPC buffer; an address of zero takes it away.
     ///
+    /// Corresponds to `seL4_TCB_SetIPCBuffer`.
+    ///
     /// # Errors
     ///
     /// The address is not aligned, or the page cannot hold a buffer.
+    #[doc(alias = "seL4_TCB_SetIPCBuffer")]
     pub fn set_ipc_buffer(self, buffer: u64, page: Page) -> Result<()> {
         invoke(self.0, Invocation::TcbSetIPCBuffer, &[buffer], &[page.0]).map(drop)
     }
 
     /// Makes the thread stop.
     ///
+    /// Corresponds to `seL4_TCB_Suspend`.
+    ///
     /// # Errors
     ///
     /// It is no thread.
+    #[doc(alias = "seL4_TCB_Suspend")]
     pub fn suspend(self) -> Result<()> {
         invoke(self.0, Invocation::TcbSuspend, &[], &[]).map(drop)
     }
 
     /// Makes the thread run.
     ///
+    /// Corresponds to `seL4_TCB_Resume`.
+    ///
     /// # Errors
     ///
     /// It is no thread.
+    #[doc(alias = "seL4_TCB_Resume")]
     pub fn resume(self) -> Result<()> {
         invoke(self.0, Invocation::TcbResume, &[], &[]).map(drop)
     }
 
     /// Binds a notification, whose signals the thread then also receives while it waits for messages.
     ///
+    /// Corresponds to `seL4_TCB_BindNotification`.
+    ///
     /// # Errors
     ///
     /// One of the two is bound already, or the notification's capability has no right to read.
+    #[doc(alias = "seL4_TCB_BindNotification")]
     pub fn bind_notification(self, notification: Notification) -> Result<()> {
         invoke(self.0, Invocation::TcbBindNotification, &[], &[notification.0]).map(drop)
     }
 
     /// Undoes that.
     ///
+    /// Corresponds to `seL4_TCB_UnbindNotification`.
+    ///
     /// # Errors
     ///
     /// None is bound.
+    #[doc(alias = "seL4_TCB_UnbindNotification")]
     pub fn unbind_notification(self) -> Result<()> {
         invoke(self.0, Invocation::TcbUnbindNotification, &[], &[]).map(drop)
     }
@@ -364,27 +433,36 @@ impl Thread {
 
     /// Moves the thread to a core.
     ///
+    /// Corresponds to `seL4_TCB_SetAffinity`.
+    ///
     /// # Errors
     ///
     /// There is no such core, or the kernel is for one core.
+    #[doc(alias = "seL4_TCB_SetAffinity")]
     pub fn set_affinity(self, core: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetAffinity, &[core], &[]).map(drop)
     }
 
     /// Sets the thread's `tp`.
     ///
+    /// Corresponds to `seL4_TCB_SetTLSBase`.
+    ///
     /// # Errors
     ///
     /// It is no thread.
+    #[doc(alias = "seL4_TCB_SetTLSBase")]
     pub fn set_thread_pointer(self, address: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetTLSBase, &[address], &[]).map(drop)
     }
 
     /// Clears and sets flags and returns them as they are then.
     ///
+    /// Corresponds to `seL4_TCB_SetFlags`.
+    ///
     /// # Errors
     ///
     /// It is no thread.
+    #[doc(alias = "seL4_TCB_SetFlags")]
     pub fn set_flags(self, clear: u64, set: u64) -> Result<u64> {
         invoke(self.0, Invocation::TcbSetFlags, &[clear, set], &[]).map(|answer| answer.registers[0])
     }
@@ -393,18 +471,24 @@ impl Thread {
 impl IrqControl {
     /// Makes a capability to an interrupt in `slot`.
     ///
+    /// Corresponds to `seL4_IRQControl_Get`.
+    ///
     /// # Errors
     ///
     /// There is no such interrupt, somebody has it already, or the slot is not found or full.
+    #[doc(alias = "seL4_IRQControl_Get")]
     pub fn get(self, interrupt: u64, slot: Slot) -> Result<()> {
         invoke(self.0, Invocation::IrqControlGet, &[interrupt, slot.index, slot.depth], &[slot.root.0]).map(drop)
     }
 
     /// The same, and says whether an edge triggers it.
     ///
+    /// Corresponds to `seL4_IRQControl_GetTrigger`.
+    ///
     /// # Errors
     ///
     /// As [`get`](IrqControl::get), and the interrupt controller cannot be told.
+    #[doc(alias = "seL4_IRQControl_GetTrigger")]
     pub fn get_with_trigger(self, interrupt: u64, edge: u64, slot: Slot) -> Result<()> {
         let words = [interrupt, edge, slot.index, slot.depth];
         invoke(self.0, Invocation::IrqControlGetTrigger, &words, &[slot.root.0]).map(drop)
@@ -414,27 +498,36 @@ impl IrqControl {
 impl IrqHandler {
     /// Says that the interrupt was handled.
     ///
+    /// Corresponds to `seL4_IRQHandler_Ack`.
+    ///
     /// # Errors
     ///
     /// It is no handler.
+    #[doc(alias = "seL4_IRQHandler_Ack")]
     pub fn acknowledge(self) -> Result<()> {
         invoke(self.0, Invocation::IrqHandlerAck, &[], &[]).map(drop)
     }
 
     /// Sets the notification that the interrupt signals.
     ///
+    /// Corresponds to `seL4_IRQHandler_SetNotification`.
+    ///
     /// # Errors
     ///
     /// It is no notification with the right to write.
+    #[doc(alias = "seL4_IRQHandler_SetNotification")]
     pub fn set_notification(self, notification: Notification) -> Result<()> {
         invoke(self.0, Invocation::IrqHandlerSetNotification, &[], &[notification.0]).map(drop)
     }
 
     /// Undoes that.
     ///
+    /// Corresponds to `seL4_IRQHandler_Clear`.
+    ///
     /// # Errors
     ///
     /// It is no handler.
+    #[doc(alias = "seL4_IRQHandler_Clear")]
     pub fn clear(self) -> Result<()> {
         invoke(self.0, Invocation::IrqHandlerClear, &[], &[]).map(drop)
     }
@@ -443,27 +536,36 @@ impl IrqHandler {
 impl DomainSet {
     /// Puts a thread into a domain.
     ///
+    /// Corresponds to `seL4_DomainSet_Set`.
+    ///
     /// # Errors
     ///
     /// There is no such domain, or it is no thread.
+    #[doc(alias = "seL4_DomainSet_Set")]
     pub fn set(self, domain: u64, thread: Thread) -> Result<()> {
         invoke(self.0, Invocation::DomainSetSet, &[domain], &[thread.0]).map(drop)
     }
 
     /// Changes an entry of the schedule of domains.
     ///
+    /// Corresponds to `seL4_DomainSet_ScheduleConfigure`.
+    ///
     /// # Errors
     ///
     /// There is no such entry or domain, or the duration is not allowed.
+    #[doc(alias = "seL4_DomainSet_ScheduleConfigure")]
     pub fn configure_schedule(self, index: u64, domain: u64, duration: u64) -> Result<()> {
         invoke(self.0, Invocation::DomainSetScheduleConfigure, &[index, domain, duration], &[]).map(drop)
     }
 
     /// Sets the entry with which the schedule begins.
     ///
+    /// Corresponds to `seL4_DomainSet_ScheduleSetStart`.
+    ///
     /// # Errors
     ///
     /// There is no such entry, or it marks the schedule's end.
+    #[doc(alias = "seL4_DomainSet_ScheduleSetStart")]
     pub fn set_schedule_start(self, index: u64) -> Result<()> {
         invoke(self.0, Invocation::DomainSetScheduleSetStart, &[index], &[]).map(drop)
     }
@@ -472,9 +574,12 @@ impl DomainSet {
 impl PageTable {
     /// Maps this table at the topmost level at which there is none yet for the address.
     ///
+    /// Corresponds to `seL4_RISCV_PageTable_Map`.
+    ///
     /// # Errors
     ///
     /// It is mapped already, nothing is missing at the address, or `space` is no address space.
+    #[doc(alias = "seL4_RISCV_PageTable_Map")]
     pub fn map(self, space: PageTable, address: u64, attributes: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMap, &[address, attributes], &[space.0]).map(drop)
     }
@@ -500,9 +605,12 @@ impl PageTable {
 
     /// Unmaps this table.
     ///
+    /// Corresponds to `seL4_RISCV_PageTable_Unmap`.
+    ///
     /// # Errors
     ///
     /// It is an address space, or has other capabilities.
+    #[doc(alias = "seL4_RISCV_PageTable_Unmap")]
     pub fn unmap(self) -> Result<()> {
         invoke(self.0, Invocation::PageTableUnmap, &[], &[]).map(drop)
     }
@@ -511,27 +619,36 @@ impl PageTable {
 impl Page {
     /// Maps this page, or changes the rights of its mapping.
     ///
+    /// Corresponds to `seL4_RISCV_Page_Map`.
+    ///
     /// # Errors
     ///
     /// A page table is missing, something else is mapped there, it is mapped elsewhere, or the address is not aligned.
+    #[doc(alias = "seL4_RISCV_Page_Map")]
     pub fn map(self, space: PageTable, address: u64, rights: Rights, attributes: u64) -> Result<()> {
-        invoke(self.0, Invocation::PageMap, &[address, rights.0, attributes], &[space.0]).map(drop)
+        invoke(self.0, Invocation::PageMap, &[address, rights.word(), attributes], &[space.0]).map(drop)
     }
 
     /// Unmaps this page; one that is not mapped stays so.
     ///
+    /// Corresponds to `seL4_RISCV_Page_Unmap`.
+    ///
     /// # Errors
     ///
     /// It is no page.
+    #[doc(alias = "seL4_RISCV_Page_Unmap")]
     pub fn unmap(self) -> Result<()> {
         invoke(self.0, Invocation::PageUnmap, &[], &[]).map(drop)
     }
 
     /// The page's physical address.
     ///
+    /// Corresponds to `seL4_RISCV_Page_GetAddress`.
+    ///
     /// # Errors
     ///
     /// It is no page.
+    #[doc(alias = "seL4_RISCV_Page_GetAddress")]
     pub fn physical_address(self) -> Result<u64> {
         invoke(self.0, Invocation::PageGetAddress, &[], &[]).map(|answer| answer.registers[0])
     }
@@ -540,9 +657,12 @@ impl Page {
 impl AsidControl {
     /// Makes an ASID pool of untyped memory of 4 KiB.
     ///
+    /// Corresponds to `seL4_RISCV_ASIDControl_MakePool`.
+    ///
     /// # Errors
     ///
     /// The memory has another size or is in use, there are no more pools, or the slot is not found or full.
+    #[doc(alias = "seL4_RISCV_ASIDControl_MakePool")]
     pub fn make_pool(self, memory: Untyped, slot: Slot) -> Result<()> {
         let capabilities = [memory.0, slot.root.0];
         invoke(self.0, Invocation::AsidControlMakePool, &[slot.index, slot.depth], &capabilities).map(drop)
@@ -552,9 +672,12 @@ impl AsidControl {
 impl AsidPool {
     /// Makes a page table an address space.
     ///
+    /// Corresponds to `seL4_RISCV_ASIDPool_Assign`.
+    ///
     /// # Errors
     ///
     /// The pool is full, or the table is mapped or an address space already.
+    #[doc(alias = "seL4_RISCV_ASIDPool_Assign")]
     pub fn assign(self, table: PageTable) -> Result<()> {
         invoke(self.0, Invocation::AsidPoolAssign, &[], &[table.0]).map(drop)
     }

@@ -87,32 +87,50 @@ fn receive(call: SystemCall, source: u64) -> Received {
 
 impl Endpoint {
     /// Sends a message and waits until somebody has received it.
+    ///
+    /// Corresponds to `seL4_Send`.
+    #[doc(alias = "seL4_Send")]
     pub fn send(self, message: &Message<'_>) {
         make(SystemCall::Send, self.pointer(), message);
     }
 
     /// Sends a message if somebody waits for one; else it is lost, and nobody learns.
+    ///
+    /// Corresponds to `seL4_NBSend`.
+    #[doc(alias = "seL4_NBSend")]
     pub fn send_or_lose(self, message: &Message<'_>) {
         make(SystemCall::NBSend, self.pointer(), message);
     }
 
     /// Sends a message together with the right to reply, and waits for the reply.
+    ///
+    /// Corresponds to `seL4_Call`.
+    #[doc(alias = "seL4_Call")]
     pub fn call(self, message: &Message<'_>) -> Received {
         make(SystemCall::Call, self.pointer(), message)
     }
 
     /// Waits for a message, or for a signal to the notification that is bound to this thread.
+    ///
+    /// Corresponds to `seL4_Recv`.
+    #[doc(alias = "seL4_Recv")]
     pub fn receive(self) -> Received {
         receive(SystemCall::Recv, self.pointer())
     }
 
     /// Receives a message or signal if one is there. One without a badge cannot be told from none.
+    ///
+    /// Corresponds to `seL4_NBRecv`.
+    #[doc(alias = "seL4_NBRecv")]
     pub fn receive_now(self) -> Option<Received> {
         let received = receive(SystemCall::NBRecv, self.pointer());
         (received.badge() != 0).then_some(received)
     }
 
     /// Replies to the last caller and waits for the next message.
+    ///
+    /// Corresponds to `seL4_ReplyRecv`.
+    #[doc(alias = "seL4_ReplyRecv")]
     pub fn reply_and_receive(self, reply: &Message<'_>) -> Received {
         make(SystemCall::ReplyRecv, self.pointer(), reply)
     }
@@ -130,22 +148,34 @@ pub fn reply_to_saved(reply: u64, message: &Message<'_>) {
 
 impl Notification {
     /// Adds the capability's badge to the notification's word and wakes who waits.
+    ///
+    /// Corresponds to `seL4_Signal`.
+    #[doc(alias = "seL4_Signal")]
     pub fn signal(self) {
         make(SystemCall::Send, self.pointer(), &Message::default());
     }
 
     /// The same, and nothing if the capability is gone, which for [`signal`](Notification::signal) is a fault of the thread.
+    ///
+    /// Corresponds to `seL4_NBSend`.
+    #[doc(alias = "seL4_NBSend")]
     pub fn signal_if_there(self) {
         // Of the calls that send, this one makes no fault of it.
         make(SystemCall::NBSend, self.pointer(), &Message::default());
     }
 
     /// Waits until the word is not zero, takes it and leaves zero.
+    ///
+    /// Corresponds to `seL4_Wait`.
+    #[doc(alias = "seL4_Wait")]
     pub fn wait(self) -> u64 {
         receive(SystemCall::Recv, self.pointer()).badge()
     }
 
     /// Takes the word if it is not zero.
+    ///
+    /// Corresponds to `seL4_Poll`.
+    #[doc(alias = "seL4_Poll")]
     pub fn poll(self) -> Option<u64> {
         let badge = receive(SystemCall::NBRecv, self.pointer()).badge();
         (badge != 0).then_some(badge)

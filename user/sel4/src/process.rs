@@ -232,7 +232,7 @@ impl Process {
         place(boot::slot::CNODE).mint_from(Slot::own(cnode.pointer()), Rights::ALL, guard.0)?;
         place(boot::slot::ADDRESS_SPACE).copy_from(Slot::own(space.pointer()), Rights::ALL)?;
         place(boot::slot::IPC_BUFFER).copy_from(Slot::own(buffer.pointer()), Rights::ALL)?;
-        let fault_endpoint = process.grant(supervisor.pointer(), Rights::WRITE.and(Rights::GRANT_REPLY), badge)?;
+        let fault_endpoint = process.grant(supervisor.pointer(), Rights::WRITE.union(Rights::GRANT_REPLY), badge)?;
         let spaces = Spaces { fault_endpoint, cspace: cnode, cspace_data: guard, address_space: space };
         thread.configure(spaces, INFORMATION, buffer)?;
         thread.set_scheduling(initial::THREAD, program.priority, program.priority)?;

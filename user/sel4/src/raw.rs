@@ -370,6 +370,9 @@ fn answer(delivered: Delivered) -> Result<Answer> {
 }
 
 /// Gives the rest of the turn to threads of the same priority.
+///
+/// Corresponds to `seL4_Yield`.
+#[doc(alias = "seL4_Yield")]
 pub fn yield_now() {
     system_call(SystemCall::Yield.number(), [0; 6]);
 }
@@ -381,16 +384,25 @@ pub fn wake_syscall_handler() -> bool {
 }
 
 /// Writes a byte to the kernel's console, if the kernel has one.
+///
+/// Corresponds to `seL4_DebugPutChar`.
+#[doc(alias = "seL4_DebugPutChar")]
 pub fn debug_put_char(byte: u8) {
     system_call(SystemCall::DebugPutChar.number(), [byte.into(), 0, 0, 0, 0, 0]);
 }
 
 /// Ends the machine, if the kernel is built for debugging; else the thread faults.
+///
+/// Corresponds to `seL4_DebugHalt`.
+#[doc(alias = "seL4_DebugHalt")]
 pub fn debug_halt() {
     system_call(SystemCall::DebugHalt.number(), [0; 6]);
 }
 
 /// What kind of capability a slot holds, if the kernel is built for debugging.
+///
+/// Corresponds to `seL4_DebugCapIdentify`.
+#[doc(alias = "seL4_DebugCapIdentify")]
 pub fn debug_identify(capability: u64) -> Option<abi_sel4::CapabilityTag> {
     let [tag, ..] = system_call(SystemCall::DebugCapIdentify.number(), [capability, 0, 0, 0, 0, 0]);
     abi_sel4::CapabilityTag::from_number(tag as usize)

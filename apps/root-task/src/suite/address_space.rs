@@ -53,7 +53,7 @@ pub fn tables_are_mapped_from_the_top(bench: &mut Bench<'_>) -> Outcome {
 pub fn tables_go_only_where_programs_may(bench: &mut Bench<'_>) -> Outcome {
     let table = table(bench)?;
     let page = page(bench)?;
-    for address in [USER_TOP as u64, 0x40_0000_0000, 0xffff_ffff_8020_0000, !0xfff] {
+    for address in [USER_TOP, 0x40_0000_0000, 0xffff_ffff_8020_0000, !0xfff] {
         refused!(table.map(initial::ADDRESS_SPACE, address, 0), InvalidArgument);
         refused!(page.map(initial::ADDRESS_SPACE, address, Rights::READ_WRITE, 0), InvalidArgument);
     }

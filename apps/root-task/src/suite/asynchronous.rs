@@ -129,7 +129,7 @@ pub fn pages_are_mapped_used_and_unmapped(bench: &mut Bench<'_>) -> Outcome {
     let retype = |kind: ObjectType, slot: u64, count: u64| [kind.number() as u64, 0, 0, 0, slot, count];
     ask(&mut both, untyped, Invocation::UntypedRetype, &retype(ObjectType::PageTable, first, 2), &[OWN])??;
     ask(&mut both, untyped, Invocation::UntypedRetype, &retype(ObjectType::Page, first + 2, 1), &[OWN])??;
-    let map = [ADDRESS, Rights::READ_WRITE.0, 0];
+    let map = [ADDRESS, Rights::READ_WRITE.word(), 0];
     let failure = refused!(ask(&mut both, first + 2, Invocation::PageMap, &map, &[SPACE])?, FailedLookup);
     let page = Page::from_pointer(first + 2);
     let answered = refused!(page.map(initial::ADDRESS_SPACE, ADDRESS, Rights::READ_WRITE, 0), FailedLookup);
@@ -166,7 +166,7 @@ pub fn capabilities_are_copied_moved_and_deleted(bench: &mut Bench<'_>) -> Outco
     let endpoint = bench.endpoint()?.pointer();
     let s = bench.allocator.slots(6)?;
     let mut node = |invocation, words: &[u64], roots: &[u64]| ask(&mut both, OWN, invocation, words, roots);
-    let all = Rights::ALL.0;
+    let all = Rights::ALL.word();
     node(CNodeCopy, &[s, 64, endpoint, 64, all], &[OWN])??;
     refused!(node(CNodeCopy, &[s, 64, endpoint, 64, all], &[OWN])?, DeleteFirst);
     refused!(node(CNodeCopy, &[s + 1, 64, endpoint, 64], &[OWN])?, TruncatedMessage);

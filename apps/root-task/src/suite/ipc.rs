@@ -198,7 +198,7 @@ pub fn a_caller_without_the_right_to_be_replied_to_stops(bench: &mut Bench<'_>) 
     reply(&Message::new(0, &[5]));
     let_run(PRIORITY)?;
     equal!(RESULT.load(Ordering::Relaxed), 0);
-    let granted = bench.badged(endpoint.pointer(), Rights::READ_WRITE.and(Rights::GRANT_REPLY), 2)?;
+    let granted = bench.badged(endpoint.pointer(), Rights::READ_WRITE.union(Rights::GRANT_REPLY), 2)?;
     bench.spawn(call_once, granted)?;
     equal!(endpoint.receive().badge(), 2);
     reply(&Message::new(0, &[6]));

@@ -5,37 +5,11 @@
 
 use core::cell::Cell;
 
+use abi_sel4::Rights;
+use abi_sel4::object::{PAGE_BITS, PAGE_TABLE_INDEX_BITS};
+
 use crate::Ref;
 use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, TCB_SLOTS, Tcb};
-
-/// What an endpoint's or a notification's capability allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights(pub u8);
-
-impl Rights {
-    /// Send, or signal.
-    pub const SEND: Rights = Rights(1);
-    /// Receive, or wait.
-    pub const RECEIVE: Rights = Rights(2);
-    /// Send capabilities, and give the receiver the right to reply with capabilities.
-    pub const GRANT: Rights = Rights(4);
-    /// Give the receiver the right to reply.
-    pub const GRANT_REPLY: Rights = Rights(8);
-    /// Everything.
-    pub const ALL: Rights = Rights(15);
-
-    /// Whether all of these are among them.
-    #[inline(always)]
-    pub const fn contains(self, other: Rights) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// What both allow.
-    #[inline(always)]
-    pub const fn and(self, other: Rights) -> Rights {
-        Rights(self.0 & other.0)
-    }
-}
 
 /// What a page's capability allows programs to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +37,7 @@ impl FrameSize {
     /// The logarithm of the size in bytes.
     #[inline(always)]
     pub const fn bits(self) -> u32 {
-        12 + 9 * self as u32
+        PAGE_BITS as u32 + PAGE_TABLE_INDEX_BITS as u32 * self as u32
     }
 }
 
@@ -224,24 +198,26 @@ pub enum Capability {
     },
 }
 
-/// Kinds by the numbers that seL4's debugging call tells them.
+/// The numbers of [`CapabilityTag`](abi_sel4::CapabilityTag) as constants, which patterns can name.
 #[allow(missing_docs, reason = "the names are those of the capabilities")]
 pub mod tag {
-    pub const NULL: u64 = 0;
-    pub const FRAME: u64 = 1;
-    pub const UNTYPED: u64 = 2;
-    pub const PAGE_TABLE: u64 = 3;
-    pub const ENDPOINT: u64 = 4;
-    pub const NOTIFICATION: u64 = 6;
-    pub const REPLY: u64 = 8;
-    pub const CNODE: u64 = 10;
-    pub const ASID_CONTROL: u64 = 11;
-    pub const THREAD: u64 = 12;
-    pub const ASID_POOL: u64 = 13;
-    pub const IRQ_CONTROL: u64 = 14;
-    pub const IRQ_HANDLER: u64 = 16;
-    pub const ZOMBIE: u64 = 18;
-    pub const DOMAIN: u64 = 20;
+    use abi_sel4::CapabilityTag;
+
+    pub const NULL: u64 = CapabilityTag::Null as u64;
+    pub const FRAME: u64 = CapabilityTag::Frame as u64;
+    pub const UNTYPED: u64 = CapabilityTag::Untyped as u64;
+    pub const PAGE_TABLE: u64 = CapabilityTag::PageTable as u64;
+    pub const ENDPOINT: u64 = CapabilityTag::Endpoint as u64;
+    pub const NOTIFICATION: u64 = CapabilityTag::Notification as u64;
+    pub const REPLY: u64 = CapabilityTag::Reply as u64;
+    pub const CNODE: u64 = CapabilityTag::CNode as u64;
+    pub const ASID_CONTROL: u64 = CapabilityTag::AsidControl as u64;
+    pub const THREAD: u64 = CapabilityTag::Thread as u64;
+    pub const ASID_POOL: u64 = CapabilityTag::AsidPool as u64;
+    pub const IRQ_CONTROL: u64 = CapabilityTag::IrqControl as u64;
+    pub const IRQ_HANDLER: u64 = CapabilityTag::IrqHandler as u64;
+    pub const ZOMBIE: u64 = CapabilityTag::Zombie as u64;
+    pub const DOMAIN: u64 = CapabilityTag::Domain as u64;
 }
 
 const TAG_MASK: u64 = 31;
@@ -275,10 +251,10 @@ impl Capability {
                 [tag::UNTYPED | u64::from(bits) << 8 | u64::from(device) << 16 | used >> 4 << 24, base]
             }
             Capability::Endpoint { endpoint, badge, rights } => {
-                [tag::ENDPOINT | u64::from(rights.0) << 8 | reference(endpoint.raw()), badge]
+                [tag::ENDPOINT | rights.word() << 8 | reference(endpoint.raw()), badge]
             }
             Capability::Notification { notification, badge, rights, page } => {
-                let small = u64::from(rights.0) << 8 | page.map_or(0, |page| u64::from(page) + 1) << 16;
+                let small = rights.word() << 8 | page.map_or(0, |page| u64::from(page) + 1) << 16;
                 [tag::NOTIFICATION | small | reference(notification.raw()), badge]
             }
             Capability::Reply { caller, master, grant } => {
@@ -330,7 +306,7 @@ impl Packed {
         let Packed([first, second]) = self;
         let reference = (first >> 32) as u32;
         let byte = (first >> 8) as u8;
-        let rights = Rights(byte & 15);
+        let rights = Rights::from_word(byte.into());
         let mapping = |asid: u16, address| (asid != 0).then_some(Mapping { asid, address });
         Some(match first & TAG_MASK {
             tag::UNTYPED => {
@@ -477,7 +453,7 @@ impl CapabilityCell {
         if first & TAG_MASK != tag::ENDPOINT {
             return None;
         }
-        Some((Ref::from_raw((first >> 32) as u32)?, badge, Rights((first >> 8) as u8 & 15)))
+        Some((Ref::from_raw((first >> 32) as u32)?, badge, Rights::from_word(first >> 8)))
     }
 
     /// The page of ordinary memory that is there: where, how large, and with which rights, if there is one.
@@ -495,7 +471,7 @@ impl CapabilityCell {
     #[inline(always)]
     pub fn signal(&self) -> Option<(Ref<Notification>, u64)> {
         let Packed([first, badge]) = self.0.get();
-        let may_signal = u64::from(Rights::SEND.0) << 8;
+        let may_signal = Rights::WRITE.word() << 8;
         if first & (TAG_MASK | may_signal) != tag::NOTIFICATION | may_signal {
             return None;
         }
@@ -562,7 +538,7 @@ mod tests {
         round(Capability::Endpoint { endpoint, badge: u64::MAX, rights: Rights::ALL });
         let notification = Ref::from_raw(1).unwrap();
         for page in [None, Some(0), Some(255)] {
-            round(Capability::Notification { notification, badge: 5, rights: Rights::SEND, page });
+            round(Capability::Notification { notification, badge: 5, rights: Rights::WRITE, page });
         }
         let caller = Ref::from_raw(raw(0x8000_0040)).unwrap();
         for (master, grant) in [(true, false), (false, true), (true, true)] {

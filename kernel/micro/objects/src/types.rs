@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use abi_sel4::{Fault as FaultLabel, LookupFailure as LookupNumber, object};
 use hal_api::UserContext;
 
 use crate::capability::{Capability, CapabilityCell};
@@ -202,6 +203,20 @@ pub enum LookupFailure {
     },
 }
 
+impl LookupFailure {
+    /// Its number in messages.
+    #[inline]
+    pub const fn number(self) -> u64 {
+        let number = match self {
+            LookupFailure::InvalidRoot => LookupNumber::InvalidRoot,
+            LookupFailure::MissingCapability { .. } => LookupNumber::MissingCapability,
+            LookupFailure::DepthMismatch { .. } => LookupNumber::DepthMismatch,
+            LookupFailure::GuardMismatch { .. } => LookupNumber::GuardMismatch,
+        };
+        number.number() as u64
+    }
+}
+
 /// What went wrong in a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -237,6 +252,21 @@ pub enum Fault {
         /// Whether an instruction was to be fetched.
         instruction: bool,
     },
+}
+
+impl Fault {
+    /// The label of its message.
+    #[inline]
+    pub const fn label(self) -> u64 {
+        let label = match self {
+            Fault::None => FaultLabel::NullFault,
+            Fault::Capability { .. } => FaultLabel::CapFault,
+            Fault::UnknownSystemCall { .. } => FaultLabel::UnknownSyscall,
+            Fault::User { .. } => FaultLabel::UserException,
+            Fault::Memory { .. } => FaultLabel::VMFault,
+        };
+        label.label()
+    }
 }
 
 /// The index of each of a thread's own slots.
@@ -406,7 +436,7 @@ pub struct Tcb {
     pub waits_for: Cell<Option<Ref<Notification>>>,
     /// The notification whose signals it gets while it waits for messages.
     pub bound: Cell<Option<Ref<Notification>>>,
-    /// What the capability could do through which it waits: bits of [`Rights`](crate::Rights), and [`IS_CALL`](Tcb::IS_CALL).
+    /// What the capability could do through which it waits: bits of [`Rights`](abi_sel4::Rights), and [`IS_CALL`](Tcb::IS_CALL).
     pub wait_rights: Cell<u8>,
     /// The badge with which it waits to send.
     pub wait_badge: Cell<u64>,
@@ -417,9 +447,9 @@ pub struct Tcb {
     /// Its address space as the machine activates it, if `space_epoch` is the kernel's.
     pub(crate) space: Cell<u64>,
     pub(crate) space_epoch: Cell<u64>,
-    fault_kind: Cell<u64>,
+    fault_label: Cell<u64>,
     fault_words: Cell<[u64; 3]>,
-    failure_kind: Cell<u64>,
+    failure_number: Cell<u64>,
     failure_words: Cell<[u64; 3]>,
     /// What carries out its asynchronous invocations.
     pub handler: Handler,
@@ -454,63 +484,63 @@ impl Tcb {
     /// What went wrong.
     pub fn fault(&self) -> Fault {
         let [first, second, third] = self.fault_words.get();
-        match self.fault_kind.get() {
-            1 => Fault::Capability { address: first, receiving: second != 0, failure: self.failure() },
-            2 => Fault::UnknownSystemCall { number: first },
-            3 => Fault::User { number: first, code: second },
-            5 => Fault::Memory { address: first, status: second, instruction: third != 0 },
-            _ => Fault::None,
+        match FaultLabel::from_label(self.fault_label.get()) {
+            Some(FaultLabel::CapFault) => {
+                Fault::Capability { address: first, receiving: second != 0, failure: self.failure() }
+            }
+            Some(FaultLabel::UnknownSyscall) => Fault::UnknownSystemCall { number: first },
+            Some(FaultLabel::UserException) => Fault::User { number: first, code: second },
+            Some(FaultLabel::VMFault) => Fault::Memory { address: first, status: second, instruction: third != 0 },
+            Some(FaultLabel::NullFault) | None => Fault::None,
         }
     }
 
     /// Whether nothing went wrong.
     #[inline(always)]
     pub fn has_no_fault(&self) -> bool {
-        self.fault_kind.get() == 0
+        self.fault_label.get() == 0
     }
 
     /// Notes what went wrong.
     pub fn set_fault(&self, fault: Fault) {
-        let (kind, words) = match fault {
-            Fault::None => (0, [0; 3]),
+        let words = match fault {
+            Fault::None => [0; 3],
             Fault::Capability { address, receiving, failure } => {
                 self.set_failure(failure);
-                (1, [address, receiving.into(), 0])
+                [address, receiving.into(), 0]
             }
-            Fault::UnknownSystemCall { number } => (2, [number, 0, 0]),
-            Fault::User { number, code } => (3, [number, code, 0]),
-            Fault::Memory { address, status, instruction } => (5, [address, status, instruction.into()]),
+            Fault::UnknownSystemCall { number } => [number, 0, 0],
+            Fault::User { number, code } => [number, code, 0],
+            Fault::Memory { address, status, instruction } => [address, status, instruction.into()],
         };
-        self.fault_kind.set(kind);
+        self.fault_label.set(fault.label());
         self.fault_words.set(words);
     }
 
     /// Forgets what went wrong.
     #[inline(always)]
     pub fn clear_fault(&self) {
-        self.fault_kind.set(0);
+        self.fault_label.set(0);
     }
 
     fn failure(&self) -> LookupFailure {
         let [bits_left, bits_found, guard_found] = self.failure_words.get();
-        match self.failure_kind.get() {
-            2 => LookupFailure::MissingCapability { bits_left },
-            3 => LookupFailure::DepthMismatch { bits_left, bits_found },
-            4 => LookupFailure::GuardMismatch { bits_left, guard_found, bits_found },
-            _ => LookupFailure::InvalidRoot,
+        match LookupNumber::from_number(self.failure_number.get() as usize) {
+            Some(LookupNumber::MissingCapability) => LookupFailure::MissingCapability { bits_left },
+            Some(LookupNumber::DepthMismatch) => LookupFailure::DepthMismatch { bits_left, bits_found },
+            Some(LookupNumber::GuardMismatch) => LookupFailure::GuardMismatch { bits_left, guard_found, bits_found },
+            Some(LookupNumber::InvalidRoot) | None => LookupFailure::InvalidRoot,
         }
     }
 
     fn set_failure(&self, failure: LookupFailure) {
-        let (kind, words) = match failure {
-            LookupFailure::InvalidRoot => (1, [0; 3]),
-            LookupFailure::MissingCapability { bits_left } => (2, [bits_left, 0, 0]),
-            LookupFailure::DepthMismatch { bits_left, bits_found } => (3, [bits_left, bits_found, 0]),
-            LookupFailure::GuardMismatch { bits_left, guard_found, bits_found } => {
-                (4, [bits_left, bits_found, guard_found])
-            }
+        let words = match failure {
+            LookupFailure::InvalidRoot => [0; 3],
+            LookupFailure::MissingCapability { bits_left } => [bits_left, 0, 0],
+            LookupFailure::DepthMismatch { bits_left, bits_found } => [bits_left, bits_found, 0],
+            LookupFailure::GuardMismatch { bits_left, guard_found, bits_found } => [bits_left, bits_found, guard_found],
         };
-        self.failure_kind.set(kind);
+        self.failure_number.set(failure.number());
         self.failure_words.set(words);
     }
 }
@@ -577,13 +607,13 @@ pub fn frame_words(physical: u64) -> Ref<Words> {
 
 const _: () = {
     use core::mem::{align_of, size_of};
-    assert!(size_of::<Slot>() == 32);
-    assert!(size_of::<Endpoint>() == 16);
-    assert!(size_of::<Notification>() == 32);
-    assert!(size_of::<Tcb>() == 2048);
+    assert!(size_of::<Slot>() == 1 << object::SLOT_BITS);
+    assert!(size_of::<Endpoint>() == 1 << object::ENDPOINT_BITS);
+    assert!(size_of::<Notification>() == 1 << object::NOTIFICATION_BITS);
+    assert!(size_of::<Tcb>() == 1 << object::TCB_BITS);
     assert!(core::mem::offset_of!(Tcb, slots) == 0);
-    assert!(size_of::<PageTable>() == 4096);
-    assert!(size_of::<AsidPool>() == 4096);
-    assert!(size_of::<Words>() == 1024);
+    assert!(size_of::<PageTable>() == 1 << object::PAGE_TABLE_BITS);
+    assert!(size_of::<AsidPool>() == 1 << object::ASID_POOL_BITS);
+    assert!(size_of::<Words>() == 1 << object::IPC_BUFFER_BITS);
     assert!(align_of::<Slot>() <= 16);
 };
