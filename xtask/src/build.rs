@@ -50,6 +50,9 @@ const VDSO_LINK_FLAGS: [&str; 14] = [
 /// The package of the kernel, and its program.
 pub const KERNEL: &str = "kernel-unix";
 
+/// The feature of a kernel whose allocations fail when a program says so.
+const FAIL_ALLOCATIONS: &str = "fail-allocations";
+
 /// The package of the microkernel, and its program.
 pub const MICROKERNEL: &str = "kernel-micro";
 
@@ -95,8 +98,18 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) 
     programs.sort_by(|one, other| one.name.cmp(&other.name));
     let initramfs = workspace.products().join("initramfs.cpio");
     write_if_changed(&initramfs, &archive(&programs)?)?;
-    let kernel = builder.kernel(&vdso)?;
+    let kernel = builder.kernel(&vdso, None)?;
     Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
+}
+
+/// Builds the kernel whose allocations fail when a program says so. The programs are those of [`build`], which comes first.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn failing_kernel(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<PathBuf> {
+    let builder = Builder { workspace, toolchain, progress };
+    builder.kernel(&builder.vdso()?, Some(FAIL_ALLOCATIONS))
 }
 
 /// Builds the microkernel, for one hart or for several, and the root tasks of this workspace. The one that is booted unless another is named
@@ -333,12 +346,18 @@ impl Builder<'_> {
         Ok(programs)
     }
 
-    fn kernel(&self, vdso: &Path) -> Result<PathBuf> {
+    /// Builds the kernel, as it is or with a feature, which is then a part of the product's name.
+    fn kernel(&self, vdso: &Path, feature: Option<&str>) -> Result<PathBuf> {
         self.package(KERNEL)?;
+        let mut name = KERNEL.to_string();
         let mut command = self.cargo("build", Part::Kernel);
         command.env(VDSO_VARIABLE, vdso).args(["--package", KERNEL, "--bin", KERNEL]);
+        if let Some(feature) = feature {
+            command.args(["--features", feature]);
+            name += &format!("-{feature}");
+        }
         run_cargo(command, "Building the kernel", self.progress)?;
-        self.product(KERNEL, KERNEL)
+        self.product(KERNEL, &name)
     }
 
     fn microkernel(&self, variation: Variation) -> Result<PathBuf> {

@@ -362,6 +362,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         };
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "restart", Boots::restart);
+        failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
     }
     // Mistakes are the same on every machine.
@@ -482,6 +483,27 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
             ..root_task("", good.to_vec(), "the machine has 2 harts")
         },
     ]
+}
+
+/// Every call, with every allocation of the kernel failing in turn. One hart is enough, and makes it the same each time.
+fn failing_allocations(
+    context: &Context,
+    toolchain: &Toolchain,
+    products: &Products,
+    arguments: &cli::Test,
+    findings: &mut Findings,
+) {
+    let machine = cli::Machine {
+        harts: Some(1),
+        memory: Some(MEMORY.into()),
+        machine: arguments.machine,
+        user_interrupts: arguments.user_interrupts,
+    };
+    let boots = Boots { context, toolchain, products, machine };
+    boots.part(findings, "failing allocations", |boots, log| {
+        let kernel = build::failing_kernel(&context.workspace, toolchain, &context.progress)?;
+        boots.suite(log, &kernel, command_line(PROGRAM, &["--failing-allocations".to_string()])?)
+    });
 }
 
 /// A short soak on the machine with most harts.

@@ -404,6 +404,10 @@ pub mod system_scheduling {
     pub const MODE: u32 = 1;
     /// Nanoseconds after which whoever is ready runs, at least 1 ms; 0: never, for pure order by priority.
     pub const STARVATION_BOUND: u32 = 2;
+    /// Only in a kernel that is built to test itself (feature `fail-allocations`), else `EINVAL`: of the allocations that
+    /// the kernel makes in calls of the calling process from now on, the one with this number fails, once; 0: none. The
+    /// call returns how many were made since it was called before.
+    pub const FAIL_ALLOCATION: u32 = 0x100;
     /// The shortest starvation bound.
     pub const SHORTEST_BOUND_NS: u64 = 1_000_000;
 }

@@ -20,6 +20,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             1
         }
         "poll-many" => crate::long::poll_many().await,
+        "allocation" => crate::allocation::act(argument.unwrap_or("")),
         "wait-often" => crate::long::wait_often().await,
         "use-processor" => {
             while system::process::processor_time(system::process::Whose::Process) < Duration::from_millis(30) {}

@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod accounts;
 mod acts;
+mod allocation;
 mod authority;
 mod calls;
 mod coroutines;
@@ -282,6 +283,15 @@ const TESTS: &[Test] = tests![
     hostile::a_million_random_calls;
 ];
 
+/// Those for the kernel whose allocations fail when it is told to: `tests --failing-allocations`.
+const FAILING_ALLOCATIONS: &[Test] = tests![
+    allocation::every_call_is_tried;
+    allocation::of_synchronous_calls;
+    allocation::of_asynchronous_calls;
+    allocation::of_calls_through_the_ring;
+    allocation::of_first_calls;
+];
+
 #[cops::main]
 async fn main() -> i32 {
     let arguments: Vec<&str> = cops::arguments().skip(1).map(|text| text.to_str().unwrap_or("?")).collect();
@@ -293,13 +303,14 @@ async fn main() -> i32 {
             TESTS.iter().for_each(|test| println!("{}", test.name));
             0
         }
-        ref names => suite(names).await,
+        ["--failing-allocations", ref names @ ..] => suite(FAILING_ALLOCATIONS, names).await,
+        ref names => suite(TESTS, names).await,
     }
 }
 
 /// Runs one test here; what was wrong is printed.
 async fn one(name: &str) -> i32 {
-    let Some(test) = TESTS.iter().find(|test| test.name == name) else {
+    let Some(test) = TESTS.iter().chain(FAILING_ALLOCATIONS).find(|test| test.name == name) else {
         println!("there is no test `{name}`");
         return 2;
     };
@@ -321,8 +332,8 @@ async fn one(name: &str) -> i32 {
 }
 
 /// Runs the tests whose names contain one of these.
-async fn suite(names: &[&str]) -> i32 {
-    let chosen = TESTS.iter().filter(|test| names.is_empty() || names.iter().any(|name| test.name.contains(name)));
+async fn suite(tests: &[Test], names: &[&str]) -> i32 {
+    let chosen = tests.iter().filter(|test| names.is_empty() || names.iter().any(|name| test.name.contains(name)));
     // Some tests do what concerns others. A suite that may not itself says so when they fail.
     if let Ok(held) = cops::system::authority::held(0) {
         let _ = cops::system::authority::set(0, Held { inheritable: held.permitted, ..held });

@@ -83,7 +83,7 @@ impl Raw {
     }
 
     /// Takes a completion without letting the runtime see it.
-    fn take(&mut self) -> Option<Completion> {
+    pub fn take(&mut self) -> Option<Completion> {
         // The alarm of the runtime's last sleep may still be on its way long after that. These tests do not sleep any more.
         core::iter::from_fn(|| self.completions.take()).find(|completion| completion.token as u32 != u32::MAX)
     }

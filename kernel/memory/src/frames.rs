@@ -16,7 +16,7 @@
 use crate::buddy::{ALLOCATED, Buddy, MAX_ORDER, NONE, Record};
 use crate::bytes::{self, SharedBytes};
 use crate::hart::{self, CurrentHart, HartLocal, Registered, Slot};
-use crate::{MAX_HARTS, PAGE_SIZE};
+use crate::{MAX_HARTS, PAGE_SIZE, faults};
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::num::NonZeroU32;
@@ -258,6 +258,9 @@ impl State {
 /// Takes single frames, which are neither zeroed nor owned by anything but the number.
 #[inline]
 pub(crate) fn take() -> Result<u32, OutOfMemory> {
+    if faults::fails() {
+        return Err(OutOfMemory);
+    }
     STATE.get().ok_or(OutOfMemory)?.allocate()
 }
 
@@ -360,7 +363,7 @@ pub fn total_frames() -> usize {
 /// Costs one load, and does not count what harts have in their caches.
 #[must_use]
 pub fn available_to_programs(frames: usize) -> bool {
-    uncached_frames() >= RESERVE.load(Relaxed).saturating_add(frames)
+    !faults::fails() && uncached_frames() >= RESERVE.load(Relaxed).saturating_add(frames)
 }
 
 /// Changes how much is kept free, by `more` bytes, which may be a negative number that wraps.
@@ -584,6 +587,9 @@ impl Block {
     }
 
     fn new(frames: u32, order: usize) -> Result<Self, OutOfMemory> {
+        if faults::fails() {
+            return Err(OutOfMemory);
+        }
         Ok(Self { number: NonZeroU32::new(take_run(frames, order)?).ok_or(OutOfMemory)?, frames })
     }
 

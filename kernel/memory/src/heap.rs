@@ -34,7 +34,7 @@ use crate::buddy::{ALLOCATED, NONE, SLAB};
 use crate::bytes;
 use crate::frames::{self, OutOfMemory};
 use crate::hart::{CurrentHart, HartLocal, Registered, Slot};
-use crate::{MAX_HARTS, PAGE_SIZE};
+use crate::{MAX_HARTS, PAGE_SIZE, faults};
 use core::alloc::{GlobalAlloc, Layout};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -202,7 +202,7 @@ impl Kept {
     /// # Errors
     /// [`OutOfMemory`] if there are not so many.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
-        if is_available(bytes) || collect(bytes) {
+        if !faults::fails() && (is_available(bytes) || collect(bytes)) {
             frames::keep(bytes);
             Ok(Self(bytes))
         } else {
@@ -217,7 +217,7 @@ impl Drop for Kept {
     }
 }
 
-/// Makes allocations above [`LARGEST_CLASS`] fail that would leave less than this free, from now on: what is left is for
+/// Makes allocations of more than a frame fail that would leave less than this free, from now on: what is left is for
 /// small ones, which many callers cannot do without.
 pub fn set_reserve_of_small(bytes: usize) {
     RESERVE_OF_SMALL.store(bytes, Relaxed);
@@ -486,8 +486,13 @@ fn large(layout: &Layout) -> Option<(u32, usize)> {
 #[cold]
 #[inline(never)]
 fn allocate_large(layout: &Layout) -> *mut u8 {
+    // A single frame is as easy to find as a slab, and as hard to do without.
+    let is_one_frame = layout.size() <= PAGE_SIZE as usize && layout.align() <= PAGE_SIZE as usize;
+    if if is_one_frame { faults::fails_small(layout.size()) } else { faults::fails() } {
+        return core::ptr::null_mut();
+    }
     let reserve = RESERVE_OF_SMALL.load(Relaxed);
-    if reserve > 0 {
+    if reserve > 0 && !is_one_frame {
         let wanted = layout.size().saturating_add(reserve);
         if !is_available(wanted) && !collect(wanted) {
             return core::ptr::null_mut();
@@ -556,6 +561,9 @@ unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
         let Some(class) = class_of(&layout) else {
             return allocate_large(&layout);
         };
+        if faults::fails_small(layout.size()) {
+            return core::ptr::null_mut();
+        }
         let hart = H::current();
         if let Some(mut cache) = CACHES.claim(hart)
             && let Some(object) = cache.pop(class)

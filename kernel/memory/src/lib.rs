@@ -8,6 +8,7 @@
 //! * [`frames`] hands out physical memory as owning handles;
 //! * [`heap`] is the kernel's `GlobalAlloc`;
 //! * [`sv39`] is the page table as data: what is mapped, and what must be flushed when that changes;
+//! * [`faults`] lets allocations fail on purpose, in a kernel that is built to test that;
 //! * [`asid`] gives address spaces the short names under which the TLB knows them;
 //! * [`space`] is a process's address space: regions, demand-zero pages, and every access of the kernel to user memory.
 //!
@@ -46,6 +47,7 @@ extern crate std;
 pub mod asid;
 mod buddy;
 pub mod bytes;
+pub mod faults;
 pub mod frames;
 pub mod hart;
 pub mod heap;

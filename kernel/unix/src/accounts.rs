@@ -50,6 +50,7 @@ use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::limit;
+use memory::faults;
 use spin::Mutex;
 
 use crate::descriptor::MAXIMUM_DESCRIPTORS;
@@ -342,6 +343,9 @@ impl Account {
     }
 
     fn take(&self, resource: Resource, amount: usize) -> Result<(), Errno> {
+        if faults::fails() {
+            return Err(resource.refusal());
+        }
         let mut taken = 0;
         for account in self.levels() {
             let line = account.line(resource);
@@ -395,10 +399,14 @@ impl Account {
     /// inside the kernel do not fail. `ENOMEM` otherwise, also for a process that has all that it may have.
     #[inline]
     pub fn admit(&self) -> Result<(), Errno> {
+        if faults::fails() {
+            return Err(Errno::ENOMEM);
+        }
         let line = self.line(Resource::Memory);
         if line.used.load(Ordering::Relaxed) < line.soft.load(Ordering::Relaxed)
             && memory::heap::is_available(reserve())
         {
+            faults::admitted();
             Ok(())
         } else {
             self.admit_after_a_search()
@@ -429,7 +437,11 @@ impl filesystem::Owner for Account {
 /// Whether there is memory for something that no process has asked for, as when a packet arrives. Harts are asked for what they
 /// have put aside before the answer is no.
 pub fn has_machine_memory() -> bool {
+    if faults::fails() {
+        return false;
+    }
     if memory::heap::is_available(reserve()) || memory::heap::collect(reserve()) {
+        faults::admitted();
         return true;
     }
     tell_killer(Resource::Memory);

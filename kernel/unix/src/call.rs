@@ -5,6 +5,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::pin::Pin;
 use core::task::Poll;
 
 use abi_queue::Priority;
@@ -12,7 +13,9 @@ use abi_unix::call::{ASYNCHRONOUS, NUMBER_MASK, PRIORITY_SHIFT};
 use abi_unix::types::{self, SocketAddress, TimeSpec};
 use abi_unix::{Act, Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
+use memory::faults;
 
+use crate::accounts::MEMORY_OF_A_WAIT;
 use crate::file::{self, OpenFile};
 use crate::kernel_side::Side;
 use crate::memory_calls::Begun;
@@ -74,6 +77,7 @@ impl Decoded {
 #[inline(always)]
 pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     counters::count(Counter::SystemCalls);
+    faults::works_for(worker.process.id);
     let register = context.call_number() as usize;
     let arguments = context.arguments().map(|argument| argument as usize);
     let Some(call) = SystemCall::from_number(register & NUMBER_MASK) else {
@@ -119,6 +123,7 @@ pub fn perform(
     priority: Priority,
 ) -> Option<usize> {
     let Some(call) = SystemCall::from_number(number) else { return Some(errno::encode(Err(Errno::ENOSYS))) };
+    faults::works_for(worker.process.id);
     if call.is_for_its_worker() {
         return Some(errno::encode(Err(Errno::EOPNOTSUPP)));
     }
@@ -211,7 +216,7 @@ fn decode(
             thread::clone(worker, context.ok_or(Errno::EOPNOTSUPP)?, [a0, a1, a2, a3, a4])?.into()
         }
         Futex => match futex::call(process, [a0, a1, a2, a3, a4, a5])? {
-            futex::Decoded::Wait(wait) => Operation::Futex(Box::new(wait)).into(),
+            futex::Decoded::Wait(wait) => Operation::Futex(kept(wait)).into(),
             futex::Decoded::Done(count) => count.into(),
             futex::Decoded::More(work) => Operation::Long(call, work).into(),
         },
@@ -322,7 +327,7 @@ fn decode(
         // Processes.
         Spawn => {
             process.account.admit()?;
-            Operation::Long(call, Box::pin(program::spawn(process.clone(), a0, a1, a2, a3, a4))).into()
+            Operation::Long(call, admitted(program::spawn(process.clone(), a0, a1, a2, a3, a4))).into()
         }
         Execute => {
             process.account.admit()?;
@@ -503,7 +508,7 @@ fn decode(
         EpollWait => {
             check_signal_mask(process, a4, a5)?;
             let wait = epoll::Wait::new(file(process, a0)?, a1, a2 as i32 as usize, a3 as i32)?;
-            Operation::Epoll(Box::new(wait)).into()
+            Operation::Epoll(kept(wait)).into()
         }
         Poll => {
             // A list that is longer than what is kept for a worker's wait needs memory like everything else.
@@ -515,7 +520,7 @@ fn decode(
                 0 => TimeLimit::Never,
                 address => TimeLimit::after_ns(operation::read_time(process, address)?),
             };
-            Operation::PollFiles(Box::new(epoll::PollFiles::read(process, a0, a1 as u32 as usize, limit)?)).into()
+            Operation::PollFiles(kept(epoll::PollFiles::read(process, a0, a1 as u32 as usize, limit)?)).into()
         }
 
         // Sockets.
@@ -581,6 +586,11 @@ fn decode(
             scheduling::set(process, a0 as u32, a1 as u32, a2 as u64, a3 as u64)?;
             0.into()
         }
+        #[cfg(feature = "fail-allocations")]
+        SetSystemScheduling if a0 as u32 == types::system_scheduling::FAIL_ALLOCATION => {
+            authority::permit(process, Act::ScheduleSystem)?;
+            faults::arm(process.id, a1).into()
+        }
         SetSystemScheduling => {
             scheduling::set_system(process, a0 as u32, a1 as u64)?;
             0.into()
@@ -623,6 +633,22 @@ impl From<Operation> for Decoded {
     fn from(operation: Operation) -> Decoded {
         Decoded::Operation(operation)
     }
+}
+
+/// Puts what a call waits with into the memory that was kept free for a wait of its worker: such calls need no admission, and
+/// work when there is no other memory. What goes on asynchronously is admitted afterwards, before the worker makes its next call.
+// Inlined as Box::new was: a function that is called from the dispatcher can make every call save more registers.
+#[inline(always)]
+fn kept<T>(value: T) -> Box<T> {
+    const { assert!(size_of::<T>() <= MEMORY_OF_A_WAIT) };
+    faults::from_what_is_kept(|| Box::new(value))
+}
+
+/// Puts long work of an admitted call where it stays until it is done. It is small, as what admission is good for has to be.
+#[inline(always)]
+fn admitted<T>(work: T) -> Pin<Box<T>> {
+    const { assert!(size_of::<T>() <= memory::heap::LARGEST_CLASS) };
+    Box::pin(work)
 }
 
 /// A register as a descriptor. Only the lower half counts, as a C `int`.
@@ -743,7 +769,7 @@ fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
         }
         Ok(value)
     };
-    Operation::Long(call, Box::pin(work)).into()
+    Operation::Long(call, Box::into_pin(kept(work))).into()
 }
 
 fn kill(caller: &Arc<Process>, target: i32, signal: u32) -> Result<Decoded, Errno> {
@@ -763,7 +789,7 @@ fn kill(caller: &Arc<Process>, target: i32, signal: u32) -> Result<Decoded, Errn
         }
         .map(|()| 0)
     };
-    Ok(Operation::Long(SystemCall::Kill, Box::pin(work)).into())
+    Ok(Operation::Long(SystemCall::Kill, Box::into_pin(kept(work))).into())
 }
 
 fn reboot(caller: &Process, magic: u32, magic2: u32, command: u32) -> Result<usize, Errno> {

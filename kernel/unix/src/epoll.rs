@@ -673,7 +673,9 @@ impl PollFiles {
             }
         }
         if let (true, None, Some(waker)) = (self.is_long(), &self.bell, waker) {
-            self.bell = Some(Arc::new(Bell { rung: AtomicBool::new(false), waker: waker.clone() }));
+            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this poll.
+            let bell = Bell { rung: AtomicBool::new(false), waker: waker.clone() };
+            self.bell = Some(memory::faults::from_what_is_kept(|| Arc::new(bell)));
         }
         let bell = self.bell.clone().filter(|_| waker.is_some()).map(Waker::from);
         let registered = bell.as_ref().or(waker);

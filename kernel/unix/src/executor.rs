@@ -192,6 +192,7 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
         let owner: &O = this.owner;
         let start = Machine::now();
         owner.begins(start);
+        memory::faults::works_for(owner.process().id);
         if scheduling::has_no_claim(owner.process()) && current_priority() != EXHAUSTED {
             // Lowered when it is met, not when the budget ran out: a process has more coroutines than one step may change.
             set_priority(current(), EXHAUSTED);
@@ -200,6 +201,7 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
             return Poll::Pending;
         }
         let result = this.future.poll(cx);
+        memory::faults::works_for(0);
         owner.ends(start);
         if result.is_pending() && scheduling::has_no_claim(owner.process()) {
             set_priority(current(), EXHAUSTED);

@@ -21,6 +21,7 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::futex as operation;
+use memory::faults;
 use spin::Mutex;
 
 use crate::accounts::has_machine_memory;
@@ -224,7 +225,9 @@ impl Wait {
             self.limit.arm(waker)?;
             table.last_ticket += 1;
             self.ticket = table.last_ticket;
-            table.queue.insert((self.word, self.ticket), Waiter { waker: waker.clone(), bits: self.bits });
+            let waiter = Waiter { waker: waker.clone(), bits: self.bits };
+            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this poll.
+            faults::from_what_is_kept(|| table.queue.insert((self.word, self.ticket), waiter));
         }
         Poll::Pending
     }

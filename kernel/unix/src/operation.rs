@@ -418,7 +418,13 @@ impl Future for AsynchronousCall {
         let result = if this.process.has_ended() || is_cancelled() {
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
-            match this.waiting.poll(&this.process, cx.waker()) {
+            // Others may have used memory up since it was submitted.
+            let is_entering = matches!(this.waiting.operation, Operation::Futex(_) | Operation::PollFiles(_))
+                && this.waiting.registered.is_none();
+            let admitted = if is_entering { this.process.account.admit() } else { Ok(()) };
+            match admitted
+                .map_or_else(|error| Poll::Ready(Err(error)), |()| this.waiting.poll(&this.process, cx.waker()))
+            {
                 // What was moved before there was no memory to wait any longer is the result.
                 Poll::Ready(Err(Errno::ENOMEM)) => this.waiting.operation.give_up(Errno::ENOMEM),
                 Poll::Ready(result) => result,

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use ::program::layout::{Layout, STACK_GUARD};
-use ::program::stack::{AuxiliaryValue, Contents, StackError};
+use ::program::stack::{AuxiliaryValue, Contents, StackError, StackImage};
 use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
 use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
@@ -184,11 +184,11 @@ async fn read_string(process: &Process, address: usize, limit: usize) -> Result<
     }
 }
 
-/// Ends a step of work for a process. The first program is loaded for nobody, without pauses.
-async fn pause_for(caller: Option<&Process>) {
-    if let Some(caller) = caller {
-        steps::pause(caller).await;
-    }
+/// Lets the work for a caller pause between two parts. Others may have used memory up meanwhile, so that is asked for again.
+async fn pause_for(caller: Option<&Process>) -> Result<(), Errno> {
+    let Some(caller) = caller else { return Ok(()) };
+    steps::pause(caller).await;
+    caller.account.admit()
 }
 
 impl Plan {
@@ -219,59 +219,21 @@ impl Plan {
         Ok(Plan { path, content, image, layout, arguments, environment })
     }
 
-    /// Fills an empty address space and gives the first registers, in steps on behalf of a process.
-    ///
-    /// # Cancellation
-    /// The address space is left with a part of the program.
-    async fn load(&self, space: &Space, shared: &Shared, caller: Option<&Process>) -> Result<UserContext, Errno> {
-        let layout = &self.layout;
-        shared.place(layout, self.image.placement());
-        space.lock().set_mapping_top(layout.mapping_top);
-        let mut highest = 0;
-        for segment in self.image.segments() {
-            let pages = segment.pages();
-            highest = highest.max(pages.end);
-            map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
-            let mut offset = segment.file.start;
-            let mut address = segment.memory.start as usize;
-            while offset < segment.file.end {
-                let mut piece = [0; 1024];
-                let wanted = piece.len().min((segment.file.end - offset) as usize);
-                let count = self.content.read_at(offset, &mut piece[..wanted]);
-                if count == 0 {
-                    return Err(Errno::EIO);
-                }
-                space.lock().copy_out(address as u64, &piece[..count]).map_err(|_| Errno::ENOMEM)?;
-                offset += count as u64;
-                address += count;
-                if let Some(caller) = caller
-                    && address / steps::BYTES != (address - count) / steps::BYTES
-                {
-                    steps::pause(caller).await;
-                }
-            }
-            let protection = match segment.protection {
-                SegmentProtection::Read => Protection::Read,
-                SegmentProtection::ReadWrite => continue,
-                SegmentProtection::ReadExecute => Protection::ReadExecute,
-            };
-            let changed = space.lock().protect(pages, protection);
-            usermode::flush(changed.map_err(map_error)?);
-            pause_for(caller).await;
+    /// Copies the first bytes of a range of the file to an address, and says how many. (Here, and not where it is called, because
+    /// what lives while a future waits makes the future large.)
+    fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<usize, Errno> {
+        let mut piece = [0; 1024];
+        let wanted = piece.len().min((range.end - range.start) as usize);
+        let count = self.content.read_at(range.start, &mut piece[..wanted]);
+        if count == 0 {
+            return Err(Errno::EIO);
         }
-        space.lock().set_break_start(highest + layout.break_gap);
-        map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
-        map_anonymous(space, layout.stack(), Protection::ReadWrite, "")?;
-        for (address, frames) in shared.mappings() {
-            map_shared(space, address, frames, Sharing::ReadWrite, Protection::ReadWrite)?;
-        }
-        if let Some((address, frames)) = shared.global_mapping() {
-            map_shared(space, address, frames, Sharing::ReadOnly, Protection::Read)?;
-        }
-        if let Some((address, frames)) = shared.image_mapping() {
-            map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
-        }
-        pause_for(caller).await;
+        space.lock().copy_out(address as u64, &piece[..count]).map_err(|_| Errno::ENOMEM)?;
+        Ok(count)
+    }
+
+    /// What lies on the first stack: arguments, environment, and what the kernel tells.
+    fn stack(&self, space: &Space, shared: &Shared) -> Result<StackImage, Errno> {
         let mut random = [0; 16];
         crate::random::bytes(&mut random);
         let number = |value: usize| AuxiliaryValue::Number(value as u64);
@@ -299,17 +261,65 @@ impl Plan {
             (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
-        let stack = contents.build(layout.stack_start, 2 * LARGEST_STRINGS).map_err(|error| match error {
+        contents.build(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(|error| match error {
             StackError::TooBig => Errno::E2BIG,
             StackError::NulInString => Errno::EINVAL,
             StackError::OutOfMemory => Errno::ENOMEM,
-        })?;
-        pause_for(caller).await;
+        })
+    }
+
+    /// Fills an empty address space and gives the first registers, in steps on behalf of a process.
+    ///
+    /// # Cancellation
+    /// The address space is left with a part of the program.
+    async fn load(&self, space: &Space, shared: &Shared, caller: Option<&Process>) -> Result<UserContext, Errno> {
+        let layout = &self.layout;
+        shared.place(layout, self.image.placement());
+        space.lock().set_mapping_top(layout.mapping_top);
+        let mut highest = 0;
+        for segment in self.image.segments() {
+            let pages = segment.pages();
+            highest = highest.max(pages.end);
+            map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
+            let mut offset = segment.file.start;
+            let mut address = segment.memory.start as usize;
+            while offset < segment.file.end {
+                let count = self.copy_piece(space, address, offset..segment.file.end)?;
+                offset += count as u64;
+                address += count;
+                if address / steps::BYTES != (address - count) / steps::BYTES {
+                    pause_for(caller).await?;
+                }
+            }
+            let protection = match segment.protection {
+                SegmentProtection::Read => Protection::Read,
+                SegmentProtection::ReadWrite => continue,
+                SegmentProtection::ReadExecute => Protection::ReadExecute,
+            };
+            let changed = space.lock().protect(pages, protection);
+            usermode::flush(changed.map_err(map_error)?);
+            pause_for(caller).await?;
+        }
+        space.lock().set_break_start(highest + layout.break_gap);
+        map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
+        map_anonymous(space, layout.stack(), Protection::ReadWrite, "")?;
+        for (address, frames) in shared.mappings() {
+            map_shared(space, address, frames, Sharing::ReadWrite, Protection::ReadWrite)?;
+        }
+        if let Some((address, frames)) = shared.global_mapping() {
+            map_shared(space, address, frames, Sharing::ReadOnly, Protection::Read)?;
+        }
+        if let Some((address, frames)) = shared.image_mapping() {
+            map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
+        }
+        pause_for(caller).await?;
+        let stack = self.stack(space, shared)?;
+        pause_for(caller).await?;
         let mut address = stack.pointer();
         for piece in stack.bytes().chunks(steps::BYTES / 2) {
             space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
             address += piece.len() as u64;
-            pause_for(caller).await;
+            pause_for(caller).await?;
         }
         Ok(UserContext::new(self.image.entry(), stack.pointer()))
     }
@@ -345,7 +355,7 @@ impl Plan {
         let space =
             Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
         let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
-        pause_for(caller).await;
+        pause_for(caller).await?;
         match self.load(&loaded.space, &loaded.shared, caller).await {
             Ok(context) => {
                 loaded.context = Some(context);
@@ -370,6 +380,8 @@ impl Plan {
         descriptors: Descriptors,
         default_priority: Priority,
     ) -> Result<u32, Errno> {
+        // Loading has waited.
+        origin.account.admit()?;
         let charge = origin.account.charge(Resource::Memory, process::MEMORY)?;
         let name = crate::trace::short_name(&self.path);
         let Loaded { space, shared, context } = loaded;
@@ -409,6 +421,8 @@ pub async fn spawn(
 ) -> Result<usize, Errno> {
     process::require_depth(&process)?;
     let plan = Plan::read(&process, path, arguments, environment).await?;
+    // Others may have used memory up meanwhile.
+    process.account.admit()?;
     let account = process.account.of_a_child()?;
     let place = Place::new(&process.account)?;
     let mut inherited = Descriptors::new(&account);

@@ -756,6 +756,8 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         Pause::GiveWay
     } else {
         loop {
+            // What fails on purpose fails in a call, and not where the program touches a page.
+            memory::faults::works_for(0);
             if worker.line.is_pending() {
                 deliver_interrupt(worker, context);
             }

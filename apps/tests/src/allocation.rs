@@ -1,0 +1,932 @@
+//! Allocations of the kernel that fail: every call, with each of its allocations failing in turn.
+//!
+//! These tests need the kernel that fails allocations when it is told to ([`FAIL_ALLOCATION`]). A call is prepared and
+//! made again and again, with its first allocation failing, its second, and so on until one more would have failed than
+//! there are. Each time the call answers as for lack of memory, or gets by without; the machine has everything that it had
+//! before, and calls still work. A kernel that relies on memory which nobody has promised it panics.
+//!
+//! Calls are made in a process that has made them before, where nothing may be missing afterwards; and in one of their own,
+//! where tables grow and pages are made that others would find, and where what a call does to its process does not matter.
+
+use abi_unix::authority::Held;
+use abi_unix::errno::decode;
+use abi_unix::types::system_scheduling::FAIL_ALLOCATION;
+use abi_unix::types::{
+    AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SocketAddress, TimeSpec, clock, control,
+    epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option, terminal,
+};
+use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, trace};
+use alloc::string::String;
+use alloc::vec::Vec;
+use cops::process::{Command, Ending};
+use cops::system::{self, Descriptor, Result, file, network, process};
+use cops::{eprintln, println};
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
+
+use crate::harness::{self, Outcome, call};
+use crate::ring::Raw;
+use crate::{check, must};
+
+/// What a call is made with: everything that it needs is made before, and goes with this.
+struct State {
+    files: Vec<Descriptor>,
+    /// Pages that are there.
+    area: Vec<u64>,
+    /// What was mapped, and how many bytes of it.
+    mapped: Option<(usize, usize)>,
+    /// A process that was started and not waited for; 0: none.
+    child: u32,
+}
+
+/// Bytes of it.
+const AREA: usize = 256 * 1024;
+/// Where in the area calls write to.
+const OUTPUT: usize = AREA / 2;
+
+impl State {
+    fn new() -> State {
+        State { files: Vec::with_capacity(16), area: alloc::vec![1; AREA / 8], mapped: None, child: 0 }
+    }
+
+    /// The address of a place in the area.
+    fn at(&self, offset: usize) -> usize {
+        self.area.as_ptr() as usize + offset
+    }
+
+    /// Writes words to the area, and gives their address.
+    fn put(&mut self, offset: usize, words: &[usize]) -> usize {
+        for (place, word) in self.area[offset / 8..].iter_mut().zip(words) {
+            *place = *word as u64;
+        }
+        self.at(offset)
+    }
+
+    fn put_bytes(&mut self, offset: usize, bytes: &[u8]) -> usize {
+        for (place, word) in self.area[offset / 8..].iter_mut().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..word.len()].copy_from_slice(word);
+            *place = u64::from_le_bytes(padded);
+        }
+        self.at(offset)
+    }
+
+    fn put_time(&mut self, ns: u64) -> usize {
+        self.put_bytes(64, &TimeSpec::from_ns(ns).to_bytes())
+    }
+
+    fn put_address(&mut self, offset: usize, address: SocketAddress) -> usize {
+        self.put_bytes(offset, &address.to_bytes())
+    }
+
+    fn keep(&mut self, descriptor: Descriptor) -> usize {
+        let number = descriptor.raw() as usize;
+        self.files.push(descriptor);
+        number
+    }
+
+    fn open(&mut self, path: &CStr, flags: u32) -> Result<usize> {
+        let descriptor = file::open(path, flags, 0o644)?;
+        Ok(self.keep(descriptor))
+    }
+
+    /// A file of two pages.
+    fn file(&mut self) -> Result<usize> {
+        let number = self.open(FILE, open::CREAT | open::TRUNC | open::RDWR)?;
+        file::write_at(number as i32, &[7; 8192], 0)?;
+        Ok(number)
+    }
+
+    /// A pipe with something in it: its sides.
+    fn pipe(&mut self, bytes: usize) -> Result<(usize, usize)> {
+        let (reader, writer) = file::pipe(0)?;
+        if bytes > 0 {
+            file::write(writer.raw(), &alloc::vec![1; bytes])?;
+        }
+        Ok((self.keep(reader), self.keep(writer)))
+    }
+
+    fn socket(&mut self, kind: u32) -> Result<usize> {
+        let socket = network::socket(kind)?;
+        Ok(self.keep(socket))
+    }
+
+    fn listener(&mut self) -> Result<(usize, SocketAddress)> {
+        let socket = self.socket(SOCK_STREAM)?;
+        network::bind(socket as i32, ANY)?;
+        network::listen(socket as i32, 8)?;
+        Ok((socket, network::local_address(socket as i32)?))
+    }
+
+    /// The two sides of a connection.
+    fn connection(&mut self) -> Result<(usize, usize)> {
+        let (listener, address) = self.listener()?;
+        let client = self.socket(SOCK_STREAM)?;
+        network::connect(client as i32, address)?;
+        let (server, _) = network::accept(listener as i32)?;
+        Ok((client, self.keep(server)))
+    }
+
+    /// A socket for datagrams, and where it is.
+    fn datagrams(&mut self) -> Result<(usize, SocketAddress)> {
+        let socket = self.socket(SOCK_DGRAM)?;
+        network::bind(socket as i32, ANY)?;
+        Ok((socket, network::local_address(socket as i32)?))
+    }
+
+    fn epoll(&mut self) -> Result<usize> {
+        let number = call(SystemCall::EpollCreate, [0; 6])?;
+        Ok(self.keep(Descriptor::from_result(number)))
+    }
+
+    /// An epoll that watches the side of a pipe that is read.
+    fn watching(&mut self, bytes: usize) -> Result<(usize, usize)> {
+        let (epoll, (reader, _)) = (self.epoll()?, self.pipe(bytes)?);
+        let event = self.put_bytes(0, &event());
+        call(SystemCall::EpollControl, [epoll, epoll::CTL_ADD as usize, reader, event, 0, 0])?;
+        Ok((epoll, reader))
+    }
+
+    fn receiver(&mut self) -> Result<usize> {
+        let receiver = system::interrupt::receiver(40)?;
+        Ok(self.keep(receiver))
+    }
+
+    fn right(&mut self) -> Result<usize> {
+        let receiver = system::interrupt::receiver(40)?;
+        let right = system::interrupt::grant(&receiver)?;
+        self.keep(receiver);
+        Ok(self.keep(right))
+    }
+
+    /// What starts a small process that ends at once: path, arguments, environment, descriptors.
+    fn program(&mut self) -> [usize; 4] {
+        let path = SMALL_PROGRAM.as_ptr() as usize;
+        [path, self.put(0, &[path, 0]), self.at(8), self.put(128, &[usize::MAX, u32::MAX as usize])]
+    }
+
+    /// Starts such a process.
+    fn start(&mut self) -> Result<u32> {
+        let [path, arguments, environment, descriptors] = self.program();
+        let number = call(SystemCall::Spawn, [path, arguments, environment, descriptors, 5, 0])?;
+        self.child = number as u32;
+        Ok(self.child)
+    }
+
+    /// Pages that nobody has touched.
+    fn fresh(&mut self, bytes: usize) -> Result<usize> {
+        let address = system::memory::map(bytes)? as usize;
+        self.mapped = Some((address, bytes));
+        Ok(address)
+    }
+
+    /// Gives back everything that a script has left. (A call that has failed may have left what it was to remove.)
+    fn clear(&mut self) {
+        self.files.clear();
+        if let Some((address, bytes)) = self.mapped.take() {
+            // SAFETY: nobody else knows of the mapping.
+            let _ = unsafe { system::memory::unmap(address as *mut u8, bytes) };
+        }
+        if self.child != 0 {
+            let _ = process::wait(process::Child::Process(core::mem::take(&mut self.child)), 0);
+        }
+        let _ = file::unlink(FILE, 0);
+        let _ = file::unlink(OTHER, 0);
+        let _ = file::unlink(OTHER, AT_REMOVEDIR);
+    }
+}
+
+/// Few pages: each is an allocation that fails.
+const SMALL_PROGRAM: &CStr = c"/bin/hello";
+const OWN_PATH: &CStr = c"/bin/tests";
+const FILE: &CStr = c"/tmp/allocation";
+const OTHER: &CStr = c"/tmp/allocation-2";
+const ANY: SocketAddress = SocketAddress { address: [127, 0, 0, 1], port: 0 };
+const HERE: usize = AT_FDCWD as usize;
+
+fn event() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&epoll::IN.to_le_bytes());
+    bytes
+}
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Synchronously,
+    Asynchronously,
+    ThroughTheRing,
+}
+
+/// A call with everything around it.
+struct Script {
+    call: SystemCall,
+    what: &'static str,
+    /// Nothing would end the wait of a synchronous call.
+    waits: bool,
+    prepare: fn(&mut State) -> Result<[usize; 6]>,
+    /// Takes back what the call has done.
+    undo: fn(&mut State, usize) -> Result<()>,
+}
+
+fn nothing(_: &mut State, _: usize) -> Result<()> {
+    Ok(())
+}
+
+/// Closes what the call has opened.
+fn close(_: &mut State, descriptor: usize) -> Result<()> {
+    Descriptor::from_result(descriptor).close()
+}
+
+fn remove(_: &mut State, _: usize) -> Result<()> {
+    file::unlink(OTHER, 0)
+}
+
+fn remove_directory(_: &mut State, _: usize) -> Result<()> {
+    file::unlink(OTHER, AT_REMOVEDIR)
+}
+
+fn wait_for(_: &mut State, number: usize) -> Result<()> {
+    process::wait(process::Child::Process(number as u32), 0).map(drop)
+}
+
+/// The arguments of a call, the others being 0.
+fn with<const N: usize>(arguments: [usize; N]) -> Result<[usize; 6]> {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    Ok(all)
+}
+
+fn path(path: &CStr) -> usize {
+    path.as_ptr() as usize
+}
+
+extern "C" fn leave(_: usize, _: usize) -> ! {
+    system::worker::exit()
+}
+
+macro_rules! scripts {
+    ($($call:ident $what:literal $($waits:ident)?: $prepare:expr, $undo:expr;)*) => {
+        &[$(Script {
+            call: SystemCall::$call,
+            what: $what,
+            waits: scripts!(@ $($waits)?),
+            prepare: $prepare,
+            undo: $undo,
+        }),*]
+    };
+    (@) => { false };
+    (@ waits) => { true };
+}
+
+/// Calls that leave the process as it was.
+const SCRIPTS: &[Script] = scripts![
+    GetCurrentDirectory "": |state| with([state.at(OUTPUT), 100]), nothing;
+    EventCounter "": |_| with([0, 0]), close;
+    EpollCreate "": |_| with([0]), close;
+    EpollControl "adds": |state| {
+        let (epoll, (reader, _)) = (state.epoll()?, state.pipe(0)?);
+        with([epoll, epoll::CTL_ADD as usize, reader, state.put_bytes(0, &event())])
+    }, nothing;
+    EpollControl "changes": |state| {
+        let (epoll, reader) = state.watching(0)?;
+        with([epoll, epoll::CTL_MOD as usize, reader, state.at(0)])
+    }, nothing;
+    EpollControl "removes": |state| {
+        let (epoll, reader) = state.watching(0)?;
+        with([epoll, epoll::CTL_DEL as usize, reader, state.at(0)])
+    }, nothing;
+    EpollWait "something is ready": |state| {
+        let (epoll, _) = state.watching(1)?;
+        with([epoll, state.at(OUTPUT), 4, 1000, 0, 8])
+    }, nothing;
+    EpollWait "until a time": |state| {
+        let (epoll, _) = state.watching(0)?;
+        with([epoll, state.at(OUTPUT), 4, 1, 0, 8])
+    }, nothing;
+    EpollWait "without end" waits: |state| {
+        let (epoll, _) = state.watching(0)?;
+        with([epoll, state.at(OUTPUT), 4, usize::MAX, 0, 8])
+    }, nothing;
+    Duplicate "": |_| with([1]), close;
+    DuplicateTo "far away": |_| with([1, 700, 0]), close;
+    DuplicateTo "over a file": |state| {
+        let file = state.file()?;
+        with([1, file, 0])
+    }, nothing;
+    FileControl "duplicates": |_| with([1, control::DUPFD as usize, 600]), close;
+    FileControl "flags": |_| with([1, control::GETFL as usize]), nothing;
+    DeviceControl "": |state| with([0, terminal::GET as usize, state.at(OUTPUT)]), nothing;
+    MakeDirectory "": |_| with([HERE, path(OTHER), 0o755]), remove_directory;
+    Unlink "a file": |state| {
+        state.file()?;
+        file::unlink(OTHER, 0).or(Ok(()))?;
+        state.open(OTHER, open::CREAT)?;
+        with([HERE, path(OTHER), 0])
+    }, nothing;
+    Unlink "a directory": |_| {
+        file::make_directory(OTHER, 0o755).or(Ok(()))?;
+        with([HERE, path(OTHER), AT_REMOVEDIR as usize])
+    }, nothing;
+    SymbolicLink "": |_| with([path(FILE), HERE, path(OTHER)]), remove;
+    Link "": |state| {
+        state.file()?;
+        with([HERE, path(FILE), HERE, path(OTHER), 0])
+    }, remove;
+    Truncate "longer": |state| with([state.file()?, 1 << 20]), nothing;
+    Truncate "shorter": |state| with([state.file()?, 100]), nothing;
+    Access "": |_| with([HERE, path(OWN_PATH), 0]), nothing;
+    ChangeDirectory "": |_| with([path(c"/tmp")]), |_, _| file::change_directory(c"/");
+    Open "what is there": |state| {
+        state.file()?;
+        with([HERE, path(FILE), open::RDWR as usize, 0])
+    }, close;
+    Open "what is not there": |_| {
+        with([HERE, path(OTHER), (open::CREAT | open::RDWR) as usize, 0o644])
+    }, |state, number| close(state, number).and(remove(state, 0));
+    Open "and shortens": |state| {
+        state.file()?;
+        with([HERE, path(FILE), (open::RDWR | open::TRUNC) as usize, 0])
+    }, close;
+    Open "a terminal": |_| with([HERE, path(c"/dev/console"), open::RDWR as usize, 0]), close;
+    Open "a device": |_| with([HERE, path(c"/dev/zero"), open::RDWR as usize, 0]), close;
+    Close "": |state| {
+        state.file()?;
+        with([state.files.pop().map_or(0, |file| file.into_raw() as usize)])
+    }, nothing;
+    Pipe "": |state| with([state.at(OUTPUT), 0]), |state, _| {
+        let both = state.area[OUTPUT / 8];
+        close(state, both as u32 as usize).and(close(state, (both >> 32) as usize))
+    };
+    ReadDirectory "": |state| with([state.open(c"/bin", open::DIRECTORY)?, state.at(OUTPUT), 4096]), nothing;
+    Seek "": |state| with([state.file()?, 10, 0]), nothing;
+    Read "a file": |state| with([state.file()?, state.at(OUTPUT), 8192]), nothing;
+    Read "into pages that are not there": |state| with([state.file()?, state.fresh(8192)?, 8192]), nothing;
+    Read "a pipe": |state| with([state.pipe(100)?.0, state.at(OUTPUT), 100]), nothing;
+    Read "much of a pipe": |state| with([state.pipe(60_000)?.0, state.at(OUTPUT), 60_000]), nothing;
+    Read "an empty pipe" waits: |state| with([state.pipe(0)?.0, state.at(OUTPUT), 100]), nothing;
+    Read "an event counter" waits: |state| {
+        let counter = system::readiness::event_counter(0, 0)?;
+        with([state.keep(counter), state.at(OUTPUT), 8])
+    }, nothing;
+    Read "a socket": |state| {
+        let (client, server) = state.connection()?;
+        file::write(client as i32, b"something")?;
+        with([server, state.at(OUTPUT), 100])
+    }, nothing;
+    Read "a socket without anything" waits: |state| with([state.connection()?.1, state.at(OUTPUT), 100]), nothing;
+    Write "a file": |state| {
+        let file = state.open(FILE, open::CREAT | open::TRUNC | open::RDWR)?;
+        with([file, state.at(0), 20_000])
+    }, nothing;
+    Write "much to a file": |state| {
+        let file = state.open(FILE, open::CREAT | open::TRUNC | open::RDWR)?;
+        with([file, state.at(0), 200_000])
+    }, nothing;
+    Write "a little to a pipe": |state| with([state.pipe(0)?.1, state.at(0), 1]), nothing;
+    Write "much to a pipe": |state| with([state.pipe(0)?.1, state.at(0), 65_536]), nothing;
+    Write "more than a pipe holds" waits: |state| with([state.pipe(0)?.1, state.at(0), 100_000]), nothing;
+    Write "to an event counter": |state| {
+        let counter = system::readiness::event_counter(0, 0)?;
+        with([state.keep(counter), state.put(0, &[1]), 8])
+    }, nothing;
+    Write "to a socket": |state| with([state.connection()?.0, state.at(0), 5000]), nothing;
+    Write "more than a socket takes" waits: |state| with([state.connection()?.0, state.at(0), AREA]), nothing;
+    ReadVector "": |state| {
+        let (file, output) = (state.file()?, state.at(OUTPUT));
+        let vector: Vec<usize> = (0..400).flat_map(|index| [output + index * 8, 8]).collect();
+        with([file, state.put(0, &vector), 400])
+    }, nothing;
+    WriteVector "to a file": |state| {
+        let (file, input) = (state.file()?, state.at(OUTPUT));
+        let vector: Vec<usize> = (0..400).flat_map(|index| [input + index * 8, 8]).collect();
+        with([file, state.put(0, &vector), 400])
+    }, nothing;
+    WriteVector "to a pipe": |state| {
+        let ((_, writer), input) = (state.pipe(0)?, state.at(OUTPUT));
+        with([writer, state.put(0, &[input, 10, input, 20, input, 30]), 3])
+    }, nothing;
+    ReadAt "": |state| with([state.file()?, state.at(OUTPUT), 5000, 100]), nothing;
+    WriteAt "": |state| with([state.file()?, state.at(0), 50_000, 100_000]), nothing;
+    Poll "something is ready": |state| {
+        let (reader, _) = state.pipe(1)?;
+        let list = state.put(0, &[reader | 1 << 32]);
+        with([list, 1, 0, 0, 8])
+    }, nothing;
+    Poll "until a time": |state| {
+        let (reader, _) = state.pipe(0)?;
+        let (list, time) = (state.put(0, &[reader | 1 << 32]), state.put_time(1_000_000));
+        with([list, 1, time, 0, 8])
+    }, nothing;
+    Poll "a long list": |state| {
+        let (reader, _) = state.pipe(0)?;
+        let time = state.put_time(1_000_000);
+        let list = state.put(128, &[reader | 1 << 32; 400]);
+        with([list, 400, time, 0, 8])
+    }, nothing;
+    Poll "without end" waits: |state| {
+        let (reader, _) = state.pipe(0)?;
+        let list = state.put(0, &[reader | 1 << 32; 50]);
+        with([list, 50, 0, 0, 8])
+    }, nothing;
+    ReadLink "": |state| {
+        let made = call(SystemCall::SymbolicLink, [path(FILE), HERE, path(OTHER), 0, 0, 0]);
+        made.or_else(|error| if error == Errno::EEXIST { Ok(0) } else { Err(error) })?;
+        with([HERE, path(OTHER), state.at(OUTPUT), 100])
+    }, remove;
+    StatusAt "": |state| with([HERE, path(OWN_PATH), state.at(OUTPUT), 0]), nothing;
+    Status "": |state| with([state.file()?, state.at(OUTPUT)]), nothing;
+    GetCapabilities "": |state| {
+        let header = state.put(0, &[0x2008_0522]);
+        with([header, state.at(OUTPUT)])
+    }, nothing;
+    SetCapabilities "": |state| {
+        let header = state.put(0, &[0x2008_0522]);
+        call(SystemCall::GetCapabilities, [header, state.at(64), 0, 0, 0, 0])?;
+        with([header, state.at(64)])
+    }, nothing;
+    SetThreadIdAddress "": |_| with([0]), nothing;
+    Futex "wakes": |state| with([state.at(0), futex::WAKE as usize, 1]), nothing;
+    Futex "until a time": |state| {
+        let (word, time) = (state.put(0, &[5]), state.put_time(1_000_000));
+        with([word, futex::WAIT as usize, 5, time])
+    }, nothing;
+    Futex "without end" waits: |state| with([state.put(0, &[5]), futex::WAIT as usize, 5, 0]), nothing;
+    Futex "moves": |state| {
+        let word = state.put(0, &[5]);
+        with([word, futex::CMP_REQUEUE as usize, 1, 1, word + 8, 5])
+    }, nothing;
+    SetRobustList "": |_| with([0, futex::ROBUST_HEAD]), nothing;
+    GetRobustList "": |state| with([0, state.at(OUTPUT), state.at(OUTPUT + 8)]), nothing;
+    Sleep "": |state| with([state.put_time(1_000_000), 0]), nothing;
+    SleepOn "": |state| with([clock::MONOTONIC as usize, 0, state.put_time(1_000_000), 0]), nothing;
+    GetTime "": |state| with([clock::MONOTONIC as usize, state.at(OUTPUT)]), nothing;
+    GetResolution "": |state| with([clock::MONOTONIC as usize, state.at(OUTPUT)]), nothing;
+    Yield "": |_| with([]), nothing;
+    Kill "one": |_| with([process::number() as usize, 0]), nothing;
+    Kill "a group": |_| with([0, 0]), nothing;
+    Kill "all": |_| with([usize::MAX, 0]), nothing;
+    Times "": |state| with([state.at(OUTPUT)]), nothing;
+    SetProcessGroup "": |_| with([0, 0]), nothing;
+    GetProcessGroup "": |_| with([0]), nothing;
+    SystemName "": |state| with([state.at(OUTPUT)]), nothing;
+    GetUsage "": |state| with([0, state.at(OUTPUT)]), nothing;
+    GetProcess "": |_| with([]), nothing;
+    GetParent "": |_| with([]), nothing;
+    GetUser "": |_| with([]), nothing;
+    GetEffectiveUser "": |_| with([]), nothing;
+    GetGroup "": |_| with([]), nothing;
+    GetEffectiveGroup "": |_| with([]), nothing;
+    GetThread "": |_| with([]), nothing;
+    Socket "for a stream": |_| with([2, SOCK_STREAM as usize, 0]), close;
+    Socket "for datagrams": |_| with([2, SOCK_DGRAM as usize, 0]), close;
+    Bind "a stream": |state| with([state.socket(SOCK_STREAM)?, state.put_address(0, ANY), 16]), nothing;
+    Bind "datagrams": |state| with([state.socket(SOCK_DGRAM)?, state.put_address(0, ANY), 16]), nothing;
+    Listen "": |state| {
+        let socket = state.socket(SOCK_STREAM)?;
+        network::bind(socket as i32, ANY)?;
+        with([socket, 8])
+    }, nothing;
+    Listen "without an address": |state| with([state.socket(SOCK_STREAM)?, 8]), nothing;
+    Accept "": |state| {
+        let (listener, address) = state.listener()?;
+        let client = state.socket(SOCK_STREAM)?;
+        network::connect(client as i32, address)?;
+        with([listener, 0, 0])
+    }, close;
+    Accept "nobody" waits: |state| with([state.listener()?.0, 0, 0]), nothing;
+    AcceptWith "": |state| {
+        let (listener, address) = state.listener()?;
+        let client = state.socket(SOCK_STREAM)?;
+        network::connect(client as i32, address)?;
+        let size = state.put(64, &[16]);
+        with([listener, state.at(OUTPUT), size, SOCK_NONBLOCK as usize])
+    }, close;
+    Connect "a stream": |state| {
+        let (_, address) = state.listener()?;
+        with([state.socket(SOCK_STREAM)?, state.put_address(0, address), 16])
+    }, nothing;
+    Connect "datagrams": |state| {
+        let (_, address) = state.datagrams()?;
+        with([state.socket(SOCK_DGRAM)?, state.put_address(0, address), 16])
+    }, nothing;
+    GetSocketName "": |state| {
+        let (listener, size) = (state.listener()?.0, state.put(64, &[16]));
+        with([listener, state.at(OUTPUT), size])
+    }, nothing;
+    GetPeerName "": |state| {
+        let (client, size) = (state.connection()?.0, state.put(64, &[16]));
+        with([client, state.at(OUTPUT), size])
+    }, nothing;
+    SendTo "a datagram": |state| {
+        let (socket, address) = state.datagrams()?;
+        let address = state.put_address(0, address);
+        with([socket, state.at(64), 1000, 0, address, 16])
+    }, nothing;
+    SendTo "through a connection": |state| with([state.connection()?.0, state.at(0), 3000, 0, 0, 0]), nothing;
+    ReceiveFrom "a datagram": |state| {
+        let (socket, address) = state.datagrams()?;
+        network::send_to(socket as i32, &[1; 1000], 0, Some(address))?;
+        let size = state.put(0, &[16]);
+        with([socket, state.at(OUTPUT), 1000, 0, state.at(64), size])
+    }, nothing;
+    ReceiveFrom "no datagram" waits: |state| with([state.datagrams()?.0, state.at(OUTPUT), 1000, 0, 0, 0]), nothing;
+    ReceiveFrom "nothing at once": |state| {
+        with([state.datagrams()?.0, state.at(OUTPUT), 1000, message::DONTWAIT as usize, 0, 0])
+    }, nothing;
+    SetSocketOption "": |state| {
+        let (socket, value) = (state.socket(SOCK_STREAM)?, state.put(0, &[1]));
+        with([socket, socket_option::SOL_SOCKET as usize, socket_option::SO_REUSEADDR as usize, value, 4])
+    }, nothing;
+    SetSocketOption "of buffers": |state| {
+        let (socket, value) = (state.connection()?.0, state.put(0, &[200_000]));
+        with([socket, socket_option::SOL_SOCKET as usize, socket_option::SO_RCVBUF as usize, value, 4])
+    }, nothing;
+    GetSocketOption "": |state| {
+        let (socket, size) = (state.socket(SOCK_STREAM)?, state.put(0, &[4]));
+        let option = socket_option::SO_TYPE as usize;
+        with([socket, socket_option::SOL_SOCKET as usize, option, state.at(OUTPUT), size])
+    }, nothing;
+    Shutdown "": |state| with([state.connection()?.0, SHUT_RDWR as usize]), nothing;
+    Break "": |_| with([0]), nothing;
+    Map "": |_| {
+        with([0, 1 << 20, (protection::READ | protection::WRITE) as usize, ANONYMOUS, usize::MAX, 0])
+    }, unmap_result;
+    Map "with pages": |_| {
+        let flags = ANONYMOUS | mapping::POPULATE as usize;
+        with([0, 1 << 20, (protection::READ | protection::WRITE) as usize, flags, usize::MAX, 0])
+    }, unmap_result;
+    Map "a file": |state| {
+        let file = state.open(OWN_PATH, open::RDONLY)?;
+        with([0, 1 << 20, protection::READ as usize, mapping::PRIVATE as usize, file, 0])
+    }, unmap_result;
+    Unmap "all": |state| with([state.fresh(1 << 20)?, 1 << 20]), nothing;
+    Unmap "the middle": |state| with([state.fresh(1 << 20)? + 4096, 4096]), nothing;
+    Protect "the middle": |state| {
+        with([state.fresh(1 << 20)? + 4096, 4096, protection::READ as usize])
+    }, nothing;
+    Wait "": |state| {
+        let child = state.start()?;
+        with([child as usize, state.at(OUTPUT), 0, 0])
+    }, nothing;
+    ProcessLimit "": |state| {
+        let infinity = limit::INFINITY as usize;
+        let new = state.put(0, &[infinity, infinity]);
+        with([0, limit::CALLS_IN_FLIGHT as usize, new, state.at(OUTPUT)])
+    }, nothing;
+    Rename "": |state| {
+        state.file()?;
+        with([HERE, path(FILE), HERE, path(OTHER), 0])
+    }, remove;
+    GetRandom "": |state| with([state.at(OUTPUT), 10_000, 0]), nothing;
+    Spawn "": |state| {
+        let [path, arguments, environment, descriptors] = state.program();
+        with([path, arguments, environment, descriptors, 5])
+    }, wait_for;
+    WorkerWait "": |_| with([0, 1_000_000]), nothing;
+    WorkerWake "": |_| with([0]), nothing;
+    Cancel "": |_| with([12_345]), nothing;
+    Counters "": |state| with([state.at(OUTPUT), 8 * Counter::ALL.len()]), nothing;
+    InterruptReturn "": |_| with([]), nothing;
+    InterruptLeave "": |_| with([]), nothing;
+    Log "": |state| with([state.put_bytes(0, b"a line"), 6]), nothing;
+    RingEnter "": |_| with([0, 0]), nothing;
+    InterruptReceiver "": |_| with([40]), close;
+    InterruptGrant "for itself": |state| with([state.receiver()?, 0]), close;
+    InterruptGrant "for another": |state| {
+        let (receiver, child) = (state.receiver()?, state.start()?);
+        with([receiver, child as usize])
+    }, nothing;
+    InterruptOpen "": |state| {
+        state.right()?;
+        with([process::number() as usize, 40])
+    }, close;
+    InterruptSend "": |state| with([state.right()?]), nothing;
+    InterruptRevoke "a right": |state| with([state.right()?]), nothing;
+    InterruptRevoke "a receiver": |state| with([state.receiver()?]), nothing;
+    GetScheduling "": |state| with([0, state.at(OUTPUT), 80]), nothing;
+    SetScheduling "a budget": |state| {
+        let child = state.start()?;
+        with([child as usize, scheduling::BUDGET as usize, 10_000_000, 100_000_000])
+    }, nothing;
+    SetScheduling "a mode": |_| with([0, scheduling::MODE as usize, 0, 0]), nothing;
+    SetSystemScheduling "": |_| with([1, 0]), nothing;
+    TraceRead "": |state| with([state.at(OUTPUT), 4096]), nothing;
+    TraceWrite "": |state| with([state.at(0), 64]), nothing;
+    Snapshot "": |state| {
+        with([trace::subject::PROCESSES as usize, 0, state.at(OUTPUT), 4096])
+    }, nothing;
+    KernelSide "": |_| with([0]), nothing;
+];
+
+/// Calls that change the process: each is made in one of its own.
+const CHANGES: &[Script] = scripts![
+    Break "grows": |_| with([call(SystemCall::Break, [0; 6])? + (1 << 20)]), nothing;
+    WorkerCreate "": |state| {
+        let stack = state.fresh(8192)? + 8192;
+        with([leave as *const () as usize, stack, 0, 0])
+    }, nothing;
+    Clone "": |state| {
+        let stack = state.fresh(8192)? + 8192;
+        with([0, stack])
+    }, nothing;
+    Execute "": |state| {
+        let [path, arguments, environment, _] = state.program();
+        with([path, arguments, environment])
+    }, nothing;
+    InterruptHandler "": |_| with([0]), nothing;
+    RingSetup "": |_| with([64, 0]), nothing;
+    RingSetup "with completions": |_| with([4096, 4096]), nothing;
+    InterruptPage "": |state| with([state.right()?]), nothing;
+    KernelSide "threads": |_| with([1]), nothing;
+    KernelSide "a thread that polls": |_| with([3]), nothing;
+];
+
+/// Calls that end what makes them, or the machine.
+const NEVER: [SystemCall; 3] = [SystemCall::Exit, SystemCall::ExitGroup, SystemCall::Reboot];
+
+const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
+
+fn unmap_result(_: &mut State, address: usize) -> Result<()> {
+    // SAFETY: the mapping is nobody else's.
+    unsafe { system::memory::unmap(address as *mut u8, 1 << 20) }
+}
+
+/// Makes the `nth` allocation from now on fail (0: none); how many there were since the last time.
+fn arm(nth: usize) -> Result<usize> {
+    call(SystemCall::SetSystemScheduling, [FAIL_ALLOCATION as usize, nth, 0, 0, 0, 0])
+}
+
+/// What a call may answer for lack of memory.
+const SHORTAGES: [Errno; 5] = [Errno::ENOMEM, Errno::EAGAIN, Errno::ENOBUFS, Errno::ENOSPC, Errno::EBUSY];
+
+/// The token of calls that are made asynchronously.
+const TOKEN: u64 = 4711;
+/// How long what waits may take to register where it waits.
+const BEFORE_CANCELLING_NS: u64 = 200_000;
+
+/// What makes calls.
+struct Caller {
+    state: State,
+    way: Way,
+    /// Where asynchronous calls complete.
+    ring: Option<Raw>,
+}
+
+impl Caller {
+    fn new(way: Way) -> Result<Caller> {
+        let ring = if way == Way::Synchronously { None } else { Some(Raw::new()?) };
+        Ok(Caller { state: State::new(), way, ring })
+    }
+
+    fn makes(&self, script: &Script) -> bool {
+        match self.way {
+            Way::Synchronously => !script.waits,
+            _ => !script.call.is_for_its_worker(),
+        }
+    }
+
+    fn make(&mut self, script: &Script, arguments: [usize; 6]) -> Result<usize> {
+        let Some(ring) = &mut self.ring else {
+            if script.call == SystemCall::Clone {
+                // Its stack is the new thread's: not one of this program's functions.
+                let number = self.state.at(OUTPUT) as *const AtomicU32;
+                // SAFETY: stack and number stay what they are until this process ends.
+                return unsafe {
+                    system::thread::start(leave_thread, 0, arguments[1] as *mut u8, 0, &*number).map(|it| it as usize)
+                };
+            }
+            return call(script.call, arguments);
+        };
+        if self.way == Way::Asynchronously {
+            // SAFETY: the call reaches the area and what was made for it, which stay until it is complete.
+            let word = unsafe { system::syscall_asynchronous(script.call as usize, arguments, 0, 4, TOKEN) };
+            if word != WILL_BE_POSTED {
+                return decode(word);
+            }
+        } else {
+            ring.submit(script.call, TOKEN, &arguments).map_err(|_| Errno::EIO)?;
+            system::worker::ring_enter(0, 0)?;
+        }
+        if script.waits {
+            system::system::sleep(TimeSpec::from_ns(BEFORE_CANCELLING_NS))?;
+            let _ = system::worker::cancel(TOKEN);
+        }
+        loop {
+            if let Some(completion) = ring.take() {
+                break if completion.token == TOKEN { decode(completion.result as usize) } else { Err(Errno::EIO) };
+            }
+            system::worker::yield_now();
+        }
+    }
+
+    /// Makes a call whose `nth` allocation fails, and takes back what it has done: its result, and how many allocations it
+    /// has made.
+    fn attempt(&mut self, script: &Script, nth: usize) -> core::result::Result<(Result<usize>, usize), String> {
+        let arguments = must!((script.prepare)(&mut self.state));
+        must!(arm(nth));
+        let result = self.make(script, arguments);
+        let made = must!(arm(0));
+        if let Ok(value) = result {
+            must!((script.undo)(&mut self.state, value));
+        }
+        self.state.clear();
+        Ok((result, made))
+    }
+}
+
+extern "C" fn leave_thread(_: usize) -> ! {
+    system::worker::exit()
+}
+
+/// Whether a call may answer this when something has failed, if it answers `usually` otherwise.
+fn is_fitting(result: Result<usize>, usually: Result<usize>) -> bool {
+    match result {
+        Ok(_) => usually.is_ok(),
+        Err(error) => SHORTAGES.contains(&error) || usually == Err(error),
+    }
+}
+
+/// What the machine and this process have of which a call might have kept something.
+fn belongings() -> Result<[u64; 8]> {
+    let lowest = Descriptor::from_result(call(SystemCall::Duplicate, [1, 0, 0, 0, 0, 0])?);
+    let all = system::system::counters()?;
+    let of = |counter: Counter| all[counter as usize];
+    Ok([
+        of(Counter::HeapBytes),
+        of(Counter::FramesTotal) - of(Counter::FramesFree) - of(Counter::HeapFootprint) / 4096,
+        of(Counter::KernelCoroutines),
+        of(Counter::Processes),
+        of(Counter::CallsInFlight),
+        of(Counter::Connections),
+        of(Counter::InterruptReceivers),
+        lowest.raw() as u64,
+    ])
+}
+
+/// Looks until there is no more than before, for a while: some things go a little later.
+fn settled(before: &[u64; 8]) -> Result<[u64; 8]> {
+    for _ in 0..20 {
+        let now = belongings()?;
+        if now.iter().zip(before).all(|(now, before)| now <= before) {
+            return Ok(now);
+        }
+        system::system::sleep(TimeSpec::from_ns(1_000_000))?;
+    }
+    belongings()
+}
+
+/// How often something that has become more may become more again before it is taken for a leak: tables grow.
+const GROWTHS: usize = 4;
+
+fn still_works() -> Outcome {
+    let file = must!(file::open(FILE, open::CREAT | open::RDWR, 0o644));
+    must!(file::write_all(file.raw(), b"still here"));
+    let mut bytes = [0; 10];
+    check!(file::read_at(file.raw(), &mut bytes, 0) == Ok(10) && &bytes == b"still here", "a file is not read");
+    drop(file);
+    must!(file::unlink(FILE, 0));
+    Ok(())
+}
+
+fn name(script: &Script) -> String {
+    alloc::format!("{} {}", script.call.name(), script.what)
+}
+
+/// Makes every call one way, each of its allocations failing in turn.
+fn every_allocation_fails(way: Way) -> Outcome {
+    let mut caller = must!(Caller::new(way));
+    must!(arm(0));
+    let (mut calls, mut allocations) = (0, 0);
+    for script in SCRIPTS {
+        if caller.makes(script) {
+            let found = all_of(&mut caller, script).map_err(|reason| alloc::format!("{}: {reason}", name(script)))?;
+            (calls, allocations) = (calls + 1, allocations + found);
+        }
+    }
+    println!("note: {allocations} allocations failed in {calls} calls");
+    Ok(())
+}
+
+fn all_of(caller: &mut Caller, script: &Script) -> core::result::Result<usize, String> {
+    caller.attempt(script, 0)?;
+    let (usually, _) = caller.attempt(script, 0)?;
+    for nth in 1.. {
+        let mut before = must!(belongings());
+        let mut made = 0;
+        for round in 0.. {
+            let result;
+            (result, made) = caller.attempt(script, nth)?;
+            let is_right = if made < nth { result.is_ok() == usually.is_ok() } else { is_fitting(result, usually) };
+            check!(is_right, "{result:?} with allocation {nth} of {made}, and else {usually:?}");
+            let after = must!(settled(&before));
+            if after.iter().zip(&before).all(|(after, before)| after <= before) {
+                break;
+            }
+            check!(round < GROWTHS, "{after:?} after {before:?} with allocation {nth} of {made}: {result:?}");
+            before = after;
+        }
+        still_works()?;
+        if made < nth {
+            return Ok(nth - 1);
+        }
+    }
+    Ok(0)
+}
+
+pub async fn every_call_is_tried() -> Outcome {
+    let is_there = |call: &SystemCall| SCRIPTS.iter().chain(CHANGES).any(|script| script.call == *call);
+    for call in SystemCall::ALL {
+        check!(is_there(call) != NEVER.contains(call), "{}", call.name());
+    }
+    Ok(())
+}
+
+pub async fn of_synchronous_calls() -> Outcome {
+    every_allocation_fails(Way::Synchronously)
+}
+
+pub async fn of_asynchronous_calls() -> Outcome {
+    every_allocation_fails(Way::Asynchronously)
+}
+
+pub async fn of_calls_through_the_ring() -> Outcome {
+    every_allocation_fails(Way::ThroughTheRing)
+}
+
+/// How a process of its own says that the allocation was made and has failed.
+const HAS_FAILED: u8 = 1;
+
+/// Makes one call, in a process of its own: `SCRIPT:NTH`.
+pub fn act(argument: &str) -> i32 {
+    let mut numbers = argument.split(':').map(|number| number.parse::<usize>().unwrap_or(0));
+    let (index, nth) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let Some(script) = SCRIPTS.iter().chain(CHANGES).nth(index) else { return 2 };
+    let way = if script.waits { Way::Asynchronously } else { Way::Synchronously };
+    let made = Caller::new(way).map_err(|error| alloc::format!("{error:?}")).and_then(|mut caller| {
+        let (result, made) = caller.attempt(script, nth)?;
+        let is_right = match result {
+            Err(error) if made >= nth => {
+                SHORTAGES.contains(&error) || error == Errno::EINVAL || error == Errno::ECANCELED
+            }
+            _ => true,
+        };
+        check!(is_right, "{result:?} with allocation {nth} of {made}");
+        Ok(made)
+    });
+    match made {
+        Ok(made) => i32::from(made >= nth),
+        Err(reason) => {
+            eprintln!("{}: {reason}", name(script));
+            3
+        }
+    }
+}
+
+/// Allocations of a first call that fail. The later ones are those of any other call: pages, one after the other.
+const MOST_OF_FIRST: usize = 12;
+
+/// Every call as the first of a process.
+pub async fn of_first_calls() -> Outcome {
+    // Only who may change how the system schedules may have allocations fail.
+    let held = must!(system::authority::held(0));
+    must!(system::authority::set(0, Held { inheritable: held.permitted, ..held }));
+    let (mut calls, mut allocations) = (0, 0);
+    for (index, script) in SCRIPTS.iter().chain(CHANGES).enumerate() {
+        for nth in 1.. {
+            let mut before = must!(belongings());
+            let mut is_over = false;
+            for round in 0.. {
+                let argument = alloc::format!("{index}:{nth}");
+                let child =
+                    Command::new(harness::OWN_PATH).argument("--act").argument("allocation").argument(&argument);
+                let ending = must!(must!(child.spawn()).wait().await);
+                // Another program does not ask how often allocations failed.
+                let made = must!(arm(0));
+                is_over = match ending {
+                    Ending::Exited(HAS_FAILED) => false,
+                    Ending::Exited(0) => made < nth,
+                    // Not before the old program was gone, or in a call of the new one.
+                    Ending::Killed(9) | Ending::Exited(_) if script.call == SystemCall::Execute && made >= nth => false,
+                    ending => return Err(alloc::format!("{} {nth}: {ending:?}", name(script))),
+                };
+                let after = must!(settled(&before));
+                if after.iter().zip(&before).all(|(after, before)| after <= before) {
+                    break;
+                }
+                check!(round < GROWTHS, "{} {nth}: {after:?} after {before:?}", name(script));
+                before = after;
+            }
+            if is_over {
+                break;
+            }
+            allocations += 1;
+            if nth == MOST_OF_FIRST && script.call != SystemCall::Execute {
+                break;
+            }
+        }
+        calls += 1;
+    }
+    println!("note: {allocations} allocations failed in {calls} calls");
+    Ok(())
+}

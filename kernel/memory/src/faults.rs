@@ -1,0 +1,142 @@
+//! Allocations that fail on purpose, in a kernel that is built to test itself (feature `fail-allocations`).
+//!
+//! A kernel meets a failed allocation only when memory is nearly gone, which a test reaches slowly and in one of many
+//! places. Here a test says which allocation fails: the n-th of those that are made for one process from now on, once.
+//! It repeats a call with n = 1, 2, 3, ... until the call comes to its end without meeting the n-th, and so has seen
+//! every allocation of the call fail.
+//!
+//! # Which allocations may fail
+//! Frames, runs of frames, pages of programs, memory that is [kept](crate::heap::Kept), charges and admission may fail
+//! whenever they are asked for, and so may allocations of more than a frame. A smaller
+//! allocation may not after the call was admitted ([`admitted`]): admission has seen a reserve for it. The reserve lasts
+//! until whoever was admitted gives the hart away, since others may use memory up meanwhile, and for as much as it is
+//! meant for. Code that allocates from memory which was kept free for it says so ([`from_what_is_kept`]).
+//!
+//! So a small allocation without admission fails too, and where the caller cannot bear that, the kernel panics: it has
+//! relied on memory that nobody has promised.
+//!
+//! Without the feature all functions here are empty, and the compiler removes them.
+
+#[cfg(not(feature = "fail-allocations"))]
+mod chosen {
+    /// See the other one.
+    #[inline(always)]
+    pub fn works_for(_process: u32) {}
+
+    /// See the other one.
+    #[inline(always)]
+    pub fn admitted() {}
+
+    /// Makes allocations from memory that was kept free for them, and which therefore do not fail.
+    #[inline(always)]
+    pub fn from_what_is_kept<R>(allocate: impl FnOnce() -> R) -> R {
+        allocate()
+    }
+
+    /// Whether what is asked for now is to fail.
+    #[inline(always)]
+    #[must_use]
+    pub fn fails() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(crate) fn fails_small(_bytes: usize) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "fail-allocations")]
+mod chosen {
+    use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+    use crate::MAX_HARTS;
+    use crate::hart::{CurrentHart as _, Registered};
+
+    /// Bytes of small allocations that one hart makes after an admission, at most: its part of what large allocations
+    /// leave to small ones.
+    const GOOD_FOR: usize = 32 * 1024;
+
+    /// Whose allocations fail; 0: nobody's.
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    /// Allocations until the one that fails, that one included; 0 when it has failed.
+    static LEFT: AtomicUsize = AtomicUsize::new(0);
+    /// Allocations that could have failed since the last [`arm`].
+    static MET: AtomicUsize = AtomicUsize::new(0);
+
+    /// What a hart does.
+    struct Hart {
+        process: AtomicU32,
+        /// Bytes that are left of an admission.
+        promised: AtomicUsize,
+    }
+
+    static HARTS: [Hart; MAX_HARTS] =
+        [const { Hart { process: AtomicU32::new(0), promised: AtomicUsize::new(0) } }; MAX_HARTS];
+
+    fn here() -> &'static Hart {
+        &HARTS[Registered::current() % MAX_HARTS]
+    }
+
+    /// Says for which process this hart works from now on (0: none). What was admitted before is worth nothing more.
+    #[inline]
+    pub fn works_for(process: u32) {
+        let hart = here();
+        hart.process.store(process, Relaxed);
+        hart.promised.store(0, Relaxed);
+    }
+
+    /// Says that small allocations cannot fail for now: there is a reserve for them.
+    #[inline]
+    pub fn admitted() {
+        here().promised.store(GOOD_FOR, Relaxed);
+    }
+
+    /// Makes allocations from memory that was kept free for them, and which therefore do not fail.
+    pub fn from_what_is_kept<R>(allocate: impl FnOnce() -> R) -> R {
+        let hart = here();
+        let before = hart.promised.swap(GOOD_FOR, Relaxed);
+        let result = allocate();
+        hart.promised.store(before, Relaxed);
+        result
+    }
+
+    /// Makes the `nth` allocation for `process` from now on fail, once; 0 stands for none of them. Returns how many
+    /// have met their chance to fail since the last call.
+    pub fn arm(process: u32, nth: usize) -> usize {
+        PROCESS.store(process, Relaxed);
+        LEFT.store(nth, Relaxed);
+        MET.swap(0, Relaxed)
+    }
+
+    /// Whether what is asked for now is to fail.
+    #[inline]
+    #[must_use]
+    pub fn fails() -> bool {
+        let process = PROCESS.load(Relaxed);
+        process != 0 && here().process.load(Relaxed) == process && count_down()
+    }
+
+    #[cold]
+    fn count_down() -> bool {
+        MET.fetch_add(1, Relaxed);
+        LEFT.try_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1)
+    }
+
+    #[inline]
+    pub(crate) fn fails_small(bytes: usize) -> bool {
+        let promised = &here().promised;
+        match promised.load(Relaxed).checked_sub(bytes) {
+            Some(left) => {
+                promised.store(left, Relaxed);
+                false
+            }
+            None => fails(),
+        }
+    }
+}
+
+#[cfg(feature = "fail-allocations")]
+pub use chosen::arm;
+pub(crate) use chosen::fails_small;
+pub use chosen::{admitted, fails, from_what_is_kept, works_for};
