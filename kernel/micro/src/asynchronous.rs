@@ -43,7 +43,7 @@ use ring::{Consumer, Producer};
 use crate::error::{Error, Preempted};
 use crate::ipc::{self, message_register, set_message_register};
 use crate::schedule::Action;
-use crate::syscall::{Arguments, NUMBERING, must_stop};
+use crate::syscall::{Arguments, NUMBERING};
 use crate::{Kernel, MAXIMUM_NODES, Next, capability, console, cspace, derivation};
 
 /// Requests of one handler between two looks at who else there is.
@@ -550,7 +550,7 @@ impl Kernel {
             if let Ok(place) = responses.next_place::<RESPONSE_WORDS>(&buffer) {
                 self.answer(buffer.entry(syscall_buffer::response_offset(buffer.capacity, place)), cid, answer);
             }
-            if must_stop() {
+            if self.must_stop() {
                 break;
             }
         }

@@ -443,7 +443,7 @@ pub fn join() {
     if Machine::hart() != 0 {
         crate::machine::prepare_guest_files();
     }
-    let kernel = crate::smp::enter(&KERNEL, Machine::hart());
+    let kernel = KERNEL.enter(Machine::hart());
     kernel.start_ticks();
     Machine::synchronise_instructions(hal_api::HartSet::EMPTY.with(Machine::hart()));
 }

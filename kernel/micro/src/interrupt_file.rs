@@ -58,7 +58,7 @@ use platform::Machine;
 
 use crate::error::Error;
 use crate::syscall::Arguments;
-use crate::{KERNEL, Kernel, MAXIMUM_NODES, Next, machine, smp};
+use crate::{KERNEL, Kernel, MAXIMUM_NODES, Next, machine};
 
 /// Guest interrupt files of a hart that are used, and one, because there is no file 0.
 pub const FILES: usize = 8;
@@ -450,8 +450,8 @@ impl Kernel {
 pub fn run(thread: Ref<Tcb>, hart: usize) -> Next {
     // Who wants to take the file away makes this hart come back first.
     let file = thread.interrupts.file.get() as usize;
-    let trap = smp::note_trap(enter_virtualised::<Machine>(thread, file), hart);
-    let kernel = smp::enter(&KERNEL, hart);
+    let trap = KERNEL.note_trap(enter_virtualised::<Machine>(thread, file), hart);
+    let kernel = KERNEL.enter(hart);
     kernel.node().is_virtualised.set(false);
     if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
         kernel.serve_interrupts();

@@ -54,12 +54,13 @@ use core::cell::Cell;
 
 use abi_sel4::configuration::{self, DOMAINS};
 use hal_api::{Machine as _, Status, Trap};
-use objects::{AsidPool, Lock, Ref, Slot, Space, Tcb, ThreadState};
+use objects::{AsidPool, Ref, Slot, Space, Tcb, ThreadState};
 use platform::Machine;
 
 use crate::interrupt::{IRQ_SLOTS, IrqState};
 use crate::interrupt_file::Sender;
 use crate::schedule::{Action, MAXIMUM_SCHEDULE, Node, Ready};
+use crate::smp::{Harts, Shared};
 
 /// The most harts that the kernel uses.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
@@ -77,6 +78,8 @@ pub struct Kernel {
     space_epoch: Cell<u64>,
     /// How many handlers do not sleep.
     handlers_awake: Cell<u32>,
+    /// The words that harts touch without the lock.
+    harts: &'static Harts,
     nodes: [Node; MAXIMUM_NODES],
     /// The domain whose threads run.
     domain: Cell<u8>,
@@ -112,16 +115,11 @@ pub struct Kernel {
     had_senders: Cell<bool>,
 }
 
-impl Default for Kernel {
-    fn default() -> Kernel {
-        Kernel::new()
-    }
-}
-
 impl Kernel {
-    /// A kernel without any thread.
-    pub const fn new() -> Kernel {
+    /// A kernel without any thread, whose harts have these words.
+    pub const fn new(harts: &'static Harts) -> Kernel {
         Kernel {
+            harts,
             nodes: [const { Node::new() }; MAXIMUM_NODES],
             here: Cell::new(0),
             node_count: Cell::new(1),
@@ -217,8 +215,10 @@ impl Kernel {
     }
 }
 
+/// The words that harts of this machine touch without the lock.
+static HARTS: Harts = Harts::new();
 /// The kernel of this machine, and its one lock.
-static KERNEL: Lock<Kernel> = Lock::new(Kernel::new());
+static KERNEL: Shared = Shared::new(&HARTS);
 
 /// How often a hart pauses between two looks at a buffer in which there was nothing.
 const PAUSE: u32 = 32;
@@ -309,14 +309,14 @@ impl Kernel {
 /// Runs threads, for ever. Every hart ends here.
 pub fn run() -> ! {
     let hart = Machine::hart();
-    let mut next = smp::enter(&KERNEL, hart).leave();
+    let mut next = KERNEL.enter(hart).leave();
     loop {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
             Next::RunVirtualised(thread) => interrupt_file::run(thread, hart),
             Next::Serve => {
                 let (next, pause) = {
-                    let kernel = smp::enter(&KERNEL, hart);
+                    let kernel = KERNEL.enter(hart);
                     if !platform::machine::pending().is_empty() {
                         kernel.serve_interrupts();
                     }
@@ -330,7 +330,7 @@ pub fn run() -> ! {
             }
             Next::Wait => {
                 Machine::wait_for_interrupt();
-                let kernel = smp::enter(&KERNEL, hart);
+                let kernel = KERNEL.enter(hart);
                 kernel.serve_interrupts();
                 kernel.leave_and_poke()
             }
@@ -342,8 +342,8 @@ pub fn run() -> ! {
 #[inline(always)]
 fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
     loop {
-        let trap = smp::visit(thread, hart);
-        let kernel = smp::enter(&KERNEL, hart);
+        let trap = KERNEL.visit(thread, hart);
+        let kernel = KERNEL.enter(hart);
         // Another hart may have stopped the thread in the meantime; then it makes its call again, some time.
         if cfg!(feature = "smp") && kernel.node().current.get().is_none() {
             kernel.serve_interrupts();

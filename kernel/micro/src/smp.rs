@@ -8,9 +8,9 @@
 //!
 //! A hart that waits for the lock is still in the address space that it came from, and fetches the kernel's own instructions through its
 //! tables. If that space goes, its memory may be another object's before the waiting hart has its turn. So whoever takes an address space
-//! away waits until every hart that came from it has left it ([`MUST_LEAVE`]), which they do while they wait (LEFT-SPACE).
+//! away waits until every hart that came from it has left it (`must_leave`), which they do while they wait (LEFT-SPACE).
 //!
-//! A hart that waits for the lock says so ([`others_wait`]). A long operation gives the lock back after the step in which it is, and a turn of asynchronous
+//! A hart that waits for the lock says so (`waits`). A long operation gives the lock back after the step in which it is, and a turn of asynchronous
 //! invocations after the invocation, as if there were an interrupt: so no hart waits longer than one step of each of the others.
 //!
 //! Without the feature `smp` there is one hart, and nothing of this costs anything.
@@ -32,22 +32,84 @@ const IN_SYSTEM_CALL: u32 = 1;
 /// A hart runs a thread.
 const IN_USER: u32 = 2;
 
-/// Where each hart is. Written by that hart alone. Release and acquire: whoever sees a hart in the kernel sees the registers that
-/// it saved.
-static WHERE: [AtomicU32; MAXIMUM_NODES] = [const { AtomicU32::new(IN_KERNEL) }; MAXIMUM_NODES];
+/// The words about each hart that harts touch without the lock.
+struct Hart {
+    /// Where the hart is. Written by that hart alone. Release and acquire: whoever sees a hart in the kernel sees the registers that
+    /// it saved.
+    place: AtomicU32,
+    /// Whether the hart has to leave the address space that it came from. Set by the hart that holds the lock, cleared by the hart that is
+    /// meant, which waits for it. Release and acquire: whoever sees that a hart has left may give the tables to somebody else.
+    must_leave: AtomicBool,
+    /// Which of its guest interrupt files the hart has to empty, because only it can; 0 for none. Set and cleared as `must_leave`; release
+    /// and acquire: what was found is there when it is cleared.
+    must_drain: AtomicUsize,
+    /// The bits that the hart has found in such a file.
+    drained: AtomicU64,
+    /// Whether the hart waits for the lock. Written by that hart alone, and a hint only: whoever holds the lock and sees one gives it back
+    /// soon.
+    waits: AtomicBool,
+}
 
-/// Which harts have to leave the address space that they came from. Set by the hart that holds the lock, cleared by the hart that is meant,
-/// which waits for it. Release and acquire: whoever sees that a hart has left may give the tables to somebody else.
-static MUST_LEAVE: [AtomicBool; MAXIMUM_NODES] = [const { AtomicBool::new(false) }; MAXIMUM_NODES];
+/// The words of all harts of one kernel. They stand beside the kernel's lock, and the kernel refers to them.
+pub struct Harts([Hart; MAXIMUM_NODES]);
 
-/// Which of its guest interrupt files each hart has to empty, because only it can; 0 for none. Set and cleared as [`MUST_LEAVE`]; release and
-/// acquire: what was found is there when it is cleared.
-static MUST_DRAIN: [AtomicUsize; MAXIMUM_NODES] = [const { AtomicUsize::new(0) }; MAXIMUM_NODES];
-/// What each hart has found in such a file.
-static DRAINED: [AtomicU64; MAXIMUM_NODES] = [const { AtomicU64::new(0) }; MAXIMUM_NODES];
+impl Default for Harts {
+    fn default() -> Harts {
+        Harts::new()
+    }
+}
 
-/// Which harts wait for the lock. Written by that hart alone, and a hint only: whoever holds the lock and sees one gives it back soon.
-static WAITS: [AtomicBool; MAXIMUM_NODES] = [const { AtomicBool::new(false) }; MAXIMUM_NODES];
+impl Harts {
+    /// Harts that are in the kernel, and of which nothing is wanted.
+    pub const fn new() -> Harts {
+        Harts(
+            [const {
+                Hart {
+                    place: AtomicU32::new(IN_KERNEL),
+                    must_leave: AtomicBool::new(false),
+                    must_drain: AtomicUsize::new(0),
+                    drained: AtomicU64::new(0),
+                    waits: AtomicBool::new(false),
+                }
+            }; MAXIMUM_NODES],
+        )
+    }
+
+    /// Notes that a hart has come into the kernel: the registers of the thread that it ran are complete.
+    #[inline(always)]
+    pub fn note_trap(&self, trap: Trap, hart: usize) -> Trap {
+        if cfg!(feature = "smp") {
+            let place = if trap == Trap::SystemCall { IN_SYSTEM_CALL } else { IN_KERNEL };
+            self.0[hart].place.store(place, Ordering::Release);
+        }
+        trap
+    }
+
+    /// Notes whether a hart waits for the lock.
+    pub(crate) fn note_waiting(&self, hart: usize, waits: bool) {
+        self.0[hart].waits.store(waits, Ordering::Relaxed);
+    }
+
+    /// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation here.
+    #[inline(always)]
+    fn others_wait(&self) -> bool {
+        cfg!(feature = "smp") && self.0.iter().any(|hart| hart.waits.load(Ordering::Relaxed))
+    }
+
+    /// Does for the hart that holds the lock, while this one waits for it, what only this one can.
+    fn obey(&self, hart: usize) {
+        let words = &self.0[hart];
+        if words.must_leave.load(Ordering::Acquire) {
+            objects::activate::<Machine>(Space::kernel::<Machine>());
+            words.must_leave.store(false, Ordering::Release);
+        }
+        let file = words.must_drain.load(Ordering::Acquire);
+        if file != 0 {
+            words.drained.store(Machine::drain_guest_file(file), Ordering::Relaxed);
+            words.must_drain.store(0, Ordering::Release);
+        }
+    }
+}
 
 /// The kernel, locked.
 pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
@@ -61,63 +123,62 @@ impl Deref for Entered<'_> {
     }
 }
 
-/// Takes the lock for a hart.
-#[inline(always)]
-pub fn enter(kernel: &Lock<Kernel>, hart: usize) -> Entered<'_> {
-    let mut has_waited = false;
-    let kernel = lock_with(kernel, || {
-        has_waited = true;
-        WAITS[hart].store(true, Ordering::Relaxed);
-        leave_if_told(hart);
-    });
-    if cfg!(feature = "smp") {
-        kernel.here.set(hart);
-        if has_waited {
-            WAITS[hart].store(false, Ordering::Relaxed);
+/// A kernel and its lock, with the words that harts touch without it.
+#[repr(C)]
+pub struct Shared {
+    harts: &'static Harts,
+    kernel: Lock<Kernel>,
+}
+
+impl Shared {
+    /// A kernel without any thread, whose harts have these words.
+    pub const fn new(harts: &'static Harts) -> Shared {
+        Shared { harts, kernel: Lock::new(Kernel::new(harts)) }
+    }
+
+    /// Takes the lock before there are other harts.
+    pub fn lock(&self) -> Locked<'_, Kernel> {
+        self.kernel.lock()
+    }
+
+    /// Takes the lock for a hart.
+    #[inline(always)]
+    pub fn enter(&self, hart: usize) -> Entered<'_> {
+        let mut has_waited = false;
+        let kernel = lock_with(&self.kernel, || {
+            has_waited = true;
+            self.harts.note_waiting(hart, true);
+            self.harts.obey(hart);
+        });
+        if cfg!(feature = "smp") {
+            kernel.here.set(hart);
+            if has_waited {
+                self.harts.note_waiting(hart, false);
+            }
         }
+        Entered(kernel)
     }
-    Entered(kernel)
-}
 
-/// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation here.
-#[inline(always)]
-pub fn others_wait() -> bool {
-    // Tests run beside each other and each is a machine of its own, but the words are one for all of them.
-    #[cfg(test)]
-    return tests::PRETENDS_TO_WAIT.get();
-    #[cfg(not(test))]
-    return cfg!(feature = "smp") && WAITS.iter().any(|waits| waits.load(Ordering::Relaxed));
-}
-
-fn leave_if_told(hart: usize) {
-    if MUST_LEAVE[hart].load(Ordering::Acquire) {
-        objects::activate::<Machine>(Space::kernel::<Machine>());
-        MUST_LEAVE[hart].store(false, Ordering::Release);
+    /// Runs a thread until something happens. The caller has given the lock back.
+    #[inline(always)]
+    pub fn visit(&self, thread: Ref<Tcb>, hart: usize) -> Trap {
+        self.note_trap(objects::enter::<Machine>(thread), hart)
     }
-    let file = MUST_DRAIN[hart].load(Ordering::Acquire);
-    if file != 0 {
-        DRAINED[hart].store(Machine::drain_guest_file(file), Ordering::Relaxed);
-        MUST_DRAIN[hart].store(0, Ordering::Release);
-    }
-}
 
-/// Runs a thread until something happens. The caller has given the lock back.
-#[inline(always)]
-pub fn visit(thread: Ref<Tcb>, hart: usize) -> Trap {
-    note_trap(objects::enter::<Machine>(thread), hart)
-}
-
-/// Says that a hart has come into the kernel: the registers of the thread that it ran are complete.
-#[inline(always)]
-pub fn note_trap(trap: Trap, hart: usize) -> Trap {
-    if cfg!(feature = "smp") {
-        let place = if trap == Trap::SystemCall { IN_SYSTEM_CALL } else { IN_KERNEL };
-        WHERE[hart].store(place, Ordering::Release);
+    /// Notes that a hart has come into the kernel, as [`Harts::note_trap`].
+    #[inline(always)]
+    pub fn note_trap(&self, trap: Trap, hart: usize) -> Trap {
+        self.harts.note_trap(trap, hart)
     }
-    trap
 }
 
 impl Kernel {
+    /// Whether another hart waits for the lock.
+    #[inline(always)]
+    pub(crate) fn others_wait(&self) -> bool {
+        self.harts.others_wait()
+    }
+
     /// Notes under the lock that this hart runs a thread from now on.
     #[inline(always)]
     pub(crate) fn note_user(&self) {
@@ -125,7 +186,7 @@ impl Kernel {
             if self.node().is_stale.take() {
                 Machine::flush_tlb(Flush::Local(Scope::All));
             }
-            WHERE[self.here()].store(IN_USER, Ordering::Relaxed);
+            self.harts.0[self.here()].place.store(IN_USER, Ordering::Relaxed);
         }
     }
 
@@ -133,7 +194,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn note_kernel(&self) {
         if cfg!(feature = "smp") {
-            WHERE[self.here()].store(IN_KERNEL, Ordering::Relaxed);
+            self.harts.0[self.here()].place.store(IN_KERNEL, Ordering::Relaxed);
         }
     }
 
@@ -158,8 +219,9 @@ impl Kernel {
                 if are_meant(node.asid.get()) {
                     self.stop_node(index);
                     // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it would be in no space.
-                    MUST_LEAVE[index].store(true, Ordering::Release);
-                    while MUST_LEAVE[index].load(Ordering::Acquire) {
+                    let must_leave = &self.harts.0[index].must_leave;
+                    must_leave.store(true, Ordering::Release);
+                    while must_leave.load(Ordering::Acquire) {
                         core::hint::spin_loop();
                     }
                     node.asid.set(0);
@@ -173,13 +235,14 @@ impl Kernel {
         if !cfg!(feature = "smp") || index == self.here() {
             return Machine::drain_guest_file(file);
         }
-        MUST_DRAIN[index].store(file, Ordering::Release);
+        let hart = &self.harts.0[index];
+        hart.must_drain.store(file, Ordering::Release);
         // Wherever it is, it comes for the lock.
         Machine::send_ipi(index);
-        while MUST_DRAIN[index].load(Ordering::Acquire) != 0 {
+        while hart.must_drain.load(Ordering::Acquire) != 0 {
             core::hint::spin_loop();
         }
-        DRAINED[index].load(Ordering::Relaxed)
+        hart.drained.load(Ordering::Relaxed)
     }
 
     /// Makes a hart that runs a virtualised thread in this address space come into the kernel; says whether it did.
@@ -194,13 +257,13 @@ impl Kernel {
     fn stop_node(&self, index: usize) {
         let node = &self.nodes[index];
         let Some(thread) = node.current.get() else { return };
-        if WHERE[index].load(Ordering::Acquire) == IN_USER {
+        if self.harts.0[index].place.load(Ordering::Acquire) == IN_USER {
             Machine::send_ipi(index);
-            while WHERE[index].load(Ordering::Acquire) == IN_USER {
+            while self.harts.0[index].place.load(Ordering::Acquire) == IN_USER {
                 core::hint::spin_loop();
             }
         }
-        if WHERE[index].load(Ordering::Acquire) == IN_SYSTEM_CALL {
+        if self.harts.0[index].place.load(Ordering::Acquire) == IN_SYSTEM_CALL {
             thread.pc().set(thread.pc().get().wrapping_sub(4));
         }
         thread.fault_pc.set(thread.pc().get());
@@ -241,13 +304,5 @@ impl Kernel {
                 pokes &= pokes - 1;
             }
         }
-    }
-}
-
-#[cfg(test)]
-pub mod tests {
-    std::thread_local! {
-        /// Whether another hart is said to wait. Of each thread, because tests run beside each other.
-        pub static PRETENDS_TO_WAIT: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
     }
 }

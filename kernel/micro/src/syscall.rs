@@ -13,7 +13,7 @@ use objects::{Capability, Fault, LookupFailure, Ref, Slot, Tcb, ThreadState, Wor
 
 use crate::error::{Error, Preempted};
 use crate::ipc::{Sending, buffer, message_register, sent_capability, set_message_register};
-use crate::{Kernel, cnode, console, cspace, domain, interrupt, smp, thread, untyped, vspace};
+use crate::{Kernel, cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
 
 /// How labels are numbered in programs that this kernel is for.
 pub const NUMBERING: Numbering =
@@ -563,14 +563,14 @@ impl Kernel {
     /// A look is a few instructions, and each step that comes before it has brought the operation further.
     #[inline]
     pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
-        if must_stop() { Err(Preempted) } else { Ok(()) }
+        if self.must_stop() { Err(Preempted) } else { Ok(()) }
     }
-}
 
-/// Whether something else has to be looked at before more of what takes long is done.
-#[inline(always)]
-pub fn must_stop() -> bool {
-    !platform::machine::pending().is_empty() || smp::others_wait()
+    /// Whether something else has to be looked at before more of what takes long is done.
+    #[inline(always)]
+    pub(crate) fn must_stop(&self) -> bool {
+        !platform::machine::pending().is_empty() || self.others_wait()
+    }
 }
 
 /// All that an invocation can be, for its size: it is built on the stack of every system call that decodes.

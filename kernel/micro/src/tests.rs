@@ -15,6 +15,9 @@ use proptest::prelude::*;
 use crate::boot::{self, RootTask};
 use crate::error::Error;
 use crate::schedule::Ready;
+use crate::smp::Harts;
+#[cfg(feature = "smp")]
+use crate::smp::Shared;
 use crate::syscall::NUMBERING;
 use crate::{Kernel, cspace, derivation};
 
@@ -75,6 +78,11 @@ fn delete_in_model(model: &mut [Option<Derived>], index: usize) {
     }
 }
 
+/// Words of harts that no other kernel has. They stay, as a machine's do.
+fn own_harts() -> &'static Harts {
+    Box::leak(Box::new(Harts::new()))
+}
+
 /// Slots that capabilities are derived in, as a power of two.
 const SLOTS_BITS: u32 = 4;
 
@@ -82,7 +90,7 @@ const SLOTS_BITS: u32 = 4;
 fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
     let simulation = Simulation::new();
     let _hart = simulation.attach(0);
-    let kernel = Kernel::new();
+    let kernel = Kernel::new(own_harts());
     let (node_memory, root_memory) = (pretend(SLOTS_BITS + 5), pretend(6));
     let node: Ref<Slot> = claim_slice(node_memory, 1 << SLOTS_BITS);
     let root: Ref<Slot> = claim_slice(root_memory, 2);
@@ -301,7 +309,7 @@ impl Drop for Machine {
 impl Machine {
     fn new(simulation: &Simulation) -> Machine {
         let hart = simulation.attach(0);
-        let kernel = Kernel::new();
+        let kernel = Kernel::new(own_harts());
         let memory = pretend(MEMORY_BITS);
         let root = RootTask::Loaded {
             start: memory,
@@ -880,16 +888,17 @@ fn a_hart_that_waits_for_the_lock_leaves_an_address_space_that_goes() {
     machine.kernel.node_count.set(OTHER + 1);
     // The other hart came from there; whoever took its thread away has forgotten about it.
     machine.kernel.nodes[OTHER].asid.set(mapping.asid);
-    let lock = objects::Lock::new(Kernel::new());
+    // Another state behind the lock: only the words of the harts are the same.
+    let shared = Shared::new(machine.kernel.harts);
     std::thread::scope(|scope| {
-        let held = lock.lock();
+        let held = shared.lock();
         let (inside, arrived) = mpsc::channel();
-        let (simulation, lock) = (&simulation, &lock);
+        let (simulation, shared) = (&simulation, &shared);
         scope.spawn(move || {
             let _hart = simulation.attach(OTHER);
             objects::activate::<platform::Machine>(objects::Space::new::<platform::Machine>(table, mapping.asid));
             inside.send(()).unwrap();
-            drop(crate::smp::enter(lock, OTHER));
+            drop(shared.enter(OTHER));
         });
         arrived.recv().unwrap();
         assert_eq!(simulation.active(OTHER).0, table.physical() >> 12);
@@ -1452,9 +1461,9 @@ impl Kernel {
     }
 }
 
+#[cfg(feature = "smp")]
 #[test]
 fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
-    use crate::smp::tests::PRETENDS_TO_WAIT;
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
     let free = machine.first_empty();
@@ -1465,7 +1474,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
         assert_eq!(machine.call(2, Invocation::CNodeCopy, &[original + index, 64, original, 64, 15], &[2]).0, 0);
     }
     let left = || (1..100).filter(|&index| !machine.slot(original + index).is_empty()).count();
-    PRETENDS_TO_WAIT.set(true);
+    machine.kernel.harts.note_waiting(1, true);
     assert!(!machine.call_interrupted(Invocation::CNodeRevoke, original));
     assert_eq!(left(), 98);
     let ask = request(free, Invocation::PageGetAddress, &[], &[]);
@@ -1473,7 +1482,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 20);
     machine.trap(-64, 0, 0, &[], &[]);
     machine.kernel.serve();
-    PRETENDS_TO_WAIT.set(false);
+    machine.kernel.harts.note_waiting(1, false);
     assert_eq!(std::iter::from_fn(|| buffer.take()).count(), 1);
     buffer.work();
     assert!(machine.call_interrupted(Invocation::CNodeRevoke, original));
