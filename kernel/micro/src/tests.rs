@@ -1,5 +1,7 @@
 //! The logic against naive models, and the whole kernel against a hostile thread, on the developer's computer.
 
+use std::ops::Range;
+
 use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
 use abi_sel4::configuration::USER_TOP;
 use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights, SystemCall};
@@ -1351,6 +1353,26 @@ fn a_full_buffer_keeps_requests_and_a_sleeping_receiver_is_told() {
     machine.kernel.check();
 }
 
+/// Fills slots with copies of a capability.
+fn copy_into(machine: &Machine, source: u64, slots: Range<u64>) {
+    for slot in slots {
+        assert_eq!(machine.call(2, Invocation::CNodeCopy, &[slot, 64, source, 64, 15], &[2]).0, 0);
+    }
+}
+
+/// Counts the slots that hold a capability.
+fn count_full(machine: &Machine, slots: Range<u64>) -> usize {
+    slots.filter(|&slot| !machine.slot(slot).is_empty()).count()
+}
+
+/// Asks in a buffer for a revocation that an interrupt stops as soon as it is served.
+fn ask_for_interrupted_revocation(simulation: &Simulation, buffer: &mut SyscallBuffer, source: u64) {
+    buffer.put(request(2, Invocation::CNodeRevoke, &[source, 64], &[]));
+    simulation.set_external(0, true);
+    buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 1);
+    buffer.machine.trap(-64, 0, 0, &[], &[]);
+}
+
 #[test]
 fn a_revocation_that_is_interrupted_goes_on_from_the_buffer() {
     let simulation = Simulation::new();
@@ -1359,20 +1381,16 @@ fn a_revocation_that_is_interrupted_goes_on_from_the_buffer() {
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let original = free + 10;
     assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, original, 1).0, 0);
-    for index in 1..1000 {
-        assert_eq!(machine.call(2, Invocation::CNodeCopy, &[original + index, 64, original, 64, 15], &[2]).0, 0);
-    }
-    buffer.put(request(2, Invocation::CNodeRevoke, &[original, 64], &[]));
-    simulation.set_external(0, true);
-    buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 1);
-    machine.trap(-64, 0, 0, &[], &[]);
+    let copies = original + 1..original + 1000;
+    copy_into(&machine, original, copies.clone());
+    ask_for_interrupted_revocation(&simulation, &mut buffer, original);
     machine.kernel.serve();
-    let left = (1..1000).filter(|&index| !machine.slot(original + index).is_empty()).count();
+    let left = count_full(&machine, copies.clone());
     assert!(left > 0 && left < 999, "{left} are left");
     assert!(buffer.take().is_none());
     simulation.set_external(0, false);
     buffer.work();
-    assert!((1..1000).all(|index| machine.slot(original + index).is_empty()));
+    assert_eq!(count_full(&machine, copies), 0);
     assert_eq!(buffer.take().map(|response| response.information), Some(0));
     machine.kernel.check();
 }
@@ -1386,21 +1404,16 @@ fn an_interrupted_revocation_of_the_buffer_itself_leaves_its_memory_alone() {
     assert_eq!(machine.retype(memory, ObjectType::Page, 0, free, 4).0, 0);
     assert_eq!(machine.retype(memory, ObjectType::Notification, 0, free + 4, 1).0, 0);
     // What was derived last is revoked first: the handler's capability to the frame goes, copies of the program's are left.
-    for index in 0..1000 {
-        assert_eq!(machine.call(2, Invocation::CNodeCopy, &[free + 10 + index, 64, free, 64, 15], &[2]).0, 0);
-    }
+    let copies = free + 10..free + 1010;
+    copy_into(&machine, free, copies.clone());
     assert_eq!(machine.call(1, Invocation::TcbRegisterAsyncSyscall, &[64, free, 4], &[free + 4]).0, 0);
     let Capability::Frame { base, .. } = machine.slot(free).capability.get() else { panic!("no frame") };
     let mut buffer = SyscallBuffer { machine: &machine, base, capacity: 64, requests: 0, responses: 0 };
-    buffer.put(request(2, Invocation::CNodeRevoke, &[free, 64], &[]));
-    simulation.set_external(0, true);
-    buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 1);
-    machine.trap(-64, 0, 0, &[], &[]);
+    ask_for_interrupted_revocation(&simulation, &mut buffer, free);
     let words = || (0..512).map(|word| frame_words(base + word / 128 * 1024).get(word as usize % 128));
     let before: Vec<u64> = words().collect();
     machine.kernel.serve();
-    let left = (0..1000).filter(|&index| !machine.slot(free + 10 + index).is_empty()).count();
-    assert!(left > 0, "the revocation was not interrupted");
+    assert!(count_full(&machine, copies) > 0, "the revocation was not interrupted");
     assert!(before.into_iter().eq(words()), "the kernel has written to a frame whose capability it has no more");
     assert_eq!(machine.init.handler.state(), objects::HandlerState::None);
     machine.kernel.check();
@@ -1470,10 +1483,9 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let original = free + 10;
     assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, original, 1).0, 0);
-    for index in 1..100 {
-        assert_eq!(machine.call(2, Invocation::CNodeCopy, &[original + index, 64, original, 64, 15], &[2]).0, 0);
-    }
-    let left = || (1..100).filter(|&index| !machine.slot(original + index).is_empty()).count();
+    let copies = original + 1..original + 100;
+    copy_into(&machine, original, copies.clone());
+    let left = || count_full(&machine, copies.clone());
     machine.kernel.harts.note_waiting(1, true);
     assert!(!machine.call_interrupted(Invocation::CNodeRevoke, original));
     assert_eq!(left(), 98);
