@@ -41,10 +41,11 @@ use platform::Machine;
 use ring::{Consumer, Producer};
 
 use crate::error::{Error, Preempted};
-use crate::ipc::{self, message_register, set_message_register};
-use crate::schedule::Action;
-use crate::syscall::{Arguments, NUMBERING};
-use crate::{Kernel, MAXIMUM_NODES, Next, capability, console, cspace, derivation};
+use crate::invocation::{Arguments, NUMBERING};
+use crate::kernel::Kernel;
+use crate::message::{self, message_register, set_message_register};
+use crate::node::{Action, MAXIMUM_DOMAINS, MAXIMUM_NODES, Next, Ready};
+use crate::{console, cspace, derivation};
 
 /// Requests of one handler between two looks at who else there is.
 const TURN: usize = 32;
@@ -244,7 +245,7 @@ impl Kernel {
         let Some(NewHandler { capacity, notification, frames }) = new else { return };
         let install = |index: usize, source: Ref<Slot>| {
             // Checked: both kinds can always be copied.
-            if let Ok(copy) = capability::derive(source, source.capability.get()) {
+            if let Ok(copy) = derivation::derive(source, source.capability.get()) {
                 derivation::insert(copy, source, thread.handler_slot(index));
             }
         };
@@ -292,8 +293,8 @@ impl Kernel {
         }
     }
 
-    fn handlers_of(&self, thread: Ref<Tcb>) -> &crate::schedule::Ready<true> {
-        &self.handlers[usize::from(thread.domain.get()) % crate::schedule::MAXIMUM_DOMAINS]
+    fn handlers_of(&self, thread: Ref<Tcb>) -> &Ready<true> {
+        &self.handlers[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
     }
 
     /// Changes something about a thread by which the queue of handlers is ordered.
@@ -357,7 +358,7 @@ impl Kernel {
 
     /// The most important handler that no hart runs.
     fn best_handler(&self) -> Option<Ref<Tcb>> {
-        let handlers = &self.handlers[usize::from(self.domain.get()) % crate::schedule::MAXIMUM_DOMAINS];
+        let handlers = &self.handlers[usize::from(self.domain.get()) % MAXIMUM_DOMAINS];
         handlers.highest().and_then(|priority| handlers.first(priority))
     }
 
@@ -614,7 +615,7 @@ impl Kernel {
         }
         let Some(proxy) = self.node().proxy.get() else { return Ok(Err(Error::IllegalOperation)) };
         let length = information.length().min(ARGUMENTS);
-        let words = if length > REGISTERS { ipc::buffer(proxy, true) } else { None };
+        let words = if length > REGISTERS { message::buffer(proxy, true) } else { None };
         for index in 0..length {
             set_message_register(proxy, words, index, request.get(FIRST_ARGUMENT + index));
         }
@@ -649,7 +650,7 @@ impl Kernel {
         let information = match answer {
             Ok(information) => {
                 if let Some(proxy) = self.node().proxy.get() {
-                    let words = ipc::buffer(proxy, true);
+                    let words = message::buffer(proxy, true);
                     for (index, result) in results.iter_mut().enumerate().take(information.length()) {
                         *result = message_register(proxy, words, index);
                     }

@@ -18,7 +18,9 @@ use objects::{
 };
 use platform::{Controller, Description, Machine};
 
-use crate::{KERNEL, Kernel, TICKS_IN_A_TURN, asynchronous, derivation, interrupt, vspace};
+use crate::kernel::{IRQ_SLOTS, Kernel};
+use crate::node::TICKS_IN_A_TURN;
+use crate::{KERNEL, asynchronous, derivation, vspace};
 
 const PAGE: u64 = 1 << object::PAGE_BITS;
 /// The memory of a thread.
@@ -296,7 +298,7 @@ pub(crate) fn build(
     let cnode_bits = configuration::ROOT_CNODE_SIZE_BITS as u8;
     let cnode_size = SLOT_SIZE << cnode_bits;
     let cnode = claim_slice(free.take(cnode_size, cnode_size)?, 1 << cnode_bits);
-    let irq_slots = claim_slice(free.take(interrupt::IRQ_SLOTS * SLOT_SIZE, PAGE)?, interrupt::IRQ_SLOTS);
+    let irq_slots = claim_slice(free.take(IRQ_SLOTS * SLOT_SIZE, PAGE)?, IRQ_SLOTS);
     let pool: Ref<AsidPool> = claim(free.take(PAGE, PAGE)?);
     let table: Ref<PageTable> = claim(free.take(PAGE, PAGE)?);
     let tcb: Ref<Tcb> = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);

@@ -4,10 +4,7 @@ use abi_sel4::object::{
     ASID_POOL_BITS, ENDPOINT_BITS, NOTIFICATION_BITS, PAGE_TABLE_BITS, SLOT_BITS, TCB_BITS, WORD_BITS,
 };
 use abi_sel4::{CNodeData, Rights};
-use objects::{Capability, Dying, Ref, Slot, VirtualRights};
-
-use crate::derivation;
-use crate::error::Error;
+use objects::{Capability, Dying, VirtualRights};
 
 /// Whether what the second capability means is the first's object or a part of it.
 pub fn same_region(above: &Capability, below: &Capability) -> bool {
@@ -76,26 +73,6 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
         AsidPool { pool, .. } => range(pool.physical(), ASID_POOL_BITS),
         Null | Reply { .. } | IrqControl | IrqHandler { .. } | Domain | AsidControl => None,
     }
-}
-
-/// What a copy of a capability would be.
-///
-/// # Errors
-/// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be.
-#[inline]
-pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Error> {
-    Ok(match capability {
-        Capability::Remains { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
-        Capability::Untyped { .. } if derivation::has_children(slot) => return Err(Error::RevokeFirst),
-        Capability::PageTable { mapping: None, .. } => return Err(Error::IllegalOperation),
-        Capability::Frame { base, size, rights, device, .. } => {
-            Capability::Frame { base, size, rights, device, mapping: None }
-        }
-        Capability::Notification { notification, badge, rights, .. } => {
-            Capability::Notification { notification, badge, rights, page: None }
-        }
-        other => other,
-    })
 }
 
 /// The capability with no more than these rights, as users state them.

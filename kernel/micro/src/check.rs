@@ -14,9 +14,9 @@ use objects::{
 };
 
 use crate::capability::{extent, is_within, same_object};
-use crate::interrupt::IrqState;
-use crate::schedule::{Action, Ready};
-use crate::{Kernel, vspace};
+use crate::kernel::{IrqState, Kernel};
+use crate::node::{self, Action, Node, Ready};
+use crate::vspace;
 
 /// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the first capabilities.
 const DEPTH: usize = 12;
@@ -250,7 +250,7 @@ impl Kernel {
             HandlerState::None | HandlerState::Asleep => {}
             HandlerState::Queued => found.handlers_awake += 1,
             HandlerState::Served => {
-                let serves = |node: &crate::schedule::Node| node.serving.get() == Some(thread);
+                let serves = |node: &Node| node.serving.get() == Some(thread);
                 assert!(self.nodes.iter().any(serves), "no hart runs a handler that is served");
                 found.handlers_awake += 1;
             }
@@ -325,7 +325,7 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
             );
             while let Some(thread) = next {
                 assert_eq!(thread.priority.get(), priority, "a thread is in another priority's queue");
-                let (following, before) = crate::schedule::links::<HANDLERS>(&thread);
+                let (following, before) = node::links::<HANDLERS>(&thread);
                 assert_eq!(before.get(), previous, "a ready queue is torn");
                 look(thread);
                 previous = Some(thread);

@@ -4,8 +4,9 @@ use abi_sel4::{Invocation, Rights};
 use objects::{Capability, LookupFailure, Ref, Slot, own};
 
 use crate::error::{Error, Preempted};
-use crate::syscall::Arguments;
-use crate::{Kernel, capability, cspace, derivation};
+use crate::invocation::Arguments;
+use crate::kernel::Kernel;
+use crate::{capability, cspace, derivation};
 
 /// A checked call.
 #[derive(Clone, Copy, Debug)]
@@ -79,12 +80,12 @@ fn decode_transfer(invocation: Invocation, destination: Ref<Slot>, arguments: &A
     let (capability, is_move) = match invocation {
         Invocation::CNodeCopy => {
             let [_, _, _, _, rights] = arguments.at_least::<5>()?;
-            (capability::derive(source, capability::mask_rights(found, rights))?, false)
+            (derivation::derive(source, capability::mask_rights(found, rights))?, false)
         }
         Invocation::CNodeMint => {
             let [_, _, _, _, rights, data] = arguments.at_least::<6>()?;
             let minted = capability::update_data(false, data, capability::mask_rights(found, rights));
-            (capability::derive(source, minted)?, false)
+            (derivation::derive(source, minted)?, false)
         }
         Invocation::CNodeMutate => {
             let [_, _, _, _, data] = arguments.at_least::<5>()?;

@@ -23,7 +23,8 @@
 use objects::{Capability, Dying, Queue, Ref, Slot};
 
 use crate::error::Preempted;
-use crate::{Kernel, derivation, ring};
+use crate::kernel::Kernel;
+use crate::{derivation, ring};
 
 /// How many empty slots one step passes over.
 const SCAN: u64 = 64;

@@ -11,6 +11,7 @@
 use objects::{Capability, Ref, Slot, tag};
 
 use crate::capability::{is_within, same_object, same_region};
+use crate::error::Error;
 use crate::ring;
 
 /// Whether the second capability is a child of the first, given that it follows it in the list.
@@ -182,4 +183,24 @@ pub fn remove(slot: Ref<Slot>) {
         }
     }
     slot.reset();
+}
+
+/// What a copy of a capability would be.
+///
+/// # Errors
+/// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be.
+#[inline]
+pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Error> {
+    Ok(match capability {
+        Capability::Remains { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
+        Capability::Untyped { .. } if has_children(slot) => return Err(Error::RevokeFirst),
+        Capability::PageTable { mapping: None, .. } => return Err(Error::IllegalOperation),
+        Capability::Frame { base, size, rights, device, .. } => {
+            Capability::Frame { base, size, rights, device, mapping: None }
+        }
+        Capability::Notification { notification, badge, rights, .. } => {
+            Capability::Notification { notification, badge, rights, page: None }
+        }
+        other => other,
+    })
 }

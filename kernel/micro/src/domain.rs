@@ -3,10 +3,10 @@
 use abi_sel4::Invocation;
 use objects::{Capability, Ref, Tcb};
 
-use crate::Kernel;
 use crate::error::Error;
-use crate::schedule::MAXIMUM_SCHEDULE;
-use crate::syscall::{Arguments, Done};
+use crate::invocation::{Arguments, Done};
+use crate::kernel::Kernel;
+use crate::node::MAXIMUM_SCHEDULE;
 
 /// Bits of a duration.
 const DURATION_BITS: u32 = 56;

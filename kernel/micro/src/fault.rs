@@ -3,9 +3,11 @@
 use abi_sel4::{MessageInfo, Rights, message};
 use objects::{Fault, Ref, Tcb, ThreadState, Words};
 
+use crate::cspace;
 use crate::error::failure_words;
-use crate::ipc::{MAY_BE_ANSWERED, Sending, buffer, message_register, set_message_register};
-use crate::{Kernel, cspace};
+use crate::ipc::{MAY_BE_ANSWERED, Sending};
+use crate::kernel::Kernel;
+use crate::message::{buffer, message_register, set_message_register};
 
 /// The registers that an unknown system call shows and takes back, by number, after the address: sp, ra, a0 to a6.
 const SYSTEM_CALL_REGISTERS: [usize; 9] = [2, 1, 10, 11, 12, 13, 14, 15, 16];

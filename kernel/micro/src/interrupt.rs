@@ -7,23 +7,12 @@ use abi_sel4::{Invocation, Rights};
 use objects::{Capability, Ref, Slot};
 
 use crate::error::Error;
-use crate::syscall::{Arguments, Done};
-use crate::{Kernel, capability, console, cspace, derivation, machine};
+use crate::invocation::{Arguments, Done};
+use crate::kernel::{IRQ_SLOTS, IrqState, Kernel};
+use crate::{console, cspace, derivation, machine};
 
 /// The largest number of a device's interrupt.
 pub const MAXIMUM_IRQ: u64 = 95;
-/// Places for interrupts, one for each number.
-pub const IRQ_SLOTS: u64 = 128;
-
-/// What an interrupt is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IrqState {
-    /// Nothing.
-    Inactive,
-    /// Somebody has its handler capability.
-    Signal,
-}
-
 /// A checked call.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
@@ -82,7 +71,7 @@ impl Kernel {
                 let source = arguments.capability(0)?;
                 match source.capability.get() {
                     notification @ Capability::Notification { rights, .. } if rights.contains(Rights::WRITE) => {
-                        let notification = capability::derive(source, notification)?;
+                        let notification = derivation::derive(source, notification)?;
                         Ok(Call::SetNotification { irq, notification, source })
                     }
                     _ => Err(Error::InvalidCapability(0)),

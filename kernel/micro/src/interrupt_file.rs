@@ -57,36 +57,16 @@ use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadSt
 use platform::Machine;
 
 use crate::error::Error;
-use crate::syscall::Arguments;
-use crate::{KERNEL, Kernel, MAXIMUM_NODES, Next, machine};
+use crate::invocation::Arguments;
+use crate::kernel::{Kernel, SENDERS, Sender};
+use crate::machine;
+use crate::node::{FILES, MAXIMUM_NODES, Next};
+use crate::smp::Shared;
 
-/// Guest interrupt files of a hart that are used, and one, because there is no file 0.
-pub const FILES: usize = 8;
-/// Pages for sending.
-pub const SENDERS: usize = 128;
 /// Pages for sending that can be in one address space.
 pub const SENDERS_OF_A_SPACE: usize = 16;
 /// Bits that can be hints: that of bit `n` is identity `n + 1`, and 63 the last one in a word.
 pub const HINTS: u64 = !0 >> 1;
-
-/// A page for sending.
-pub struct Sender {
-    /// Who receives; `None` if this is free.
-    notification: core::cell::Cell<Option<Ref<Notification>>>,
-    badge: core::cell::Cell<u64>,
-    /// Where it is; `None` when the address space is gone.
-    mapping: core::cell::Cell<Option<Mapping>>,
-    /// What is mapped there; 0 for nothing.
-    physical: core::cell::Cell<u64>,
-}
-
-impl Sender {
-    /// One that is free.
-    pub const fn new() -> Sender {
-        use core::cell::Cell;
-        Sender { notification: Cell::new(None), badge: Cell::new(0), mapping: Cell::new(None), physical: Cell::new(0) }
-    }
-}
 
 /// A checked call for a page, or for the end of one.
 #[derive(Clone, Copy, Debug)]
@@ -447,11 +427,11 @@ impl Kernel {
 /// Runs a virtualised thread once, and serves what has brought it into the kernel.
 #[cold]
 #[inline(never)]
-pub fn run(thread: Ref<Tcb>, hart: usize) -> Next {
+pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
     // Who wants to take the file away makes this hart come back first.
     let file = thread.interrupts.file.get() as usize;
-    let trap = KERNEL.note_trap(enter_virtualised::<Machine>(thread, file), hart);
-    let kernel = KERNEL.enter(hart);
+    let trap = shared.note_trap(enter_virtualised::<Machine>(thread, file), hart);
+    let kernel = shared.enter(hart);
     kernel.node().is_virtualised.set(false);
     if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
         kernel.serve_interrupts();

@@ -7,9 +7,10 @@
 //! # The way through
 //!
 //! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
-//! [`Kernel`] handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
+//! [`Kernel`] (`kernel`) handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
 //! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that means for who
-//! runs is decided once, at the end (`schedule`). Invocations can also be asked for in shared memory, and are carried out beside the
+//! runs is decided once, at the end (`schedule`), from what stands in the hart's `node`. Decoders get their arguments as `invocation` says, out of a
+//! thread's `message`. Invocations can also be asked for in shared memory, and are carried out beside the
 //! program or all at once (`asynchronous`). Signals can interrupt a thread that runs (`user_interrupt`), without the kernel where the machine can do that
 //! (`interrupt_file`). Capabilities are values (`capability`), and the tree of which came from
 //! which is a list through their slots (`derivation`). `delete` takes objects apart, which `ring` keeps together. `boot` makes the first thread.
@@ -18,7 +19,7 @@
 //!
 //! A kernel entry is a few hundred instructions and never waits, so one lock serves all harts; the few operations that
 //! take long look for interrupts in between and are made again. What belongs to a thread that runs on another hart is
-//! touched only after that hart has come into the kernel (`smp`).
+//! touched only after that hart has come into the kernel (`smp`, over the words of `hart`).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -34,12 +35,17 @@ pub mod derivation;
 mod domain;
 pub mod error;
 mod fault;
+mod hart;
 mod interrupt;
 mod interrupt_file;
+mod invocation;
 mod ipc;
+mod kernel;
 pub mod machine;
+mod message;
+mod node;
 mod ring;
-pub mod schedule;
+mod schedule;
 mod short;
 mod smp;
 mod syscall;
@@ -50,119 +56,17 @@ mod untyped;
 mod user_interrupt;
 mod vspace;
 
-use core::cell::Cell;
-
-use abi_sel4::configuration::{self, DOMAINS};
 use hal_api::{Machine as _, Status, Trap};
-use objects::{AsidPool, Ref, Slot, Space, Tcb, ThreadState};
+use objects::{Ref, Space, Tcb, ThreadState};
 use platform::Machine;
 
-use crate::interrupt::{IRQ_SLOTS, IrqState};
-use crate::interrupt_file::Sender;
-use crate::schedule::{Action, MAXIMUM_SCHEDULE, Node, Ready};
-use crate::smp::{Harts, Shared};
-
-/// The most harts that the kernel uses.
-pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
-/// Ticks until the next thread of the same priority has its turn.
-pub const TICKS_IN_A_TURN: u16 = configuration::TICKS_IN_A_TURN as u16;
-
-/// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that instructions
-/// reach it with their offsets.
-#[repr(C)]
-pub struct Kernel {
-    /// The node of the hart that holds the lock.
-    here: Cell<usize>,
-    node_count: Cell<usize>,
-    /// Grows whenever an address space or a capability to one goes; see [`Kernel::space_of`].
-    space_epoch: Cell<u64>,
-    /// How many handlers do not sleep.
-    handlers_awake: Cell<u32>,
-    /// The words that harts touch without the lock.
-    harts: &'static Harts,
-    nodes: [Node; MAXIMUM_NODES],
-    /// The domain whose threads run.
-    domain: Cell<u8>,
-    /// How many domains programs know.
-    domains: Cell<u8>,
-    /// Ticks that are left for the domain.
-    domain_time: Cell<u64>,
-    /// Domain and ticks; ticks of 0 end the schedule.
-    domain_schedule: [Cell<(u8, u64)>; MAXIMUM_SCHEDULE],
-    schedule_index: Cell<usize>,
-    schedule_start: Cell<usize>,
-    asid_pools: [Cell<Option<Ref<AsidPool>>>; vspace::POOLS],
-    irq_states: [Cell<IrqState>; IRQ_SLOTS as usize],
-    /// The first of the slots that hold interrupts' notifications.
-    irq_slots: Cell<Option<Ref<Slot>>>,
-    /// Time units between two ticks.
-    tick_length: Cell<u64>,
-    /// Where the consistency checker begins: the first thread's capability space.
-    root: Cell<Option<Ref<Slot>>>,
-    /// Handlers of asynchronous invocations that wait for a hart, by domain.
-    handlers: [Ready<true>; schedule::MAXIMUM_DOMAINS],
-    /// Whether harts are told later which translations to forget.
-    defers_flushes: Cell<bool>,
-    /// Of which address space these are; 0 for none. And of which page, or `usize::MAX` for several.
-    deferred_asid: Cell<u16>,
-    deferred_address: Cell<usize>,
-    /// Kernel entries so far, in kernels that check themselves.
-    entries: Cell<u64>,
-    /// Pages for sending, whose numbers capabilities have.
-    senders: [Sender; interrupt_file::SENDERS],
-    senders_in_use: Cell<usize>,
-    /// Whether there ever was one.
-    had_senders: Cell<bool>,
-}
+use crate::hart::Harts;
+use crate::kernel::Kernel;
+pub use crate::node::MAXIMUM_NODES;
+use crate::node::{Action, Next};
+use crate::smp::Shared;
 
 impl Kernel {
-    /// A kernel without any thread, whose harts have these words.
-    pub const fn new(harts: &'static Harts) -> Kernel {
-        Kernel {
-            harts,
-            nodes: [const { Node::new() }; MAXIMUM_NODES],
-            here: Cell::new(0),
-            node_count: Cell::new(1),
-            domain: Cell::new(0),
-            domains: Cell::new(if cfg!(feature = "domains") { schedule::MAXIMUM_DOMAINS as u8 } else { DOMAINS as u8 }),
-            domain_time: Cell::new(u64::MAX),
-            domain_schedule: [const { Cell::new((0, 0)) }; MAXIMUM_SCHEDULE],
-            schedule_index: Cell::new(0),
-            schedule_start: Cell::new(0),
-            space_epoch: Cell::new(1),
-            asid_pools: [const { Cell::new(None) }; vspace::POOLS],
-            irq_states: [const { Cell::new(IrqState::Inactive) }; IRQ_SLOTS as usize],
-            irq_slots: Cell::new(None),
-            tick_length: Cell::new(0),
-            root: Cell::new(None),
-            handlers: [const { Ready::new() }; schedule::MAXIMUM_DOMAINS],
-            handlers_awake: Cell::new(0),
-            defers_flushes: Cell::new(false),
-            deferred_asid: Cell::new(0),
-            deferred_address: Cell::new(0),
-            entries: Cell::new(0),
-            senders: [const { Sender::new() }; interrupt_file::SENDERS],
-            senders_in_use: Cell::new(0),
-            had_senders: Cell::new(false),
-        }
-    }
-
-    /// The index of the hart that holds the lock.
-    #[inline(always)]
-    fn here(&self) -> usize {
-        if MAXIMUM_NODES == 1 { 0 } else { self.here.get() }
-    }
-
-    #[inline(always)]
-    fn node(&self) -> &Node {
-        &self.nodes[self.here()]
-    }
-
-    #[inline(always)]
-    fn node_of(&self, thread: Ref<Tcb>) -> usize {
-        if MAXIMUM_NODES == 1 { 0 } else { usize::from(thread.affinity.get()) }
-    }
-
     fn timer_interrupt(&self) {
         self.tick();
         let now = Machine::now();
@@ -222,16 +126,6 @@ static KERNEL: Shared = Shared::new(&HARTS);
 
 /// How often a hart pauses between two looks at a buffer in which there was nothing.
 const PAUSE: u32 = 32;
-
-/// What a hart does next.
-enum Next {
-    Run(Ref<Tcb>),
-    /// A virtualised thread.
-    RunVirtualised(Ref<Tcb>),
-    /// A turn of a handler of asynchronous invocations.
-    Serve,
-    Wait,
-}
 
 impl Kernel {
     /// Chooses what this hart does, and prepares it.
@@ -313,7 +207,7 @@ pub fn run() -> ! {
     loop {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
-            Next::RunVirtualised(thread) => interrupt_file::run(thread, hart),
+            Next::RunVirtualised(thread) => interrupt_file::run(&KERNEL, thread, hart),
             Next::Serve => {
                 let (next, pause) = {
                     let kernel = KERNEL.enter(hart);

@@ -9,8 +9,9 @@ use abi_sel4::call::number;
 use abi_sel4::{MessageInfo, Rights};
 use objects::{Ref, Slot, Space, Tcb, ThreadState, own};
 
-use crate::schedule::Action;
-use crate::{Kernel, cspace, ipc};
+use crate::kernel::Kernel;
+use crate::node::Action;
+use crate::{cspace, ipc};
 
 impl Kernel {
     /// Serves a system call if everything about it is usual; the thread that runs next.

@@ -7,103 +7,16 @@
 use abi_sel4::call::number;
 use abi_sel4::fault::status;
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
-use abi_sel4::{Invocation, MessageInfo, Numbering, Rights};
+use abi_sel4::{Invocation, MessageInfo, Rights};
 use hal_api::{Access, Trap};
-use objects::{Capability, Fault, LookupFailure, Ref, Slot, Tcb, ThreadState, Words, own, tag};
+use objects::{Capability, Fault, LookupFailure, Ref, Slot, Tcb, ThreadState, own, tag};
 
 use crate::error::{Error, Preempted};
-use crate::ipc::{Sending, buffer, message_register, sent_capability, set_message_register};
-use crate::{Kernel, cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
-
-/// How labels are numbered in programs that this kernel is for.
-pub const NUMBERING: Numbering =
-    if cfg!(feature = "smp") { Numbering::Multiprocessor } else { Numbering::Uniprocessor };
-
-/// What a thread passes to an invocation.
-#[derive(Clone, Copy)]
-pub struct Arguments {
-    thread: Ref<Tcb>,
-    buffer: Option<Ref<Words>>,
-    length: u64,
-    capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
-    is_call: bool,
-}
-
-impl Arguments {
-    /// Those of an asynchronous invocation, whose message is that of `proxy`.
-    #[inline(always)]
-    pub fn of_request(
-        proxy: Ref<Tcb>,
-        buffer: Option<Ref<Words>>,
-        length: u64,
-        capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
-    ) -> Arguments {
-        Arguments { thread: proxy, buffer, length, capabilities, is_call: true }
-    }
-
-    /// Who is answered.
-    #[inline(always)]
-    pub fn thread(&self) -> Ref<Tcb> {
-        self.thread
-    }
-
-    /// How many words there are.
-    #[inline(always)]
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// Whether the thread wants an answer.
-    #[inline(always)]
-    pub fn is_call(&self) -> bool {
-        self.is_call
-    }
-
-    /// A word.
-    #[inline(always)]
-    pub fn word(&self, index: usize) -> u64 {
-        message_register(self.thread, self.buffer, index)
-    }
-
-    /// The first words; whoever asks has compared the length.
-    #[inline(always)]
-    pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
-        core::array::from_fn(|index| self.word(index))
-    }
-
-    /// The first words.
-    ///
-    /// # Errors
-    /// If there are fewer.
-    #[inline(always)]
-    pub fn at_least<const COUNT: usize>(&self) -> Result<[u64; COUNT], Error> {
-        if self.length < COUNT as u64 {
-            return Err(Error::TruncatedMessage);
-        }
-        Ok(self.words())
-    }
-
-    /// The slot of a capability that was passed.
-    ///
-    /// # Errors
-    /// If it was not.
-    #[inline(always)]
-    pub fn capability(&self, index: usize) -> Result<Ref<Slot>, Error> {
-        self.capabilities[index].ok_or(Error::TruncatedMessage)
-    }
-}
-
-/// How an invocation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// There is nothing to say.
-    Plain,
-    /// The answer's words are in the caller's message registers already.
-    Answer {
-        /// How many there are.
-        length: usize,
-    },
-}
+use crate::invocation::{Arguments, Done, NUMBERING};
+use crate::ipc::Sending;
+use crate::kernel::Kernel;
+use crate::message::{buffer, sent_capability, set_message_register};
+use crate::{cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
 
 impl Kernel {
     /// Serves what brought the current thread into the kernel.
@@ -243,7 +156,7 @@ impl Kernel {
         } else {
             length = length.min(REGISTERS as u64);
         }
-        let arguments = Arguments { thread, buffer: words, length, capabilities, is_call };
+        let arguments = Arguments::of_call(thread, words, length, capabilities, is_call);
         let invocation = Invocation::from_label(information.label(), NUMBERING);
         // One function for each of the kinds that are invoked often, each of which unpacks one kind only.
         match slot.capability.tag() {
@@ -270,11 +183,11 @@ impl Kernel {
         match decoded {
             Ok(call) => {
                 // While it runs the thread is one that would make the call again.
-                arguments.thread.set_state_word(ThreadState::Restart);
+                arguments.thread().set_state_word(ThreadState::Restart);
                 Some(call)
             }
             Err(error) => {
-                self.answer_error(arguments.thread, error, arguments.is_call);
+                self.answer_error(arguments.thread(), error, arguments.is_call());
                 None
             }
         }
@@ -283,10 +196,10 @@ impl Kernel {
     /// Answers after what was decoded has been invoked.
     #[inline(always)]
     fn finish(&self, arguments: &Arguments, done: Done) {
-        let thread = arguments.thread;
+        let thread = arguments.thread();
         // The call may have stopped the thread that made it.
         if thread.state() == ThreadState::Restart {
-            if arguments.is_call {
+            if arguments.is_call() {
                 let length = match done {
                     Done::Plain => 0,
                     Done::Answer { length } => length,
@@ -406,7 +319,7 @@ impl Kernel {
         arguments: &Arguments,
         is_blocking: bool,
     ) -> Result<(), Preempted> {
-        let (thread, is_call) = (arguments.thread, arguments.is_call);
+        let (thread, is_call) = (arguments.thread(), arguments.is_call());
         match slot.capability.get() {
             Capability::Endpoint { endpoint, badge, rights } if rights.contains(Rights::WRITE) => {
                 self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });

@@ -16,12 +16,13 @@ use proptest::prelude::*;
 
 use crate::boot::{self, RootTask};
 use crate::error::Error;
-use crate::schedule::Ready;
-use crate::smp::Harts;
+use crate::hart::Harts;
+use crate::invocation::NUMBERING;
+use crate::kernel::Kernel;
+use crate::node::{Next, Ready};
 #[cfg(feature = "smp")]
 use crate::smp::Shared;
-use crate::syscall::NUMBERING;
-use crate::{Kernel, cspace, derivation};
+use crate::{cspace, derivation};
 
 fn slots(bits: u32) -> Ref<Slot> {
     claim_slice(pretend(bits + 5), 1 << bits)
@@ -1468,7 +1469,7 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
 }
 
 impl Kernel {
-    fn leave_to_handler_after_scheduling(&self) -> Option<crate::Next> {
+    fn leave_to_handler_after_scheduling(&self) -> Option<Next> {
         self.schedule();
         self.leave_to_handler()
     }

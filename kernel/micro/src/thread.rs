@@ -7,9 +7,10 @@ use objects::{Capability, FloatingPointUse, Notification, Ref, Slot, Space, Tcb,
 use platform::Machine;
 
 use crate::error::{Error, Preempted};
-use crate::ipc::{buffer, set_message_register};
-use crate::syscall::{Arguments, Done};
-use crate::{Kernel, asynchronous, capability, derivation, user_interrupt};
+use crate::invocation::{Arguments, Done};
+use crate::kernel::Kernel;
+use crate::message::{buffer, set_message_register};
+use crate::{asynchronous, capability, derivation, user_interrupt};
 
 /// How many registers messages carry, with `pc`, as the word of a message that it is compared with.
 const REGISTERS: u64 = registers::COUNT as u64;
@@ -183,11 +184,11 @@ impl Kernel {
             0 => slot.capability.get(),
             _ => capability::update_data(false, data, slot.capability.get()),
         };
-        let root = capability::derive(cspace, changed(cspace, cspace_data))?;
+        let root = derivation::derive(cspace, changed(cspace, cspace_data))?;
         if !matches!(root, Capability::CNode { .. }) {
             return Err(Error::IllegalOperation);
         }
-        let table = capability::derive(vspace, changed(vspace, vspace_data))?;
+        let table = derivation::derive(vspace, changed(vspace, vspace_data))?;
         if !matches!(table, Capability::PageTable { mapping: Some(_), .. }) {
             return Err(Error::IllegalOperation);
         }
@@ -447,7 +448,7 @@ fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, Error> {
     if address == 0 {
         return Ok(NewBuffer { address, frame: None });
     }
-    let capability = capability::derive(source, source.capability.get())?;
+    let capability = derivation::derive(source, source.capability.get())?;
     let Capability::Frame { device: false, .. } = capability else { return Err(Error::IllegalOperation) };
     if !address.is_multiple_of(1 << IPC_BUFFER_BITS) {
         return Err(Error::AlignmentError);

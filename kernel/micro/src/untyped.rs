@@ -9,8 +9,10 @@ use abi_sel4::{ObjectType, Rights, configuration, object};
 use objects::{Capability, FrameSize, LookupFailure, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
 
 use crate::error::{Error, Preempted};
-use crate::syscall::Arguments;
-use crate::{Kernel, TICKS_IN_A_TURN, cspace, derivation};
+use crate::invocation::Arguments;
+use crate::kernel::Kernel;
+use crate::node::TICKS_IN_A_TURN;
+use crate::{cspace, derivation};
 
 /// The logarithms of the largest size and of the smallest, as the words of messages that they are compared with.
 const MAXIMUM_BITS: u64 = object::MAXIMUM_UNTYPED_BITS as u64;

@@ -34,10 +34,10 @@ use hal_api::Machine as _;
 use objects::{Capability, Ref, Tcb};
 use platform::Machine;
 
-use crate::Kernel;
 use crate::error::Error;
 use crate::interrupt_file::HINTS;
-use crate::syscall::Arguments;
+use crate::invocation::Arguments;
+use crate::kernel::Kernel;
 
 /// How often a thread is interrupted between two ticks.
 const DELIVERIES: u64 = 256;

@@ -17,9 +17,10 @@ use objects::{
 use platform::Machine;
 
 use crate::error::{Error, Preempted};
-use crate::ipc::set_message_register;
-use crate::syscall::{Arguments, Done};
-use crate::{Kernel, capability, cspace, derivation};
+use crate::invocation::{Arguments, Done};
+use crate::kernel::{Kernel, POOLS};
+use crate::message::set_message_register;
+use crate::{capability, cspace, derivation};
 
 /// Bits of an offset in a page.
 const PAGE_BITS: u32 = object::PAGE_BITS as u32;
@@ -27,8 +28,6 @@ const PAGE_BITS: u32 = object::PAGE_BITS as u32;
 const INDEX_BITS: u32 = object::PAGE_TABLE_INDEX_BITS as u32;
 /// Bits of an address that one entry of the topmost table covers.
 const TOPMOST_BITS: u32 = PAGE_BITS + (PAGE_TABLE_LEVELS as u32 - 1) * INDEX_BITS;
-/// Pools.
-pub const POOLS: usize = 1 << object::ASID_POOLS_BITS;
 
 /// Entries as the machine reads them (privileged architecture, "Sv39").
 mod entry {

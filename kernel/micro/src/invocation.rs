@@ -1,0 +1,110 @@
+//! What an invocation is given, and how it ends: all that decoders and those that carry out have in common.
+
+use abi_sel4::Numbering;
+use abi_sel4::message::MAXIMUM_CAPABILITIES;
+use objects::{Ref, Slot, Tcb, Words};
+
+use crate::error::Error;
+use crate::message::message_register;
+
+/// How labels are numbered in programs that this kernel is for.
+pub const NUMBERING: Numbering =
+    if cfg!(feature = "smp") { Numbering::Multiprocessor } else { Numbering::Uniprocessor };
+
+/// What a thread passes to an invocation.
+#[derive(Clone, Copy)]
+pub struct Arguments {
+    thread: Ref<Tcb>,
+    buffer: Option<Ref<Words>>,
+    length: u64,
+    capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
+    is_call: bool,
+}
+
+impl Arguments {
+    /// Those of a system call.
+    #[inline(always)]
+    pub fn of_call(
+        thread: Ref<Tcb>,
+        buffer: Option<Ref<Words>>,
+        length: u64,
+        capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
+        is_call: bool,
+    ) -> Arguments {
+        Arguments { thread, buffer, length, capabilities, is_call }
+    }
+
+    /// Those of an asynchronous invocation, whose message is that of `proxy`.
+    #[inline(always)]
+    pub fn of_request(
+        proxy: Ref<Tcb>,
+        buffer: Option<Ref<Words>>,
+        length: u64,
+        capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
+    ) -> Arguments {
+        Arguments { thread: proxy, buffer, length, capabilities, is_call: true }
+    }
+
+    /// Who is answered.
+    #[inline(always)]
+    pub fn thread(&self) -> Ref<Tcb> {
+        self.thread
+    }
+
+    /// How many words there are.
+    #[inline(always)]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether the thread wants an answer.
+    #[inline(always)]
+    pub fn is_call(&self) -> bool {
+        self.is_call
+    }
+
+    /// A word.
+    #[inline(always)]
+    pub fn word(&self, index: usize) -> u64 {
+        message_register(self.thread, self.buffer, index)
+    }
+
+    /// The first words; whoever asks has compared the length.
+    #[inline(always)]
+    pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
+        core::array::from_fn(|index| self.word(index))
+    }
+
+    /// The first words.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    #[inline(always)]
+    pub fn at_least<const COUNT: usize>(&self) -> Result<[u64; COUNT], Error> {
+        if self.length < COUNT as u64 {
+            return Err(Error::TruncatedMessage);
+        }
+        Ok(self.words())
+    }
+
+    /// The slot of a capability that was passed.
+    ///
+    /// # Errors
+    /// If it was not.
+    #[inline(always)]
+    pub fn capability(&self, index: usize) -> Result<Ref<Slot>, Error> {
+        self.capabilities[index].ok_or(Error::TruncatedMessage)
+    }
+}
+
+/// How an invocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// There is nothing to say.
+    Plain,
+    /// The answer's words are in the caller's message registers already.
+    Answer {
+        /// How many there are.
+        length: usize,
+    },
+}
