@@ -1,28 +1,31 @@
-//! Asynchronous invocations: requests in memory that a thread shares with the kernel, and the handler that carries them out.
+//! Asynchronous invocations: requests in memory that a thread shares with the kernel, and the handler that carries them
+//! out.
 //!
-//! A thread that has registered a SyscallBuffer (`abi_queue::syscall_buffer`) has a *handler*: a coroutine of the kernel with one
-//! place where it waits, so that all of its frame is [`objects::Handler`], in the thread's own memory. It takes requests, invokes what
-//! they name in the thread's capability space as it is at that moment, and posts responses. A request goes through the
-//! functions that decode and carry out a system call; its message stands in the registers of the hart's *proxy*, a thread
-//! that never runs, because the thread's own registers may be in use on another hart.
+//! A thread that has registered a SyscallBuffer (`abi_queue::syscall_buffer`) has a *handler*: a coroutine of the
+//! kernel with one place where it waits, so that all of its frame is [`objects::Handler`], in the thread's own memory.
+//! It takes requests, invokes what they name in the thread's capability space as it is at that moment, and posts
+//! responses. A request goes through the functions that decode and carry out a system call; its message stands in the
+//! registers of the hart's *proxy*, a thread that never runs, because the thread's own registers may be in use on
+//! another hart.
 //!
 //! # Who runs it
 //!
-//! A handler has its thread's priority. `WakeSyscallHandler` queues it, and tells a hart that has nothing to do or something less
-//! important. If there is none the caller's own hart carries the requests out at once, at the expense of the caller's turn. A
-//! handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has nothing more important, and at each
-//! kernel entry one turn of one that is as important as the thread that runs. A turn is [`TURN`] requests, so handlers of one
-//! priority share; the kernel's lock is given back after each, and interrupts, and harts that wait for the lock, are looked for after each request. So requests
-//! of a less important thread never keep a more important one waiting for longer than one of them takes.
+//! A handler has its thread's priority. `WakeSyscallHandler` queues it, and tells a hart that has nothing to do or
+//! something less important. If there is none the caller's own hart carries the requests out at once, at the expense of
+//! the caller's turn. A handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has
+//! nothing more important, and at each kernel entry one turn of one that is as important as the thread that runs. A
+//! turn is [`TURN`] requests, so handlers of one priority share; the kernel's lock is given back after each, and
+//! interrupts, and harts that wait for the lock, are looked for after each request. So requests of a less important
+//! thread never keep a more important one waiting for longer than one of them takes.
 //!
-//! A hart that has nothing else to do goes on looking for [`LINGER`] of a tick, so that a thread that keeps making requests enters the
-//! kernel for none of them.
+//! A hart that has nothing else to do goes on looking for [`LINGER`] of a tick, so that a thread that keeps making
+//! requests enters the kernel for none of them.
 //!
 //! # Translations
 //!
-//! Requests that map and unmap pages follow each other in long rows. Inside a turn the harts are made to forget what changed
-//! once at the end of the row, before its responses can be seen and before anything else is done: what was unmapped could
-//! otherwise become an object while a program still sees it.
+//! Requests that map and unmap pages follow each other in long rows. Inside a turn the harts are made to forget what
+//! changed once at the end of the row, before its responses can be seen and before anything else is done: what was
+//! unmapped could otherwise become an object while a program still sees it.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -75,7 +78,8 @@ enum Turn {
     Gone,
 }
 
-/// A request or a response where it stands, for whoever reads each of its words once. No entry lies across two kilobytes.
+/// A request or a response where it stands, for whoever reads each of its words once. No entry lies across two
+/// kilobytes.
 #[derive(Clone, Copy)]
 struct Entry {
     words: Ref<Words>,
@@ -343,7 +347,8 @@ impl Kernel {
         }
     }
 
-    /// Another hart that has nothing to do, or else the one with the least important thing that is less important than this.
+    /// Another hart that has nothing to do, or else the one with the least important thing that is less important than
+    /// this.
     fn find_server(&self, thread: Ref<Tcb>) -> Option<usize> {
         if MAXIMUM_NODES == 1 || thread.domain.get() != self.domain.get() {
             return None;
@@ -537,8 +542,8 @@ impl Kernel {
             self.defers_flushes.set(is_paging);
             let outcome = self.carry_out_request(thread, request, information, invocation);
             self.defers_flushes.set(false);
-            // The request may have taken away what it came from, and what follows with it, even if it was interrupted halfway. Mapping takes
-            // no capability away.
+            // The request may have taken away what it came from, and what follows with it, even if it was interrupted
+            // halfway. Mapping takes no capability away.
             if !is_paging && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
                 turn = Turn::Gone;
                 break;

@@ -108,7 +108,8 @@ pub fn mask_virtual(rights: VirtualRights, allowed: Rights) -> VirtualRights {
     }
 }
 
-/// The capability with a badge or a guard; [`Capability::Null`] if it cannot have this one. With `preserve` badges stay.
+/// The capability with a badge or a guard; [`Capability::Null`] if it cannot have this one. With `preserve` badges
+/// stay.
 #[inline]
 pub fn update_data(preserve: bool, data: u64, capability: Capability) -> Capability {
     match capability {

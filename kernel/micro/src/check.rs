@@ -1,12 +1,13 @@
 //! The consistency checker: walks everything that there is and compares what is said twice.
 //!
-//! It is for tests, and for kernels that are built with the feature `checks`, which run it after kernel entries. What it finds is a
-//! mistake of the kernel, never of a program. It needs no memory: capabilities are found through the derivation lists, each once
-//! (ONE-LIST), and each mapping that has one is marked in the page table, in a bit that the machine leaves to software.
+//! It is for tests, and for kernels that are built with the feature `checks`, which run it after kernel entries. What
+//! it finds is a mistake of the kernel, never of a program. It needs no memory: capabilities are found through the
+//! derivation lists, each once (ONE-LIST), and each mapping that has one is marked in the page table, in a bit that the
+//! machine leaves to software.
 //!
-//! ONE-LIST: every capability is in exactly one list; the first of a list is in a slot of a node or a thread. So whoever begins with the
-//! slots of the first node, follows the lists that begin there, and does the same with each node and thread that these lists name, sees every
-//! capability that anybody can use or delete.
+//! ONE-LIST: every capability is in exactly one list; the first of a list is in a slot of a node or a thread. So
+//! whoever begins with the slots of the first node, follows the lists that begin there, and does the same with each
+//! node and thread that these lists name, sees every capability that anybody can use or delete.
 
 use objects::{
     Capability, Dying, Endpoint, FrameSize, HandlerState, Notification, Queue, Ref, Ring, Slot, TCB_SLOTS, Tcb,
@@ -18,7 +19,8 @@ use crate::kernel::{IrqState, Kernel};
 use crate::node::{self, Action, Node, Ready};
 use crate::vspace;
 
-/// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the first capabilities.
+/// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the
+/// first capabilities.
 const DEPTH: usize = 12;
 
 /// A kernel that is built to check itself does so after each of this many entries ...
@@ -46,7 +48,8 @@ impl Kernel {
         }
     }
 
-    /// Checks queues, derivation lists, objects, bindings and mappings. Nothing is to be decided in this kernel entry any more.
+    /// Checks queues, derivation lists, objects, bindings and mappings. Nothing is to be decided in this kernel entry
+    /// any more.
     ///
     /// # Panics
     /// If something does not agree.

@@ -6,8 +6,8 @@ use crate::error::Error;
 
 /// Follows an address of `bits` bits from a node; also says how many bits were not used.
 ///
-/// The way ends at the first slot that holds no node, or when all bits are used. A cycle of nodes ends too, because every
-/// node uses at least one bit.
+/// The way ends at the first slot that holds no node, or when all bits are used. A cycle of nodes ends too, because
+/// every node uses at least one bit.
 ///
 /// # Errors
 /// Where the way broke off.

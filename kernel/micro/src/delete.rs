@@ -1,24 +1,27 @@
 //! Deleting and revoking.
 //!
-//! Most capabilities go in one step. So does an object whose last capability goes, unless it holds slots or threads wait at it: then
-//! its *remains* take the place of the capability. Remains can be deleted and moved like a capability and do nothing else. Taking them apart is a
-//! sequence of steps, each of which leaves everything consistent and takes at most about a thousand instructions, whatever the object's size;
-//! between two of them the kernel looks for interrupts. What is left to do stands in the remains alone, so that anybody who deletes
-//! them goes on where the last step stopped.
+//! Most capabilities go in one step. So does an object whose last capability goes, unless it holds slots or threads
+//! wait at it: then its *remains* take the place of the capability. Remains can be deleted and moved like a capability
+//! and do nothing else. Taking them apart is a sequence of steps, each of which leaves everything consistent and takes
+//! at most about a thousand instructions, whatever the object's size; between two of them the kernel looks for
+//! interrupts. What is left to do stands in the remains alone, so that anybody who deletes them goes on where the last
+//! step stopped.
 //!
-//! **OUTLIVED**: an object's remains are in the derivation tree until nothing is in its slots and nobody waits at it. The tree is
-//! what keeps its memory from being used again.
+//! **OUTLIVED**: an object's remains are in the derivation tree until nothing is in its slots and nobody waits at it.
+//! The tree is what keeps its memory from being used again.
 //!
-//! **HOME**: of the objects in a ring ([`ring`](crate::ring)) at most one has its remains in a slot that is not its own.
+//! **HOME**: of the objects in a ring ([`ring`](crate::ring)) at most one has its remains in a slot that is not its
+//! own.
 //!
-//! A node may hold the last capability to another one, and that to the next. The dying object that is met *goes home*: its remains move into
-//! one of its own slots, which are nobody's any more, and it joins the ring of the object that held it. So nesting needs neither a stack nor memory, and a
-//! circle of nodes is no special case. When an object has come to its end the next of its ring moves into the slot that has become free, and the
-//! deletion of that slot goes on with it. A deletion of somebody else's that is met halfway joins in the same way.
+//! A node may hold the last capability to another one, and that to the next. The dying object that is met *goes home*:
+//! its remains move into one of its own slots, which are nobody's any more, and it joins the ring of the object that
+//! held it. So nesting needs neither a stack nor memory, and a circle of nodes is no special case. When an object has
+//! come to its end the next of its ring moves into the slot that has become free, and the deletion of that slot goes on
+//! with it. A deletion of somebody else's that is met halfway joins in the same way.
 //!
-//! Remains that are in a slot of their own object can be met by a revocation, which takes apart that object only: the others of the ring belong to
-//! somebody else's deletion, or could not be reached by anybody before. [Decision 024](../../../docs/decisions/024-deleting-and-revoking.md) says what has to
-//! hold, and why it does.
+//! Remains that are in a slot of their own object can be met by a revocation, which takes apart that object only: the
+//! others of the ring belong to somebody else's deletion, or could not be reached by anybody before.
+//! [Decision 024](../../../docs/decisions/024-deleting-and-revoking.md) says what has to hold, and why it does.
 
 use objects::{Capability, Dying, Queue, Ref, Slot};
 
@@ -160,7 +163,8 @@ impl Kernel {
         }
     }
 
-    /// Frees an object that has nothing left. The next of its ring takes its slot, unless that is one of the object's own, which is free memory now.
+    /// Frees an object that has nothing left. The next of its ring takes its slot, unless that is one of the object's
+    /// own, which is free memory now.
     fn finish_deletion(&self, place: Ref<Slot>, object: Dying) {
         let next = ring::leave(place);
         derivation::remove(place);
@@ -206,8 +210,9 @@ pub(crate) fn has_slot(object: Dying, slot: Ref<Slot>) -> bool {
     })
 }
 
-/// Moves remains out of a slot of another dying object, whose remains are at `place`, into one of the `count` slots from `own` on that were
-/// their object's; both are in one ring from then on. What was in that slot, if anything was, is in the other object's now.
+/// Moves remains out of a slot of another dying object, whose remains are at `place`, into one of the `count` slots
+/// from `own` on that were their object's; both are in one ring from then on. What was in that slot, if anything was,
+/// is in the other object's now.
 fn go_home(slot: Ref<Slot>, own: Ref<Slot>, count: u64, place: Ref<Slot>) {
     ring::join(place, slot);
     // All slots that were looked at are empty. If none was, the last one is exchanged unseen.

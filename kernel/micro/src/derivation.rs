@@ -1,12 +1,12 @@
 //! The derivation tree: which capability came from which.
 //!
-//! All capabilities of objects stand in lists in preorder of the tree. That a capability is another's child is not stored but
-//! compared ([`is_parent`]): it follows it, means (part of) the same object, and the other is marked as one whose
-//! followers count as children. So deleting a capability in the middle needs no repair of those below it; they become its
-//! parent's children by what they are.
+//! All capabilities of objects stand in lists in preorder of the tree. That a capability is another's child is not
+//! stored but compared ([`is_parent`]): it follows it, means (part of) the same object, and the other is marked as one
+//! whose followers count as children. So deleting a capability in the middle needs no repair of those below it; they
+//! become its parent's children by what they are.
 //!
-//! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that makes
-//! them look like children of whatever sibling stands before.
+//! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that
+//! makes them look like children of whatever sibling stands before.
 
 use objects::{Capability, Ref, Slot, tag};
 

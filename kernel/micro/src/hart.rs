@@ -17,19 +17,20 @@ pub(crate) const IN_USER: u32 = 2;
 
 /// The words about each hart that harts touch without the lock.
 pub(crate) struct Hart {
-    /// Where the hart is. Written by that hart alone. Release and acquire: whoever sees a hart in the kernel sees the registers that
-    /// it saved.
+    /// Where the hart is. Written by that hart alone. Release and acquire: whoever sees a hart in the kernel sees the
+    /// registers that it saved.
     pub(crate) place: AtomicU32,
-    /// Whether the hart has to leave the address space that it came from. Set by the hart that holds the lock, cleared by the hart that is
-    /// meant, which waits for it. Release and acquire: whoever sees that a hart has left may give the tables to somebody else.
+    /// Whether the hart has to leave the address space that it came from. Set by the hart that holds the lock, cleared
+    /// by the hart that is meant, which waits for it. Release and acquire: whoever sees that a hart has left may give
+    /// the tables to somebody else.
     pub(crate) must_leave: AtomicBool,
-    /// Which of its guest interrupt files the hart has to empty, because only it can; 0 for none. Set and cleared as `must_leave`; release
-    /// and acquire: what was found is there when it is cleared.
+    /// Which of its guest interrupt files the hart has to empty, because only it can; 0 for none. Set and cleared as
+    /// `must_leave`; release and acquire: what was found is there when it is cleared.
     pub(crate) must_drain: AtomicUsize,
     /// The bits that the hart has found in such a file.
     pub(crate) drained: AtomicU64,
-    /// Whether the hart waits for the lock. Written by that hart alone, and a hint only: whoever holds the lock and sees one gives it back
-    /// soon.
+    /// Whether the hart waits for the lock. Written by that hart alone, and a hint only: whoever holds the lock and
+    /// sees one gives it back soon.
     pub(crate) waits: AtomicBool,
 }
 
@@ -73,7 +74,8 @@ impl Harts {
         self.0[hart].waits.store(waits, Ordering::Relaxed);
     }
 
-    /// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation here.
+    /// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation
+    /// here.
     #[inline(always)]
     pub(crate) fn others_wait(&self) -> bool {
         cfg!(feature = "smp") && self.0.iter().any(|hart| hart.waits.load(Ordering::Relaxed))

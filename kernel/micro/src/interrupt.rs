@@ -1,7 +1,7 @@
 //! Interrupts of devices, as users see them: each number has one handler capability and one notification.
 //!
-//! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So a
-//! device that keeps asking costs one entry for each time that its driver is ready for more.
+//! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So
+//! a device that keeps asking costs one entry for each time that its driver is ready for more.
 
 use abi_sel4::{Invocation, Rights};
 use objects::{Capability, Ref, Slot};

@@ -1,53 +1,60 @@
 //! Notifications as user interrupts without the kernel: threads that run virtualised, and stores instead of signals.
 //!
-//! Where harts have guest interrupt files (hypervisor extension, IMSIC), a thread that registers for user interrupts and names *hints*, bits
-//! of badges, runs virtualised from then on: with supervisor registers of its own, and with a file of its hart in which a store makes one of
-//! these bits pending. Whoever has a capability with the right to signal and one of the hints as badge can have the file's page in an address
-//! space ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)). A signal is a store to it then, and neither side enters the kernel.
+//! Where harts have guest interrupt files (hypervisor extension, IMSIC), a thread that registers for user interrupts
+//! and names *hints*, bits of badges, runs virtualised from then on: with supervisor registers of its own, and with a
+//! file of its hart in which a store makes one of these bits pending. Whoever has a capability with the right to signal
+//! and one of the hints as badge can have the file's page in an address space
+//! ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)). A signal is a store to it then, and neither side enters
+//! the kernel.
 //!
 //! # Who may send
 //!
-//! A page belongs to the capability that it was made with, as the mapping of a frame does: the capability holds the number of a [`Sender`],
-//! moves with it, and leaves it behind when it is copied. Whoever deletes the capability takes the page away, on every hart, before anything
-//! else happens. A store can carry any identity, which hardware does not check. So hints are what the receiver has called so:
-//! only they are enabled in its file and taken out of it, and a capability with another badge gets no page.
+//! A page belongs to the capability that it was made with, as the mapping of a frame does: the capability holds the
+//! number of a [`Sender`], moves with it, and leaves it behind when it is copied. Whoever deletes the capability takes
+//! the page away, on every hart, before anything else happens. A store can carry any identity, which hardware does not
+//! check. So hints are what the receiver has called so: only they are enabled in its file and taken out of it, and a
+//! capability with another badge gets no page.
 //!
 //! # Who pays for a page
 //!
-//! What the kernel has to know of it stands in a table of the kernel's. So an address space has a share of it, [`SENDERS_OF_A_SPACE`], and who has no
-//! page signals through the kernel. Who may make address spaces, with a pool of identifiers, has a share for each, as of the identifiers themselves,
-//! which are a machine's too. Records in memory of the sender's would have no such limit, but would have to be found from a receiver that loses
-//! its file: by a walk over all capabilities of a notification, of which anybody who has one can make as many as fit into memory.
+//! What the kernel has to know of it stands in a table of the kernel's. So an address space has a share of it,
+//! [`SENDERS_OF_A_SPACE`], and who has no page signals through the kernel. Who may make address spaces, with a pool of
+//! identifiers, has a share for each, as of the identifiers themselves, which are a machine's too. Records in memory of
+//! the sender's would have no such limit, but would have to be found from a receiver that loses its file: by a walk
+//! over all capabilities of a notification, of which anybody who has one can make as many as fit into memory.
 //!
 //! # A store that finds no page
 //!
-//! faults, and the kernel maps the page, or signals in the name of the store and goes on behind it, which must be an instruction of four
-//! bytes. So senders need not know whether the receiver has a file: it has none while it is suspended or when the hart's files are
-//! used up, and another one when it has moved.
+//! faults, and the kernel maps the page, or signals in the name of the store and goes on behind it, which must be an
+//! instruction of four bytes. So senders need not know whether the receiver has a file: it has none while it is
+//! suspended or when the hart's files are used up, and another one when it has moved.
 //!
-//! A capability can go at any moment, between a sender's last look and its store, and with it whoever it was that could be told. So a store
-//! where its page was does nothing, as a signal that must not block does nothing through an empty slot (`NBSend`); otherwise each program
-//! would have to have a fault handler to outlive another. What says so is the entry in the sender's own page table, which costs nobody
-//! anything, until something else is mapped there: a program that gives the address to something else must have that mapped before it
-//! stores to it, and cannot leave it to its fault handler. Whoever takes a page away and keeps the capability has the fault.
+//! A capability can go at any moment, between a sender's last look and its store, and with it whoever it was that could
+//! be told. So a store where its page was does nothing, as a signal that must not block does nothing through an empty
+//! slot (`NBSend`); otherwise each program would have to have a fault handler to outlive another. What says so is the
+//! entry in the sender's own page table, which costs nobody anything, until something else is mapped there: a program
+//! that gives the address to something else must have that mapped before it stores to it, and cannot leave it to its
+//! fault handler. Whoever takes a page away and keeps the capability has the fault.
 //!
 //! # What is pending
 //!
-//! in a file is in the notification's word as far as anybody can tell: it is put there before the receiver looks at the word, and when
-//! the file is taken away. While the receiver waits for it the file is *watched*: it interrupts the kernel, which signals what is in it. A file
-//! whose thread does not wait is not watched, so whoever stores to it costs nobody but its thread anything.
+//! in a file is in the notification's word as far as anybody can tell: it is put there before the receiver looks at the
+//! word, and when the file is taken away. While the receiver waits for it the file is *watched*: it interrupts the
+//! kernel, which signals what is in it. A file whose thread does not wait is not watched, so whoever stores to it costs
+//! nobody but its thread anything.
 //!
 //! # Entering and leaving
 //!
-//! A virtualised thread's address space is never noted (SPACE-EPOCH), so the short ways leave it alone. Each time it is entered the user
-//! half of its root is copied to the root of the hart's second stage, and everything that the hart knew of that stage forgotten; its
-//! supervisor registers are loaded and, when it comes back, saved. A hart that changes an address space makes others that run a virtualised
-//! thread in it come back, instead of telling them what to forget.
+//! A virtualised thread's address space is never noted (SPACE-EPOCH), so the short ways leave it alone. Each time it is
+//! entered the user half of its root is copied to the root of the hart's second stage, and everything that the hart
+//! knew of that stage forgotten; its supervisor registers are loaded and, when it comes back, saved. A hart that
+//! changes an address space makes others that run a virtualised thread in it come back, instead of telling them what to
+//! forget.
 //!
 //! # A flood
 //!
-//! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; when it runs again after a tick of its
-//! hart, the kernel unmasks them.
+//! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; when it runs again
+//! after a tick of its hart, the kernel unmasks them.
 
 use abi_sel4::Rights;
 use abi_sel4::call::number;
@@ -222,7 +229,8 @@ impl Kernel {
         }
     }
 
-    /// Where a capability's page is mapped, if it is; for the consistency checker, which finds it to be the capability's.
+    /// Where a capability's page is mapped, if it is; for the consistency checker, which finds it to be the
+    /// capability's.
     pub(crate) fn sender_page(&self, page: u8, notification: Ref<Notification>, badge: u64) -> Option<(u64, Mapping)> {
         let sender = &self.senders[usize::from(page)];
         let belongs = sender.notification.get() == Some(notification) && sender.badge.get() == badge;
@@ -231,8 +239,8 @@ impl Kernel {
         sender.mapping.get().filter(|_| physical != 0).map(|mapping| (physical, mapping))
     }
 
-    /// A thread has stored to a page that is not there. If that is one for sending, it is mapped, or the kernel does what the store should have
-    /// done; says whether the thread goes on.
+    /// A thread has stored to a page that is not there. If that is one for sending, it is mapped, or the kernel does
+    /// what the store should have done; says whether the thread goes on.
     #[cold]
     #[inline(never)]
     pub(crate) fn store_without_page(&self, thread: Ref<Tcb>, address: u64) -> bool {
@@ -339,7 +347,8 @@ impl Kernel {
         }
     }
 
-    /// Watches the files of this hart's threads that wait for what comes there, that of a thread that is about to, and no others.
+    /// Watches the files of this hart's threads that wait for what comes there, that of a thread that is about to, and
+    /// no others.
     fn watch_files(&self, waiter: Option<Ref<Tcb>>) {
         let mut watched = 0;
         for (file, thread) in self.node().files.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Messages and signals: endpoints, notifications, replies.
 //!
-//! A thread that waits stands in the queue of one endpoint or one notification; its state says which, and what it wants there.
-//! Whoever completes the meeting does the whole transfer and makes the other runnable.
+//! A thread that waits stands in the queue of one endpoint or one notification; its state says which, and what it wants
+//! there. Whoever completes the meeting does the whole transfer and makes the other runnable.
 
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{MessageInfo, Rights};

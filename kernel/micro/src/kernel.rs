@@ -44,8 +44,8 @@ impl Sender {
     }
 }
 
-/// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that instructions
-/// reach it with their offsets.
+/// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that
+/// instructions reach it with their offsets.
 #[repr(C)]
 pub struct Kernel {
     /// The node of the hart that holds the lock.

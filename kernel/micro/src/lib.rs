@@ -1,19 +1,20 @@
 //! The microkernel: seL4's programming interface for riscv64, in safe Rust.
 //!
 //! Programs that were built for seL4 (without its MCS extension) run on it unmodified. The kernel has no heap: every
-//! object lives in memory that users gave by retyping, and `objects` is the one crate that turns such memory into objects.
-//! Everything here is safe code over cells.
+//! object lives in memory that users gave by retyping, and `objects` is the one crate that turns such memory into
+//! objects. Everything here is safe code over cells.
 //!
 //! # The way through
 //!
 //! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
 //! [`Kernel`] (`kernel`) handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
-//! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that means for who
-//! runs is decided once, at the end (`schedule`), from what stands in the hart's `node`. Decoders get their arguments as `invocation` says, out of a
-//! thread's `message`. Invocations can also be asked for in shared memory, and are carried out beside the
-//! program or all at once (`asynchronous`). Signals can interrupt a thread that runs (`user_interrupt`), without the kernel where the machine can do that
-//! (`interrupt_file`). Capabilities are values (`capability`), and the tree of which came from
-//! which is a list through their slots (`derivation`). `delete` takes objects apart, which `ring` keeps together. `boot` makes the first thread.
+//! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that
+//! means for who runs is decided once, at the end (`schedule`), from what stands in the hart's `node`. Decoders get
+//! their arguments as `invocation` says, out of a thread's `message`. Invocations can also be asked for in shared
+//! memory, and are carried out beside the program or all at once (`asynchronous`). Signals can interrupt a thread that
+//! runs (`user_interrupt`), without the kernel where the machine can do that (`interrupt_file`). Capabilities are
+//! values (`capability`), and the tree of which came from which is a list through their slots (`derivation`). `delete`
+//! takes objects apart, which `ring` keeps together. `boot` makes the first thread.
 //!
 //! # One lock
 //!

@@ -1,7 +1,7 @@
 //! The machine's interrupts for the microkernel: which one is pending, and masking single sources.
 //!
-//! The platform's own table of handlers is not used: there a handler serves a device, here a source is masked until a program
-//! has done so.
+//! The platform's own table of handlers is not used: there a handler serves a device, here a source is masked until a
+//! program has done so.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -151,7 +151,8 @@ pub fn take_irq() -> Option<u32> {
     match &interrupts.kind {
         Kind::Plic(plic) => {
             let source = plic.claim(interrupts.position)?;
-            // QEMU's controller wants the completion at once; then the source is masked until its driver has done its work.
+            // QEMU's controller wants the completion at once; then the source is masked until its driver has done its
+            // work.
             plic.complete(interrupts.position, source);
             plic.disable(interrupts.position, source);
             Some(source)

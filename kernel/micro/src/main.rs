@@ -1,7 +1,7 @@
 //! The microkernel as an image.
 //!
-//! It starts in one of two ways. Firmware enters it with paging off, and the root task is an ELF file in the initial file
-//! system; or seL4's own loader enters it with the root task in memory, and says in registers where.
+//! It starts in one of two ways. Firmware enters it with paging off, and the root task is an ELF file in the initial
+//! file system; or seL4's own loader enters it with the root task in memory, and says in registers where.
 #![cfg_attr(target_os = "none", no_std)]
 #![cfg_attr(target_os = "none", no_main)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -34,8 +34,8 @@ mod image {
                 offset: loader.physical_offset,
                 entry: loader.entry,
             },
-            // SAFETY: the platform has checked that the range is memory and has kept it out of the free memory; the direct map
-            // covers it, and nobody writes to it.
+            // SAFETY: the platform has checked that the range is memory and has kept it out of the free memory; the
+            // direct map covers it, and nobody writes to it.
             (None, Some((start, end))) => RootTask::File(unsafe {
                 core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize)
             }),

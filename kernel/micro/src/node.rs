@@ -35,8 +35,8 @@ fn place(priority: u8) -> (usize, u32) {
     (place as usize / 64, place % 64)
 }
 
-/// The threads of a domain on a hart that could run; or, as `Ready<true>`, those of a domain whose handlers of asynchronous
-/// invocations could. A thread can be in one of each.
+/// The threads of a domain on a hart that could run; or, as `Ready<true>`, those of a domain whose handlers of
+/// asynchronous invocations could. A thread can be in one of each.
 pub struct Ready<const HANDLERS: bool = false> {
     queues: [Queue; PRIORITIES],
     levels: [Cell<u64>; PRIORITIES / 64],
@@ -187,8 +187,8 @@ pub struct Node {
     pub next_tick: Cell<u64>,
     /// Which other harts have to be told to look again, as bits.
     pub pokes: Cell<u32>,
-    /// The identifier of the address space whose tables the hart uses; 0 for none but the kernel's. It outlives the current thread, which
-    /// another hart may take away.
+    /// The identifier of the address space whose tables the hart uses; 0 for none but the kernel's. It outlives the
+    /// current thread, which another hart may take away.
     pub asid: Cell<u16>,
     /// The thread that the hart ran last, if its address space is still the active one.
     pub entered: Cell<Option<Ref<Tcb>>>,

@@ -1,8 +1,9 @@
 //! Rings of dying objects: those that are taken apart together.
 //!
-//! An object whose last capability was deleted, and that cannot be freed in one step, leaves *remains* in the slot of that capability. Remains
-//! that belong together are linked in a ring through the slots that hold them. A ring has no beginning, so that two become one, and one
-//! member leaves, with a constant number of stores, whoever holds which member.
+//! An object whose last capability was deleted, and that cannot be freed in one step, leaves *remains* in the slot of
+//! that capability. Remains that belong together are linked in a ring through the slots that hold them. A ring has no
+//! beginning, so that two become one, and one member leaves, with a constant number of stores, whoever holds which
+//! member.
 
 use objects::{Capability, Dying, Ref, Ring, Slot};
 

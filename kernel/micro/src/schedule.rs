@@ -1,9 +1,9 @@
 //! Which thread runs.
 //!
-//! Each hart has a ready queue for each domain and priority, and a bitmap of two levels over the priorities, so that the
-//! best thread is found with two look-ups. A hart's current thread is in no queue. What a kernel entry decides is left in the
-//! node's [`Action`], and `Kernel::schedule` carries it out once, before the kernel is left: so a thread that is
-//! woken and at once outdone by another never costs a switch.
+//! Each hart has a ready queue for each domain and priority, and a bitmap of two levels over the priorities, so that
+//! the best thread is found with two look-ups. A hart's current thread is in no queue. What a kernel entry decides is
+//! left in the node's [`Action`], and `Kernel::schedule` carries it out once, before the kernel is left: so a thread
+//! that is woken and at once outdone by another never costs a switch.
 
 use objects::{Ref, Tcb, ThreadState};
 
@@ -124,8 +124,8 @@ impl Kernel {
         }
     }
 
-    /// A thread that was woken runs at once if it is more important than the one that made this kernel entry. Otherwise that one goes on with its
-    /// turn, and the other comes next of those that are as important.
+    /// A thread that was woken runs at once if it is more important than the one that made this kernel entry. Otherwise
+    /// that one goes on with its turn, and the other comes next of those that are as important.
     #[inline(never)]
     fn schedule_now(&self, action: Action) {
         let node = self.node();

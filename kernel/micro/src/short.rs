@@ -1,9 +1,10 @@
 //! The short way: a short message from a client to a server that waits for it, and the answer back.
 //!
-//! What most systems built on a microkernel do most of the time is calling a server and answering. When everything is as
-//! it usually is (no more words than registers, no capabilities, no faults, the other side waits, and nobody more important
-//! is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes straight on with
-//! the other thread. It does exactly what the long way does; whatever is not usual is left to that, with nothing changed.
+//! What most systems built on a microkernel do most of the time is calling a server and answering. When everything is
+//! as it usually is (no more words than registers, no capabilities, no faults, the other side waits, and nobody more
+//! important is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes
+//! straight on with the other thread. It does exactly what the long way does; whatever is not usual is left to that,
+//! with nothing changed.
 
 use abi_sel4::call::number;
 use abi_sel4::{MessageInfo, Rights};
@@ -134,7 +135,8 @@ impl Kernel {
     }
 }
 
-/// Empties a slot with a right to answer: before it in the list is the caller's own reply capability, behind it nothing.
+/// Empties a slot with a right to answer: before it in the list is the caller's own reply capability, behind it
+/// nothing.
 #[inline(always)]
 fn forget(slot: &Slot) {
     if let Some(previous) = slot.previous.get() {

@@ -1,17 +1,20 @@
 //! Several harts under one lock.
 //!
-//! The lock is taken at every kernel entry and given back before a thread is entered, so kernel state is never seen by two
-//! harts at once. Only registers of running threads are outside of it (RUNNING-CONTEXT in `objects`). A hart that wants to
-//! change a thread that another one runs first takes it away from there: it interrupts the other hart, waits until that has
-//! left user mode, and makes its node idle. When the other hart then gets the lock, it finds that it runs nothing and
-//! chooses anew. A system call that the thread was just making is taken back, so that it is made again.
+//! The lock is taken at every kernel entry and given back before a thread is entered, so kernel state is never seen by
+//! two harts at once. Only registers of running threads are outside of it (RUNNING-CONTEXT in `objects`). A hart that
+//! wants to change a thread that another one runs first takes it away from there: it interrupts the other hart, waits
+//! until that has left user mode, and makes its node idle. When the other hart then gets the lock, it finds that it
+//! runs nothing and chooses anew. A system call that the thread was just making is taken back, so that it is made
+//! again.
 //!
-//! A hart that waits for the lock is still in the address space that it came from, and fetches the kernel's own instructions through its
-//! tables. If that space goes, its memory may be another object's before the waiting hart has its turn. So whoever takes an address space
-//! away waits until every hart that came from it has left it (`must_leave`), which they do while they wait (LEFT-SPACE).
+//! A hart that waits for the lock is still in the address space that it came from, and fetches the kernel's own
+//! instructions through its tables. If that space goes, its memory may be another object's before the waiting hart has
+//! its turn. So whoever takes an address space away waits until every hart that came from it has left it
+//! (`must_leave`), which they do while they wait (LEFT-SPACE).
 //!
-//! A hart that waits for the lock says so (`waits`). A long operation gives the lock back after the step in which it is, and a turn of asynchronous
-//! invocations after the invocation, as if there were an interrupt: so no hart waits longer than one step of each of the others.
+//! A hart that waits for the lock says so (`waits`). A long operation gives the lock back after the step in which it
+//! is, and a turn of asynchronous invocations after the invocation, as if there were an interrupt: so no hart waits
+//! longer than one step of each of the others.
 //!
 //! Without the feature `smp` there is one hart, and nothing of this costs anything.
 
@@ -38,7 +41,8 @@ impl Deref for Entered<'_> {
     }
 }
 
-/// A kernel and its lock, with the words that harts touch without it.
+/// A kernel and its lock, with the words that harts touch without it. The reference comes first, because the kernel ends
+/// further away than an instruction's offset reaches.
 #[repr(C)]
 pub struct Shared {
     harts: &'static Harts,
@@ -105,7 +109,8 @@ impl Kernel {
         }
     }
 
-    /// Notes under the lock that this hart gives the lock back without running a thread: its current thread's system call is done.
+    /// Notes under the lock that this hart gives the lock back without running a thread: its current thread's system
+    /// call is done.
     #[inline(always)]
     pub(crate) fn note_kernel(&self) {
         if cfg!(feature = "smp") {
@@ -124,8 +129,8 @@ impl Kernel {
         }
     }
 
-    /// Takes threads away from the other harts that run in one of these address spaces, by their identifiers, and has those harts leave it.
-    /// LEFT-SPACE: afterwards no other hart uses their tables.
+    /// Takes threads away from the other harts that run in one of these address spaces, by their identifiers, and has
+    /// those harts leave it. LEFT-SPACE: afterwards no other hart uses their tables.
     #[inline]
     pub(crate) fn stop_address_spaces(&self, are_meant: impl Fn(u16) -> bool) {
         if cfg!(feature = "smp") {
@@ -133,7 +138,8 @@ impl Kernel {
                 let node = &self.nodes[index];
                 if are_meant(node.asid.get()) {
                     self.stop_node(index);
-                    // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it would be in no space.
+                    // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it
+                    // would be in no space.
                     let must_leave = &self.harts.0[index].must_leave;
                     must_leave.store(true, Ordering::Release);
                     while must_leave.load(Ordering::Acquire) {

@@ -1,8 +1,8 @@
 //! Kernel entries: system calls, and the way from a message to an invocation.
 //!
-//! Every invocation is first *decoded*: capability, arguments and the state of all objects are checked, which can fail and
-//! changes nothing, and yields a value. Then it is *invoked*, which cannot fail. Long ones may be *preempted*: the thread
-//! then makes the same system call again, which goes on where it stopped.
+//! Every invocation is first *decoded*: capability, arguments and the state of all objects are checked, which can fail
+//! and changes nothing, and yields a value. Then it is *invoked*, which cannot fail. Long ones may be *preempted*: the
+//! thread then makes the same system call again, which goes on where it stopped.
 
 use abi_sel4::call::number;
 use abi_sel4::fault::status;
@@ -34,7 +34,8 @@ impl Kernel {
         }
     }
 
-    /// The same for a thread that is not entered as others are. A function of its own, so that the way above stays as it is.
+    /// The same for a thread that is not entered as others are. A function of its own, so that the way above stays as
+    /// it is.
     #[cold]
     #[inline(never)]
     pub(crate) fn handle_again(&self, thread: Ref<Tcb>, trap: Trap) {
@@ -472,8 +473,9 @@ impl Kernel {
         }
     }
 
-    /// Looks for interrupts between two steps of a long operation, and for harts that wait for the lock: it has to stop here if there are any.
-    /// A look is a few instructions, and each step that comes before it has brought the operation further.
+    /// Looks for interrupts between two steps of a long operation, and for harts that wait for the lock: it has to stop
+    /// here if there are any. A look is a few instructions, and each step that comes before it has brought the
+    /// operation further.
     #[inline]
     pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
         if self.must_stop() { Err(Preempted) } else { Ok(()) }

@@ -89,7 +89,8 @@ fn own_harts() -> &'static Harts {
 /// Slots that capabilities are derived in, as a power of two.
 const SLOTS_BITS: u32 = 4;
 
-/// Carries out steps beside a tree with parents; what is in the slots is the same after each. Says which slots are full.
+/// Carries out steps beside a tree with parents; what is in the slots is the same after each. Says which slots are
+/// full.
 fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
     let simulation = Simulation::new();
     let _hart = simulation.attach(0);
@@ -519,7 +520,8 @@ fn nodes_that_hold_each_other_can_be_deleted() {
 }
 
 impl Machine {
-    /// An invocation of the first node that names a slot, while interrupts keep coming; whether it was done, and is not to be made again.
+    /// An invocation of the first node that names a slot, while interrupts keep coming; whether it was done, and is not
+    /// to be made again.
     fn call_interrupted(&self, invocation: Invocation, slot: u64) -> bool {
         let before = self.init.pc().get();
         self.call(2, invocation, &[slot, 64], &[]);
@@ -730,7 +732,8 @@ fn a_pool_goes_at_once_with_all_its_address_spaces() {
     machine.kernel.check();
 }
 
-/// Nodes, threads and endpoints that hold each other in any way are deleted and revoked from several places in turn, each a few steps at a time.
+/// Nodes, threads and endpoints that hold each other in any way are deleted and revoked from several places in turn,
+/// each a few steps at a time.
 fn tear_down_in_turns(seed: u64) {
     const PLACES: u64 = 24;
     let simulation = Simulation::new();
@@ -921,7 +924,8 @@ fn errors_say_what_the_manual_says() {
     assert_eq!(Error::RangeError { minimum: 1, maximum: 64 }.answer(), (4, [1, 64, 0, 0, 0], 2));
 }
 
-/// The buffer of asynchronous invocations that the first thread of a pretend machine registers: its frames lie behind each other.
+/// The buffer of asynchronous invocations that the first thread of a pretend machine registers: its frames lie behind
+/// each other.
 struct SyscallBuffer<'a> {
     machine: &'a Machine,
     base: u64,
@@ -1262,8 +1266,9 @@ proptest! {
             buffer.wake();
             machine.kernel.check();
             if machine.init.handler.state() == objects::HandlerState::None {
-                // Nonsense may have deleted the thread's own space of capabilities: its next call is a fault that nobody
-                // handles. Or it has put another capability where the node was: a call of an endpoint there would wait.
+                // Nonsense may have deleted the thread's own space of capabilities: its next call is a fault that
+                // nobody handles. Or it has put another capability where the node was: a call of an endpoint there
+                // would wait.
                 if machine.init.own_slot(own::CSPACE).is_empty()
                     || !matches!(machine.slot(2).capability.get(), Capability::CNode { .. })
                 {
@@ -1274,8 +1279,8 @@ proptest! {
                 }
                 let memory = machine.untyped(16);
                 machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
-                // Nonsense may have deleted the thread's own capability, and who has none registers nothing; or its message buffer, without
-                // which it can name no capability.
+                // Nonsense may have deleted the thread's own capability, and who has none registers nothing; or its
+                // message buffer, without which it can name no capability.
                 let is_itself = machine.slot(1).capability.get() == (Capability::Thread { tcb: machine.init });
                 if !is_itself || machine.init.own_slot(own::BUFFER).is_empty() {
                     break;
@@ -1404,7 +1409,8 @@ fn an_interrupted_revocation_of_the_buffer_itself_leaves_its_memory_alone() {
     let memory = machine.untyped(16);
     assert_eq!(machine.retype(memory, ObjectType::Page, 0, free, 4).0, 0);
     assert_eq!(machine.retype(memory, ObjectType::Notification, 0, free + 4, 1).0, 0);
-    // What was derived last is revoked first: the handler's capability to the frame goes, copies of the program's are left.
+    // What was derived last is revoked first: the handler's capability to the frame goes, copies of the program's are
+    // left.
     let copies = free + 10..free + 1010;
     copy_into(&machine, free, copies.clone());
     assert_eq!(machine.call(1, Invocation::TcbRegisterAsyncSyscall, &[64, free, 4], &[free + 4]).0, 0);
@@ -1527,8 +1533,8 @@ const CALL: u64 = -1i64 as u64;
 const RUNS: u64 = if cfg!(feature = "smp") { 4 } else { 40 };
 const CALLS: usize = 25_000;
 
-/// Whichever thread runs makes random calls with capabilities and arguments that are often nearly right. Says how many invocations were
-/// carried out.
+/// Whichever thread runs makes random calls with capabilities and arguments that are often nearly right. Says how many
+/// invocations were carried out.
 fn be_hostile(seed: u64) -> usize {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);

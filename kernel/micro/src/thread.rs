@@ -391,9 +391,9 @@ impl Kernel {
 
     /// A thread's address space; the kernel's, where it may access nothing, if it has none that is alive.
     ///
-    /// SPACE-EPOCH: what was found is noted in the thread and true as long as the kernel's epoch is the same. The epoch changes
-    /// whenever a capability to a page table that is mapped goes, a thread's own included, and whenever an identifier
-    /// changes hands.
+    /// SPACE-EPOCH: what was found is noted in the thread and true as long as the kernel's epoch is the same. The epoch
+    /// changes whenever a capability to a page table that is mapped goes, a thread's own included, and whenever an
+    /// identifier changes hands.
     #[inline(always)]
     pub(crate) fn space_of(&self, thread: Ref<Tcb>) -> Space {
         match thread.space_in(self.space_epoch.get()) {

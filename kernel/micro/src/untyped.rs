@@ -1,9 +1,9 @@
 //! Untyped memory, and the objects that are made of it.
 //!
-//! An untyped capability remembers how far its memory is used, from the beginning. While anything is derived from it, new
-//! objects go behind that mark; as soon as nothing is, the mark starts anew at the beginning and the memory is cleared first,
-//! in pieces, from the end to the beginning, so that an interrupted clearing goes on where it stopped. So whatever lies
-//! behind the mark is zero.
+//! An untyped capability remembers how far its memory is used, from the beginning. While anything is derived from it,
+//! new objects go behind that mark; as soon as nothing is, the mark starts anew at the beginning and the memory is
+//! cleared first, in pieces, from the end to the beginning, so that an interrupted clearing goes on where it stopped.
+//! So whatever lies behind the mark is zero.
 
 use abi_sel4::{ObjectType, Rights, configuration, object};
 use objects::{Capability, FrameSize, LookupFailure, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
@@ -145,8 +145,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes objects of memory that is zero, the first at this address. A loop for each kind, because this is not interrupted: 256 objects
-    /// have to be made in the time that a step may take.
+    /// Makes objects of memory that is zero, the first at this address. A loop for each kind, because this is not
+    /// interrupted: 256 objects have to be made in the time that a step may take.
     #[inline(always)]
     fn create_row(&self, call: &Retype, start: u64) {
         let (device, given) = (call.device, call.given);

@@ -1,33 +1,35 @@
 //! Notifications as user interrupts: a thread that runs is told of a signal without asking.
 //!
-//! A thread to which a notification is bound can have a *handler*. A signal that comes while the thread neither waits for it nor is
-//! stopped makes it go on in the handler, as if that had been called between two instructions. So one thread has one notification and the
-//! other way round, as binding has it; and a sender has nothing but its capability, whose badge says what the handler is told: revoking or
-//! deleting it ends the right to send at once. What nobody has taken stays in the notification's word, wherever the thread is and whether it
-//! runs: the handler gets it, or the thread itself when it waits, whoever looks first, and once.
+//! A thread to which a notification is bound can have a *handler*. A signal that comes while the thread neither waits
+//! for it nor is stopped makes it go on in the handler, as if that had been called between two instructions. So one
+//! thread has one notification and the other way round, as binding has it; and a sender has nothing but its capability,
+//! whose badge says what the handler is told: revoking or deleting it ends the right to send at once. What nobody has
+//! taken stays in the notification's word, wherever the thread is and whether it runs: the handler gets it, or the
+//! thread itself when it waits, whoever looks first, and once.
 //!
 //! # The handler's contract
 //!
-//! It finds the badge in `a0` and where the thread was interrupted in `a7`; all other registers are the interrupted code's, the stack
-//! pointer too. The kernel keeps `a0` and `a7`, and touches none of the program's memory. `ReturnFromUserInterrupt` puts
-//! them back and goes on where the handler says, which is how it makes a sequence that must not be interrupted begin again.
-//! There is no interrupt in the handler: what comes meanwhile comes when it has returned. A thread that blocks in its handler
-//! waits as ever.
+//! It finds the badge in `a0` and where the thread was interrupted in `a7`; all other registers are the interrupted
+//! code's, the stack pointer too. The kernel keeps `a0` and `a7`, and touches none of the program's memory.
+//! `ReturnFromUserInterrupt` puts them back and goes on where the handler says, which is how it makes a sequence that
+//! must not be interrupted begin again. There is no interrupt in the handler: what comes meanwhile comes when it has
+//! returned. A thread that blocks in its handler waits as ever.
 //!
 //! # When
 //!
-//! A thread can be interrupted only when its registers are complete: just before a hart enters it. What marks it is that its address space
-//! is not noted (SPACE-EPOCH): the hart then has to look for it, and delivers what there is (`Kernel::find_space`). So nothing on the short
-//! ways asks for interrupts. A thread that runs on another hart is taken away from there first; a system call that it was about
-//! to make is made again after the handler.
+//! A thread can be interrupted only when its registers are complete: just before a hart enters it. What marks it is
+//! that its address space is not noted (SPACE-EPOCH): the hart then has to look for it, and delivers what there is
+//! (`Kernel::find_space`). So nothing on the short ways asks for interrupts. A thread that runs on another hart is
+//! taken away from there first; a system call that it was about to make is made again after the handler.
 //!
-//! A thread with hints can be interrupted without the kernel, too, in a handler of its own (`interrupt_file`). The two may interrupt each other.
+//! A thread with hints can be interrupted without the kernel, too, in a handler of its own (`interrupt_file`). The two
+//! may interrupt each other.
 //!
 //! # How often
 //!
-//! Who may signal must not keep the receiver from all else, which with several harts would need no more than a loop around a signal. Between
-//! two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits in the notification's word, for the next
-//! tick or for the thread to look.
+//! Who may signal must not keep the receiver from all else, which with several harts would need no more than a loop
+//! around a signal. Between two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits
+//! in the notification's word, for the next tick or for the thread to look.
 
 use abi_sel4::Rights;
 use hal_api::Machine as _;
@@ -73,8 +75,8 @@ pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, E
 }
 
 impl Kernel {
-    /// Gives a thread a handler, or takes it away; one that runs goes on and can return. Gives the system calls and faults that the thread has
-    /// made since it is virtualised.
+    /// Gives a thread a handler, or takes it away; one that runs goes on and can return. Gives the system calls and
+    /// faults that the thread has made since it is virtualised.
     pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, registration: Registration) -> u64 {
         let interrupts = &thread.interrupts;
         self.deactivate(thread);
@@ -101,7 +103,8 @@ impl Kernel {
         self.interrupt_if_signalled(thread);
     }
 
-    /// The same for a thread that goes on somewhere else, which has left the handler that it has without the kernel, too.
+    /// The same for a thread that goes on somewhere else, which has left the handler that it has without the kernel,
+    /// too.
     pub(crate) fn leave_handlers(&self, thread: Ref<Tcb>) {
         if thread.interrupts.is_virtualised() {
             thread.enable_own_interrupts();
@@ -115,7 +118,8 @@ impl Kernel {
         }
     }
 
-    /// A signal has come for a thread that does not wait for it: if it has a handler, that is entered before the thread goes on.
+    /// A signal has come for a thread that does not wait for it: if it has a handler, that is entered before the thread
+    /// goes on.
     #[cold]
     #[inline(never)]
     pub(crate) fn interrupt(&self, thread: Ref<Tcb>) {
@@ -150,8 +154,8 @@ impl Kernel {
         }
     }
 
-    /// Makes a thread, which is about to be entered, go on in its handler if there is something for it. Says whether that needs not be asked
-    /// again until the next signal.
+    /// Makes a thread, which is about to be entered, go on in its handler if there is something for it. Says whether
+    /// that needs not be asked again until the next signal.
     pub(crate) fn deliver_interrupt(&self, thread: Ref<Tcb>) -> bool {
         let interrupts = &thread.interrupts;
         if interrupts.handler.get() == 0 || interrupts.is_in_handler() {

@@ -1,8 +1,8 @@
 //! Address spaces: page tables, pages, and their identifiers.
 //!
 //! An address space is a page table that has an identifier (ASID) from a pool. Capabilities to pages and page tables
-//! remember identifier and address of their mapping, never a table, so that a table that is gone is found to be gone when the
-//! mapping is looked up.
+//! remember identifier and address of their mapping, never a table, so that a table that is gone is found to be gone
+//! when the mapping is looked up.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -40,7 +40,8 @@ mod entry {
     pub const DIRTY: u64 = 1 << 7;
     /// Left to software: while the consistency checker runs, that a capability knows of this mapping.
     pub const KNOWN: u64 = 1 << 8;
-    /// Of an entry without VALID, which the machine does not look at further: here was a page for sending, whose capability is gone.
+    /// Of an entry without VALID, which the machine does not look at further: here was a page for sending, whose
+    /// capability is gone.
     pub const REVOKED: u64 = 1 << 9;
     pub const LEAF: u64 = READ | WRITE | EXECUTE;
 
@@ -426,8 +427,8 @@ impl Kernel {
         Ok(Done::Plain)
     }
 
-    /// Makes the machine forget translations of an address space, on every hart that may know them. A hart that does not run
-    /// in it forgets before it runs anything again.
+    /// Makes the machine forget translations of an address space, on every hart that may know them. A hart that does
+    /// not run in it forgets before it runs anything again.
     #[inline(always)]
     fn flush_everywhere(&self, asid: u16, scope: Scope) {
         // A machine that tells fewer identifiers apart does not know this one.
@@ -447,7 +448,8 @@ impl Kernel {
                 let node = &self.nodes[index];
                 if node.current.get().is_some() && node.asid.get() == asid {
                     if self.stop_virtualised(index) {
-                        // What it knows of that stage goes when it comes back. Ordinary threads of the space may have run there too.
+                        // What it knows of that stage goes when it comes back. Ordinary threads of the space may have
+                        // run there too.
                         node.is_stale.set(true);
                     } else {
                         harts = harts.with(index);
@@ -566,13 +568,14 @@ impl Kernel {
             self.leave_space();
             self.begin_space_epoch();
             self.stop_address_spaces(is_in_pool);
-            // Harts that do not run in any of them forget before they run anything again; one flush serves all identifiers.
+            // Harts that do not run in any of them forget before they run anything again; one flush serves all
+            // identifiers.
             self.flush_everywhere(base, Scope::All);
         }
     }
 
-    /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next thread
-    /// when it leaves the kernel.
+    /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next
+    /// thread when it leaves the kernel.
     fn leave_address_space(&self, asid: u16) {
         self.forget_senders_in(|other| other == asid);
         self.leave_space();
@@ -601,8 +604,8 @@ fn root_mark(root: Ref<PageTable>) -> Place {
     Place { table: root, index: 511, bits: TOPMOST_BITS }
 }
 
-/// For the consistency checker, after all capabilities have marked what they know of: whether that is all that is mapped, in the address
-/// spaces of a pool. Takes the marks away.
+/// For the consistency checker, after all capabilities have marked what they know of: whether that is all that is
+/// mapped, in the address spaces of a pool. Takes the marks away.
 ///
 /// # Panics
 /// If it is not.

@@ -1,7 +1,7 @@
 //! What a slot holds: a capability, packed into two words.
 //!
-//! Packing is private, so that the references inside are those that were put in: a slot is a cell of [`Capability`] values
-//! that takes 16 bytes instead of the 24 that the compiler would choose.
+//! Packing is private, so that the references inside are those that were put in: a slot is a cell of [`Capability`]
+//! values that takes 16 bytes instead of the 24 that the compiler would choose.
 
 use core::cell::Cell;
 
@@ -228,8 +228,8 @@ mod remains {
     pub const NOTIFICATION: u64 = 0xfd;
 }
 
-/// A capability packed. The layout, from bit 0: tag (5 bits), then small fields from bit 8 on, and a reference in the upper
-/// half of the first word; the large field in the second.
+/// A capability packed. The layout, from bit 0: tag (5 bits), then small fields from bit 8 on, and a reference in the
+/// upper half of the first word; the large field in the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Packed([u64; 2]);
@@ -434,8 +434,8 @@ impl CapabilityCell {
         self.0.get().0[0] & TAG_MASK
     }
 
-    /// The node that is there, if there is one. This and the next few exist beside [`get`](CapabilityCell::get) because the
-    /// ways that they stand on are walked by almost every system call.
+    /// The node that is there, if there is one. This and the next few exist beside [`get`](CapabilityCell::get) because
+    /// the ways that they stand on are walked by almost every system call.
     #[inline(always)]
     pub fn node(&self) -> Option<Node> {
         let Packed([first, high_guard]) = self.0.get();

@@ -3,8 +3,9 @@
 //! Where there are several harts it is a lock. Without the feature `smp` one hart runs the kernel (ONE-HART: the binary
 //! starts no other), so there is nothing to exclude, and taking it costs nothing.
 //!
-//! It is not fair. A lock that is given in the order of asking was tried: where a hypervisor or emulator has fewer processors than the
-//! machine has harts, each turn then waits for a hart that does not run, and a million calls took minutes instead of seconds.
+//! It is not fair. A lock that is given in the order of asking was tried: where a hypervisor or emulator has fewer
+//! processors than the machine has harts, each turn then waits for a hart that does not run, and a million calls took
+//! minutes instead of seconds.
 
 #[cfg(any(feature = "smp", not(target_os = "none")))]
 mod place {

@@ -62,7 +62,8 @@ pub const PRETEND_BASE: u64 = 0x8000_0000;
 #[cfg(not(target_os = "none"))]
 static SPARE: std::sync::Mutex<[Vec<u64>; 32]> = std::sync::Mutex::new([const { Vec::new() }; 32]);
 
-/// For tests: a piece of the pretend machine's memory, `1 << bits` bytes, aligned to that, that nobody else gets. Zeroed.
+/// For tests: a piece of the pretend machine's memory, `1 << bits` bytes, aligned to that, that nobody else gets.
+/// Zeroed.
 #[cfg(not(target_os = "none"))]
 pub fn pretend(bits: u32) -> u64 {
     if let Some(start) = spare()[bits as usize].pop() {
@@ -91,8 +92,8 @@ fn spare() -> std::sync::MutexGuard<'static, [Vec<u64>; 32]> {
     SPARE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Says where memory for objects is; once, at boot. BOOT-MEMORY: these addresses are in the direct map for ever, and what is
-/// there belongs to nobody else, except for pages that programs see.
+/// Says where memory for objects is; once, at boot. BOOT-MEMORY: these addresses are in the direct map for ever, and
+/// what is there belongs to nobody else, except for pages that programs see.
 pub fn permit(first: u64, end: u64) {
     FIRST.fetch_min(first, Relaxed);
     END.fetch_max(end, Relaxed);
@@ -124,7 +125,8 @@ fn refuse(physical: u64) -> ! {
 }
 
 /// A reference to the object that is, from now on, at this physical address. Retyping and boot call this, and keep
-/// LIVE-OBJECT: the memory holds no other object and is no program's, and it is cleared or already holds such an object.
+/// LIVE-OBJECT: the memory holds no other object and is no program's, and it is cleared or already holds such an
+/// object.
 ///
 /// # Panics
 /// If there is no memory for objects, or the address is not aligned.
@@ -181,9 +183,9 @@ pub fn clear(physical: u64, length: u64) {
     let start = pointer(physical);
     let rows = length / ROW;
     for row in 0..rows {
-        // SAFETY: the range is memory in the direct map (BOOT-MEMORY), nothing refers to it (the caller), and programs that could
-        // still see it are no concern of Rust's, as no reference exists. Volatile, because the compiler would call its function for filling bytes,
-        // which takes several times as many instructions.
+        // SAFETY: the range is memory in the direct map (BOOT-MEMORY), nothing refers to it (the caller), and programs
+        // that could still see it are no concern of Rust's, as no reference exists. Volatile, because the compiler
+        // would call its function for filling bytes, which takes several times as many instructions.
         unsafe { start.add((row * ROW) as usize).cast::<[u64; ROW as usize / 8]>().write_volatile([0; _]) };
     }
     // SAFETY: as above.

@@ -9,8 +9,8 @@ use crate::memory;
 
 /// A reference to a kernel object: its physical address in units of 16 bytes, the smallest object.
 ///
-/// Four bytes, so that a capability fits into two words, a slot into four, and a thread's links into little; the machine's
-/// direct map is not larger than what 32 bits of such units reach.
+/// Four bytes, so that a capability fits into two words, a slot into four, and a thread's links into little; the
+/// machine's direct map is not larger than what 32 bits of such units reach.
 pub struct Ref<T>(NonZeroU32, PhantomData<*const T>);
 
 /// Bytes in a unit.
@@ -83,8 +83,9 @@ impl<T> Deref for Ref<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: LIVE-OBJECT: an object of this kind is there, at an address that `claim` checked for bounds and alignment;
-        // its parts are cells and atomics, of which every bit pattern is valid (PLAIN), and nobody else looks (ONE-HART).
+        // SAFETY: LIVE-OBJECT: an object of this kind is there, at an address that `claim` checked for bounds and
+        // alignment; its parts are cells and atomics, of which every bit pattern is valid (PLAIN), and nobody else
+        // looks (ONE-HART).
         unsafe { &*self.pointer() }
     }
 }

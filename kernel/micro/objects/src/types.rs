@@ -11,8 +11,8 @@ use crate::{Ref, memory};
 
 /// A place for a capability, 32 bytes: the capability, and its place in the derivation tree.
 ///
-/// The tree is kept as a list in preorder: what was derived from a capability follows it, and it is told from a sibling by
-/// comparing the two. So insertion and removal are constant, and no memory is needed beyond the slot.
+/// The tree is kept as a list in preorder: what was derived from a capability follows it, and it is told from a sibling
+/// by comparing the two. So insertion and removal are constant, and no memory is needed beyond the slot.
 #[repr(C)]
 pub struct Slot {
     /// The capability.
@@ -56,8 +56,8 @@ impl Slot {
         self.flags.set(self.flags.get() | Slot::FIRST_BADGED);
     }
 
-    /// How many slots of the object are still to be looked at whose remains are here: those before this one. All behind are empty, except for
-    /// this slot itself if it is among them.
+    /// How many slots of the object are still to be looked at whose remains are here: those before this one. All behind
+    /// are empty, except for this slot itself if it is among them.
     #[inline(always)]
     pub fn left(&self) -> u64 {
         self.flags.get() >> Slot::LEFT_SHIFT
@@ -286,8 +286,8 @@ pub mod own {
 /// How many slots a thread has.
 pub const TCB_SLOTS: usize = 5;
 
-/// How many slots a thread's handler of asynchronous invocations has: the notification that it signals, then the frames of its
-/// buffer.
+/// How many slots a thread's handler of asynchronous invocations has: the notification that it signals, then the frames
+/// of its buffer.
 pub const HANDLER_SLOTS: usize = 9;
 
 /// What a thread's handler of asynchronous invocations does.
@@ -303,7 +303,8 @@ pub enum HandlerState {
     Served,
 }
 
-/// A thread's handler of asynchronous invocations, which is a coroutine whose frame is this: all that it keeps while it does not run.
+/// A thread's handler of asynchronous invocations, which is a coroutine whose frame is this: all that it keeps while it
+/// does not run.
 #[repr(C, align(16))]
 pub struct Handler {
     pub(crate) slots: [Slot; HANDLER_SLOTS],
@@ -365,7 +366,8 @@ pub struct UserInterrupts {
 }
 
 impl UserInterrupts {
-    /// Whether the thread has supervisor registers of its own. Once it has it keeps them: it may be anywhere in a handler that uses them.
+    /// Whether the thread has supervisor registers of its own. Once it has it keeps them: it may be anywhere in a
+    /// handler that uses them.
     #[inline(always)]
     pub fn is_virtualised(&self) -> bool {
         self.is_virtualised.get() != 0
@@ -436,7 +438,8 @@ pub struct Tcb {
     pub waits_for: Cell<Option<Ref<Notification>>>,
     /// The notification whose signals it gets while it waits for messages.
     pub bound: Cell<Option<Ref<Notification>>>,
-    /// What the capability could do through which it waits: bits of [`Rights`](abi_sel4::Rights), and [`IS_CALL`](Tcb::IS_CALL).
+    /// What the capability could do through which it waits: bits of [`Rights`](abi_sel4::Rights), and
+    /// [`IS_CALL`](Tcb::IS_CALL).
     pub wait_rights: Cell<u8>,
     /// The badge with which it waits to send.
     pub wait_badge: Cell<u64>,
@@ -595,8 +598,8 @@ impl Words {
     }
 }
 
-/// The kilobyte of a program's page at this physical address. Any memory for objects can be seen so, because every pattern of
-/// bits is one of words.
+/// The kilobyte of a program's page at this physical address. Any memory for objects can be seen so, because every
+/// pattern of bits is one of words.
 ///
 /// # Panics
 /// If there is no memory for objects, or the address is not a multiple of its size.

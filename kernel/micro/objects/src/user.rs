@@ -38,8 +38,8 @@ impl Tcb {
     #[inline(always)]
     fn word(&self, index: usize) -> &Cell<u64> {
         debug_assert!(index < 32);
-        // SAFETY: the callers' indexes are those of `pc` and of `x`, 32 words in a row (assertions below); a cell of the whole
-        // is a cell of each part, and the lifetime is that of `self`.
+        // SAFETY: the callers' indexes are those of `pc` and of `x`, 32 words in a row (assertions below); a cell of
+        // the whole is a cell of each part, and the lifetime is that of `self`.
         unsafe { &*self.context.as_ptr().cast::<Cell<u64>>().add(index) }
     }
 
@@ -55,8 +55,8 @@ impl Tcb {
         context.forbid_floating_point(wish == FloatingPointUse::Forbidden);
     }
 
-    /// Makes a thread that does not run take its own external interrupts at this address. It may be in a handler already: what
-    /// that needs to return stays.
+    /// Makes a thread that does not run take its own external interrupts at this address. It may be in a handler
+    /// already: what that needs to return stays.
     pub fn take_own_interrupts(&self, vector: u64) {
         let is_first = !self.interrupts.is_virtualised();
         self.with_supervisor(|registers| {
@@ -93,7 +93,8 @@ const _: () = {
     assert!(offset_of!(UserContext, x) == 8);
 };
 
-/// Runs a thread until something happens. The thread's address space is active, and this hart does not hold the kernel's lock.
+/// Runs a thread until something happens. The thread's address space is active, and this hart does not hold the
+/// kernel's lock.
 #[inline(always)]
 pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
     // SAFETY: RUNNING-CONTEXT: until the trap the registers belong to this hart alone, which is here.
@@ -110,8 +111,8 @@ pub fn enter_virtualised<M: Machine>(thread: Ref<Tcb>, file: usize) -> Trap {
     trap
 }
 
-/// Four frames, the root of the table under which a hart runs virtualised threads. What programs map is copied from the thread's own root
-/// each time; the levels below are the thread's own.
+/// Four frames, the root of the table under which a hart runs virtualised threads. What programs map is copied from the
+/// thread's own root each time; the levels below are the thread's own.
 #[derive(Clone, Copy)]
 pub struct VirtualRoot(Ref<PageTable>);
 
@@ -119,7 +120,8 @@ impl VirtualRoot {
     /// Its size and its alignment.
     pub const SIZE: u64 = 4 * 4096;
 
-    /// The cleared memory of this size at a physical address that is nobody else's, for ever (LIVE-OBJECT, kept by boot).
+    /// The cleared memory of this size at a physical address that is nobody else's, for ever (LIVE-OBJECT, kept by
+    /// boot).
     ///
     /// # Panics
     /// If it is not memory for objects, or not aligned.
@@ -129,20 +131,21 @@ impl VirtualRoot {
         VirtualRoot(claim(physical))
     }
 
-    /// Makes this the table of the hart's virtualised thread, with what programs see in the address space of this root. The hart
-    /// forgets what it knew.
+    /// Makes this the table of the hart's virtualised thread, with what programs see in the address space of this root.
+    /// The hart forgets what it knew.
     pub fn activate<M: Machine>(self, root: Ref<PageTable>) {
         for (own, program) in self.0.entries.iter().zip(&root.entries).take(256) {
             own.store(program.load(Relaxed), Relaxed);
         }
-        // SAFETY: the lower half is that of an address space (as in `activate`), everything else is empty; boot has given the memory away for
-        // ever. Each hart that runs under an entry that is taken out of the program's root is made to leave and come here again.
+        // SAFETY: the lower half is that of an address space (as in `activate`), everything else is empty; boot has
+        // given the memory away for ever. Each hart that runs under an entry that is taken out of the program's root is
+        // made to leave and come here again.
         unsafe { M::activate_virtualised(self.0.physical() >> 12) };
     }
 }
 
-/// An address space as a machine activates it, in a word: the number of the root's page, from bit 44 on the identifier, and
-/// in the highest bit whether the machine tells fewer identifiers apart.
+/// An address space as a machine activates it, in a word: the number of the root's page, from bit 44 on the identifier,
+/// and in the highest bit whether the machine tells fewer identifiers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space(u64);
 
@@ -211,9 +214,9 @@ pub fn activate<M: Machine>(space: Space) {
     // A machine that tells fewer identifiers apart gets none, and forgets everything at each change.
     let is_too_large = space.0 & Space::IS_TOO_LARGE != 0;
     let asid = if is_too_large { 0 } else { space.asid() };
-    // SAFETY: the upper half of every root is the kernel's, copied when the table becomes a root; the lower half maps only pages
-    // that were retyped as such, and tables. A table is taken out of its pool, and each hart that uses it is made to leave it,
-    // before its memory is anything else.
+    // SAFETY: the upper half of every root is the kernel's, copied when the table becomes a root; the lower half maps
+    // only pages that were retyped as such, and tables. A table is taken out of its pool, and each hart that uses it is
+    // made to leave it, before its memory is anything else.
     unsafe { M::activate(root, asid) };
     if is_too_large {
         M::flush_tlb(Flush::Local(Scope::All));
