@@ -121,7 +121,8 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     Ok(())
 }
 
-/// What every hart does for ever: run the most important coroutine, look for interrupts, sleep when there is nothing.
+/// What every hart does for ever: run the most important coroutine, look for interrupts, and when there is nothing, free what
+/// files that are gone have left, and sleep.
 pub fn run_hart() -> ! {
     let mut worker = executor::Worker::of_this_hart();
     loop {
@@ -129,7 +130,8 @@ pub fn run_hart() -> ! {
         stretch::looked_by_the_executor();
         usermode::release_retired();
         shared::publish(executor::waiting());
-        if !worker.run_one() {
+        // Who leaves remains on this hart comes by here before it sleeps.
+        if !worker.run_one() && !files::free_remains() {
             Machine::wait_for_interrupt();
             stretch::waited();
         }

@@ -245,8 +245,11 @@ async fn processes() -> Outcome {
     Ok(())
 }
 
-/// What needs nobody else, by the name under which it can be driven alone.
-const DRIVES: &[(&str, fn() -> Result<()>)] = &[
+/// A part of the calls, with the name under which it can be driven alone.
+type Drive = (&'static str, fn() -> Result<()>);
+
+/// What needs nobody else.
+const DRIVES: &[Drive] = &[
     ("files", files_and_memory),
     ("removing", removing),
     ("directories", directories),
