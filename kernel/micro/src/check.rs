@@ -24,11 +24,11 @@ use crate::vspace;
 const DEPTH: usize = 12;
 
 /// A kernel that is built to check itself does so after each of this many entries ...
-const STRETCH: u64 = 1 << 10;
+const STRETCH: u64 = 1 << 8;
 /// ... out of this many ...
-const ROUND: u64 = 1 << 16;
+const ROUND: u64 = 1 << 15;
 /// ... and in between after one of this many: a check takes as long as thousands of entries.
-const SELDOM: u64 = 1 << 6;
+const SELDOM: u64 = 1 << 8;
 
 /// What is counted on the way.
 #[derive(Default)]
