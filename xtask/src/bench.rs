@@ -328,6 +328,7 @@ pub fn in_the_machine(
         activity.clear();
         let counted = match clock {
             Clock::Instructions => ", -icount shift=0",
+            Clock::SlowInstructions => ", -icount shift=3",
             Clock::Host => "",
         };
         let plural = if harts == 1 { "" } else { "s" };

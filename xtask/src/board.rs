@@ -52,6 +52,7 @@ pub struct Qemu {
     pub program: String,
     arguments: Vec<String>,
     counting_instructions: Vec<String>,
+    counting_slow_instructions: Vec<String>,
     waiting_for_gdb: Vec<String>,
 }
 
@@ -86,8 +87,10 @@ struct Device {
 pub enum Clock {
     /// With the host's time, one host thread a hart.
     Host,
-    /// With each instruction: slow, one host thread, repeatable.
+    /// With each instruction, a nanosecond for one: slow, one host thread, repeatable.
     Instructions,
+    /// The same with eight nanoseconds for one, as on a small processor: for what takes seconds of the machine's time.
+    SlowInstructions,
 }
 
 /// Where the network card's cable ends.
@@ -135,7 +138,7 @@ impl Configuration {
     /// counts are the same each time, too.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
-        if clock == Clock::Instructions {
+        if clock != Clock::Host {
             self.fix_addresses();
         }
     }
@@ -174,6 +177,7 @@ impl Board {
         let clock = match configuration.clock {
             Clock::Host => &[][..],
             Clock::Instructions => &self.qemu.counting_instructions,
+            Clock::SlowInstructions => &self.qemu.counting_slow_instructions,
         };
         let gdb = if configuration.gdb_port.is_some() { &self.qemu.waiting_for_gdb[..] } else { &[] };
         let all = machine.iter().chain(&self.qemu.arguments).chain(devices).chain(clock).chain(gdb);

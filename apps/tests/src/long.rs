@@ -382,8 +382,10 @@ pub async fn children_of_others_wake_nobody() -> Outcome {
         let child = must!(act("return"));
         check!(wait(&child).await.is_some());
     }
-    // If one of its calls had been woken, that would have been charged to it.
-    check_eq!(must!(scheduling::get(other.number())).cpu_ns, used);
+    // If its calls had been woken each time, that would have been charged to it, five times what their first turns were. It
+    // does pay when the keeper looks them over.
+    let more = must!(scheduling::get(other.number())).cpu_ns - used;
+    check!(more < used / 4, "{more} ns, and {used} before");
     must!(other.kill());
     check!(wait(&other).await.is_some());
     // Who has heard of its end finds nothing of it in use; what is left are calls of this program.

@@ -8,5 +8,5 @@ use crate::board::Clock;
 pub const SCENARIO: Scenario = Scenario { name: "budget_worst", goals: &[("budget_worst_percent", 12.0)], measure };
 
 fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
-    lab.boot(&Boot { words: &["budget_worst"], harts: 1, memory: None, clock: Clock::Instructions })
+    lab.boot(&Boot { words: &["budget_worst"], harts: 1, memory: None, clock: Clock::SlowInstructions })
 }

@@ -29,8 +29,8 @@ const MS: u64 = 1_000_000;
 /// A tenth of the time of the one hart.
 const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
 /// What is watched: whole periods, after one in which everything has begun.
-const WATCHED: Duration = Duration::from_millis(300);
-const BEFORE: Duration = Duration::from_millis(100);
+const WATCHED: Duration = Duration::from_millis(1000);
+const BEFORE: Duration = Duration::from_millis(200);
 const VICTIM: Priority = Priority::saturating(31);
 /// Entries of an attacker's request ring.
 const ENTRIES: usize = 256;
