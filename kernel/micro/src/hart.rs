@@ -29,13 +29,17 @@ pub(crate) struct Hart {
     pub(crate) must_drain: AtomicUsize,
     /// The bits that the hart has found in such a file.
     pub(crate) drained: AtomicU64,
-    /// Whether the hart waits for the lock. Written by that hart alone, and a hint only: whoever holds the lock and
-    /// sees one gives it back soon.
-    pub(crate) waits: AtomicBool,
 }
 
 /// The words of all harts of one kernel. They stand beside the kernel's lock, and the kernel refers to them.
-pub struct Harts(pub(crate) [Hart; MAXIMUM_NODES]);
+pub struct Harts {
+    pub(crate) each: [Hart; MAXIMUM_NODES],
+    /// Which harts wait for the lock, a bit for each. A hint only, so relaxed: a hart that holds the lock and sees one
+    /// gives it back soon, and a hart that comes for it gives way for a moment.
+    waiting: AtomicU32,
+}
+
+const _: () = assert!(MAXIMUM_NODES <= u32::BITS as usize);
 
 impl Default for Harts {
     fn default() -> Harts {
@@ -46,17 +50,17 @@ impl Default for Harts {
 impl Harts {
     /// Harts that are in the kernel, and of which nothing is wanted.
     pub const fn new() -> Harts {
-        Harts(
-            [const {
+        Harts {
+            each: [const {
                 Hart {
                     place: AtomicU32::new(IN_KERNEL),
                     must_leave: AtomicBool::new(false),
                     must_drain: AtomicUsize::new(0),
                     drained: AtomicU64::new(0),
-                    waits: AtomicBool::new(false),
                 }
             }; MAXIMUM_NODES],
-        )
+            waiting: AtomicU32::new(0),
+        }
     }
 
     /// Notes that a hart has come into the kernel: the registers of the thread that it ran are complete.
@@ -64,26 +68,31 @@ impl Harts {
     pub fn note_trap(&self, trap: Trap, hart: usize) -> Trap {
         if cfg!(feature = "smp") {
             let place = if trap == Trap::SystemCall { IN_SYSTEM_CALL } else { IN_KERNEL };
-            self.0[hart].place.store(place, Ordering::Release);
+            self.each[hart].place.store(place, Ordering::Release);
         }
         trap
     }
 
-    /// Notes whether a hart waits for the lock.
-    pub(crate) fn note_waiting(&self, hart: usize, waits: bool) {
-        self.0[hart].waits.store(waits, Ordering::Relaxed);
+    /// Notes that a hart waits for the lock.
+    pub(crate) fn begins_to_wait(&self, hart: usize) {
+        self.waiting.fetch_or(1 << hart, Ordering::Relaxed);
+    }
+
+    /// Notes that a hart does not wait for the lock any more.
+    pub(crate) fn has_waited(&self, hart: usize) {
+        self.waiting.fetch_and(!(1 << hart), Ordering::Relaxed);
     }
 
     /// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation
     /// here.
     #[inline(always)]
     pub(crate) fn others_wait(&self) -> bool {
-        cfg!(feature = "smp") && self.0.iter().any(|hart| hart.waits.load(Ordering::Relaxed))
+        cfg!(feature = "smp") && self.waiting.load(Ordering::Relaxed) != 0
     }
 
     /// Does for the hart that holds the lock, while this one waits for it, what only this one can.
     pub(crate) fn obey(&self, hart: usize) {
-        let words = &self.0[hart];
+        let words = &self.each[hart];
         if words.must_leave.load(Ordering::Acquire) {
             objects::activate::<Machine>(Space::kernel::<Machine>());
             words.must_leave.store(false, Ordering::Release);

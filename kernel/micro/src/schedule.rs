@@ -187,6 +187,9 @@ impl Kernel {
                 }
                 more => current.time_slice.set(more - 1),
             }
+        } else {
+            // Nothing runs here: should something be ready all the same, it is found now.
+            self.reschedule();
         }
         if self.domains.get() > 1 && (self.here() == 0) {
             let left = self.domain_time.get();

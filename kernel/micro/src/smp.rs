@@ -12,9 +12,12 @@
 //! its turn. So whoever takes an address space away waits until every hart that came from it has left it
 //! (`must_leave`), which they do while they wait (LEFT-SPACE).
 //!
-//! A hart that waits for the lock says so (`waits`). A long operation gives the lock back after the step in which it
-//! is, and a turn of asynchronous invocations after the invocation, as if there were an interrupt: so no hart waits
-//! longer than one step of each of the others.
+//! A hart that waits for the lock says so (`waiting`). A long operation gives the lock back after the step in which it
+//! is, and a turn of asynchronous invocations after the invocation, as if there were an interrupt. A hart that comes
+//! for the lock while another waits gives way for a moment ([`COURTESY`]): without that, a hart whose thread makes one
+//! call after the other can keep others out for as long as it likes, because the lock is free for less time than it
+//! takes to see that. The moment is bounded, because the hart that waits may not run: a hypervisor or an emulator may
+//! have fewer processors than the machine has harts.
 //!
 //! Without the feature `smp` there is one hart, and nothing of this costs anything.
 
@@ -28,6 +31,9 @@ use platform::Machine;
 use crate::hart::{Harts, IN_KERNEL, IN_SYSTEM_CALL, IN_USER};
 use crate::kernel::Kernel;
 use crate::node::Action;
+
+/// How many looks a hart gives way for that comes for the lock while another waits.
+const COURTESY: u32 = 64;
 
 /// The kernel, locked.
 pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
@@ -63,19 +69,38 @@ impl Shared {
     /// Takes the lock for a hart.
     #[inline(always)]
     pub fn enter(&self, hart: usize) -> Entered<'_> {
+        if self.harts.others_wait() {
+            self.give_way(hart);
+        }
         let mut has_waited = false;
         let kernel = lock_with(&self.kernel, || {
-            has_waited = true;
-            self.harts.note_waiting(hart, true);
+            if !has_waited {
+                has_waited = true;
+                self.harts.begins_to_wait(hart);
+            }
             self.harts.obey(hart);
         });
         if cfg!(feature = "smp") {
             kernel.here.set(hart);
             if has_waited {
-                self.harts.note_waiting(hart, false);
+                self.harts.has_waited(hart);
             }
         }
         Entered(kernel)
+    }
+
+    /// Lets those who wait for the lock have it first, if they take it in a moment.
+    #[cold]
+    #[inline(never)]
+    fn give_way(&self, hart: usize) {
+        for _ in 0..COURTESY {
+            if !self.harts.others_wait() {
+                return;
+            }
+            // The lock may be held by a hart that waits for this one.
+            self.harts.obey(hart);
+            core::hint::spin_loop();
+        }
     }
 
     /// Runs a thread until something happens. The caller has given the lock back.
@@ -105,7 +130,7 @@ impl Kernel {
             if self.node().is_stale.take() {
                 Machine::flush_tlb(Flush::Local(Scope::All));
             }
-            self.harts.0[self.here()].place.store(IN_USER, Ordering::Relaxed);
+            self.harts.each[self.here()].place.store(IN_USER, Ordering::Relaxed);
         }
     }
 
@@ -114,7 +139,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn note_kernel(&self) {
         if cfg!(feature = "smp") {
-            self.harts.0[self.here()].place.store(IN_KERNEL, Ordering::Relaxed);
+            self.harts.each[self.here()].place.store(IN_KERNEL, Ordering::Relaxed);
         }
     }
 
@@ -140,7 +165,7 @@ impl Kernel {
                     self.stop_node(index);
                     // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it
                     // would be in no space.
-                    let must_leave = &self.harts.0[index].must_leave;
+                    let must_leave = &self.harts.each[index].must_leave;
                     must_leave.store(true, Ordering::Release);
                     while must_leave.load(Ordering::Acquire) {
                         core::hint::spin_loop();
@@ -156,7 +181,7 @@ impl Kernel {
         if !cfg!(feature = "smp") || index == self.here() {
             return Machine::drain_guest_file(file);
         }
-        let hart = &self.harts.0[index];
+        let hart = &self.harts.each[index];
         hart.must_drain.store(file, Ordering::Release);
         // Wherever it is, it comes for the lock.
         Machine::send_ipi(index);
@@ -178,13 +203,13 @@ impl Kernel {
     fn stop_node(&self, index: usize) {
         let node = &self.nodes[index];
         let Some(thread) = node.current.get() else { return };
-        if self.harts.0[index].place.load(Ordering::Acquire) == IN_USER {
+        if self.harts.each[index].place.load(Ordering::Acquire) == IN_USER {
             Machine::send_ipi(index);
-            while self.harts.0[index].place.load(Ordering::Acquire) == IN_USER {
+            while self.harts.each[index].place.load(Ordering::Acquire) == IN_USER {
                 core::hint::spin_loop();
             }
         }
-        if self.harts.0[index].place.load(Ordering::Acquire) == IN_SYSTEM_CALL {
+        if self.harts.each[index].place.load(Ordering::Acquire) == IN_SYSTEM_CALL {
             thread.pc().set(thread.pc().get().wrapping_sub(4));
         }
         thread.fault_pc.set(thread.pc().get());
@@ -206,7 +231,7 @@ impl Kernel {
         if is_current {
             self.reschedule();
         } else if thread.state().is_runnable() {
-            self.enqueue(thread);
+            self.append(thread);
         }
         if let Some(notification) = thread.bound.get()
             && signals != 0

@@ -1493,7 +1493,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     let copies = original + 1..original + 100;
     copy_into(&machine, original, copies.clone());
     let left = || count_full(&machine, copies.clone());
-    machine.kernel.harts.note_waiting(1, true);
+    machine.kernel.harts.begins_to_wait(1);
     assert!(!machine.call_interrupted(Invocation::CNodeRevoke, original));
     assert_eq!(left(), 98);
     let ask = request(free, Invocation::PageGetAddress, &[], &[]);
@@ -1501,7 +1501,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 20);
     machine.trap(-64, 0, 0, &[], &[]);
     machine.kernel.serve();
-    machine.kernel.harts.note_waiting(1, false);
+    machine.kernel.harts.has_waited(1);
     assert_eq!(std::iter::from_fn(|| buffer.take()).count(), 1);
     buffer.work();
     assert!(machine.call_interrupted(Invocation::CNodeRevoke, original));

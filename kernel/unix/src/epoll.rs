@@ -35,6 +35,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
@@ -46,6 +47,7 @@ use waiters::Waiters;
 
 use crate::accounts::{Account, Charge, Resource};
 use crate::descriptor::MAXIMUM_DESCRIPTORS;
+use crate::executor::{self, Cid};
 use crate::file::OpenFile;
 use crate::process::Process;
 use crate::steps;
@@ -320,6 +322,21 @@ impl Remain {
     }
 }
 
+/// The coroutine that takes back what nobody else does.
+static CLEANER: Mutex<Option<Cid>> = Mutex::new(None);
+
+/// Takes back registrations that were left when somebody dropped a call, for ever: they hold files open.
+pub async fn clean() {
+    *CLEANER.lock() = Some(executor::current());
+    loop {
+        while free_remains() {
+            steps::pause_at_the_end().await;
+        }
+        // Whoever leaves more wakes it, also if that happens just now.
+        poll_fn(|_| if has_remains() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
 /// Takes back a few registrations at once, and leaves more of them to [`free_remains`].
 fn leave(mut remain: Remain) {
     if remain.step() {
@@ -330,6 +347,11 @@ fn leave(mut remain: Remain) {
         if list.try_reserve(1).is_ok() {
             list.push(remain);
             COUNT.store(list.len(), Ordering::Release);
+            drop(list);
+            let cleaner = *CLEANER.lock();
+            if let Some(cleaner) = cleaner {
+                executor::wake(cleaner);
+            }
             return;
         }
     }

@@ -368,6 +368,16 @@ pub fn share_what_is_ready_here(is_outranked: bool) {
     }
 }
 
+/// For a hart that was interrupted and goes on with its visit, of which it has published how important it is: finds another
+/// hart for the most important of what is ready anywhere.
+pub fn pass_on() {
+    if crate::harts() > 1
+        && let Some(waiting) = Priority::most_important_in(waiting())
+    {
+        find_hart(waiting);
+    }
+}
+
 /// Calls an idle hart; whether there was one.
 fn interrupt_idle_hart() -> bool {
     let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);

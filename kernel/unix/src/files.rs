@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{self, control, open as flag};
 use filesystem::{
@@ -15,7 +16,7 @@ use crate::file::{self, OpenFile, errno_of, status_of};
 use crate::process::Process;
 use crate::program::LONGEST_PATH;
 use crate::user::UserBuffer;
-use crate::{epoll, pipe, time};
+use crate::{epoll, executor, pipe, time};
 
 /// Bytes that files written at run time may take in all, as a share of memory: a half, like Linux's tmpfs.
 const MEMORY_SHARE: usize = 2;
@@ -26,6 +27,7 @@ static ROOT: Once<Filesystem> = Once::new();
 pub fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     let limit = memory::frames::free_frames() * abi_queue::pages::PAGE_SIZE / MEMORY_SHARE;
     let root = Filesystem::new(limit as u64).map_err(|_| "there is no memory for the root file system")?;
+    executor::spawn_for_kernel(Priority::DEFAULT, epoll::clean());
     if let Err(error) = root.populate(archive) {
         platform::println!("initramfs: {error}");
         return Err("the initramfs is damaged: build it again with `cargo xtask build`");

@@ -34,7 +34,7 @@ use crate::accounts::{Charge, Resource};
 use crate::executor::{self, Cid, SpawnError};
 use crate::operation::Operation;
 use crate::process::Process;
-use crate::{steps, stretch};
+use crate::{scheduling, steps, stretch};
 
 /// What carries calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +168,8 @@ fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
         }
     };
     let completion = Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
+    // Before anybody hears that it is over, who may then count on that.
+    transfer.operation = Operation::NOTHING;
     process.complete_calls(&[(transfer.key, completion)], transfer.priority);
     true
 }
@@ -177,7 +179,8 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
     let mut transfers: Vec<Transfer> = Vec::new();
     loop {
         // As important as the process says now: it works for its coroutines.
-        executor::set_priority(executor::current(), process.claimed_priority());
+        let priority = if process.has_ended() { scheduling::MOST_CLAIM } else { process.claimed_priority() };
+        executor::set_priority(executor::current(), priority);
         let mut arrived = core::mem::take(&mut process.kernel_side.poller.lock().inbox);
         if transfers.is_empty() {
             transfers = arrived;
@@ -199,9 +202,13 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
             }
         }
         if process.has_ended() && transfers.is_empty() {
-            return;
-        }
-        if transfers.is_empty() {
+            let mut poller = process.kernel_side.poller.lock();
+            if poller.inbox.is_empty() {
+                // Whoever submits from now on finds nobody.
+                poller.thread = None;
+                return;
+            }
+        } else if transfers.is_empty() {
             // Whoever submits wakes the thread, also if that happens just now; so does the end of the process.
             current.suspend();
         } else {

@@ -98,6 +98,9 @@ impl AddressOut {
 }
 
 impl Operation {
+    /// In the place of one that was taken out: it holds nothing.
+    pub const NOTHING: Operation = Operation::Sleep { deadline: 0, alarm: None };
+
     /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
     pub fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         match self.poll(process, None) {
@@ -312,11 +315,23 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
+impl Waiting {
+    /// Lets go of everything that the operation holds: before anybody hears that it is over, who may then count on that.
+    fn let_go(&mut self) {
+        self.leave_lists();
+        self.operation = Operation::NOTHING;
+    }
+
+    fn leave_lists(&mut self) {
         if let Some(waker) = self.registered.take() {
             self.operation.forget(&waker);
         }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.leave_lists();
     }
 }
 
@@ -439,6 +454,7 @@ impl Future for AsynchronousCall {
             }
         };
         let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
+        this.waiting.let_go();
         this.process.complete_calls(&[(this.key, completion)], this.priority);
         Poll::Ready(())
     }
@@ -471,12 +487,8 @@ pub fn go_on_asynchronously(
         }
         let waiting = Waiting { operation, registered: None };
         let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
-        let spawned = executor::spawn_for(process.clone(), process.standing.limit(priority), call).map_err(
-            |SpawnError(mut call)| {
-                let nothing = Operation::Sleep { deadline: 0, alarm: None };
-                core::mem::replace(&mut call.waiting.operation, nothing)
-            },
-        );
+        let spawned = executor::spawn_for(process.clone(), process.standing.limit(priority), call)
+            .map_err(|SpawnError(mut call)| core::mem::replace(&mut call.waiting.operation, Operation::NOTHING));
         spawned.map(Carrier::Coroutine)
     })?;
     counters::count(Counter::AsynchronousCalls);

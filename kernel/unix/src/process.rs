@@ -51,7 +51,7 @@ use crate::input::{self, InputCall, InputCalls};
 use crate::interrupts::{self, Receivers, SendPages};
 use crate::kernel_side::Choice;
 use crate::ring::{self, CompletionView, Rings};
-use crate::scheduling::Standing;
+use crate::scheduling::{MOST_CLAIM, Standing};
 use crate::shared::{Shared, zeroed};
 use crate::thread::Threads;
 use crate::worker::Worker;
@@ -666,6 +666,8 @@ impl Process {
         if self.all_are_called.swap(true, Ordering::AcqRel) {
             return;
         }
+        // The process that ends cannot be found any more by the keeper, and its parent waits.
+        crate::executor::set_priority(crate::executor::current(), MOST_CLAIM);
         self.kernel_side.wake_poller();
         let mut slot = 0;
         loop {
@@ -688,8 +690,8 @@ impl Process {
         };
         for (number, call) in calls.into_values().enumerate() {
             if let Carrier::Coroutine(cid) = call.carrier {
-                // It may have been lowered when the budget was used up, and nobody will find it to raise it again.
-                crate::executor::set_priority(cid, Priority::saturating(call.priority.into()));
+                // The keeper will not find it to prefer it when it starves.
+                crate::executor::set_priority(cid, MOST_CLAIM);
             }
             call.carrier.wake();
             if number % steps::ENTRIES == 0 {
@@ -853,6 +855,7 @@ impl Process {
     /// Not to be dropped: nobody else would go on.
     pub async fn take_apart(self: &Arc<Process>) {
         self.last_worker.store(crate::executor::current().raw(), Ordering::Relaxed);
+        crate::executor::set_priority(crate::executor::current(), MOST_CLAIM);
         self.close_descriptors().await;
         if input::leave(self) {
             self.departed(|| self.input_calls.are_over()).await;

@@ -28,7 +28,7 @@ use memory::sv39::Protection;
 use platform::println;
 use usermode::{Kind, Space};
 
-use crate::accounts::{Account, Resource};
+use crate::accounts::{Account, Resource, has_machine_memory};
 use crate::authority::Authority;
 use crate::descriptor::Descriptors;
 use crate::file::{self, OpenFile};
@@ -184,11 +184,31 @@ async fn read_string(process: &Process, address: usize, limit: usize) -> Result<
     }
 }
 
-/// Lets the work for a caller pause between two parts. Others may have used memory up meanwhile, so that is asked for again.
-async fn pause_for(caller: Option<&Process>) -> Result<(), Errno> {
-    let Some(caller) = caller else { return Ok(()) };
-    steps::pause(caller).await;
-    caller.account.admit()
+/// For whom a program is loaded.
+#[derive(Clone, Copy)]
+enum For<'a> {
+    /// The first program: without pauses.
+    Nobody,
+    /// A process that starts another one, and is told if there is no memory.
+    Parent(&'a Process),
+    /// A process that has given its old program up. Only if the machine has no memory left does it end: that its account is
+    /// full it was told before, or its children have filled it since.
+    Itself(&'a Process),
+}
+
+/// Lets the work pause between two parts. Others may have used memory up meanwhile, so that is asked for again.
+async fn pause_for(whom: For<'_>) -> Result<(), Errno> {
+    match whom {
+        For::Nobody => Ok(()),
+        For::Parent(process) => {
+            steps::pause(process).await;
+            process.account.admit()
+        }
+        For::Itself(process) => {
+            steps::pause(process).await;
+            if has_machine_memory() { Ok(()) } else { Err(Errno::ENOMEM) }
+        }
+    }
 }
 
 impl Plan {
@@ -272,7 +292,7 @@ impl Plan {
     ///
     /// # Cancellation
     /// The address space is left with a part of the program.
-    async fn load(&self, space: &Space, shared: &Shared, caller: Option<&Process>) -> Result<UserContext, Errno> {
+    async fn load(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<UserContext, Errno> {
         let layout = &self.layout;
         shared.place(layout, self.image.placement());
         space.lock().set_mapping_top(layout.mapping_top);
@@ -288,7 +308,7 @@ impl Plan {
                 offset += count as u64;
                 address += count;
                 if address / steps::BYTES != (address - count) / steps::BYTES {
-                    pause_for(caller).await?;
+                    pause_for(whom).await?;
                 }
             }
             let protection = match segment.protection {
@@ -298,7 +318,7 @@ impl Plan {
             };
             let changed = space.lock().protect(pages, protection);
             usermode::flush(changed.map_err(map_error)?);
-            pause_for(caller).await?;
+            pause_for(whom).await?;
         }
         space.lock().set_break_start(highest + layout.break_gap);
         map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
@@ -312,14 +332,14 @@ impl Plan {
         if let Some((address, frames)) = shared.image_mapping() {
             map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
         }
-        pause_for(caller).await?;
+        pause_for(whom).await?;
         let stack = self.stack(space, shared)?;
-        pause_for(caller).await?;
+        pause_for(whom).await?;
         let mut address = stack.pointer();
         for piece in stack.bytes().chunks(steps::BYTES / 2) {
             space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
             address += piece.len() as u64;
-            pause_for(caller).await?;
+            pause_for(whom).await?;
         }
         Ok(UserContext::new(self.image.entry(), stack.pointer()))
     }
@@ -344,19 +364,19 @@ impl Plan {
         }
         process.forget_completions();
         process.set_name(crate::trace::short_name(&self.path));
-        self.load(&process.space, &process.shared, Some(process)).await
+        self.load(&process.space, &process.shared, For::Itself(process)).await
     }
 
     /// Loads the program into an address space of its own.
     ///
     /// # Cancellation
     /// Nothing is left of it.
-    async fn load_anew(&self, caller: Option<&Process>) -> Result<Loaded, Errno> {
+    async fn load_anew(&self, whom: For<'_>) -> Result<Loaded, Errno> {
         let space =
             Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
         let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
-        pause_for(caller).await?;
-        match self.load(&loaded.space, &loaded.shared, caller).await {
+        pause_for(whom).await?;
+        match self.load(&loaded.space, &loaded.shared, whom).await {
             Ok(context) => {
                 loaded.context = Some(context);
                 Ok(loaded)
@@ -455,7 +475,7 @@ pub async fn spawn(
     };
     let directory = process.directory.lock().clone();
     let default_priority = default_priority.limited_to(process.standing.ceiling());
-    let loaded = plan.load_anew(Some(&process)).await?;
+    let loaded = plan.load_anew(For::Parent(&process)).await?;
     let origin =
         Origin { account, place, standing: process.standing.inherited(), authority: process.authority.inherited() };
     let id = plan.start(loaded, process.id, origin, directory, inherited, default_priority)?;
@@ -476,7 +496,7 @@ pub fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
     let origin = Origin { account, place, standing, authority };
     // For nobody there are no pauses.
-    let Poll::Ready(loaded) = pin!(plan.load_anew(None)).poll(&mut Context::from_waker(Waker::noop())) else {
+    let Poll::Ready(loaded) = pin!(plan.load_anew(For::Nobody)).poll(&mut Context::from_waker(Waker::noop())) else {
         return Err(Errno::ENOMEM);
     };
     plan.start(loaded?, 0, origin, files::root_directory(), descriptors, Priority::DEFAULT)?;

@@ -839,6 +839,10 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     if executor::is_anything_ready() {
                         executor::share_what_is_ready_here(is_outranked);
                     }
+                    if pending.ipi && !is_outranked {
+                        // Whoever sent it may have known an older claim of this process than the one that holds now.
+                        executor::pass_on();
+                    }
                     if time::slice_has_ended() || is_outranked {
                         // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
                         // a moment to come out, so that the others need not wait for it; a bounded number of times, since

@@ -10,7 +10,12 @@ pub const SCENARIO: Scenario = Scenario { name: "largest_gap", goals: &[("larges
 fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for harts in [1, 4] {
-        lines.extend(lab.boot(&Boot { words: &["largest_gap"], harts, memory: None, clock: Clock::SlowInstructions })?);
+        lines.extend(lab.boot(&Boot {
+            words: &["largest_gap"],
+            harts,
+            memory: None,
+            clock: Clock::SlowInstructions,
+        })?);
     }
     lines.push(worst("largest_gap_ms", &lines)?);
     Ok(lines)
