@@ -114,6 +114,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "calls-in-flight" => calls_in_flight().await,
         "scribble-bitmap" => scribble_bitmap(),
         "scribble-ring" => scribble_ring().await,
+        "leave-unimportant-calls" => leave_unimportant_calls(),
         "ring-calls-in-flight" => crate::ring::acts::calls_in_flight().await,
         "ring-exit" => crate::ring::acts::exit().await,
         "ring-execute" => crate::ring::acts::execute().await,
@@ -360,6 +361,28 @@ fn scribble_bitmap() -> i32 {
 }
 
 /// Writes nonsense to the completion ring while completions arrive.
+/// Ends while calls of the lowest priority have not had their first turn.
+fn leave_unimportant_calls() -> i32 {
+    let time = abi_unix::types::TimeSpec::from_ns(1_000_000_000_000);
+    for token in 1..=100 {
+        let arguments = [&raw const time as usize, 0, 0, 0, 0, 0];
+        // SAFETY: the kernel reads the time before it answers.
+        let answer = unsafe {
+            system::syscall_asynchronous(
+                system::SystemCall::Sleep as usize,
+                arguments,
+                0,
+                cops::Priority::LOWEST.number(),
+                token,
+            )
+        };
+        if answer != abi_unix::WILL_BE_POSTED {
+            return 1;
+        }
+    }
+    system::process::exit(0)
+}
+
 async fn scribble_ring() -> i32 {
     for index in 0..200u64 {
         // SAFETY: the kernel reads the time before it answers.

@@ -44,6 +44,23 @@ pub async fn processes_that_never_rest_share_the_machine() -> Outcome {
     Ok(())
 }
 
+/// A process that ends with unimportant calls in flight is over soon, although others never rest.
+pub async fn unimportant_calls_do_not_hold_an_end_up() -> Outcome {
+    let mut children = Vec::new();
+    for _ in 0..8 {
+        children.push(must!(harness::act("spin")));
+    }
+    for child in &children {
+        until(|| Ok(scheduling::get(child.number())?.cpu_ns > 1_000_000)).await?;
+    }
+    check_eq!(harness::ending_of_act("leave-unimportant-calls").await?, Ending::Exited(0));
+    for child in &children {
+        must!(child.kill());
+        check_eq!(must!(child.wait().await), Ending::Killed(signal::KILL as u8));
+    }
+    Ok(())
+}
+
 /// What is less important, in however many processes, does not keep what is more important from its turns.
 pub async fn unimportant_processes_do_not_delay_important_ones() -> Outcome {
     let mut children = Vec::new();

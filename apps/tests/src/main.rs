@@ -256,6 +256,7 @@ const TESTS: &[Test] = tests![
     hostile::nonsense_in_the_process_page;
     hostile::nonsense_in_the_completion_ring;
     hostile::processes_that_never_rest_share_the_machine;
+    hostile::unimportant_calls_do_not_hold_an_end_up;
     hostile::unimportant_processes_do_not_delay_important_ones;
     scheduling::illegal_requests;
     scheduling::nobody_becomes_more_important_by_itself;

@@ -667,9 +667,10 @@ pub fn two_threads_interrupt_each_other_without_the_kernel(bench: &mut Bench<'_>
     until(interrupted(2))?;
     first.notification.signal();
     until(|| STEPS.load(Ordering::Acquire) >= TIMES)?;
-    // The page of either was mapped by a fault, and the signal's handler has returned.
-    check!(first.thread.end_user_interrupts()? <= 2);
-    check!(second.thread.end_user_interrupts()? <= 1);
+    // The page of either was mapped by a fault, and again whenever the other had lost its hart; and the signal's handler has
+    // returned. That is nothing beside the stores.
+    check!(first.thread.end_user_interrupts()? <= TIMES / 1000);
+    check!(second.thread.end_user_interrupts()? <= TIMES / 1000);
     Ok(())
 }
 
