@@ -41,6 +41,8 @@ pub(crate) const RETRY: Duration = Duration::from_millis(1);
 const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
 /// When a connection within the host that found no memory is tried again.
 pub(crate) const ADMISSION_RETRY: Duration = Duration::from_millis(100);
+/// When a local connection looks again that found its listener full.
+pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
 /// IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
 const DATA_HEADERS: usize = 20 + 20;
 /// How many answers to answers are carried at once on the loopback interface. More than a few mean that

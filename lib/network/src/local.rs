@@ -15,7 +15,7 @@ use smoltcp::time::Instant;
 
 use crate::Error;
 use crate::configuration::{Received, Sent};
-use crate::host::{ADMISSION_RETRY, Host};
+use crate::host::{ADMISSION_RETRY, FULL_RETRY, Host};
 use crate::slab::ConnectionId;
 use crate::table::Key;
 use crate::tcp::{BUFFER_LIMITS, Connection, Engine, Holder, Receiving, TcpOptions};
@@ -215,8 +215,9 @@ impl Host {
         {
             let is_waiting = matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting);
             let listener = self.find_listener(connection.key.remote()).and_then(|index| self.listeners.get(index));
-            if is_waiting && listener.is_some_and(|listener| !listener.is_full()) {
-                at = at.min(now + ADMISSION_RETRY);
+            if is_waiting && let Some(listener) = listener {
+                // `accept` makes room, but may then lack memory for who comes in, with nobody left to call it again.
+                at = at.min(now + if listener.is_full() { FULL_RETRY } else { ADMISSION_RETRY });
             }
             self.timers.no_later_than(index, at);
         }
