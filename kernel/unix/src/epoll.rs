@@ -293,7 +293,7 @@ enum Remain {
 }
 
 static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
-/// How many there are, so that nobody needs the lock to see that there are none.
+/// How many there are, with those that somebody is at, so that nobody needs the lock to see that there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Remain {
@@ -346,7 +346,7 @@ fn leave(mut remain: Remain) {
         let mut list = REMAINS.lock();
         if list.try_reserve(1).is_ok() {
             list.push(remain);
-            COUNT.store(list.len(), Ordering::Release);
+            COUNT.fetch_add(1, Ordering::Release);
             drop(list);
             let cleaner = *CLEANER.lock();
             if let Some(cleaner) = cleaner {
@@ -363,15 +363,19 @@ pub fn free_remains() -> bool {
     if !has_remains() {
         return false;
     }
-    let last = {
-        let mut list = REMAINS.lock();
-        let last = list.pop();
-        COUNT.store(list.len(), Ordering::Release);
-        last
-    };
-    let Some(remain) = last else { return false };
+    let last = REMAINS.lock().pop();
+    // Another hart may be at the last one: it is there until that is done.
+    let Some(mut remain) = last else { return true };
     // Without the lock: files may go with their last registration.
-    leave(remain);
+    while !remain.step() {
+        let mut list = REMAINS.lock();
+        if list.len() < list.capacity() {
+            list.push(remain);
+            return true;
+        }
+    }
+    drop(remain);
+    COUNT.fetch_sub(1, Ordering::Release);
     true
 }
 

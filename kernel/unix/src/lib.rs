@@ -57,6 +57,7 @@ pub mod worker;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use abi_unix::Counter;
 use abi_unix::types::SYSTEM_NAME_FIELD;
 use coroutine::Table;
 use hal_api::{Machine as _, Status};
@@ -131,7 +132,12 @@ pub fn run_hart() -> ! {
         usermode::release_retired();
         shared::publish(executor::waiting());
         // Who leaves remains on this hart comes by here before it sleeps.
-        if !worker.run_one() && !files::free_remains() {
+        if worker.run_one() {
+            continue;
+        }
+        if files::free_remains() {
+            counters::count(Counter::Looks);
+        } else {
             Machine::wait_for_interrupt();
             stretch::waited();
         }
