@@ -1371,6 +1371,14 @@ fn count_full(machine: &Machine, slots: Range<u64>) -> usize {
     slots.filter(|&slot| !machine.slot(slot).is_empty()).count()
 }
 
+/// Makes an endpoint in the first of some slots and copies its capability to the others, which it gives.
+fn endpoint_with_copies(machine: &Machine, slots: Range<u64>) -> Range<u64> {
+    assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, slots.start, 1).0, 0);
+    let copies = slots.start + 1..slots.end;
+    copy_into(machine, slots.start, copies.clone());
+    copies
+}
+
 /// Asks in a buffer for a revocation that an interrupt stops as soon as it is served.
 fn ask_for_interrupted_revocation(simulation: &Simulation, buffer: &mut SyscallBuffer, source: u64) {
     buffer.put(request(2, Invocation::CNodeRevoke, &[source, 64], &[]));
@@ -1386,9 +1394,7 @@ fn a_revocation_that_is_interrupted_goes_on_from_the_buffer() {
     let free = machine.first_empty();
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let original = free + 10;
-    assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, original, 1).0, 0);
-    let copies = original + 1..original + 1000;
-    copy_into(&machine, original, copies.clone());
+    let copies = endpoint_with_copies(&machine, original..original + 1000);
     ask_for_interrupted_revocation(&simulation, &mut buffer, original);
     machine.kernel.serve();
     let left = count_full(&machine, copies.clone());
@@ -1489,9 +1495,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     let free = machine.first_empty();
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let original = free + 10;
-    assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, original, 1).0, 0);
-    let copies = original + 1..original + 100;
-    copy_into(&machine, original, copies.clone());
+    let copies = endpoint_with_copies(&machine, original..original + 100);
     let left = || count_full(&machine, copies.clone());
     machine.kernel.harts.begins_to_wait(1);
     assert!(!machine.call_interrupted(Invocation::CNodeRevoke, original));

@@ -829,23 +829,27 @@ impl Process {
         }
     }
 
-    /// Waits until something of the process has gone: looked at whenever something goes. One waits at a time.
+    /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed).
     ///
     /// # Cancellation
     /// Dropping it has no effect.
     async fn departed(&self, has_gone: impl Fn() -> bool) {
-        poll_fn(|cx| {
-            // Registered before the look. For one this needs no memory; if there were another, it would come back until there is some.
-            if self.departures.lock().register(cx.waker()).is_err() {
-                cx.waker().wake_by_ref();
-            }
-            if !has_gone() {
-                return Poll::Pending;
-            }
-            self.departures.lock().forget(cx.waker());
-            Poll::Ready(())
-        })
-        .await;
+        poll_fn(|cx| if self.poll_departed(cx.waker(), &has_gone) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Whether something of the process has gone; if not, `waker` is woken when anything goes. One waits at a time: the
+    /// last worker, or the one that is kept.
+    fn poll_departed(&self, waker: &Waker, has_gone: impl Fn() -> bool) -> bool {
+        // Registered before the look: whoever goes after it finds the waker. For one this needs no memory; if there were
+        // another, it would come back until there is some.
+        if self.departures.lock().register(waker).is_err() {
+            waker.wake_by_ref();
+        }
+        let has_gone = has_gone();
+        if has_gone {
+            self.departures.lock().forget(waker);
+        }
+        has_gone
     }
 
     /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its parent,
@@ -1222,16 +1226,9 @@ impl Process {
 
     /// Whether one worker is left and no call; if not, `waker` is woken when something of it has gone.
     pub fn poll_alone(&self, waker: &Waker) -> bool {
-        // Registered before the look: whoever goes after it finds the waker. Only the worker that is kept waits here, so
-        // that this needs no memory; if there were another, it would come back until there is some.
-        if self.departures.lock().register(waker).is_err() {
-            waker.wake_by_ref();
-        }
-        let is_alone = self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty();
-        if is_alone {
-            self.departures.lock().forget(waker);
-        }
-        is_alone
+        self.poll_departed(waker, || {
+            self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty()
+        })
     }
 
     /// Drops everything on its way to the old program, when another one takes its place.
