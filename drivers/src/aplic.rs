@@ -112,8 +112,8 @@ impl<R: Registers> Aplic<R> {
         self.registers.write32(DOMAIN, DOMAIN_ENABLE | messages);
     }
 
-    /// Lets the harts' own block of registers deliver, in direct mode. `position` is the hart's place in the controller's
-    /// list of harts.
+    /// Lets the harts' own block of registers deliver, in direct mode. `position` is the hart's place in the
+    /// controller's list of harts.
     pub fn enable_delivery(&self, position: u32) {
         let block = DELIVERY + position as usize * DELIVERY_STRIDE;
         self.registers.write32(block + DELIVERY_THRESHOLD, 0);
@@ -150,7 +150,8 @@ impl<R: Registers> Aplic<R> {
     /// Makes a source pending again if its wire is still active. After every handler of a level-sensitive source, in
     /// message mode.
     pub fn retrigger(&self, source: u32) {
-        // The controller should look at the wire itself before it makes the source pending, but QEMU before 9.0 does not.
+        // The controller should look at the wire itself before it makes the source pending, but QEMU before 9.0 does
+        // not.
         let word = self.registers.read32(INPUT + source as usize / 32 * 4);
         if self.delivery == Delivery::Messages && word >> (source % 32) & 1 == 1 {
             self.registers.write32(SET_PENDING_NUMBER, source);

@@ -1,8 +1,9 @@
 //! The incoming message-signalled interrupt controller.
 //!
 //! As in the RISC-V Advanced Interrupt Architecture, version 1.0, chapter 3. Each hart has an interrupt file for its
-//! supervisor mode (and some for guests): a store of an *identity* to the file's page makes that identity pending. The hart
-//! reaches its own file through indirect registers, which are numbered here; other harts only ever store to the page.
+//! supervisor mode (and some for guests): a store of an *identity* to the file's page makes that identity pending. The
+//! hart reaches its own file through indirect registers, which are numbered here; other harts only ever store to the
+//! page.
 
 /// The registers of the calling hart's own interrupt file.
 pub trait InterruptFile {
@@ -28,8 +29,8 @@ pub const PAGE: u64 = 4096;
 
 /// Brings the calling hart's file into a known state: nothing pending, all of the `identities` enabled, delivery on.
 ///
-/// Enabling all at once is safe because an identity becomes pending only when somebody stores it, and right because only
-/// the hart itself can change its enable bits: a source can then be moved to this hart by any other one.
+/// Enabling all at once is safe because an identity becomes pending only when somebody stores it, and right because
+/// only the hart itself can change its enable bits: a source can then be moved to this hart by any other one.
 pub fn initialise(file: &impl InterruptFile, identities: u32) {
     file.write(DELIVERY, 0);
     for word in 0..=u64::from(identities) / 64 {

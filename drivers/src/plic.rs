@@ -1,8 +1,9 @@
 //! The platform-level interrupt controller.
 //!
-//! Registers as in the RISC-V PLIC specification, version 1.0: a priority for each source, an enable bit for each pair of
-//! source and *context* (a hart in one privilege mode), and for each context a threshold and the register through which
-//! an interrupt is claimed and completed. A source that was claimed does not interrupt anyone until it is completed.
+//! Registers as in the RISC-V PLIC specification, version 1.0: a priority for each source, an enable bit for each pair
+//! of source and *context* (a hart in one privilege mode), and for each context a threshold and the register through
+//! which an interrupt is claimed and completed. A source that was claimed does not interrupt anyone until it is
+//! completed.
 
 use crate::Registers;
 

@@ -1,8 +1,8 @@
 //! The Goldfish real-time clock: what QEMU's `virt` machine has, under the device tree's name `google,goldfish-rtc`.
 //!
-//! It counts the nanoseconds since 1970 in UTC. A kernel reads it once and goes on with its own timer, which is quicker to read
-//! and never jumps; a server of the microkernel, which has no timer, uses its alarm. The registers are those of the Android
-//! emulator's hardware description (`GOLDFISH-VIRTUAL-HARDWARE.TXT`, section "Goldfish Timer").
+//! It counts the nanoseconds since 1970 in UTC. A kernel reads it once and goes on with its own timer, which is quicker
+//! to read and never jumps; a server of the microkernel, which has no timer, uses its alarm. The registers are those of
+//! the Android emulator's hardware description (`GOLDFISH-VIRTUAL-HARDWARE.TXT`, section "Goldfish Timer").
 
 use crate::Registers;
 
@@ -35,7 +35,8 @@ impl<R: Registers> RealTimeClock<R> {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    /// Has the clock interrupt once at this time, in nanoseconds since 1970, or at once if that has passed. Takes the place of an earlier alarm.
+    /// Has the clock interrupt once at this time, in nanoseconds since 1970, or at once if that has passed. Takes the
+    /// place of an earlier alarm.
     pub fn set_alarm(&self, at: u64) {
         self.0.write32(INTERRUPT_ENABLE, 1);
         self.0.write32(ALARM_HIGH, (at >> 32) as u32);

@@ -13,8 +13,8 @@
 //! | a header's links | the lock of the coroutine's shard |
 //! | `idle`, `shards`, `chunks`, `directory` | atomic |
 //!
-//! No two shard locks are ever waited for together: whoever holds one only *tries* another. So there is no deadlock, and
-//! no lock order to keep.
+//! No two shard locks are ever waited for together: whoever holds one only *tries* another. So there is no deadlock,
+//! and no lock order to keep.
 
 use core::ffi::c_void;
 
@@ -27,7 +27,8 @@ use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 ///
 /// `frame` is what the caller gave to `run`: something of its own for each stack that polls.
 pub type Poll = unsafe extern "C" fn(header: *mut Header, frame: *mut c_void) -> u32;
-/// Takes a control block back: the executor will never touch it again. `outcome` is one of [`COMPLETED`], [`CANCELLED_OUTCOME`].
+/// Takes a control block back: the executor will never touch it again. `outcome` is one of [`COMPLETED`],
+/// [`CANCELLED_OUTCOME`].
 pub type Finish = unsafe extern "C" fn(header: *mut Header, outcome: u32);
 
 /// Answer of a poll: wait until somebody wakes it.
@@ -130,14 +131,14 @@ pub struct Hooks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Sharing {
-    /// At once, and the worker of the shard if it is idle. Right where polls may be long and a notification is cheap: in a
-    /// kernel, whose longest poll is a process.
+    /// At once, and the worker of the shard if it is idle. Right where polls may be long and a notification is cheap:
+    /// in a kernel, whose longest poll is a process.
     #[default]
     Eager = 0,
     /// Not for a single coroutine that is as important as the one that a busy worker polls: it gets its turn after that
     /// poll. If its own worker is idle it comes to the one that wakes it. Right where polls are short and a
-    /// notification is a system call: coroutines that wake each other in turn then stay on one worker, instead of calling
-    /// others for each message.
+    /// notification is a system call: coroutines that wake each other in turn then stay on one worker, instead of
+    /// calling others for each message.
     Lazy = 1,
 }
 
@@ -230,8 +231,8 @@ pub struct Counters {
     pub steals: u64,
     /// Turns spent waiting for its lock.
     pub spins: u64,
-    /// Atomic operations on it, and on the states of its coroutines, that had to be made again or given up because somebody
-    /// else's came first.
+    /// Atomic operations on it, and on the states of its coroutines, that had to be made again or given up because
+    /// somebody else's came first.
     pub retries: u64,
 }
 
@@ -259,8 +260,8 @@ impl Executor {
     ///
     /// # Safety
     /// `memory` is valid for writes, aligned, and nobody uses it yet; it stays where it is for as long as the executor is
-    /// used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever thread
-    /// calls the executor.
+    /// used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever
+    /// thread calls the executor.
     pub unsafe fn initialise(memory: *mut Executor, ready: *const [ReadyWord; SHARDS], hooks: Hooks) {
         // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
         unsafe {
@@ -347,8 +348,8 @@ impl Executor {
                     self.shard(index).others.fetch_or(bit, Ordering::AcqRel);
                 }
             }
-            // A worker that goes to sleep at this moment either sees the new shard, and leaves its mark in it, or we see
-            // the worker. Each side writes its own word and then reads the other's, which only fences can order.
+            // A worker that goes to sleep at this moment either sees the new shard, and leaves its mark in it, or we
+            // see the worker. Each side writes its own word and then reads the other's, which only fences can order.
             fence(Ordering::SeqCst);
             let idle = self.idle.load(Ordering::Relaxed);
             shard.lock(&self.hooks);
@@ -373,7 +374,8 @@ impl Executor {
         }
     }
 
-    /// Makes a coroutine, ready at once unless its header says that it begins [`blocked`](Header::blocked), and gives its cid.
+    /// Makes a coroutine, ready at once unless its header says that it begins [`blocked`](Header::blocked), and gives
+    /// its cid.
     /// `hint` is the worker that probably calls.
     ///
     /// # Errors
@@ -506,12 +508,12 @@ impl Executor {
         self.wake_slowly(slot, cid)
     }
 
-    /// As [`wake`](Self::wake), by a worker that will soon look for what is ready: a blocked coroutine comes to that worker,
-    /// whose processor is awake and has just seen what it is about, in the place of calling the worker on which it ran last.
-    /// Others are notified only if there is more for this worker than what it polls and one behind it.
+    /// As [`wake`](Self::wake), by a worker that will soon look for what is ready: a blocked coroutine comes to that
+    /// worker, whose processor is awake and has just seen what it is about, in the place of calling the worker on which
+    /// it ran last. Others are notified only if there is more for this worker than what it polls and one behind it.
     ///
-    /// The tempting other way is to do so at every wake. But whoever wakes in the middle of something long keeps what it
-    /// has woken waiting, unless it calls another worker, and then it better calls the one that knows the coroutine.
+    /// The tempting other way is to do so at every wake. But whoever wakes in the middle of something long keeps what
+    /// it has woken waiting, unless it calls another worker, and then it better calls the one that knows the coroutine.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
@@ -619,8 +621,8 @@ impl Executor {
         self.mark(slot, cid, CANCELLED, HELD | CANCELLED)
     }
 
-    /// Changes a coroutine's priority: a ready one moves to the end of its new list at once, a blocked or running one is
-    /// linked there when it becomes ready. Numbers from 64 on count as 63.
+    /// Changes a coroutine's priority: a ready one moves to the end of its new list at once, a blocked or running one
+    /// is linked there when it becomes ready. Numbers from 64 on count as 63.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -647,8 +649,8 @@ impl Executor {
         if word & AWAKE == 0 {
             return Ok(());
         }
-        // It was held, so it may be linked at the old priority. If it has left this shard since, or was linked since, the
-        // one who did that read the new priority.
+        // It was held, so it may be linked at the old priority. If it has left this shard since, or was linked since,
+        // the one who did that read the new priority.
         let shard = self.shard(state::shard(word));
         shard.lock(&self.hooks);
         if let Some((header, word)) = self.linked(slot, cid, shard) {
@@ -774,8 +776,8 @@ impl Executor {
         Some(cid)
     }
 
-    /// Makes a suspended coroutine ready again, before its equals: its turn is not over. One that is not suspended stays as
-    /// it is.
+    /// Makes a suspended coroutine ready again, before its equals: its turn is not over. One that is not suspended
+    /// stays as it is.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -837,7 +839,8 @@ impl Executor {
         if shard.open.load(Ordering::Relaxed) != 0 { shard } else { self.shard(0) }
     }
 
-    /// Unlocks after `header` was linked; and if a worker sleeps that relied on this shard being empty, wakes one. Gives
+    /// Unlocks after `header` was linked; and if a worker sleeps that relied on this shard being empty, wakes one.
+    /// Gives
     /// `result`.
     ///
     /// # Safety
@@ -878,8 +881,8 @@ impl Executor {
     /// # Safety
     /// The caller has the lock.
     unsafe fn sleepers_of(&self, shard: &Shard) -> u32 {
-        // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody has
-        // claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
+        // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody
+        // has claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
         // SAFETY: the caller has the lock.
         unsafe {
             let sleepers = shard.sleepers.get() & self.idle.load(Ordering::Relaxed);
@@ -889,7 +892,8 @@ impl Executor {
     }
 
     /// Unlocks after `header` was linked. If the worker of this shard sleeps, and the calling one does not and has
-    /// little to do, then that one gets the coroutine; and nobody is notified of what somebody who is awake will soon do.
+    /// little to do, then that one gets the coroutine; and nobody is notified of what somebody who is awake will soon
+    /// do.
     ///
     /// # Safety
     /// The caller has the lock.
@@ -935,17 +939,18 @@ impl Executor {
         self.notify_one(shard.index);
     }
 
-    /// Unlocks after something was linked that stays in this shard, and notifies an idle worker unless this shard's worker
-    /// will soon do it: the worker is in a poll, or is the one that calls, and what is ready is one coroutine whose turn comes
-    /// after that poll. `calls` if it is known that it calls, and will not poll something more important for ever.
+    /// Unlocks after something was linked that stays in this shard, and notifies an idle worker unless this shard's
+    /// worker will soon do it: the worker is in a poll, or is the one that calls, and what is ready is one coroutine
+    /// whose turn comes after that poll. `calls` if it is known that it calls, and will not poll something more
+    /// important for ever.
     ///
     /// # Safety
     /// The caller has the lock.
     unsafe fn unlock_where_it_is(&self, shard: &Shard, calls: bool) {
         // SAFETY: the caller has the lock.
         let (sleepers, is_one_turn) = unsafe { (self.sleepers_of(shard), shard.is_one_turn(calls)) };
-        // A worker in a poll will look at its shard again: it says that it runs nothing only under the lock, when it has
-        // found the shard empty.
+        // A worker in a poll will look at its shard again: it says that it runs nothing only under the lock, when it
+        // has found the shard empty.
         let is_in_a_poll = shard.running().load(Ordering::Relaxed) != 0;
         shard.unlock();
         if sleepers == 0 {
@@ -953,8 +958,8 @@ impl Executor {
         }
         // A worker that has said that it is idle, and then was interrupted by who calls, must be told.
         let says_that_it_is_idle = sleepers & 1 << shard.index != 0;
-        // A poll may wait in a call of the kernel. Another worker that calls looks at all shards before it sleeps, and the
-        // kernel at what waits when it does not come to that; somebody who is no worker does not.
+        // A poll may wait in a call of the kernel. Another worker that calls looks at all shards before it sleeps, and
+        // the kernel at what waits when it does not come to that; somebody who is no worker does not.
         let will_be_looked_at =
             || calls || self.calling_worker().is_some_and(|caller| is_in_a_poll || caller.index == shard.index);
         if !is_one_turn || says_that_it_is_idle || !will_be_looked_at() {
@@ -998,9 +1003,9 @@ impl Executor {
 
     /// Marks the worker as idle if every shard is empty; says whether it is.
     ///
-    /// The worker first sets its idle bit, then looks at each shard under its lock and leaves a mark there. Whoever makes
-    /// something ready holds that lock: either before our look, and we see it, or after, and it sees the mark and then
-    /// the idle bit. The lock that a wake needs anyway replaces the fence that a flag would need at each wake.
+    /// The worker first sets its idle bit, then looks at each shard under its lock and leaves a mark there. Whoever
+    /// makes something ready holds that lock: either before our look, and we see it, or after, and it sees the mark and
+    /// then the idle bit. The lock that a wake needs anyway replaces the fence that a flag would need at each wake.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(&self, worker: usize) -> bool {

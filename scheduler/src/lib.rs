@@ -1,8 +1,9 @@
 //! The priority coroutine scheduler: ready sets, states, many workers.
 //!
-//! The same code schedules the coroutines of both kernels and, through the shared image (crate `vdso`), of every process. It
-//! knows no machine and no kernel, allocates nothing, has no globals and never panics: all its state is an [`Executor`] and
-//! its slots, in memory of whoever calls. Rust programs use the crate `coroutine`, which makes this safe; C programs use
+//! The same code schedules the coroutines of both kernels and, through the shared image (crate `vdso`), of every
+//! process. It knows no machine and no kernel, allocates nothing, has no globals and never panics: all its state is an
+//! [`Executor`] and its slots, in memory of whoever calls. Rust programs use the crate `coroutine`, which makes this
+//! safe; C programs use
 //! `user/c/cops.h`.
 //!
 //! # The objects
@@ -36,12 +37,13 @@
 //! * The caller's functions are called without a lock held. If whoever preempts workers does not do so inside this code, no
 //!   worker ever waits for one that does not run.
 //!
-//! How, and why so: `state` has the state word and each transition, `shard` the ready set, `executor` who may touch what,
-//! and `docs/decisions/001-ready-set.md` what was rejected.
+//! How, and why so: `state` has the state word and each transition, `shard` the ready set, `executor` who may touch
+//! what, and `docs/decisions/001-ready-set.md` what was rejected.
 //!
 //! # How it is proved
 //!
-//! Traces on one thread; random histories against a naive model (`tests`); every interleaving of small cases (`loom_tests`); and
+//! Traces on one thread; random histories against a naive model (`tests`); every interleaving of small cases
+//! (`loom_tests`); and
 //! `coroutine::suite`, which runs on the host and on the target, there through the image.
 #![cfg_attr(not(any(test, loom)), no_std)]
 

@@ -1,8 +1,9 @@
 //! Every interleaving of a few threads, with the memory model's freedom: run with
 //! `RUSTFLAGS="--cfg loom" cargo test -p scheduler --release --lib loom`.
 //!
-//! Besides deadlocks and failed assertions, loom reports every [`Plain`](crate::sync::Plain) that two threads touch without
-//! an order between them: links, free lists, header pointers, and the data that the tests hand from a waker to a poll.
+//! Besides deadlocks and failed assertions, loom reports every [`Plain`](crate::sync::Plain) that two threads touch
+//! without an order between them: links, free lists, header pointers, and the data that the tests hand from a waker to
+//! a poll.
 
 use core::alloc::Layout;
 use core::ffi::c_void;
@@ -233,8 +234,8 @@ fn a_wake_meets_the_first_poll() {
     check(5, || {
         let world = World::new();
         world.add_workers(1);
-        // The waker may come before, during and after the first poll, so the poll cannot know whether it may look at plain
-        // data. It looks at a relaxed flag.
+        // The waker may come before, during and after the first poll, so the poll cannot know whether it may look at
+        // plain data. It looks at a relaxed flag.
         let task = Task::new(0, |task, _| if task.data_is_there() { DONE } else { PENDING });
         let cid = world.spawn(task, 0);
         let waker = thread::spawn({

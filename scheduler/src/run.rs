@@ -1,11 +1,12 @@
 //! Running: take the most important ready coroutine, poll it, put it where the answer says.
 //!
-//! The loop keeps the coroutine that was just polled in its hands until it has to take the shard's lock for the next one
-//! anyway: requeueing or freeing the last and taking the next are one critical section. What is between two polls is
-//! therefore: two or three loads for the signals, one lock, a few stores.
+//! The loop keeps the coroutine that was just polled in its hands until it has to take the shard's lock for the next
+//! one anyway: requeueing or freeing the last and taking the next are one critical section. What is between two polls
+//! is therefore: two or three loads for the signals, one lock, a few stores.
 //!
-//! The same loop exists a second time for *strict* global priority, where each poll is preceded by a comparison with the
-//! bitmap of what is ready elsewhere. It is another function and not a flag, so that whoever does not want it pays nothing.
+//! The same loop exists a second time for *strict* global priority, where each poll is preceded by a comparison with
+//! the bitmap of what is ready elsewhere. It is another function and not a flag, so that whoever does not want it pays
+//! nothing.
 
 use core::ffi::c_void;
 
@@ -17,8 +18,8 @@ use crate::{PRIORITIES, SHARDS};
 
 /// After this many polls a worker prefers other shards to its own once, at equal priority.
 ///
-/// While every worker has coroutines of the same priority in its own shard, nobody would otherwise look into the shard of a
-/// worker that was removed or does not get a processor.
+/// While every worker has coroutines of the same priority in its own shard, nobody would otherwise look into the shard
+/// of a worker that was removed or does not get a processor.
 const FAIRNESS_TURN: u64 = 64;
 
 impl Executor {
@@ -34,8 +35,8 @@ impl Executor {
     /// As [`run`](Self::run), but compares the most important ready coroutine with `elsewhere` before each poll but the
     /// first, and returns with [`Outcome::Outranked`] if something more important is ready there.
     ///
-    /// The first poll is free so that a caller who was outranked, let others run and was chosen again makes progress, even
-    /// if the bitmap is out of date or what it tells of runs on another processor. `ceiling` is the most important
+    /// The first poll is free so that a caller who was outranked, let others run and was chosen again makes progress,
+    /// even if the bitmap is out of date or what it tells of runs on another processor. `ceiling` is the most important
     /// priority that counts for this executor: what is ready in it beyond that is compared as if it were there.
     ///
     /// # Safety
@@ -134,9 +135,9 @@ impl Executor {
                     shard.current.store(0, Ordering::Relaxed);
                     polls += 1;
                     if answer == PENDING {
-                        // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake or a
-                        // cancellation came meanwhile, we still are. Release: the next poll sees what this one wrote, if
-                        // another worker does it.
+                        // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake
+                        // or a cancellation came meanwhile, we still are. Release: the next poll sees what this one
+                        // wrote, if another worker does it.
                         let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::Release);
                         if word & (WOKEN | CANCELLED) == 0 {
                             break;
@@ -178,8 +179,8 @@ impl Executor {
     }
 
     /// Whether something elsewhere is more important than all that is ready in the open shards and `held`, the bit of a
-    /// coroutine that is ready but not linked. Nothing outranks an executor in which nothing is ready: it has other reasons
-    /// to return.
+    /// coroutine that is ready but not linked. Nothing outranks an executor in which nothing is ready: it has other
+    /// reasons to return.
     ///
     /// # Safety
     /// The word is valid.
@@ -229,7 +230,8 @@ impl Executor {
         }
     }
 
-    /// For a coroutine that was taken with a mark in its word. Says whether it is to be polled; if not, it is dealt with.
+    /// For a coroutine that was taken with a mark in its word. Says whether it is to be polled; if not, it is dealt
+    /// with.
     ///
     /// # Safety
     /// The worker, whose shard this is, has just taken it.
@@ -333,11 +335,12 @@ impl Executor {
         found
     }
 
-    /// Takes the most important coroutine of another shard, unless that is locked: its holder may have lost its processor,
-    /// and whoever waited for it would lose one too. Null if there was nothing to take.
+    /// Takes the most important coroutine of another shard, unless that is locked: its holder may have lost its
+    /// processor, and whoever waited for it would lose one too. Null if there was nothing to take.
     ///
-    /// The stack of a suspended coroutine belongs to its worker. What stands behind one is taken only if it is more important
-    /// than `ours`, the bit of the best that this worker has (0 for nothing): the shard's bitmap promised more than it is.
+    /// The stack of a suspended coroutine belongs to its worker. What stands behind one is taken only if it is more
+    /// important than `ours`, the bit of the best that this worker has (0 for nothing): the shard's bitmap promised
+    /// more than it is.
     ///
     /// # Safety
     /// The worker, whose shard is `to`, holds no lock.

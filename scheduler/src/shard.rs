@@ -1,14 +1,15 @@
 //! A shard: the ready coroutines of one worker, and the free slots that it leaves.
 //!
-//! A shard has a list for each priority, a bitmap that says which lists are not empty, and one tiny lock for both. The bitmap
-//! lies in memory of the caller, because in a process that memory is the page that the kernel reads: what is published is
-//! the ready set itself, not a copy that could be late.
+//! A shard has a list for each priority, a bitmap that says which lists are not empty, and one tiny lock for both. The
+//! bitmap lies in memory of the caller, because in a process that memory is the page that the kernel reads: what is
+//! published is the ready set itself, not a copy that could be late.
 //!
-//! The lists are circular and doubly linked through the coroutines' headers, with a link of the list itself at both ends, so
-//! that linking and unlinking are four stores without a case distinction, anywhere in a list; that is what makes
+//! The lists are circular and doubly linked through the coroutines' headers, with a link of the list itself at both
+//! ends, so that linking and unlinking are four stores without a case distinction, anywhere in a list; that is what
+//! makes
 //! `set_priority` of a ready coroutine as cheap as a wake. The rejected ways: a heap or tree costs a logarithm; a
-//! lock-free queue for each priority cannot remove from the middle, and with several workers its atomic operations
-//! cost more than this lock, which is free in almost all cases because most operations of a worker are on its own shard.
+//! lock-free queue for each priority cannot remove from the middle, and with several workers its atomic operations cost
+//! more than this lock, which is free in almost all cases because most operations of a worker are on its own shard.
 
 use core::ffi::c_void;
 
@@ -49,7 +50,8 @@ pub(crate) struct Shard {
     pub(crate) free: Plain<*const Slot>,
     /// The worker's word in the caller's ready words.
     published: *const ReadyWord,
-    /// The bit and the list from which the last coroutine was taken: in most programs also the next. Protected by the lock.
+    /// The bit and the list from which the last coroutine was taken: in most programs also the next. Protected by the
+    /// lock.
     near_bit: Plain<u64>,
     near_list: Plain<*const Link>,
     /// Not 0 from the first `add_worker` on: others look into this shard.
@@ -115,8 +117,8 @@ impl Shard {
 
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> bool {
-        // A swap is one instruction where a compare-and-exchange is a loop; that it also writes when it fails changes nothing,
-        // because it writes what it has read.
+        // A swap is one instruction where a compare-and-exchange is a loop; that it also writes when it fails changes
+        // nothing, because it writes what it has read.
         #[cfg(not(loom))]
         return self.lock.swap(1, Ordering::Acquire) == 0;
         // The model does not know the last point: it lets the failed write come after the unlock that it preceded.
@@ -136,8 +138,8 @@ impl Shard {
     fn lock_slowly(&self, hooks: &Hooks) {
         let mut spins = 0;
         loop {
-            // Look before trying, so that waiting does not take the line from the holder. (In the model a look may be out of
-            // date for ever; a try may not.)
+            // Look before trying, so that waiting does not take the line from the holder. (In the model a look may be
+            // out of date for ever; a try may not.)
             while cfg!(not(loom)) && self.lock.load(Ordering::Relaxed) != 0 {
                 spin();
                 spins += 1;
@@ -162,7 +164,8 @@ impl Shard {
         add(&self.spins, spins);
     }
 
-    /// Counts an atomic operation of anybody's on this shard, or on a coroutine of it, that somebody else's has made fail.
+    /// Counts an atomic operation of anybody's on this shard, or on a coroutine of it, that somebody else's has made
+    /// fail.
     #[cold]
     #[inline(never)]
     pub(crate) fn count_retry(&self) {
@@ -182,8 +185,8 @@ impl Shard {
         unsafe { &*self.published }
     }
 
-    /// The ready bitmap. Written only under the lock. Relaxed everywhere: whoever reads it without the lock takes it as a
-    /// hint, and with the lock, the lock orders it.
+    /// The ready bitmap. Written only under the lock. Relaxed everywhere: whoever reads it without the lock takes it as
+    /// a hint, and with the lock, the lock orders it.
     #[inline(always)]
     pub(crate) fn ready(&self) -> &AtomicU64 {
         &self.published().0
@@ -197,8 +200,8 @@ impl Shard {
 
     #[inline(always)]
     fn list(&self, priority: usize) -> *const Link {
-        // The mask changes nothing. It lets the compiler leave out its check of the index, whose panic would bring data that
-        // has to be relocated into the image.
+        // The mask changes nothing. It lets the compiler leave out its check of the index, whose panic would bring data
+        // that has to be relocated into the image.
         &self.lists[priority & (PRIORITIES - 1)]
     }
 
@@ -348,7 +351,8 @@ impl Shard {
     }
 
     /// The most important coroutine that any worker can run, and the bit of its list; null and 0 if there is none. Only
-    /// its own worker can run one that is suspended. Of those there are as many as the worker has stacks, so this ends soon.
+    /// its own worker can run one that is suspended. Of those there are as many as the worker has stacks, so this ends
+    /// soon.
     ///
     /// # Safety
     /// The caller has the lock.
@@ -372,8 +376,9 @@ impl Shard {
         (core::ptr::null(), 0)
     }
 
-    /// Whether one coroutine is ready whose turn comes after what the worker polls, if it polls something: it is as important
-    /// as that; or less important, if the worker will not go on for ever with what is more important than that (`ends`).
+    /// Whether one coroutine is ready whose turn comes after what the worker polls, if it polls something: it is as
+    /// important as that; or less important, if the worker will not go on for ever with what is more important than
+    /// that (`ends`).
     ///
     /// # Safety
     /// The caller has the lock; something is ready.

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! While FREE is set, bits 8 to 31 are the slot's index instead. The word lies in the slot, not in the caller's control
-//! block, so that a wake with a cid that is stale reads memory that is still there, and its compare-and-exchange fails on
-//! the generation: *check and act are one instruction*, which no reference count or lock could make cheaper.
+//! block, so that a wake with a cid that is stale reads memory that is still there, and its compare-and-exchange fails
+//! on the generation: *check and act are one instruction*, which no reference count or lock could make cheaper.
 //!
 //! # The states
 //!
@@ -37,8 +37,8 @@
 //! * **suspended**: SUSPENDED without HELD: interrupted in the middle of a poll, it keeps its stack.
 //! * **exited**: FREE, or another generation.
 //!
-//! Whether a held coroutine is ready or running is not written in the word: it *is* where the block is. That makes yield
-//! and take free of atomic operations of their own; they happen under the shard's lock anyway.
+//! Whether a held coroutine is ready or running is not written in the word: it *is* where the block is. That makes
+//! yield and take free of atomic operations of their own; they happen under the shard's lock anyway.
 //!
 //! # The transitions
 //!
@@ -69,9 +69,10 @@
 //!   one worker.
 //!
 //! Two tempting wrong ways. To mark a blocked coroutine as ready first and to take the shard's lock afterwards: then
-//! somebody who changes its priority in between finds it neither blocked nor linked, and it is linked at the old priority.
-//! And to let a waker link into another shard when the coroutine's own is locked: then the lock's holder, who has just
-//! seen the coroutine running, may look at a control block that was woken elsewhere, finished and given back meanwhile.
+//! somebody who changes its priority in between finds it neither blocked nor linked, and it is linked at the old
+//! priority. And to let a waker link into another shard when the coroutine's own is locked: then the lock's holder, who
+//! has just seen the coroutine running, may look at a control block that was woken elsewhere, finished and given back
+//! meanwhile.
 
 /// The executor holds the coroutine: ready or running.
 pub(crate) const HELD: u64 = 1 << 0;
@@ -116,10 +117,12 @@ pub(crate) const fn initial(kind: u16, priority: usize) -> u64 {
     (kind as u64) << KIND_SHIFT | (priority as u64) << PRIORITY_SHIFT
 }
 
-/// In the initial word: the coroutine begins blocked. It lies where HELD does, so that one operation gives both beginnings.
+/// In the initial word: the coroutine begins blocked. It lies where HELD does, so that one operation gives both
+/// beginnings.
 pub(crate) const BEGINS_BLOCKED: u64 = HELD;
 
-/// The first word of a coroutine, from the word of the free slot: that of a ready one, or of a blocked one if it begins so.
+/// The first word of a coroutine, from the word of the free slot: that of a ready one, or of a blocked one if it begins
+/// so.
 pub(crate) const fn spawned(free: u64, initial: u64, shard: usize) -> u64 {
     (free & GENERATION_FIELD | initial | (shard as u64) << SHARD_SHIFT) ^ HELD
 }

@@ -1,8 +1,8 @@
 //! The words that the scheduler shares between threads, in two versions.
 //!
-//! Normally these are the machine's own atomics and plain memory. Under `cfg(loom)` every one of them is loom's, so that
-//! the model checker sees each access and tries each interleaving; in particular it reports a [`Plain`] that two threads
-//! touch without the lock that should protect it.
+//! Normally these are the machine's own atomics and plain memory. Under `cfg(loom)` every one of them is loom's, so
+//! that the model checker sees each access and tries each interleaving; in particular it reports a [`Plain`] that two
+//! threads touch without the lock that should protect it.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};

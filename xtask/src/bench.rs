@@ -65,7 +65,8 @@ pub enum BenchName {
     MicroIpc,
     /// The microkernel: echo and matrix server through its network server, beside the Unix kernel and Linux.
     MicroNet,
-    /// Asynchronous invocations of the microkernel beside synchronous ones, 1 to 1,024 frames: time, instructions, kernel entries.
+    /// Asynchronous invocations of the microkernel beside synchronous ones, 1 to 1,024 frames: time, instructions,
+    /// kernel entries.
     MicroAsync,
     /// Linux beside COPS: basic costs, and its best servers.
     Peers,
@@ -426,7 +427,8 @@ pub fn figures(lines: &[String], goals: &[Goal], least_goals: &[Goal]) -> Result
     Ok((figures.collect(), series))
 }
 
-/// Puts a way of calling into the plot of its call: `CALL-WAY` and `CALL-WAY-entries` are what `bench async-calls` reports.
+/// Puts a way of calling into the plot of its call: `CALL-WAY` and `CALL-WAY-entries` are what `bench async-calls`
+/// reports.
 fn put_beside_its_rivals(series: &mut Series) {
     if let Some((call, _)) = series.id.split_once('-') {
         let what = if series.id.ends_with("-entries") { "kernel entries" } else { "instructions" };
@@ -434,8 +436,8 @@ fn put_beside_its_rivals(series: &mut Series) {
     }
 }
 
-/// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series that is to be
-/// constant `ID-variation`, how far its points are from the middle between lowest and highest, in percent.
+/// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series that is to
+/// be constant `ID-variation`, how far its points are from the middle between lowest and highest, in percent.
 fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series], goals: &BTreeMap<&str, f64>) {
     let value = |id: &str| figures.iter().find(|figure| figure.0 == id).map(|figure| figure.1);
     let mut more = Vec::new();

@@ -134,8 +134,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Chooses how virtual time passes. Where instructions are counted, programs lie at the same addresses each time, so that
-    /// counts are the same each time, too.
+    /// Chooses how virtual time passes. Where instructions are counted, programs lie at the same addresses each time,
+    /// so that counts are the same each time, too.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
         if clock != Clock::Host {
@@ -191,7 +191,8 @@ impl Board {
                 format!("dgram{}{}", end("local", card), end("remote", other))
             }
         };
-        // QEMU separates the parts of an option by commas; a comma in a value is written twice, but -kernel, -initrd and
+        // QEMU separates the parts of an option by commas; a comma in a value is written twice, but -kernel, -initrd
+        // and
         // -append take their argument as it is.
         let values = [
             ("{kernel}", configuration.kernel.to_string_lossy().into_owned()),

@@ -5,9 +5,9 @@
 //! 3. the initramfs that holds them;
 //! 4. the kernel, which contains the vDSO image.
 //!
-//! Cargo decides what is to be compiled again. What this program makes itself is written only if it differs from what is
-//! there ([`write_if_changed`]), so that a build without a change touches no file and takes the time that cargo needs
-//! to find that out.
+//! Cargo decides what is to be compiled again. What this program makes itself is written only if it differs from what
+//! is there ([`write_if_changed`]), so that a build without a change touches no file and takes the time that cargo
+//! needs to find that out.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,8 @@ const FAIL_ALLOCATIONS: &str = "fail-allocations";
 /// The package of the microkernel, and its program.
 pub const MICROKERNEL: &str = "kernel-micro";
 
-/// The microkernel's features for several harts and for several scheduling domains, which programs compiled for seL4 see.
+/// The microkernel's features for several harts and for several scheduling domains, which programs compiled for seL4
+/// see.
 const SEVERAL_HARTS: &str = "smp";
 const SEVERAL_DOMAINS: &str = "domains";
 /// The feature of a microkernel that checks its own consistency.
@@ -102,7 +103,8 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) 
     Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
 }
 
-/// Builds the kernel whose allocations fail when a program says so. The programs are those of [`build`], which comes first.
+/// Builds the kernel whose allocations fail when a program says so. The programs are those of [`build`], which comes
+/// first.
 ///
 /// # Errors
 ///
@@ -112,8 +114,8 @@ pub fn failing_kernel(workspace: &Workspace, toolchain: &Toolchain, progress: &P
     builder.kernel(&builder.vdso()?, Some(FAIL_ALLOCATIONS))
 }
 
-/// Builds the microkernel, for one hart or for several, and the root tasks of this workspace. The one that is booted unless another is named
-/// is its suite.
+/// Builds the microkernel, for one hart or for several, and the root tasks of this workspace. The one that is booted
+/// unless another is named is its suite.
 ///
 /// # Errors
 ///

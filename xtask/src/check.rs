@@ -33,7 +33,8 @@ pub enum Step {
     Host,
     /// The models of concurrent code.
     Loom,
-    /// The crates with unsafe code, interpreted by Miri, which sees undefined behaviour. Left out where Miri cannot be had.
+    /// The crates with unsafe code, interpreted by Miri, which sees undefined behaviour. Left out where Miri cannot be
+    /// had.
     Miri,
     /// The whole system in QEMU.
     Qemu,

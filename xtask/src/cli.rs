@@ -100,11 +100,12 @@ pub struct Build {
     /// Build the microkernel with four scheduling domains instead of one.
     #[arg(long)]
     pub domains: bool,
-    /// Build the microkernel without seL4's debug calls and without words of its own about programs, as a seL4 for release: programs print
-    /// through a driver of their own.
+    /// Build the microkernel without seL4's debug calls and without words of its own about programs, as a seL4 for
+    /// release: programs print through a driver of their own.
     #[arg(long)]
     pub no_debug_calls: bool,
-    /// Write the file that can take the place of kernel.elf in an image of seL4's build system, and check that its loader can load it.
+    /// Write the file that can take the place of kernel.elf in an image of seL4's build system, and check that its
+    /// loader can load it.
     #[arg(long)]
     pub sel4_layout: bool,
 }
@@ -121,7 +122,8 @@ pub struct Machine {
     /// Which interrupt controller: `aia` has APLIC and IMSIC, `plic` the older PLIC.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
-    /// How user interrupts reach programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there is some.
+    /// How user interrupts reach programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there is
+    /// some.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
 }

@@ -1,10 +1,10 @@
 //! The experiments of the papers, on COPS and on Linux beside it.
 //!
-//! An experiment is a function that measures and writes into a [`Notebook`]. It measures in two [ways](Way): by the wall
-//! clock, with a client outside the machine where there is one, because that is what users see; and in instructions, with
-//! the client inside, because that repeats. What it needs for that, booted machines and their lines, it gets from the
-//! [`Lab`]. Everything of one experiment is measured on the same machine type with the same QEMU, one after the other in
-//! the same run, and the figures of the papers stand beside ours.
+//! An experiment is a function that measures and writes into a [`Notebook`]. It measures in two [ways](Way): by the
+//! wall clock, with a client outside the machine where there is one, because that is what users see; and in
+//! instructions, with the client inside, because that repeats. What it needs for that, booted machines and their lines,
+//! it gets from the [`Lab`]. Everything of one experiment is measured on the same machine type with the same QEMU, one
+//! after the other in the same run, and the figures of the papers stand beside ours.
 //!
 //! A part that fails is a note in the results, and the rest goes on; the notebook is saved after each part, so that an
 //! interrupted run loses only the part that was under way.
@@ -199,7 +199,8 @@ pub struct Lab<'a> {
     complaints: RefCell<Vec<String>>,
 }
 
-/// How many times as long the most important of 64 busy connections wait in the machine as one alone, on machines of so many harts.
+/// How many times as long the most important of 64 busy connections wait in the machine as one alone, on machines of so
+/// many harts.
 ///
 /// # Errors
 ///
@@ -382,8 +383,8 @@ impl<'a> Lab<'a> {
         Ok(server)
     }
 
-    /// Boots the matrix server so that the kernel measures how long requests take in the machine ([`Server::latencies`]), and
-    /// waits until it answers.
+    /// Boots the matrix server so that the kernel measures how long requests take in the machine
+    /// ([`Server::latencies`]), and waits until it answers.
     pub fn serve_measured(&self, title: &str, words: &[String], harts: u8, clock: Clock) -> Result<Server> {
         let mut arguments = vec!["latencies".to_string(), "matrix-server".to_string()];
         arguments.extend_from_slice(words);
@@ -496,7 +497,8 @@ impl Server {
         latencies::ask(self.address(latencies::PORT)?)
     }
 
-    /// Stops the machine until [`go_on`](Self::go_on), when it has seen the end of the connections that were just closed.
+    /// Stops the machine until [`go_on`](Self::go_on), when it has seen the end of the connections that were just
+    /// closed.
     pub fn stand_still(&self) {
         std::thread::sleep(Duration::from_millis(20));
         self.guest.stand_still();

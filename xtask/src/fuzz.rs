@@ -1,9 +1,9 @@
 //! `fuzz`: lets libFuzzer look for inputs that break a property.
 //!
-//! The targets are ordinary tests (see the crate `property`). Here they are built with counters on every branch, which the
-//! compiler can add without being a nightly one, and run until the time is over or an input breaks one. Inputs that take new
-//! branches are collected in the target directory; `--keep` adds the smallest set with the same branches to the tree, where
-//! every run of the tests tries it.
+//! The targets are ordinary tests (see the crate `property`). Here they are built with counters on every branch, which
+//! the compiler can add without being a nightly one, and run until the time is over or an input breaks one. Inputs that
+//! take new branches are collected in the target directory; `--keep` adds the smallest set with the same branches to
+//! the tree, where every run of the tests tries it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

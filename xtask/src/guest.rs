@@ -1,8 +1,8 @@
 //! A machine that runs: QEMU as a child, its serial line, and the end it comes to.
 //!
-//! A thread of its own reads the serial line, writes it to a log file and hands on whole lines. Whoever waits for a line
-//! waits with a deadline, and learns of the other ways it can go: the kernel panics, or QEMU ends. These ways are a
-//! [`Failure`], which is one sentence that says what happened, and for a panic the report with function names.
+//! A thread of its own reads the serial line, writes it to a log file and hands on whole lines. Whoever waits for a
+//! line waits with a deadline, and learns of the other ways it can go: the kernel panics, or QEMU ends. These ways are
+//! a [`Failure`], which is one sentence that says what happened, and for a panic the report with function names.
 
 use std::fmt;
 use std::fs::File;
@@ -320,7 +320,8 @@ impl Guest {
         }
     }
 
-    /// Stops the machine, so that it takes no time of the host, until [`go_on`](Self::go_on). To those in it time jumps.
+    /// Stops the machine, so that it takes no time of the host, until [`go_on`](Self::go_on). To those in it time
+    /// jumps.
     pub fn stand_still(&self) {
         // A machine that has ended stands still, and says so when it is asked something.
         let _ = self.child.stand_still();

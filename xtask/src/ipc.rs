@@ -1,7 +1,8 @@
 //! Asynchronous IPC beside synchronous IPC on the microkernel.
 //!
-//! The root task `ipc-bench` measures nanoseconds of its machine's clock for each call. It is booted three times: on one hart with the emulator
-//! counting instructions, each a nanosecond; on one hart by the wall clock; and on two, where client and server run at the same time.
+//! The root task `ipc-bench` measures nanoseconds of its machine's clock for each call. It is booted three times: on
+//! one hart with the emulator counting instructions, each a nanosecond; on one hart by the wall clock; and on two,
+//! where client and server run at the same time.
 
 use anyhow::{Context as _, Result};
 

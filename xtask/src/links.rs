@@ -1,7 +1,8 @@
-//! Links in the Markdown documents that lead nowhere: to files that are not there, and to headings that no document has.
+//! Links in the Markdown documents that lead nowhere: to files that are not there, and to headings that no document
+//! has.
 //!
-//! Renaming a file or a heading breaks links in documents that nobody looks at for that, and no compiler tells. Links to
-//! other hosts are left alone: whether they work is not for this tree to say.
+//! Renaming a file or a heading breaks links in documents that nobody looks at for that, and no compiler tells. Links
+//! to other hosts are left alone: whether they work is not for this tree to say.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -84,7 +85,8 @@ fn read(text: &str) -> Document {
     document
 }
 
-/// The anchor that a heading gets where these documents are read: small letters, hyphens for spaces, and no punctuation.
+/// The anchor that a heading gets where these documents are read: small letters, hyphens for spaces, and no
+/// punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|letter| if letter == ' ' { '-' } else { letter }).collect()

@@ -1,10 +1,11 @@
 //! Linux beside COPS: a kernel from Debian's archive, and our own program for it.
 //!
 //! The kernel is Debian's package for riscv64, of the first release that has this architecture. It is fetched with apt,
-//! in a private directory with a configuration of its own, so that nothing of the host is changed; apt takes the archive
-//! that the host is configured for, and checks signatures and sums. From the package come the kernel and the four modules
-//! that the network needs; nothing is installed. The first program is `bench/peers`, compiled for Linux by Debian's cross
-//! compiler, and beside it lies a server in Go where the host has Go, and one with tokio where it can be built.
+//! in a private directory with a configuration of its own, so that nothing of the host is changed; apt takes the
+//! archive that the host is configured for, and checks signatures and sums. From the package come the kernel and the
+//! four modules that the network needs; nothing is installed. The first program is `bench/peers`, compiled for Linux by
+//! Debian's cross compiler, and beside it lies a server in Go where the host has Go, and one with tokio where it can be
+//! built.
 //!
 //! It boots under the board's own QEMU command line. The machine is the one with the PLIC: on the other one QEMU 7.2
 //! loses the serial line's interrupts as Linux sets them up, and Linux stops in the middle of a line.

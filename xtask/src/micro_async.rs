@@ -1,7 +1,9 @@
-//! Asynchronous invocations of the microkernel: what the root task `micro-async` measures, with the papers' figures beside it.
+//! Asynchronous invocations of the microkernel: what the root task `micro-async` measures, with the papers' figures
+//! beside it.
 //!
-//! It is booted three times: with one hart and four by the host's time, which is how the papers measured, and with one hart counting
-//! instructions, where nothing but the work counts. A hart that works beside the program saves time and no instructions.
+//! It is booted three times: with one hart and four by the host's time, which is how the papers measured, and with one
+//! hart counting instructions, where nothing but the work counts. A hart that works beside the program saves time and
+//! no instructions.
 
 use anyhow::{Context as _, Result};
 

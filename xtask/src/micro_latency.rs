@@ -1,8 +1,9 @@
-//! The microkernel's worst case: how long the most important thread waits for its interrupt while another makes long invocations, with seL4's
-//! figures beside it.
+//! The microkernel's worst case: how long the most important thread waits for its interrupt while another makes long
+//! invocations, with seL4's figures beside it.
 //!
-//! The root task `micro-latency` measures. seL4's figures are those of version 15.0.0, one hart, without the MCS extension, on the same machine, by
-//! a program that measures the same; it was built with printing, which these invocations do not use.
+//! The root task `micro-latency` measures. seL4's figures are those of version 15.0.0, one hart, without the MCS
+//! extension, on the same machine, by a program that measures the same; it was built with printing, which these
+//! invocations do not use.
 
 use anyhow::Result;
 

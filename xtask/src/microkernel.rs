@@ -1,8 +1,8 @@
 //! The microkernel's figures, with seL4's beside them.
 //!
 //! The root task `micro-bench` counts instructions as seL4's own benchmarks do. seL4's figures are those of its release
-//! build (version 15.0.0, one hart, without the MCS extension) for the same machine, counted by the same emulator, with the PLIC,
-//! because it knows no other controller.
+//! build (version 15.0.0, one hart, without the MCS extension) for the same machine, counted by the same emulator, with
+//! the PLIC, because it knows no other controller.
 
 use std::path::Path;
 
@@ -22,9 +22,9 @@ const PROGRAM: &str = "micro-bench";
 /// Its figure that needs guest interrupt files.
 const BY_STORES: &str = "user-interrupt-imsic";
 
-/// seL4's figure for each of ours, and how many times as much is good: no more for the paths that are there for speed, a fifth
-/// more for all others. Words in registers cost seL4 nothing extra. It has no figure of its own for unmapping, which
-/// is compared with mapping, nor for a call that makes many pages.
+/// seL4's figure for each of ours, and how many times as much is good: no more for the paths that are there for speed,
+/// a fifth more for all others. Words in registers cost seL4 nothing extra. It has no figure of its own for unmapping,
+/// which is compared with mapping, nor for a call that makes many pages.
 const SEL4: &[(&str, f64, f64)] = &[
     ("null-call", 123.0, 1.2),
     ("ipc-call-1-0", 249.0, 1.0),
@@ -49,8 +49,8 @@ const SEL4: &[(&str, f64, f64)] = &[
     ("interrupt", 417.0, 1.2),
 ];
 
-/// Bytes of seL4's kernel: instructions and constants, and writable data, its boot code and the memory that it begins with included. Of
-/// its release build for one hart by GCC 12.
+/// Bytes of seL4's kernel: instructions and constants, and writable data, its boot code and the memory that it begins
+/// with included. Of its release build for one hart by GCC 12.
 const SEL4_SIZES: (u64, u64) = (38_930, 30_184);
 
 /// The goals that follow.

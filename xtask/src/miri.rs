@@ -1,8 +1,9 @@
 //! The tests of crates with unsafe code, interpreted by Miri: it stops at the first undefined behaviour.
 //!
-//! Miri is a component of nightly toolchains, which rustup adds where it reaches its server. Where it does not, the step
-//! says so in one line and is left out: nothing else depends on it. Interpreted code runs some thousand times slower, so
-//! properties try few cases (the crate `property`), and tests that only make numbers large are left out by name.
+//! Miri is a component of nightly toolchains, which rustup adds where it reaches its server. Where it does not, the
+//! step says so in one line and is left out: nothing else depends on it. Interpreted code runs some thousand times
+//! slower, so properties try few cases (the crate `property`), and tests that only make numbers large are left out by
+//! name.
 
 use std::process::Command;
 

@@ -138,8 +138,8 @@ pub fn top(tools: &Tools, arguments: &cli::Watch) -> Result<()> {
             let text = snapshot.text(before.as_ref());
             let mut out = std::io::stdout().lock();
             if is_terminal {
-                // Home, then each line and what is left of the old one, then everything below. Nothing is switched on that
-                // would have to be switched off again, so the terminal is as it was whenever this ends.
+                // Home, then each line and what is left of the old one, then everything below. Nothing is switched on
+                // that would have to be switched off again, so the terminal is as it was whenever this ends.
                 let text = match rustix::termios::tcgetwinsize(&out) {
                     Ok(size) if size.ws_col > 1 && size.ws_row > 2 => {
                         fit(&text, usize::from(size.ws_col), usize::from(size.ws_row))

@@ -1,7 +1,8 @@
 //! `mutants`: changes the code in small ways, one at a time, and says which changes no test notices.
 //!
-//! cargo-mutants makes the changes. A change is tested by the crate's own tests first and, if these pass, by those of the
-//! crates that use it on the host. Changes that survive and need not be noticed are listed, each with the reason, in
+//! cargo-mutants makes the changes. A change is tested by the crate's own tests first and, if these pass, by those of
+//! the crates that use it on the host. Changes that survive and need not be noticed are listed, each with the reason,
+//! in
 //! `tests/mutants.md`; all others are gaps.
 
 use std::path::Path;

@@ -1,13 +1,14 @@
 //! From the kernel's trace records to a file that Perfetto's viewer opens (<https://ui.perfetto.dev>).
 //!
-//! The format is Chrome's JSON trace events: an array of objects with a phase `ph`, a time `ts` in microseconds, and the track
-//! they belong to, `pid` and `tid`. What lasts becomes a complete event (`X`, with `dur`), what does not an instant (`i`);
-//! names of tracks are metadata (`M`). One group of tracks has the harts: which process is in user mode, which kernel
-//! coroutine is polled. Each process has a group with a track for each worker: which coroutine is polled.
+//! The format is Chrome's JSON trace events: an array of objects with a phase `ph`, a time `ts` in microseconds, and
+//! the track they belong to, `pid` and `tid`. What lasts becomes a complete event (`X`, with `dur`), what does not an
+//! instant (`i`); names of tracks are metadata (`M`). One group of tracks has the harts: which process is in user mode,
+//! which kernel coroutine is polled. Each process has a group with a track for each worker: which coroutine is polled.
 //!
 //! Records come in the order of harts and buffers and may be lost, and those of processes are claims, so ends may lack
-//! their beginnings and the other way round. A track is a stack: an end closes its beginning and whatever was begun above
-//! it, an end without a beginning is left out, and what is open at the end ends there. So what comes out always nests.
+//! their beginnings and the other way round. A track is a stack: an end closes its beginning and whatever was begun
+//! above it, an end without a beginning is left out, and what is open at the end ends there. So what comes out always
+//! nests.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

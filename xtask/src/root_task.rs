@@ -1,4 +1,5 @@
-//! What must be true of a root task, said before the machine starts: the kernel would say it too, but after a build and a boot.
+//! What must be true of a root task, said before the machine starts: the kernel would say it too, but after a build and
+//! a boot.
 
 use std::path::Path;
 

@@ -1,8 +1,9 @@
-//! The microkernel as seL4's own loader wants it, so that its file can take the place of `kernel.elf` in an image of seL4's build system.
+//! The microkernel as seL4's own loader wants it, so that its file can take the place of `kernel.elf` in an image of
+//! seL4's build system.
 //!
-//! The loader places a kernel by its segments' addresses and maps it with pages of 2 MiB, which works only under conditions that a
-//! linker script keeps silently or breaks silently. They are checked here, where there are words for what is wrong; in the machine there
-//! would be none.
+//! The loader places a kernel by its segments' addresses and maps it with pages of 2 MiB, which works only under
+//! conditions that a linker script keeps silently or breaks silently. They are checked here, where there are words for
+//! what is wrong; in the machine there would be none.
 
 use std::path::{Path, PathBuf};
 

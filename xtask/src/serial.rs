@@ -1,7 +1,7 @@
 //! What a machine prints on its serial line: cut into lines, and the signs of a panic in them.
 //!
-//! A kernel that panics, or faults, says so in a line that [`is_panic`] recognises, then prints registers and a backtrace
-//! whose lines are `  #N 0xADDRESS`, each an address within the call, and ends QEMU with a failure status.
+//! A kernel that panics, or faults, says so in a line that [`is_panic`] recognises, then prints registers and a
+//! backtrace whose lines are `  #N 0xADDRESS`, each an address within the call, and ends QEMU with a failure status.
 
 /// Whether a line is the first of a report of the kernel's end.
 pub fn is_panic(line: &str) -> bool {

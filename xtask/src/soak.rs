@@ -1,8 +1,8 @@
 //! `soak`: everything at once, for long.
 //!
-//! In the machine the program `soak` keeps all parts of the system busy, and compares the kernel's counters at its end with
-//! those near its beginning. From here, its matrix server is asked over TCP by changing numbers of connections at changing
-//! pace, and every answer is checked.
+//! In the machine the program `soak` keeps all parts of the system busy, and compares the kernel's counters at its end
+//! with those near its beginning. From here, its matrix server is asked over TCP by changing numbers of connections at
+//! changing pace, and every answer is checked.
 
 use std::fmt;
 use std::path::Path;

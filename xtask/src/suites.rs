@@ -2,11 +2,11 @@
 //!
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
-//! both machine types, since most that can go wrong between harts and interrupt controllers goes wrong in only one; and once
-//! more with user interrupts in hardware.
+//! both machine types, since most that can go wrong between harts and interrupt controllers goes wrong in only one; and
+//! once more with user interrupts in hardware.
 //!
-//! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make a
-//! mistake ([`FAULTS`]), which they must not survive: the test is that they say so and end the machine as failed.
+//! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make
+//! a mistake ([`FAULTS`]), which they must not survive: the test is that they say so and end the machine as failed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -41,7 +41,8 @@ pub enum Suite {
     Qemu,
     /// The microkernel in QEMU: its root task's suite of seL4's interface, and what it must refuse to start.
     Micro,
-    /// The tests on the host with a hundred times as many cases of each property, other ones each time. Only when asked for by name.
+    /// The tests on the host with a hundred times as many cases of each property, other ones each time. Only when asked
+    /// for by name.
     Long,
 }
 
@@ -67,8 +68,8 @@ const HARTS: [u8; 2] = [1, 4];
 /// The memory of a machine that tests: little, because one of the tests fills it.
 const MEMORY: &str = "256M";
 
-/// How long the machine may print nothing, how long it may take in all, and how long to end when it is done. These end a
-/// hang, on however slow a host: the first is longer than the suite itself waits for one of its tests.
+/// How long the machine may print nothing, how long it may take in all, and how long to end when it is done. These end
+/// a hang, on however slow a host: the first is longer than the suite itself waits for one of its tests.
 const SILENCE_LIMIT: Duration = Duration::from_secs(900);
 const MACHINE_LIMIT: Duration = Duration::from_secs(3600);
 const END_LIMIT: Duration = Duration::from_secs(120);
@@ -253,8 +254,8 @@ fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
     Ok((tally, failures))
 }
 
-/// The models of packages that depend on loom, compiled with loom's atomics: test programs with `loom` in their name, or
-/// the library's own tests with `loom` in theirs where there are none.
+/// The models of packages that depend on loom, compiled with loom's atomics: test programs with `loom` in their name,
+/// or the library's own tests with `loom` in theirs where there are none.
 fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     heading("loom models");
     let mut tally = Tally::default();
@@ -267,7 +268,8 @@ fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
         none = false;
         let mut command = workspace::cargo();
         command.current_dir(&workspace.root).args(["test", "--no-fail-fast", "--package", &package.name]);
-        // Everything is compiled in another way: not over what other builds use. Models need the optimiser, not debuggers.
+        // Everything is compiled in another way: not over what other builds use. Models need the optimiser, not
+        // debuggers.
         command.arg("--target-dir").arg(workspace.products().join("loom"));
         command.env("RUSTFLAGS", "--cfg loom").env("CARGO_PROFILE_DEV_OPT_LEVEL", "3");
         let is_model = |target: &&Target| target.kind.iter().any(|kind| kind == "test") && target.name.contains("loom");
@@ -433,7 +435,8 @@ struct Refusal {
     says: &'static str,
 }
 
-/// Root tasks that cannot be started, made from a good one, and machines that are not what the kernel for one hart was built for.
+/// Root tasks that cannot be started, made from a good one, and machines that are not what the kernel for one hart was
+/// built for.
 fn refusals(good: &[u8]) -> Vec<Refusal> {
     let changed = |offset: usize, bytes: &[u8]| {
         let mut content = good.to_vec();
@@ -485,7 +488,8 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
     ]
 }
 
-/// Every call, with every allocation of the kernel failing in turn. One hart is enough, and makes it the same each time.
+/// Every call, with every allocation of the kernel failing in turn. One hart is enough, and makes it the same each
+/// time.
 fn failing_allocations(
     context: &Context,
     toolchain: &Toolchain,
@@ -594,7 +598,8 @@ impl Boots<'_> {
         })
     }
 
-    /// Boots the microkernel with what it cannot start, or where it cannot start: it must say so in a line, and end the machine as failed.
+    /// Boots the microkernel with what it cannot start, or where it cannot start: it must say so in a line, and end the
+    /// machine as failed.
     fn refusals(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
         let mut tally = Tally::default();
         let mut failures = Vec::new();

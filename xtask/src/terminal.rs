@@ -2,8 +2,8 @@
 //!
 //! Characters go to the machine one by one and the machine echoes them, so line editing and echo are switched off. What
 //! the terminal was before is kept in one place, from which it is restored on the normal way out, when unwinding, and
-//! by the signal handler. Keys send no signals: Ctrl-C is how one gets out, but behind Ctrl-A it is for the machine, and
-//! only who sees both keys can tell.
+//! by the signal handler. Keys send no signals: Ctrl-C is how one gets out, but behind Ctrl-A it is for the machine,
+//! and only who sees both keys can tell.
 
 use std::sync::Mutex;
 

@@ -1,7 +1,7 @@
 //! What must be true of the vDSO image, because it is mapped into every address space as it is.
 //!
-//! The linker cannot say these things, or only in part; the documentation of the crate `vdso` gives the reasons. A build
-//! that breaks one of them fails here and not in the machine.
+//! The linker cannot say these things, or only in part; the documentation of the crate `vdso` gives the reasons. A
+//! build that breaks one of them fails here and not in the machine.
 
 use anyhow::{Context, Result, bail};
 use object::elf;

@@ -132,8 +132,8 @@ impl Package {
         self.is_program() || self.cops().is_some_and(|cops| cops.target_only)
     }
 
-    /// Whether something that runs on the target is linked from it: a program, a kernel, or what says that it is for the
-    /// target only.
+    /// Whether something that runs on the target is linked from it: a program, a kernel, or what says that it is for
+    /// the target only.
     pub fn is_linked(&self) -> bool {
         let is_kernel = self.cops().is_some_and(|cops| cops.rank == "kernel" && cops.side == "kernel");
         self.is_target_only() || (is_kernel && self.programs().count() > 0)

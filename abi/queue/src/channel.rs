@@ -1,23 +1,25 @@
 //! The rings of asynchronous IPC: what two processes share to call each other without the kernel.
 //!
-//! One is the *client* and makes requests, the other the *server* and answers; two that call each other both ways share two such memories. The
-//! memory begins with [`HEADER_WORDS`] words, each line of eight written by one side only; then come the entries of the request ring, then those
-//! of the response ring, [`ENTRY_WORDS`] words each: a token, which the answer repeats, and a message. The smallest has both rings in
-//! one page. What follows the rings is for data that messages point into; its meaning is the two sides' own.
+//! One is the *client* and makes requests, the other the *server* and answers; two that call each other both ways share
+//! two such memories. The memory begins with [`HEADER_WORDS`] words, each line of eight written by one side only; then
+//! come the entries of the request ring, then those of the response ring, [`ENTRY_WORDS`] words each: a token, which
+//! the answer repeats, and a message. The smallest has both rings in one page. What follows the rings is for data that
+//! messages point into; its meaning is the two sides' own.
 //!
-//! Both rings have the same capacity, which both sides were told when they were set up and never read from the memory. A client has no
-//! more requests in flight than that, so that no response ever finds the ring full. The `ring` crate has the algorithm and the
-//! reason for each memory order.
+//! Both rings have the same capacity, which both sides were told when they were set up and never read from the memory.
+//! A client has no more requests in flight than that, so that no response ever finds the ring full. The `ring` crate
+//! has the algorithm and the reason for each memory order.
 //!
 //! **Who wakes whom.** Each side says in its state whether it sleeps ([`SLEEPING`](crate::request::SLEEPING)). Whoever has put something into a
-//! ring and reads that the other sleeps sets the other's state to awake and signals its doorbell, a notification: so it is signalled
-//! once, however much is put in until it runs.
+//! ring and reads that the other sleeps sets the other's state to awake and signals its doorbell, a notification: so it
+//! is signalled once, however much is put in until it runs.
 //!
 //! **The end.** [`CLOSED`] is set by whoever ends the connection, one of the two or who has set it up, and never cleared. Whoever sees it
 //! uses the memory no more.
 //!
 //! **Nobody is trusted.** Each side can write all words at any time. Each keeps its own indexes to itself, takes each entry out once, and
-//! checks what it took; an index or a token that cannot be ends the connection for the side that sees it, and nothing else.
+//! checks what it took; an index or a token that cannot be ends the connection for the side that sees it, and nothing
+//! else.
 
 /// Words before the first entry.
 pub const HEADER_WORDS: usize = 64;

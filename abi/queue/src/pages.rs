@@ -12,8 +12,8 @@ use crate::{MAXIMUM_WORKERS, ReadyWord, completion, request};
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
 
-/// Bytes of the addresses in which a process has what it shares with the kernel. They lie elsewhere in each process; the
-/// auxiliary vector says where the parts are. The offsets below are the kernel's arrangement of them.
+/// Bytes of the addresses in which a process has what it shares with the kernel. They lie elsewhere in each process;
+/// the auxiliary vector says where the parts are. The offsets below are the kernel's arrangement of them.
 pub const SHARED_SIZE: usize = 0x60_0000;
 /// Where the request ring of worker 0 lies in a process that has one; those of the others follow, each
 /// [`request::STRIDE`] behind the one before.
@@ -40,18 +40,19 @@ const _: () = assert!(SEND_OFFSET + SEND_PAGES * PAGE_SIZE <= SHARED_SIZE);
 pub struct ProcessPage {
     /// Ready bitmap of each worker's shard; bit `p` is set while a coroutine of priority `p` is ready.
     pub ready: [ReadyWord; MAXIMUM_WORKERS],
-    /// The user interrupts of each worker that its handler has not taken yet: bit 0 says that completions have come, bits
-    /// 1 to 62 are identities of receivers. The kernel sets bits, the handler takes them all at once.
+    /// The user interrupts of each worker that its handler has not taken yet: bit 0 says that completions have come,
+    /// bits 1 to 62 are identities of receivers. The kernel sets bits, the handler takes them all at once.
     pub interrupts: [InterruptWord; MAXIMUM_WORKERS],
-    /// Which [`Mode`] the process's executor follows unless the system says otherwise: its number. The kernel writes it when
-    /// it is asked to; the process may write it too, since the mode is its executor's own behaviour.
+    /// Which [`Mode`] the process's executor follows unless the system says otherwise: its number. The kernel writes it
+    /// when it is asked to; the process may write it too, since the mode is its executor's own behaviour.
     pub mode: AtomicU64,
-    /// The most important priority that counts for the process, for its information: what the kernel goes by is its own.
+    /// The most important priority that counts for the process, for its information: what the kernel goes by is its
+    /// own.
     pub ceiling: AtomicU64,
 }
 
-/// The user interrupts of one worker, on a cache line of its own. Field 0 holds those that wait; field 1 is how many have
-/// come in hardware, which the handler counts.
+/// The user interrupts of one worker, on a cache line of its own. Field 0 holds those that wait; field 1 is how many
+/// have come in hardware, which the handler counts.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct InterruptWord(pub AtomicU64, pub AtomicU64);
@@ -67,8 +68,8 @@ const _: () = assert!(size_of::<ReadyWord>() == 64);
 /// The page that the kernel writes and every process reads.
 #[repr(C, align(4096))]
 pub struct GlobalPage {
-    /// Bit `p` is set while a kernel coroutine or a process of priority `p` is ready and waits for a hart. What runs is not
-    /// in it: giving way to that would help nobody. A hint, up to date whenever the kernel was entered last.
+    /// Bit `p` is set while a kernel coroutine or a process of priority `p` is ready and waits for a hart. What runs is
+    /// not in it: giving way to that would help nobody. A hint, up to date whenever the kernel was entered last.
     pub ready: AtomicU64,
     /// Ticks of the `time` register in a second.
     pub ticks_per_second: AtomicU64,
@@ -89,7 +90,8 @@ pub enum Mode {
     /// The order holds from one tick or kernel entry to the next.
     #[default]
     Relaxed = 0,
-    /// The executor compares its best coroutine with the global bitmap before each poll, and gives way if it is outranked.
+    /// The executor compares its best coroutine with the global bitmap before each poll, and gives way if it is
+    /// outranked.
     Strict = 1,
 }
 

@@ -67,9 +67,10 @@ impl Default for Priority {
 
 /// What one worker's shard has to do, on a cache line of its own: written by that worker most of the time, read by all.
 ///
-/// Field 0 is the *ready* bitmap: bit `p` is set while a coroutine of priority `p` is ready. Field 1 is the *running* word:
-/// the one bit of the priority that the worker polls right now, 0 outside a poll. A running coroutine is in no ready list;
-/// without the second word the reader would think that a worker interrupted in its only coroutine had nothing to do.
+/// Field 0 is the *ready* bitmap: bit `p` is set while a coroutine of priority `p` is ready. Field 1 is the *running*
+/// word: the one bit of the priority that the worker polls right now, 0 outside a poll. A running coroutine is in no
+/// ready list; without the second word the reader would think that a worker interrupted in its only coroutine had
+/// nothing to do.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ReadyWord(pub AtomicU64, pub AtomicU64);

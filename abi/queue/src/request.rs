@@ -1,14 +1,14 @@
 //! The request ring: how a process makes calls without a trap.
 //!
-//! Each worker of a process can have one. The memory is the kernel's, mapped into the process: one page of indexes, then
-//! the entries, of which there is a power of two between [`SMALLEST_CAPACITY`] and [`LARGEST_CAPACITY`]. The worker is the
-//! only producer: it writes the entry at `tail % capacity`, then advances `tail`. The kernel is the only consumer: it reads
-//! entries up to `tail`, each word once, and advances `head`, which hands their places back. Both indexes only grow and
-//! wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
+//! Each worker of a process can have one. The memory is the kernel's, mapped into the process: one page of indexes,
+//! then the entries, of which there is a power of two between [`SMALLEST_CAPACITY`] and [`LARGEST_CAPACITY`]. The
+//! worker is the only producer: it writes the entry at `tail % capacity`, then advances `tail`. The kernel is the only
+//! consumer: it reads entries up to `tail`, each word once, and advances `head`, which hands their places back. Both
+//! indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
 //!
 //! **Who wakes whom.** `state` says what the kernel's side does. While it is [`AWAKE`] it looks at `tail` again before it
-//! sleeps, and no call is needed; once it is [`SLEEPING`] it takes requests when the process enters the kernel to sleep,
-//! at the tick, or when it is asked to (`ring_enter`).
+//! sleeps, and no call is needed; once it is [`SLEEPING`] it takes requests when the process enters the kernel to
+//! sleep, at the tick, or when it is asked to (`ring_enter`).
 //!
 //! **Nobody is trusted.** The kernel keeps `head` and the capacity on its own side and reads only `tail` and entries. A
 //! `tail` that is more than the capacity ahead says that the process has lost its way: the state becomes [`BROKEN`],
@@ -121,8 +121,8 @@ const _: () = assert!(pages(LARGEST_CAPACITY) * PAGE_SIZE <= STRIDE);
 pub struct RequestHeader {
     /// Number of requests that were made; written by the worker.
     pub tail: AtomicU64,
-    /// How urgent the most important request is since the kernel last looked, as [`urgency`] counts; a claim. The worker
-    /// raises it before `tail`, the kernel sets it to 0.
+    /// How urgent the most important request is since the kernel last looked, as [`urgency`] counts; a claim. The
+    /// worker raises it before `tail`, the kernel sets it to 0.
     pub urgency: AtomicU64,
     padding1: [u64; 6],
     /// Number of requests that were taken; written by the kernel.

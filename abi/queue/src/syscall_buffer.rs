@@ -1,17 +1,18 @@
 //! The SyscallBuffer: how a thread of the microkernel has capabilities invoked without a kernel entry for each.
 //!
-//! The memory is the thread's own, one or several pages that it registers together with a notification. A header, a ring of
-//! requests, and a ring of responses of the same capacity, a power of two between [`SMALLEST_CAPACITY`] and
-//! [`LARGEST_CAPACITY`]. The thread produces requests and consumes responses, the kernel's handler does the opposite. All indexes
-//! only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
+//! The memory is the thread's own, one or several pages that it registers together with a notification. A header, a
+//! ring of requests, and a ring of responses of the same capacity, a power of two between [`SMALLEST_CAPACITY`] and
+//! [`LARGEST_CAPACITY`]. The thread produces requests and consumes responses, the kernel's handler does the opposite.
+//! All indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
 //!
 //! **The two flags.** `handler` says what the kernel's side does: while it is [`AWAKE`] it looks at the requests again before it
 //! sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` says the same of the thread's side: while
 //! it is `SLEEPING`, the kernel signals the notification when it has posted responses, and sets the flag to `AWAKE`.
 //!
 //! **Nobody is trusted.** The kernel keeps its two indexes and the capacity on its own side, reads each word of a request
-//! once, and takes no request for whose response there is no place. A `request_tail` that is more than the capacity ahead says that
-//! the thread has lost its way: `handler` becomes [`BROKEN`], and nothing more is taken until the buffer is registered anew.
+//! once, and takes no request for whose response there is no place. A `request_tail` that is more than the capacity
+//! ahead says that the thread has lost its way: `handler` becomes [`BROKEN`], and nothing more is taken until the
+//! buffer is registered anew.
 
 pub use crate::request::{AWAKE, BROKEN, LARGEST_CAPACITY, SLEEPING, SMALLEST_CAPACITY, is_capacity};
 
@@ -75,8 +76,8 @@ pub struct SyscallRequest {
     pub cid: u64,
     /// The pointer of the capability that is invoked.
     pub capability: u64,
-    /// The word that describes the message, as register `a1` of the synchronous call has it: label, and how many words and
-    /// capabilities follow.
+    /// The word that describes the message, as register `a1` of the synchronous call has it: label, and how many words
+    /// and capabilities follow.
     pub information: u64,
     /// The words of the message.
     pub arguments: [u64; ARGUMENTS],

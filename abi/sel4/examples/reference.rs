@@ -1,6 +1,7 @@
 //! Prints the reference page of the microkernel: `cargo run -p abi-sel4 --example reference > docs/sel4-calls.md`.
 //!
-//! The page says nothing that the tables of this crate do not say. A test compares the page in the tree with what this prints.
+//! The page says nothing that the tables of this crate do not say. A test compares the page in the tree with what this
+//! prints.
 
 use std::fmt::Write as _;
 

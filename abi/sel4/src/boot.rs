@@ -1,7 +1,8 @@
 //! What the initial thread finds: capabilities in fixed slots, and a page that describes the rest.
 //!
-//! The thread starts at its entry point with the address of [`BootInfo`] in `a0`, zero in all other registers, the most important
-//! priority and no stack. What does not fit into the page follows at [`EXTRA_OFFSET`] as chunks, each with a [`ChunkHeader`].
+//! The thread starts at its entry point with the address of [`BootInfo`] in `a0`, zero in all other registers, the most
+//! important priority and no stack. What does not fit into the page follows at [`EXTRA_OFFSET`] as chunks, each with a
+//! [`ChunkHeader`].
 
 use crate::configuration::MAXIMUM_BOOT_UNTYPEDS;
 

@@ -9,9 +9,10 @@
 //! | `a1` | [`MessageInfo`](crate::MessageInfo) | the same of the received message |
 //! | `a2` … `a5` | the first four message registers | those of the received message, as far as it is long |
 //!
-//! The other message registers lie in the [`IpcBuffer`](crate::IpcBuffer). Everything else is preserved, and compiled programs rely on
-//! more: yielding and the debug calls change no register but the result of [`SystemCall::DebugCapIdentify`]; sending changes none;
-//! receiving from a notification changes `a0` only; and receiving a message of *n* words writes the first *n* of `a2` … `a5` only.
+//! The other message registers lie in the [`IpcBuffer`](crate::IpcBuffer). Everything else is preserved, and compiled
+//! programs rely on more: yielding and the debug calls change no register but the result of
+//! [`SystemCall::DebugCapIdentify`]; sending changes none; receiving from a notification changes `a0` only; and
+//! receiving a message of *n* words writes the first *n* of `a2` … `a5` only.
 
 /// Who has a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +36,8 @@ macro_rules! system_calls {
             $($(#[doc = $text])* $variant = $number,)*
         }
 
-        /// What `a7` holds for each call, as constants that a `match` on the register can name: decoding the whole table first costs a
-        /// kernel two instructions in each call.
+        /// What `a7` holds for each call, as constants that a `match` on the register can name: decoding the whole
+        /// table first costs a kernel two instructions in each call.
         #[allow(non_upper_case_globals, missing_docs, reason = "the names are those of the table")]
         pub mod number {
             $(pub const $variant: u64 = super::SystemCall::$variant.number() as u64;)*
@@ -46,7 +47,8 @@ macro_rules! system_calls {
             /// The whole table.
             pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];
 
-            /// The call with this number; `None` is answered with the fault [`UnknownSyscall`](crate::Fault::UnknownSyscall).
+            /// The call with this number; `None` is answered with the fault
+            /// [`UnknownSyscall`](crate::Fault::UnknownSyscall).
             #[inline]
             pub const fn from_number(number: isize) -> Option<SystemCall> {
                 match number { $($number => Some(SystemCall::$variant),)* _ => None }
@@ -106,10 +108,11 @@ system_calls! {
     DebugNameThread = -14 (thread) Debugging;
     /// Sends an interprocessor interrupt to a core.
     DebugSendIPI = -15 (target, interrupt) Debugging;
-    /// Has the requests in the calling thread's SyscallBuffer carried out; `a0` is 0 then, or 1 if it has none. Changes no other register.
+    /// Has the requests in the calling thread's SyscallBuffer carried out; `a0` is 0 then, or 1 if it has none. Changes
+    /// no other register.
     WakeSyscallHandler = -64 () Own;
-    /// Ends the handler of a user interrupt: the thread goes on at this address, with `a0` and `a7` as they were when it was interrupted. A
-    /// thread that is in no handler faults, as for a call that does not exist.
+    /// Ends the handler of a user interrupt: the thread goes on at this address, with `a0` and `a7` as they were when
+    /// it was interrupted. A thread that is in no handler faults, as for a call that does not exist.
     ReturnFromUserInterrupt = -65 (address) Own;
 }
 

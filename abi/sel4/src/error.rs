@@ -52,7 +52,8 @@ numbered! {
     RangeError = 4;
     /// An address is not aligned.
     AlignmentError = 5;
-    /// A capability was not found; message register 0 is 1 if the source was meant and 0 for the destination, and a [`LookupFailure`] follows.
+    /// A capability was not found; message register 0 is 1 if the source was meant and 0 for the destination, and a
+    /// [`LookupFailure`] follows.
     FailedLookup = 6;
     /// Message or capabilities are too few.
     TruncatedMessage = 7;

@@ -1,7 +1,7 @@
 //! Faults as messages: when a thread cannot go on, the kernel sends a message for it to its fault endpoint.
 //!
-//! The label says which fault, the words say what happened. A reply with label 0 makes the thread go on; for two faults its words are
-//! written back first, in the same order, as far as the reply is long.
+//! The label says which fault, the words say what happened. A reply with label 0 makes the thread go on; for two faults
+//! its words are written back first, in the same order, as far as the reply is long.
 
 macro_rules! faults {
     ($($(#[doc = $text:literal])* $variant:ident = $label:literal [$($word:ident),*] writes_back $back:literal;)*) => {
@@ -61,7 +61,8 @@ faults! {
     UnknownSyscall = 2 [fault_ip, sp, ra, a0, a1, a2, a3, a4, a5, a6, syscall] writes_back 10;
     /// An instruction could not be executed. `number` is the content of `scause`.
     UserException = 3 [fault_ip, sp, number, code] writes_back 2;
-    /// An address is not mapped, or not for this access. `status` is one of the constants of [`status`](crate::fault::status).
+    /// An address is not mapped, or not for this access. `status` is one of the constants of
+    /// [`status`](crate::fault::status).
     VMFault = 5 [ip, address, instruction_fetch, status] writes_back 0;
 }
 

@@ -1,8 +1,8 @@
 //! Invocations: what a capability can be asked to do, by the label of the message that is sent to it.
 //!
-//! Arguments are words of the message, in order; capabilities among them travel as the message's capabilities and not as words. The answer has
-//! the label 0 or an [`Error`], and its words are the results or the error's details. Endpoints, notifications and replies
-//! are invoked by a message with any label and do not stand here.
+//! Arguments are words of the message, in order; capabilities among them travel as the message's capabilities and not
+//! as words. The answer has the label 0 or an [`Error`], and its words are the results or the error's details.
+//! Endpoints, notifications and replies are invoked by a message with any label and do not stand here.
 
 use crate::Error;
 
@@ -131,10 +131,11 @@ impl Invocation {
 }
 
 impl Invocation {
-    /// The errors that its arguments and the state of what they name can cause. The suite of the interface sees each of them, and no other.
+    /// The errors that its arguments and the state of what they name can cause. The suite of the interface sees each of
+    /// them, and no other.
     ///
-    /// Besides, every invocation of an empty slot is [`InvalidCapability`](Error::InvalidCapability), and of an object that does not know it
-    /// [`IllegalOperation`](Error::IllegalOperation).
+    /// Besides, every invocation of an empty slot is [`InvalidCapability`](Error::InvalidCapability), and of an object
+    /// that does not know it [`IllegalOperation`](Error::IllegalOperation).
     pub const fn errors(self) -> &'static [Error] {
         use Error::*;
         use Invocation::*;
@@ -197,8 +198,8 @@ invocations! {
     TcbReadRegisters = 2 TCB ReadRegisters (flags: Flags, count: Number) [] -> (registers);
     /// Writes registers of a thread. Bit 0 of the flags resumes it afterwards.
     TcbWriteRegisters = 3 TCB WriteRegisters (flags: Flags, count: Number, registers: Registers) [] -> ();
-    /// Copies registers from the source to the invoked thread. Flags: 0 suspend the source, 1 resume the target, 2 frame registers,
-    /// 3 integer registers.
+    /// Copies registers from the source to the invoked thread. Flags: 0 suspend the source, 1 resume the target, 2
+    /// frame registers, 3 integer registers.
     TcbCopyRegisters = 4 TCB CopyRegisters (flags: Flags) [source] -> ();
     /// Sets fault endpoint, CSpace, address space and IPC buffer of a thread.
     TcbConfigure = 5 TCB Configure
@@ -281,18 +282,20 @@ invocations! {
     AsidPoolAssign = 40 RISCV_ASIDPool Assign () [vspace] -> ();
     /// Makes a capability to an interrupt, and says whether a level or an edge triggers it.
     IrqControlGetTrigger = 41 IRQControl GetTrigger (irq: Number, trigger: Number, index: Index, depth: Depth) [root] -> ();
-    /// Gives a thread a SyscallBuffer (`abi/queue`), with places for so many requests, in frames of the same size whose capabilities stand
-    /// in consecutive slots, and the notification that tells it of responses; a capacity of 0 takes it away. (Not in seL4.)
+    /// Gives a thread a SyscallBuffer (`abi/queue`), with places for so many requests, in frames of the same size whose
+    /// capabilities stand in consecutive slots, and the notification that tells it of responses; a capacity of 0 takes
+    /// it away. (Not in seL4.)
     TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
-    /// Makes signals of the notification, which is bound to the thread, user interrupts: while the thread runs they make it go on at the
-    /// address, with the badge in `a0` and in `a7` where it was interrupted. The address 0 takes that away, and needs no capability. Where
-    /// the machine can do that, bits of badges that are hints can come as stores of others, to which the hart answers with a supervisor's
-    /// external interrupt at the vector. Returns whether it can, and how many system calls and faults the thread has made since. (Not
-    /// in seL4.)
+    /// Makes signals of the notification, which is bound to the thread, user interrupts: while the thread runs they
+    /// make it go on at the address, with the badge in `a0` and in `a7` where it was interrupted. The address 0 takes
+    /// that away, and needs no capability. Where the machine can do that, bits of badges that are hints can come as
+    /// stores of others, to which the hart answers with a supervisor's external interrupt at the vector. Returns
+    /// whether it can, and how many system calls and faults the thread has made since. (Not in seL4.)
     TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts
         (handler: Address, hints: Flags, vector: Address) [notification] -> (by_stores, entries);
-    /// Maps a page at the address of this address space, a store to which signals the notification: one that interrupts a thread, with a
-    /// capability whose badge is one of its hints. The page goes with the capability. The address 0 takes it away. (Not in seL4.)
+    /// Maps a page at the address of this address space, a store to which signals the notification: one that interrupts
+    /// a thread, with a capability whose badge is one of its hints. The page goes with the capability. The address 0
+    /// takes it away. (Not in seL4.)
     PageTableMapSender = 44 RISCV_PageTable MapSender (vaddr: Address) [notification] -> ();
 }

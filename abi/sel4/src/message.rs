@@ -35,7 +35,8 @@ impl MessageInfo {
         self.0 >> 12
     }
 
-    /// Which capabilities were unwrapped: sent through the endpoint that they mean, so that the receiver gets their badge. A bit for each.
+    /// Which capabilities were unwrapped: sent through the endpoint that they mean, so that the receiver gets their
+    /// badge. A bit for each.
     #[inline]
     pub const fn unwrapped(self) -> usize {
         (self.0 >> 9 & 7) as usize
@@ -53,7 +54,8 @@ impl MessageInfo {
         (self.0 & 0x7f) as usize
     }
 
-    /// How many words the message has, if it travels in registers alone: without capabilities, and with no more words than fit.
+    /// How many words the message has, if it travels in registers alone: without capabilities, and with no more words
+    /// than fit.
     #[inline(always)]
     pub const fn length_in_registers(self) -> Option<usize> {
         // The number of capabilities stands just above the length, so that one comparison serves both.

@@ -1,7 +1,7 @@
 //! Prints the reference page of system calls: `cargo run -p abi-unix --example reference > docs/calls.md`.
 //!
-//! The page says nothing that the tables of this crate do not say, so that it cannot differ from what kernel, library and
-//! C header are made of. A test compares the page in the tree with what this prints.
+//! The page says nothing that the tables of this crate do not say, so that it cannot differ from what kernel, library
+//! and C header are made of. A test compares the page in the tree with what this prints.
 
 use std::fmt::Write as _;
 

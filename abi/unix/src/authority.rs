@@ -2,8 +2,8 @@
 //!
 //! Every process may do what it likes with itself and with the processes below it. An *act* of the table below reaches
 //! further: it ends the machine, ends others, or tells about others. Each act belongs to one call and needs one
-//! capability, with Linux's name and number. The kernel's one check, the reference page and the test that tries every act
-//! without any capability derive from the table, so that an act cannot be listed and unchecked.
+//! capability, with Linux's name and number. The kernel's one check, the reference page and the test that tries every
+//! act without any capability derive from the table, so that an act cannot be listed and unchecked.
 //!
 //! Acts and capabilities are two things because a program asks for an act, and an administrator hands out capabilities:
 //! the table is the only place that knows both.
@@ -130,8 +130,8 @@ impl Held {
         Held { effective: set, permitted: set, inheritable: CapabilitySet::NONE }
     }
 
-    /// What a process holds that is started by the holder: Linux's rule for a file that permits nothing by itself and lets
-    /// everything be inherited.
+    /// What a process holds that is started by the holder: Linux's rule for a file that permits nothing by itself and
+    /// lets everything be inherited.
     pub const fn inherited(self) -> Held {
         let set = self.inheritable.and(self.permitted);
         Held { effective: set, permitted: set, inheritable: set }
@@ -247,8 +247,8 @@ acts! {
     Empower = SetCapabilities Others SetCapabilities;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.
     PressKey = DeviceControl Always Administration;
-    /// Makes a process group the foreground, which the terminal's keys reach (`TIOCSPGRP`), and in which there is no process
-    /// that the caller may signal.
+    /// Makes a process group the foreground, which the terminal's keys reach (`TIOCSPGRP`), and in which there is no
+    /// process that the caller may signal.
     SetForeground = DeviceControl Others Kill;
 }
 

@@ -133,11 +133,11 @@ system_calls! {
     EventCounter = 19 eventfd2(value: Number, flags: Number) Never;
     /// Creates an epoll; the only flag is `EPOLL_CLOEXEC`.
     EpollCreate = 20 epoll_create1(flags: Number) Never;
-    /// Adds a descriptor to an epoll, changes what it is watched for, or removes it. Pipes, sockets, event counters and the
-    /// console can be watched; what has no waiting is `EPERM`, another epoll `ELOOP`.
+    /// Adds a descriptor to an epoll, changes what it is watched for, or removes it. Pipes, sockets, event counters and
+    /// the console can be watched; what has no waiting is `EPERM`, another epoll `ELOOP`.
     EpollControl = 21 epoll_ctl(epoll: Descriptor, operation: Number, descriptor: Descriptor, event: Input) Never;
-    /// Waits until descriptors of an epoll are ready, or `timeout` milliseconds have passed (negative: no limit); at most
-    /// 1,024 events come at once. There are no signals, so the mask is only checked.
+    /// Waits until descriptors of an epoll are ready, or `timeout` milliseconds have passed (negative: no limit); at
+    /// most 1,024 events come at once. There are no signals, so the mask is only checked.
     EpollWait = 22 epoll_pwait(epoll: Descriptor, events: Output, count: Number, timeout: Number, mask: Number, mask_size: Length) Possible;
     /// Duplicates a descriptor to the lowest free number.
     Duplicate = 23 dup(descriptor: Descriptor) Never;
@@ -184,8 +184,8 @@ system_calls! {
     ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
     /// Writes at a given offset.
     WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
-    /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. There are no signals,
-    /// so the mask is only checked, and the remaining time is not written.
+    /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. There are no
+    /// signals, so the mask is only checked, and the remaining time is not written.
     Poll = 73 ppoll(list: Output, count: Number, timeout: Input, mask: Number, mask_size: Length) Possible;
     /// Reads the target of a symbolic link.
     ReadLink = 78 readlinkat(directory: Descriptor, path: Path, buffer: Output, size: Length) Never;
@@ -195,9 +195,9 @@ system_calls! {
     Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
     /// Writes what a process (0: the caller) may do that concerns others: [`crate::authority::Held`].
     GetCapabilities = 90 capget(header: Output, data: Output) Never;
-    /// Changes what a process may do that concerns others. The caller may give up what it has, make effective what it is
-    /// permitted, and let the processes that it starts inherit what it is permitted; those below it may be given what it
-    /// has. `EPERM` for more.
+    /// Changes what a process may do that concerns others. The caller may give up what it has, make effective what it
+    /// is permitted, and let the processes that it starts inherit what it is permitted; those below it may be given
+    /// what it has. `EPERM` for more.
     SetCapabilities = 91 capset(header: Input, data: Input) Never;
     /// Ends the calling worker or thread; the last one ends the process.
     Exit = 93 exit(status: Number) Never;
@@ -214,7 +214,8 @@ system_calls! {
     SetRobustList = 99 set_robust_list(head: Number, size: Length) Never;
     /// Where a thread of the calling process (0: the caller) keeps the list of its robust locks.
     GetRobustList = 100 get_robust_list(thread: Number, head: Output, size: Output) Never;
-    /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never written.
+    /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never
+    /// written.
     Sleep = 101 nanosleep(duration: Input, remaining: Output) Possible;
     /// Reads a clock.
     GetTime = 113 clock_gettime(clock: Number, time: Output) Never;
@@ -224,14 +225,15 @@ system_calls! {
     SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never;
-    /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0 is the
-    /// caller's, a negative number the group of that number, and -1 are all but the first process and the caller. Processes
-    /// that the caller may not signal are left out; `EPERM` if no other is meant.
+    /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0
+    /// is the caller's, a negative number the group of that number, and -1 are all but the first process and the
+    /// caller. Processes that the caller may not signal are left out; `EPERM` if no other is meant.
     Kill = 129 kill(process: Number, signal: Number) Never;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
-    /// Processor time of the caller and of the children that it has waited for, in hundredths of a second; gives the time since
-    /// the machine's start in the same unit. All of it counts as the program's own: the kernel's part is not told apart.
+    /// Processor time of the caller and of the children that it has waited for, in hundredths of a second; gives the
+    /// time since the machine's start in the same unit. All of it counts as the program's own: the kernel's part is not
+    /// told apart.
     Times = 153 times(times: Output) Never;
     /// Puts the caller (0) or one of its children into a process group: one that exists, or its own (0).
     SetProcessGroup = 154 setpgid(process: Number, group: Number) Never;
@@ -298,13 +300,12 @@ system_calls! {
     Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
     /// As `accept`, with flags for the new descriptor.
     AcceptWith = 242 accept4(descriptor: Descriptor, address: Output, size: Output, flags: Number) Possible;
-    /// Waits for a child to end; takes its status. -1 is any, 0 any of the caller's process group, a negative number any of
-    /// the group of that number.
+    /// Waits for a child to end; takes its status. -1 is any, 0 any of the caller's process group, a negative number
+    /// any of the group of that number.
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
-    /// Reads and sets a limit of a process (0: the caller). Limits of amounts
-    /// (`RLIMIT_NPROC` and those of COPS from 0x1000 on: kernel memory, file memory, calls in flight) hold for the process
-    /// together with all that it starts afterwards; `RLIMIT_NOFILE` and `RLIMIT_AS` for each; Linux's other limits limit
-    /// nothing.
+    /// Reads and sets a limit of a process (0: the caller). Limits of amounts (`RLIMIT_NPROC` and those of COPS from
+    /// 0x1000 on: kernel memory, file memory, calls in flight) hold for the process together with all that it starts
+    /// afterwards; `RLIMIT_NOFILE` and `RLIMIT_AS` for each; Linux's other limits limit nothing.
     ProcessLimit = 261 prlimit64(process: Number, resource: Number, new: Input, old: Output) Never;
     /// Renames a file or directory.
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
@@ -312,8 +313,8 @@ system_calls! {
     GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Possible;
 
     /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the
-    /// address of the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none), and its priority until it
-    /// publishes one itself (all ones: the caller's). Returns the process number.
+    /// address of the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none), and its priority until
+    /// it publishes one itself (all ones: the caller's). Returns the process number.
     Spawn = 0x1000 spawn(path: Path, arguments: Input, environment: Input, descriptors: Input, priority: Number) Never;
     /// Adds a worker to the calling process: it starts at `entry` with `argument` in `a0` and its index in `a1`.
     /// Returns the index.
@@ -328,12 +329,13 @@ system_calls! {
     Cancel = 0x1004 cancel(token: Number) Never;
     /// Copies the kernel's counters, an array of `u64` in the order of [`crate::Counter`]; returns how many there are.
     Counters = 0x1005 counters(buffer: Output, size: Length) Never;
-    /// Sets the handler of user interrupts of the calling worker; 0 takes it away. The handler is entered on the stack of
-    /// what it interrupts, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It preserves
-    /// all registers but `a7` and `sp`, and ends with `interrupt_return`. It interrupts neither itself nor the scheduler's
-    /// image. Threads have none (`EINVAL`).
+    /// Sets the handler of user interrupts of the calling worker; 0 takes it away. The handler is entered on the stack
+    /// of what it interrupts, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It
+    /// preserves all registers but `a7` and `sp`, and ends with `interrupt_return`. It interrupts neither itself nor
+    /// the scheduler's image. Threads have none (`EINVAL`).
     InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never;
-    /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it interrupted;
+    /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it
+    /// interrupted;
     /// `EINVAL` outside of one.
     InterruptReturn = 0x1007 interrupt_return() Never;
     /// Says that the handler goes on to other code, on another stack: it may be entered again from now on, and its
@@ -349,19 +351,20 @@ system_calls! {
     /// taken when it returns, unless something more important runs first. With `RING_WAKE` in `flags` another hart does
     /// it, if one is idle. `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense, and from then on.
     RingEnter = 0x1011 ring_enter(worker: Number, flags: Number) Never;
-    /// Makes the calling worker a receiver of user interrupts with this identity (1 to 62, each once in a process) and returns
-    /// a descriptor for it. When the handler is called, what was sent shows as bit `identity` of the worker's word in the
-    /// process page. `EBUSY` if the process has a receiver of that identity, `EINVAL` for threads. Closing the descriptor ends every right to it.
+    /// Makes the calling worker a receiver of user interrupts with this identity (1 to 62, each once in a process) and
+    /// returns a descriptor for it. When the handler is called, what was sent shows as bit `identity` of the worker's
+    /// word in the process page. `EBUSY` if the process has a receiver of that identity, `EINVAL` for threads. Closing
+    /// the descriptor ends every right to it.
     InterruptReceiver = 0x1020 interrupt_receiver(identity: Number) Never;
-    /// Grants a process the right to send to a receiver of the caller. For the caller itself (its number, or 0) returns the
-    /// right's descriptor, which can be passed on; another process gets its descriptor by `interrupt_open`. `EPERM` if the
-    /// receiver is not the caller's.
+    /// Grants a process the right to send to a receiver of the caller. For the caller itself (its number, or 0) returns
+    /// the right's descriptor, which can be passed on; another process gets its descriptor by `interrupt_open`. `EPERM`
+    /// if the receiver is not the caller's.
     InterruptGrant = 0x1021 interrupt_grant(receiver: Descriptor, process: Number) Never;
     /// Returns a descriptor for the right that a process has granted to the caller for its receiver with this identity.
     /// `EPERM` if it has granted none.
     InterruptOpen = 0x1022 interrupt_open(process: Number, identity: Number) Never;
-    /// Sends a user interrupt. `EPERM` if the right was revoked, `EPIPE` if the receiver is gone. What is sent several times
-    /// before the handler is called arrives once.
+    /// Sends a user interrupt. `EPERM` if the right was revoked, `EPIPE` if the receiver is gone. What is sent several
+    /// times before the handler is called arrives once.
     InterruptSend = 0x1023 interrupt_send(right: Descriptor) Never;
     /// Ends a right, or all rights to a receiver that were granted so far. `EPERM` if the receiver is not the caller's.
     InterruptRevoke = 0x1024 interrupt_revoke(descriptor: Descriptor) Never;
@@ -376,24 +379,25 @@ system_calls! {
     /// returns the size of all of it.
     GetScheduling = 0x1030 get_scheduling(process: Number, buffer: Output, size: Length) Never;
     /// Changes how a process (0: the caller) is scheduled: an attribute of [`crate::types::scheduling`], its value, and
-    /// for a budget the period. A process may make itself and those below it less important or frugal, those below it also
-    /// as important as itself; `EPERM` for anything else.
+    /// for a budget the period. A process may make itself and those below it less important or frugal, those below it
+    /// also as important as itself; `EPERM` for anything else.
     SetScheduling = 0x1031 set_scheduling(process: Number, attribute: Number, value: Number, period: Number) Never;
     /// Changes how the system schedules: an attribute of [`crate::types::system_scheduling`] and its value.
     SetSystemScheduling = 0x1032 set_system_scheduling(attribute: Number, value: Number) Never;
-    /// Takes records of the scheduling trace, [`crate::trace::Record`]; returns their bytes. `ENODEV` if the kernel was not
-    /// started with `trace=RECORDS`.
+    /// Takes records of the scheduling trace, [`crate::trace::Record`]; returns their bytes. `ENODEV` if the kernel was
+    /// not started with `trace=RECORDS`.
     TraceRead = 0x1033 trace_read(buffer: Output, size: Length) Never;
-    /// Adds records about the caller's own coroutines to the trace, at most [`crate::trace::MOST_RECORDS_AT_ONCE`]; returns
-    /// how many bytes were taken. `ENODEV` if there is no trace.
+    /// Adds records about the caller's own coroutines to the trace, at most [`crate::trace::MOST_RECORDS_AT_ONCE`];
+    /// returns how many bytes were taken. `ENODEV` if there is no trace.
     TraceWrite = 0x1034 trace_write(buffer: Input, size: Length) Never;
-    /// Writes what harts or processes ([`crate::trace::subject`]) do now, as many as fit, processes from the number above
+    /// Writes what harts or processes ([`crate::trace::subject`]) do now, as many as fit, processes from the number
+    /// above
     /// `above` on; or the latencies of requests at the priority `above`. Returns how many.
     Snapshot = 0x1035 snapshot(subject: Number, above: Number, buffer: Output, size: Length) Never;
-    /// Chooses what carries the caller's calls in the kernel, and those of all workers and threads that its process starts
-    /// from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer is done,
-    /// 3 as 1, with one kernel thread that polls all asynchronous transfers. For comparisons; `execve` goes back to 0. A
-    /// caller that has a kernel thread already keeps it.
+    /// Chooses what carries the caller's calls in the kernel, and those of all workers and threads that its process
+    /// starts from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer
+    /// is done, 3 as 1, with one kernel thread that polls all asynchronous transfers. For comparisons; `execve` goes
+    /// back to 0. A caller that has a kernel thread already keeps it.
     KernelSide = 0x1040 kernel_side(side: Number) Never;
 }
 

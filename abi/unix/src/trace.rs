@@ -11,8 +11,9 @@ pub const MOST_RECORDS_AT_ONCE: usize = 64;
 /// What a stream of records begins with: this word, ticks of the clock in a second, number of harts, and a word of 0.
 pub const STREAM_MAGIC: u64 = u64::from_le_bytes(*b"COPStrc1");
 
-/// What each snapshot of a stream begins with: this word, nanoseconds since the start of the machine, numbers of harts and of
-/// processes, the global bitmap, calls in flight, free frames, and a word of 0. The harts follow, then the processes.
+/// What each snapshot of a stream begins with: this word, nanoseconds since the start of the machine, numbers of harts
+/// and of processes, the global bitmap, calls in flight, free frames, and a word of 0. The harts follow, then the
+/// processes.
 pub const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"COPStop1");
 /// Words before the harts of a snapshot in a stream.
 pub const SNAPSHOT_HEAD_WORDS: usize = 8;
@@ -161,8 +162,8 @@ pub struct ProcessSnapshot {
     /// How often its budget was used up.
     pub exhausted: u64,
     pub boosts: u64,
-    /// Calls in flight, and so coroutines that wait, by priority: eight numbers of 16 bits, of priorities 0 to 3 and then 4
-    /// to 7 (with all that are less important in the last).
+    /// Calls in flight, and so coroutines that wait, by priority: eight numbers of 16 bits, of priorities 0 to 3 and
+    /// then 4 to 7 (with all that are less important in the last).
     pub waiting: [u64; 2],
     /// Up to 16 bytes of the program's name.
     pub name: [u64; 2],
@@ -277,8 +278,8 @@ pub mod subject {
     /// the longest of their latencies in ticks, and how many lie in each of [`super::LATENCY_BUCKETS`] ranges. `ENODEV` if the
     /// kernel was not started with `latencies=on`.
     pub const LATENCIES: u32 = 3;
-    /// The longest stretches between two looks for interrupts, if the kernel measures them: a cause ([`super::stretch`])
-    /// and nanoseconds for each, of the causes above the third argument.
+    /// The longest stretches between two looks for interrupts, if the kernel measures them: a cause
+    /// ([`super::stretch`]) and nanoseconds for each, of the causes above the third argument.
     pub const STRETCHES: u32 = 4;
     /// Writes nothing; stretches are measured from now on, and those measured before are forgotten.
     pub const BEGIN_STRETCHES: u32 = 5;
@@ -323,8 +324,8 @@ const LATENCY_STEPS: u64 = 16;
 pub const LATENCY_BUCKETS: usize = 512;
 /// Words of the latencies of one priority: the count, the sum, the longest, and the ranges.
 pub const LATENCY_WORDS: usize = 3 + LATENCY_BUCKETS;
-/// The first word of what `monitor latencies` sends. The ticks of a second and the number of priorities follow, then the
-/// words of each priority.
+/// The first word of what `monitor latencies` sends. The ticks of a second and the number of priorities follow, then
+/// the words of each priority.
 pub const LATENCY_MAGIC: u64 = u64::from_le_bytes(*b"COPSlate");
 
 /// The range in which a latency lies: exact below 16 ticks, and a sixteenth of an octave wide from there on.

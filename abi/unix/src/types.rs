@@ -39,8 +39,8 @@ impl TimeSpec {
     }
 }
 
-/// Limits (`prlimit64`): Linux's numbers, and our own from 0x1000. A limit is two 64-bit words, the one in force and the largest
-/// that may be set without privilege; all ones: none.
+/// Limits (`prlimit64`): Linux's numbers, and our own from 0x1000. A limit is two 64-bit words, the one in force and
+/// the largest that may be set without privilege; all ones: none.
 pub mod limit {
     /// `RLIMIT_STACK`: told, and always the same for the first worker.
     pub const STACK: u32 = 3;
@@ -382,9 +382,9 @@ pub mod futex {
 pub mod scheduling {
     /// The most important priority that counts for it, 0 to 63. Children inherit it.
     pub const CEILING: u32 = 1;
-    /// Nanoseconds of processor time in each period (the fourth argument, 1 ms to 10 s, over all harts together) that it and
-    /// the children it starts from then on have before they fall behind all others; all ones: no limit.
-    /// What a process sets itself is a second limit within the one that it was given. What was used stays used.
+    /// Nanoseconds of processor time in each period (the fourth argument, 1 ms to 10 s, over all harts together) that
+    /// it and the children it starts from then on have before they fall behind all others; all ones: no limit. What a
+    /// process sets itself is a second limit within the one that it was given. What was used stays used.
     pub const BUDGET: u32 = 2;
     /// The mode its executor follows, 0 relaxed or 1 strict. Children inherit it.
     pub const MODE: u32 = 3;
@@ -404,9 +404,9 @@ pub mod system_scheduling {
     pub const MODE: u32 = 1;
     /// Nanoseconds after which whoever is ready runs, at least 1 ms; 0: never, for pure order by priority.
     pub const STARVATION_BOUND: u32 = 2;
-    /// Only in a kernel that is built to test itself (feature `fail-allocations`), else `EINVAL`: of the allocations that
-    /// the kernel makes in calls of the calling process from now on, the one with this number fails, once; 0: none. The
-    /// call returns how many were made since it was called before.
+    /// Only in a kernel that is built to test itself (feature `fail-allocations`), else `EINVAL`: of the allocations
+    /// that the kernel makes in calls of the calling process from now on, the one with this number fails, once; 0:
+    /// none. The call returns how many were made since it was called before.
     pub const FAIL_ALLOCATION: u32 = 0x100;
     /// The shortest starvation bound.
     pub const SHORTEST_BOUND_NS: u64 = 1_000_000;
@@ -718,8 +718,8 @@ pub mod auxiliary {
     pub const COPS_COMPLETION_RING: u64 = 0x434f_0003;
     /// Number of harts that run the system.
     pub const COPS_HARTS: u64 = 0x434f_0004;
-    /// How user interrupts reach this process: 0 through the kernel, 1 in hardware (the program runs virtualised and has
-    /// supervisor registers of its own).
+    /// How user interrupts reach this process: 0 through the kernel, 1 in hardware (the program runs virtualised and
+    /// has supervisor registers of its own).
     pub const COPS_USER_INTERRUPTS: u64 = 0x434f_0005;
 }
 

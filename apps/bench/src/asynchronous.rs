@@ -10,8 +10,8 @@
 //! `speed_vs_sync` is that of coroutines in the adaptive way; `instructions_saved` is that of calls made together, for the
 //! call that does least, which is what the crossing itself costs; each call has figures of its own beside these.
 //!
-//! Told `count`, it reports instructions and kernel entries; told `time`, the speed in comparison with synchronous calls,
-//! which has a meaning only where the clock is a real one.
+//! Told `count`, it reports instructions and kernel entries; told `time`, the speed in comparison with synchronous
+//! calls, which has a meaning only where the clock is a real one.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -182,8 +182,8 @@ async fn run(call: Call, manner: Manner, in_flight: usize, objects: &Arc<Objects
     Ok(())
 }
 
-/// A byte goes through a pipe that is empty when it is read: pairs of coroutines, one that reads and one that writes. The
-/// cost is that of one turn, which is a call that waits and one that does not.
+/// A byte goes through a pipe that is empty when it is read: pairs of coroutines, one that reads and one that writes.
+/// The cost is that of one turn, which is a call that waits and one that does not.
 async fn waiting(manner: Manner, in_flight: usize) -> Result<Cost, String> {
     if let Manner::Asynchronous(way) = manner {
         set_way(way);

@@ -1,8 +1,8 @@
 //! Load for the matrix server that costs as little as it can, because client and server are in the one figure.
 //!
 //! As the client of the programs for Linux that COPS is compared with: questions and products are computed before the
-//! clock starts, every answer is compared with its product, and each connection is a closed loop. Here a connection is a
-//! coroutine.
+//! clock starts, every answer is compared with its product, and each connection is a closed loop. Here a connection is
+//! a coroutine.
 
 use abi_unix::Counter;
 use alloc::string::String;
@@ -95,8 +95,8 @@ async fn ask(
     Ok((message, answer))
 }
 
-/// Whether an answer is the expected one with this sequence number. Compared word by word, because what the client costs is
-/// in the figure, and slices of whatever kind are compared byte by byte.
+/// Whether an answer is the expected one with this sequence number. Compared word by word, because what the client
+/// costs is in the figure, and slices of whatever kind are compared byte by byte.
 fn is_right(answer: &[u8], expected: &[u8], sequence: u32) -> bool {
     let (header, elements) = answer.split_at(HEADER_BYTES);
     let (expected_header, expected_elements) = expected.split_at(HEADER_BYTES);

@@ -1,7 +1,8 @@
 //! What processes leave each other while one of them does its worst: `bench fairness SCENARIO ARGUMENT...`.
 //!
-//! Each scenario is a file of its own, with its counterpart of the same name in `xtask/src/fairness`, where the goals are.
-//! Other processes that it needs are this program again ([`accomplice`]): `bench fairness SCENARIO act ARGUMENT...`.
+//! Each scenario is a file of its own, with its counterpart of the same name in `xtask/src/fairness`, where the goals
+//! are. Other processes that it needs are this program again ([`accomplice`]): `bench fairness SCENARIO act
+//! ARGUMENT...`.
 
 mod budget_worst;
 mod hoards;

@@ -1,10 +1,10 @@
-//! Measurements on the target: `bench switch|syscall|matrix|memory|boot|async-calls`, and the experiments of the papers,
-//! which take arguments: `bench ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation ARGUMENT...`; and
-//! attacks by the name of their scenario: `bench fairness NAME ARGUMENT...`.
+//! Measurements on the target: `bench switch|syscall|matrix|memory|boot|async-calls`, and the experiments of the
+//! papers, which take arguments: `bench ring-counter|ring-pipes|workers|user-interrupt|matrix-models|creation
+//! ARGUMENT...`; and attacks by the name of their scenario: `bench fairness NAME ARGUMENT...`.
 //!
 //! Run under QEMU's `-icount shift=0`, where an instruction takes a nanosecond of the machine's time, so that the clock
-//! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very many
-//! repetitions, and costs that are not meant (starting, waiting for the end) are taken out by measuring twice with
+//! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very
+//! many repetitions, and costs that are not meant (starting, waiting for the end) are taken out by measuring twice with
 //! different numbers of repetitions and dividing the difference.
 //!
 //! Results are lines that begin with `bench: ` and go on as JSON; everything else is for people.

@@ -1,8 +1,8 @@
 //! The kernel's memory for what waits: idle connections, and calls in flight.
 //!
-//! Connections here have both ends in this machine, so each is two endpoints; the figure is for one. What a connection has
-//! sent and received before it became idle makes a difference where buffers are made when they are needed, so both are
-//! measured.
+//! Connections here have both ends in this machine, so each is two endpoints; the figure is for one. What a connection
+//! has sent and received before it became idle makes a difference where buffers are made when they are needed, so both
+//! are measured.
 
 use abi_unix::Counter;
 use alloc::sync::Arc;

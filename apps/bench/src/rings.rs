@@ -8,8 +8,8 @@
 //! `coroutine` has them all at one priority; with `coroutine-priority` those that come first are more important, as in
 //! the papers.
 //!
-//! Both also with threads: `thread-wait` blocks, at a word of its own or in `read`, as one writes it; `thread-yield` tries
-//! again after giving way, as the papers' threads do.
+//! Both also with threads: `thread-wait` blocks, at a word of its own or in `read`, as one writes it; `thread-yield`
+//! tries again after giving way, as the papers' threads do.
 //!
 //! The time runs from before the first one is made to after the last one has ended, as in the papers.
 

@@ -11,8 +11,8 @@ use crate::{Outcome, attempt, figure, now};
 const TURNS: usize = 10_000;
 
 pub async fn measure() -> Outcome {
-    // First, and apart from everything that computes with floating-point numbers: a program that uses that unit pays a few
-    // instructions more at each trap, and a function that uses it does so from its first instruction on.
+    // First, and apart from everything that computes with floating-point numbers: a program that uses that unit pays a
+    // few instructions more at each trap, and a function that uses it does so from its first instruction on.
     let null = total(|| {
         // SAFETY: the call has no pointers.
         let _ = unsafe { system::call!(GetProcess) };

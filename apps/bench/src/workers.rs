@@ -1,9 +1,10 @@
 //! One job on a number of workers: `workers WORKERS COROUTINES TURNS STEPS`.
 //!
 //! Each of the coroutines computes for a number of steps, yields, and does so again for a number of turns, so that the
-//! workers meet in the executor once for each turn. The program ends then; another number of workers is another process,
-//! because workers stay. `workers all …` starts one process for each number and reports the series: the time, and from the
-//! scheduler's own counters what the workers were in each other's way, and how many coroutines they took from each other.
+//! workers meet in the executor once for each turn. The program ends then; another number of workers is another
+//! process, because workers stay. `workers all …` starts one process for each number and reports the series: the time,
+//! and from the scheduler's own counters what the workers were in each other's way, and how many coroutines they took
+//! from each other.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

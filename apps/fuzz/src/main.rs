@@ -1,15 +1,16 @@
 //! Random system calls: `fuzz SEED COUNT`.
 //!
-//! Whatever a process asks for, the answer is a result or an error number, and the kernel goes on. This program asks for
-//! everything: each call of the table with arguments of the right kind, of the wrong kind and of no kind, numbers that
-//! do not exist, and tokens that were never given. It only leaves out what would end itself by design (exiting, starting
-//! other programs, unmapping its own code) or trouble the world outside (addresses of other machines, switching off).
+//! Whatever a process asks for, the answer is a result or an error number, and the kernel goes on. This program asks
+//! for everything: each call of the table with arguments of the right kind, of the wrong kind and of no kind, numbers
+//! that do not exist, and tokens that were never given. It only leaves out what would end itself by design (exiting,
+//! starting other programs, unmapping its own code) or trouble the world outside (addresses of other machines,
+//! switching off).
 //!
 //! Some of the calls go through a request ring, whose other words are overwritten now and then.
 //!
 //! Calls that can wait are made in their asynchronous form, so that none of them stops the program; what they post is
-//! taken now and then. The sequence depends on the seed alone. Exit status 0 says that it came to the end and that calls
-//! still work.
+//! taken now and then. The sequence depends on the seed alone. Exit status 0 says that it came to the end and that
+//! calls still work.
 #![no_std]
 #![no_main]
 

@@ -1,8 +1,9 @@
-//! Asynchronous IPC beside synchronous IPC: the same request to a server in another address space, with 1 to 256 calls in flight.
+//! Asynchronous IPC beside synchronous IPC: the same request to a server in another address space, with 1 to 256 calls
+//! in flight.
 //!
-//! The synchronous call takes the kernel's short way if its message fits into registers, and the long one if it has a word more. Times are
-//! nanoseconds of the machine's clock for each call; where the emulator counts instructions, these are instructions. The server has the same priority as
-//! this program, and a hart of its own if there are several.
+//! The synchronous call takes the kernel's short way if its message fits into registers, and the long one if it has a
+//! word more. Times are nanoseconds of the machine's clock for each call; where the emulator counts instructions, these
+//! are instructions. The server has the same priority as this program, and a hart of its own if there are several.
 #![no_std]
 #![no_main]
 

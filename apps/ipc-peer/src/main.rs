@@ -1,6 +1,8 @@
-//! The other side of asynchronous IPC, for the suite and for measurements: a program that is told by its arguments what to be.
+//! The other side of asynchronous IPC, for the suite and for measurements: a program that is told by its arguments what
+//! to be.
 //!
-//! A server answers each message with its first word plus one; the second word says how. As a program that ends it does so in the way it is told.
+//! A server answers each message with its first word plus one; the second word says how. As a program that ends it does
+//! so in the way it is told.
 #![no_std]
 #![no_main]
 

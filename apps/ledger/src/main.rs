@@ -1,9 +1,9 @@
 //! A server and its clients over an endpoint: how programs of the microkernel talk to each other.
 //!
-//! The server keeps a balance for each client. It knows clients by the *badge* of the capability that they call it through: a number that the
-//! kernel puts into each message, that whoever made the capability chose, and that no client can change. Clients can only call: their
-//! capabilities have neither the right to receive nor the right to hand on capabilities. When all clients are done they signal one
-//! notification, each with a bit of its own.
+//! The server keeps a balance for each client. It knows clients by the *badge* of the capability that they call it
+//! through: a number that the kernel puts into each message, that whoever made the capability chose, and that no client
+//! can change. Clients can only call: their capabilities have neither the right to receive nor the right to hand on
+//! capabilities. When all clients are done they signal one notification, each with a bit of its own.
 #![no_std]
 #![no_main]
 

@@ -48,7 +48,8 @@ pub fn threads_of_all_priorities_allocate(bench: &mut Bench<'_>) -> Outcome {
     let mut missing = 0;
     for number in 0..4 {
         let badged = bench.badged(done.pointer(), 1 << number)?;
-        // Two and two take turns at the kernel's ticks, in the middle of whatever they do; on several harts all run at once.
+        // Two and two take turns at the kernel's ticks, in the middle of whatever they do; on several harts all run at
+        // once.
         let start = Start::new(churn_and_tell, number << 32 | badged, PRIORITY + number / 2);
         let started = spawn(&mut bench.allocator, &mut bench.window, start)?;
         let core = number % bench.boot.cores().1;

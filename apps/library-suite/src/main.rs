@@ -1,4 +1,5 @@
-//! The suite of what programs of the microkernel link: a root task that tests the parts of `user/sel4` that need the machine.
+//! The suite of what programs of the microkernel link: a root task that tests the parts of `user/sel4` that need the
+//! machine.
 //!
 //! Its last line is `N passed, N failed`. What needs no machine is tested on the host, with the library itself.
 #![no_std]

@@ -1,9 +1,9 @@
 //! The model `ktuc-epoll`: coroutines whose calls never wait, and one that waits for all of them.
 //!
-//! Sockets do not block. A stage tries its call first; if that would wait, the stage waits until the *reactor* says that the
-//! socket is ready. The reactor is a coroutine too, less important than all others, so that it runs when nothing else can
-//! go on; it makes one `epoll_pwait` and wakes the stages of all sockets that this reports. Each socket is registered once,
-//! edge-triggered, for both directions.
+//! Sockets do not block. A stage tries its call first; if that would wait, the stage waits until the *reactor* says
+//! that the socket is ready. The reactor is a coroutine too, less important than all others, so that it runs when
+//! nothing else can go on; it makes one `epoll_pwait` and wakes the stages of all sockets that this reports. Each
+//! socket is registered once, edge-triggered, for both directions.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -1,11 +1,12 @@
 //! Multiplies matrices for whoever connects: the system's main example and its benchmark.
 //!
 //! Each connection has three coroutines, joined by two queues, as in the papers: *receive* cuts the byte stream into
-//! requests, *handle* multiplies, *send* writes the answers. While one connection's answer is on its way its next request
-//! is being read, and thousands of connections are thousands of small coroutines on as many workers as were asked for.
+//! requests, *handle* multiplies, *send* writes the answers. While one connection's answer is on its way its next
+//! request is being read, and thousands of connections are thousands of small coroutines on as many workers as were
+//! asked for.
 //!
-//! That is the model called *kcuc*. For comparisons the same server can be run in all others ([`model`]): with threads in
-//! its own part (`threads`) or in the kernel's, and around epoll (`epoll`).
+//! That is the model called *kcuc*. For comparisons the same server can be run in all others ([`model`]): with threads
+//! in its own part (`threads`) or in the kernel's, and around epoll (`epoll`).
 //!
 //! A peer cannot do more than waste its own connection: a length that is out of range is seen before anything is
 //! allocated for it, queues are short so that a peer that does not read is not read from, and every error ends that one
@@ -38,7 +39,8 @@ use model::Model;
 
 /// Requests, and answers, of one connection that may wait in a queue. More would only let a peer use more memory.
 const QUEUE: usize = 8;
-/// The first size of a connection's receive buffer in the models that keep it; it grows to what the peer's requests need.
+/// The first size of a connection's receive buffer in the models that keep it; it grows to what the peer's requests
+/// need.
 const FIRST_BUFFER: usize = 512;
 /// Bytes of the buffer in which the beginning of a request is awaited: the smallest ones fit.
 const IDLE_BUFFER: usize = Order::MINIMUM.request_bytes();
@@ -195,8 +197,8 @@ impl core::fmt::Display for Reason {
 }
 
 // The stages are functions that return blocks, because an `async fn` keeps its arguments twice: once as they came, and
-// once as variables. And what is needed for a moment only is on the heap for that moment, not in the coroutine for ever:
-// what a connection needs while it is idle is what many connections need.
+// once as variables. And what is needed for a moment only is on the heap for that moment, not in the coroutine for
+// ever: what a connection needs while it is idle is what many connections need.
 
 /// Cuts the stream into requests.
 ///

@@ -1,7 +1,7 @@
 //! Which model serves: what works in the kernel and what in the program, coroutines (c) or threads (t).
 //!
-//! All have the same three stages for each connection, joined by queues of the same length. What each does for a request that
-//! finds everybody waiting, beside the multiplication:
+//! All have the same three stages for each connection, joined by queues of the same length. What each does for a
+//! request that finds everybody waiting, beside the multiplication:
 //!
 //! | model | kernel side | program's side | calls for a request, and what becomes of them |
 //! |---|---|---|---|

@@ -1,4 +1,5 @@
-//! The models with three threads for each connection: all calls are synchronous, and queues are a lock with two conditions.
+//! The models with three threads for each connection: all calls are synchronous, and queues are a lock with two
+//! conditions.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

@@ -1,4 +1,5 @@
-//! The matrix server as a program of the microkernel: it has the network through asynchronous IPC, and one coroutine for each connection.
+//! The matrix server as a program of the microkernel: it has the network through asynchronous IPC, and one coroutine
+//! for each connection.
 //!
 //! Messages and arithmetic are those of the Unix kernel's server ([`matrix`]), so that the same clients ask both.
 #![no_std]

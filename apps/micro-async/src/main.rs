@@ -1,9 +1,10 @@
 //! What asynchronous invocations are worth: the papers' memory server, which maps and unmaps pages for others.
 //!
-//! The server has frames and a place in the address space for each. Whoever wants memory has a coroutine in it, which has its page
-//! mapped and unmapped [`ROUNDS`] times. The same work is done by system calls, one after the other and without coroutines; by coroutines
-//! whose invocations go through memory; and by coroutines that choose. A line for each says what an invocation took, by the number
-//! of frames, and how many system calls there were for each invocation. With a clock that counts instructions the times are instructions.
+//! The server has frames and a place in the address space for each. Whoever wants memory has a coroutine in it, which
+//! has its page mapped and unmapped [`ROUNDS`] times. The same work is done by system calls, one after the other and
+//! without coroutines; by coroutines whose invocations go through memory; and by coroutines that choose. A line for
+//! each says what an invocation took, by the number of frames, and how many system calls there were for each
+//! invocation. With a clock that counts instructions the times are instructions.
 #![no_std]
 #![no_main]
 
@@ -26,8 +27,8 @@ const ROUNDS: u64 = 10;
 const LARGEST: u32 = 10;
 /// How many invocations a measurement makes at least.
 const INVOCATIONS: u64 = 1000;
-/// How often the ways are measured in turns; the middle counts. Oftener with few frames, where a measurement is short beside what the host
-/// does meanwhile.
+/// How often the ways are measured in turns; the middle counts. Oftener with few frames, where a measurement is short
+/// beside what the host does meanwhile.
 const REPETITIONS: usize = 9;
 const MANY: u64 = 128;
 const REPETITIONS_WITH_MANY: usize = 3;

@@ -1,7 +1,8 @@
 //! Counting instructions.
 //!
-//! The counter of cycles counts instructions when the emulator is told to (`-icount shift=0`). It is read by the instruction
-//! before the `ecall` or the one that faults, and again by the one behind it, so that a figure holds nothing of the program.
+//! The counter of cycles counts instructions when the emulator is told to (`-icount shift=0`). It is read by the
+//! instruction before the `ecall` or the one that faults, and again by the one behind it, so that a figure holds
+//! nothing of the program.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -74,7 +75,8 @@ pub fn system_call(call: SystemCall, arguments: [u64; 6]) -> (u64, u64, [u64; 6]
     (before, after, [a0, a1, a2, a3, a4, a5])
 }
 
-/// Runs into an instruction that does not exist, which somebody makes the thread go on behind; the counts before and after.
+/// Runs into an instruction that does not exist, which somebody makes the thread go on behind; the counts before and
+/// after.
 #[inline(always)]
 pub fn fault() -> (u64, u64) {
     let (before, after);

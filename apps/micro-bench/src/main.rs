@@ -1,8 +1,9 @@
-//! What the microkernel's interface costs, in instructions: a line for each figure, as `cargo xtask bench micro` collects
-//! them.
+//! What the microkernel's interface costs, in instructions: a line for each figure, as `cargo xtask bench micro`
+//! collects them.
 //!
-//! What is measured, and from where to where, is what seL4's own benchmarks measure, so that the figures can stand beside
-//! theirs. Threads that hand over to each other have the same priority as the initial thread, which is the highest.
+//! What is measured, and from where to where, is what seL4's own benchmarks measure, so that the figures can stand
+//! beside theirs. Threads that hand over to each other have the same priority as the initial thread, which is the
+//! highest.
 #![no_std]
 #![no_main]
 
@@ -382,7 +383,8 @@ fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
     Ok(Page::from_pointer(page))
 }
 
-/// From a signal to the handler of the thread that has sent it to itself: through the kernel, and where the machine can do it by a store.
+/// From a signal to the handler of the thread that has sent it to itself: through the kernel, and where the machine can
+/// do it by a store.
 fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
     for (id, hints) in [("user-interrupt-kernel", 0), ("user-interrupt-imsic", SIGNAL)] {
         let done = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);

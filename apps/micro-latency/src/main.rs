@@ -1,10 +1,13 @@
-//! How long the microkernel keeps the most important thread waiting for its interrupt while another thread makes long invocations.
+//! How long the microkernel keeps the most important thread waiting for its interrupt while another thread makes long
+//! invocations.
 //!
-//! The clock is told to interrupt a few hundred to a few thousand instructions ahead, at random, again and again until the invocation of the other
-//! thread is done. From the moment for which it was told to the moment at which the thread of the highest priority has read the clock is one
-//! measurement. The emulator counts a nanosecond for each instruction (`-icount shift=0`), so that nothing but the clock is needed.
+//! The clock is told to interrupt a few hundred to a few thousand instructions ahead, at random, again and again until
+//! the invocation of the other thread is done. From the moment for which it was told to the moment at which the thread
+//! of the highest priority has read the clock is one measurement. The emulator counts a nanosecond for each instruction
+//! (`-icount shift=0`), so that nothing but the clock is needed.
 //!
-//! Each row reports the worst wait (`wait-…`), and the instructions of the other thread's whole invocation when nothing interrupts it (`whole-…`).
+//! Each row reports the worst wait (`wait-…`), and the instructions of the other thread's whole invocation when nothing
+//! interrupts it (`whole-…`).
 #![no_std]
 #![no_main]
 

@@ -2,9 +2,9 @@
 //!
 //! `monitor trace PROGRAM [ARGUMENT]…` sends the records of the scheduling trace; the kernel has to be started with
 //! `trace=RECORDS`. `monitor top PROGRAM [ARGUMENT]…` sends snapshots of harts and processes. Either waits for one
-//! connection on [`PORT`], then starts the program, and ends when the program or the connection does. `monitor latencies
-//! PROGRAM [ARGUMENT]…` starts the program at once and tells everybody who connects how long requests took up to then; the
-//! kernel has to be started with `latencies=on`. Everything that is sent is `u64` words, little-endian, as
+//! connection on [`PORT`], then starts the program, and ends when the program or the connection does. `monitor
+//! latencies PROGRAM [ARGUMENT]…` starts the program at once and tells everybody who connects how long requests took up
+//! to then; the kernel has to be started with `latencies=on`. Everything that is sent is `u64` words, little-endian, as
 //! `abi_unix::trace` defines them.
 #![no_std]
 #![no_main]
@@ -135,8 +135,8 @@ async fn trace(stream: &TcpStream, child: &Child) -> Result<Ending, Errno> {
             buffer = returned;
             written?;
         }
-        // After its end one more look, for what came in between. What this program itself does is recorded too, so the ring is
-        // never found empty.
+        // After its end one more look, for what came in between. What this program itself does is recorded too, so the
+        // ring is never found empty.
         if let Some(ending) = ending {
             return Ok(ending);
         }

@@ -1,4 +1,5 @@
-//! The network device as this program sees it: registers that were mapped for it, and memory of its own that the device can reach.
+//! The network device as this program sees it: registers that were mapped for it, and memory of its own that the device
+//! can reach.
 
 use core::sync::atomic::Ordering;
 

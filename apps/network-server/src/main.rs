@@ -1,7 +1,8 @@
 //! The network as a program: a virtio network device and TCP/IP, served to other programs over asynchronous IPC.
 //!
-//! The driver is the crate `virtio` and the stack the crate `network`, the same as in the Unix kernel. This program gives them what a kernel gives
-//! them there: registers and memory, the device's interrupts, the time, and somebody who waits. What it serves is [`sockets::protocol`].
+//! The driver is the crate `virtio` and the stack the crate `network`, the same as in the Unix kernel. This program
+//! gives them what a kernel gives them there: registers and memory, the device's interrupts, the time, and somebody who
+//! waits. What it serves is [`sockets::protocol`].
 //!
 //! ```text
 //!   device --interrupt--> arrivals (most important): takes frames, wakes the requests that wait for them
@@ -11,7 +12,8 @@
 //! ```
 //!
 //! **Whom it trusts.** Nobody whom it serves: sockets are numbers in a table of each connection, and offsets are checked. When a program's connection ends,
-//! its sockets are closed. The device is trusted with the memory that it was given, and with nothing that it says about it (see `virtio`).
+//! its sockets are closed. The device is trusted with the memory that it was given, and with nothing that it says about
+//! it (see `virtio`).
 #![no_std]
 #![no_main]
 
@@ -85,8 +87,8 @@ struct Clock {
 }
 
 impl Clock {
-    /// Has the clock interrupt at this time, or earlier. Without an earlier wish it stays as it is: one that comes for nothing costs less
-    /// than three registers for each packet.
+    /// Has the clock interrupt at this time, or earlier. Without an earlier wish it stays as it is: one that comes for
+    /// nothing costs less than three registers for each packet.
     fn wish(&self, deadline: Option<u64>) {
         let Some(deadline) = deadline else { return };
         if deadline < self.set.load(Ordering::Relaxed) {

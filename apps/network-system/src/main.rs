@@ -5,8 +5,9 @@
 //!                                     <==rings==> echo-service
 //! ```
 //!
-//! It finds the devices in the device tree, gives the network server their registers and interrupts, connects the others to it, and then waits for
-//! the end of any of them, which it reports. A service that ends is closed down; the network server's end is the system's.
+//! It finds the devices in the device tree, gives the network server their registers and interrupts, connects the
+//! others to it, and then waits for the end of any of them, which it reports. A service that ends is closed down; the
+//! network server's end is the system's.
 #![no_std]
 #![no_main]
 

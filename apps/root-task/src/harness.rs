@@ -1,7 +1,8 @@
 //! What every test has and how it is run.
 //!
-//! A test gets slots and one untyped memory of its own. Afterwards all of its slots are emptied and the memory is revoked, so that what a
-//! test leaves behind, threads included, is gone before the next one starts, and so that every test also tests deletion.
+//! A test gets slots and one untyped memory of its own. Afterwards all of its slots are emptied and the memory is
+//! revoked, so that what a test leaves behind, threads included, is gone before the next one starts, and so that every
+//! test also tests deletion.
 
 use core::fmt::{self, Write};
 use core::panic::Location;

@@ -1,7 +1,7 @@
 //! A small shell for the console: starts programs and looks around.
 //!
-//! Lines are edited with the usual keys and remembered. A program runs in the foreground, where Ctrl-C ends it, until it
-//! ends; or with `&` behind its name's arguments in the background, and a coroutine reports its end.
+//! Lines are edited with the usual keys and remembered. A program runs in the foreground, where Ctrl-C ends it, until
+//! it ends; or with `&` behind its name's arguments in the background, and a coroutine reports its end.
 #![no_std]
 #![no_main]
 

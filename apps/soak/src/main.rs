@@ -2,8 +2,8 @@
 //!
 //! Faults that need hours to show are those that lose a little each time: a frame, a kernel coroutine, a connection, a
 //! wake-up. So this program keeps the whole system busy with jobs that come and go (processes that end, processes that
-//! are killed, clients of a matrix server, random system calls, pipes, files, memory, sleeps), each of which checks
-//! its own results, and compares the kernel's counters at the end with those at the beginning. Meanwhile the server also
+//! are killed, clients of a matrix server, random system calls, pipes, files, memory, sleeps), each of which checks its
+//! own results, and compares the kernel's counters at the end with those at the beginning. Meanwhile the server also
 //! answers whoever connects from outside; `cargo xtask soak` does, and checks every answer.
 //!
 //! A quarter of the time, or more of a short one, goes before the first look at the counters, because tables and heaps
@@ -40,7 +40,8 @@ const KEPT_FRAMES: u64 = 1024;
 const KEPT_BYTES: u64 = 256 * 1024;
 /// How long what has ended may take to be gone: connections from outside wait for the other side.
 const SETTLING: Duration = Duration::from_secs(60);
-/// How long everything runs before the first look at the counters, at least, unless that were more than half of the time.
+/// How long everything runs before the first look at the counters, at least, unless that were more than half of the
+/// time.
 const WARM_UP: Duration = Duration::from_secs(20);
 /// How often it is said that all is well.
 const REPORT: Duration = Duration::from_secs(10);

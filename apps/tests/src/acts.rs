@@ -392,8 +392,8 @@ async fn scribble_ring() -> i32 {
                 system::SystemCall::Sleep as usize,
                 [&raw const time as usize, 0, 0, 0, 0, 0],
                 index,
-                // Less important than what runs, so that no completion interrupts it: the runtime's handler believes what
-                // the ring says, and would take 2^60 completions out of it.
+                // Less important than what runs, so that no completion interrupts it: the runtime's handler believes
+                // what the ring says, and would take 2^60 completions out of it.
                 cops::Priority::LOWEST.number(),
                 index + 1_000_000,
             );

@@ -2,11 +2,12 @@
 //!
 //! These tests need the kernel that fails allocations when it is told to ([`FAIL_ALLOCATION`]). A call is prepared and
 //! made again and again, with its first allocation failing, its second, and so on until one more would have failed than
-//! there are. Each time the call answers as for lack of memory, or gets by without; the machine has everything that it had
-//! before, and calls still work. A kernel that relies on memory which nobody has promised it panics.
+//! there are. Each time the call answers as for lack of memory, or gets by without; the machine has everything that it
+//! had before, and calls still work. A kernel that relies on memory which nobody has promised it panics.
 //!
-//! Calls are made in a process that has made them before, where nothing may be missing afterwards; and in one of their own,
-//! where tables grow and pages are made that others would find, and where what a call does to its process does not matter.
+//! Calls are made in a process that has made them before, where nothing may be missing afterwards; and in one of their
+//! own, where tables grow and pages are made that others would find, and where what a call does to its process does not
+//! matter.
 
 use abi_unix::authority::Held;
 use abi_unix::errno::decode;
@@ -720,8 +721,8 @@ impl Caller {
         }
     }
 
-    /// Makes a call whose `nth` allocation fails, and takes back what it has done: its result, and how many allocations it
-    /// has made.
+    /// Makes a call whose `nth` allocation fails, and takes back what it has done: its result, and how many allocations
+    /// it has made.
     fn attempt(&mut self, script: &Script, nth: usize) -> core::result::Result<(Result<usize>, usize), String> {
         let arguments = must!((script.prepare)(&mut self.state));
         must!(arm(nth));

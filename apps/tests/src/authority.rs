@@ -17,8 +17,8 @@ use crate::{check_eq, must};
 /// Where nothing is mapped.
 const NOWHERE: usize = 8;
 
-/// What comes of an act towards another process, which is alone in its group. It does no harm if it is allowed, unless it
-/// is `meant`.
+/// What comes of an act towards another process, which is alone in its group. It does no harm if it is allowed, unless
+/// it is `meant`.
 fn attempt(act: Act, other: usize, meant: bool, form: usize) -> system::Result<usize> {
     let group = (other as i32).to_le_bytes();
     let header = [version::THREE, other as u32];
@@ -52,8 +52,8 @@ fn attempt(act: Act, other: usize, meant: bool, form: usize) -> system::Result<u
     abi_unix::errno::decode(unsafe { system::syscall(act.call() as usize | form, arguments) })
 }
 
-/// An act of this program: `others NUMBER CAPABILITIES`, tries every act towards a process and expects that those of these
-/// capabilities are allowed, and no other.
+/// An act of this program: `others NUMBER CAPABILITIES`, tries every act towards a process and expects that those of
+/// these capabilities are allowed, and no other.
 pub fn others(argument: Option<&str>) -> i32 {
     let mut words = argument.unwrap_or("").split(':').map(|word| word.parse::<u64>().unwrap_or(0));
     let (other, bits) = (words.next().unwrap_or(0) as usize, words.next().unwrap_or(0));

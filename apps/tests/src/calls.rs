@@ -14,8 +14,8 @@ use crate::{check, check_eq, must};
 pub async fn what_is_ready_is_done_in_place() -> Outcome {
     let (reader, writer) = must!(pipe());
     let mut buffer = alloc::vec![7u8; 64];
-    // The counters are the whole machine's: the suite, which waits for this process, and kernel coroutines of the test before
-    // may come in between. In some round nobody does; calls that were not done in place would show in each.
+    // The counters are the whole machine's: the suite, which waits for this process, and kernel coroutines of the test
+    // before may come in between. In some round nobody does; calls that were not done in place would show in each.
     for _ in 0..100 {
         let (submitted, posted) = (counter(Counter::AsynchronousCalls)?, counter(Counter::Completions)?);
         for _ in 0..100 {

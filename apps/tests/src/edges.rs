@@ -1,5 +1,5 @@
-//! Corners of calls where Linux is the definition: vectors, datagrams, atomic writes, the status of processes that end in
-//! several places at once.
+//! Corners of calls where Linux is the definition: vectors, datagrams, atomic writes, the status of processes that end
+//! in several places at once.
 
 use abi_unix::types::{SocketAddress, control, message, open};
 use alloc::vec::Vec;
@@ -222,8 +222,9 @@ pub async fn a_handler_takes_itself_away() -> Outcome {
         // What came too late for the last handler may come to this one, at once: that is its interrupt then.
         // SAFETY: the handler touches an atomic and nothing else.
         must!(unsafe { system::interrupt::set_handler(handler, || 0) });
-        // Completions of something more important interrupt this coroutine, which does not pause: the first is handled, and
-        // those after it find no handler. All that come before this coroutine is back are seen without an interrupt.
+        // Completions of something more important interrupt this coroutine, which does not pause: the first is handled,
+        // and those after it find no handler. All that come before this coroutine is back are seen without an
+        // interrupt.
         let mut naps = Vec::new();
         while COUNT.load(Ordering::Relaxed) == before {
             check!(limit.elapsed() < harness::LIMIT, "no completion interrupts");

@@ -1,7 +1,8 @@
 //! Processor time has an owner: processes that try to have more of it than their budget, and what they leave others.
 //!
-//! A victim that never rests, on as many workers as there are harts, takes all that is left to it. What it had beside an
-//! attacker is compared with the time that has passed, with much room for emulators; what was preferred, by counters.
+//! A victim that never rests, on as many workers as there are harts, takes all that is left to it. What it had beside
+//! an attacker is compared with the time that has passed, with much room for emulators; what was preferred, by
+//! counters.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -277,8 +278,8 @@ pub async fn an_exhausted_process_is_not_preferred() -> Outcome {
     Ok(())
 }
 
-/// Two processes, which never use up their budgets together, claim everything for hundreds of threads that never rest. One
-/// that starves beside them has its turns long before each of those has had one.
+/// Two processes, which never use up their budgets together, claim everything for hundreds of threads that never rest.
+/// One that starves beside them has its turns long before each of those has had one.
 pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
     must!(cops::set_priority(cops::current(), Priority::HIGHEST));
     must!(scheduling::set_starvation_bound(Some(100 * MS)));

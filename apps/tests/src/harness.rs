@@ -1,8 +1,8 @@
 //! How tests are written and judged.
 //!
-//! Every test runs in a process of its own, started by the suite with `--one NAME`: a panic, a fault or a hang is then a
-//! failure of that test, and whatever the test leaves behind goes with its process. The suite waits no longer than the
-//! limit and kills what has not ended by then. The next test begins when all processes of the one before have gone.
+//! Every test runs in a process of its own, started by the suite with `--one NAME`: a panic, a fault or a hang is then
+//! a failure of that test, and whatever the test leaves behind goes with its process. The suite waits no longer than
+//! the limit and kills what has not ended by then. The next test begins when all processes of the one before have gone.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -186,7 +186,8 @@ pub fn counter(counter: Counter) -> Result<u64, String> {
 
 /// Waits until a counter is back at (or below) a value, which the kernel's own coroutines bring it to.
 ///
-/// Calls in flight are counted over all processes, and the harness has an alarm and a wait of its own, which come and go.
+/// Calls in flight are counted over all processes, and the harness has an alarm and a wait of its own, which come and
+/// go.
 pub async fn returns_to(which: Counter, value: u64) -> Outcome {
     let value = if which == Counter::CallsInFlight { value + 2 } else { value };
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! Illegal calls: every call of the table with descriptors, numbers, lengths and addresses that are wrong, and the error
-//! number that Linux gives for it.
+//! Illegal calls: every call of the table with descriptors, numbers, lengths and addresses that are wrong, and the
+//! error number that Linux gives for it.
 
 use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT};
 use abi_unix::errno::decode;

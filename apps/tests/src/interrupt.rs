@@ -60,8 +60,8 @@ pub async fn less_important_completions_do_not_interrupt() -> Outcome {
         while cops::executor().state(cid) == Ok(State::Ready) {
             cops::time::sleep(Duration::from_micros(100)).await;
         }
-        // On a slow machine the nap may be over already, and be noticed in the ordinary way; then the try says nothing, and
-        // the next nap is longer.
+        // On a slow machine the nap may be over already, and be noticed in the ordinary way; then the try says nothing,
+        // and the next nap is longer.
         let in_time = start.elapsed() < nap / 2;
         if !in_time {
             check_eq!(must!(sleeper.await), Ok(0));

@@ -1,4 +1,5 @@
-//! Where a process's memory lies: elsewhere each time, with nothing below the stack, and without a word about the kernel's.
+//! Where a process's memory lies: elsewhere each time, with nothing below the stack, and without a word about the
+//! kernel's.
 
 use abi_unix::authority::Held;
 use abi_unix::trace::{HART_WORDS, PROCESS_WORDS};
@@ -17,7 +18,8 @@ const PAGE: usize = 4096;
 const GUARD: usize = 1 << 20;
 const STACK: usize = 8 << 20;
 
-/// Addresses of this process: what `mmap` chose, the stack, the start of `brk`, the scheduler's image, the process page.
+/// Addresses of this process: what `mmap` chose, the stack, the start of `brk`, the scheduler's image, the process
+/// page.
 fn addresses() -> Result<[usize; 5], Errno> {
     let local = 0u8;
     let mapped = system::memory::map(PAGE)? as usize;

@@ -1,5 +1,5 @@
-//! Preemption inside a process: who is put aside for whom, and what of it survives. The same with every back end, on one
-//! hart and on several.
+//! Preemption inside a process: who is put aside for whom, and what of it survives. The same with every back end, on
+//! one hart and on several.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -196,8 +196,8 @@ pub async fn more_levels_than_stacks() -> Outcome {
     Ok(())
 }
 
-/// Fills all floating-point registers and some others with numbers of this seed and spins: how many times it found all of
-/// them as they were, and 0 at once if not.
+/// Fills all floating-point registers and some others with numbers of this seed and spins: how many times it found all
+/// of them as they were, and 0 at once if not.
 #[inline(never)]
 fn hold_registers(seed: f64, turns: u64) -> u64 {
     let values: [f64; 32] = core::array::from_fn(|index| seed + index as f64);

@@ -1,4 +1,5 @@
-//! What a program must not do to the machine, in user mode and in VS-mode, where it has supervisor registers of its own.
+//! What a program must not do to the machine, in user mode and in VS-mode, where it has supervisor registers of its
+//! own.
 //!
 //! In VS-mode more instructions are allowed than in user mode. The tests say what is refused in both, and that what is
 //! allowed reaches nobody else: neither harm nor a bit of information.
@@ -128,8 +129,8 @@ pub async fn a_translation_of_its_own_is_nobody_elses() -> Outcome {
     Ok(())
 }
 
-/// Supervisor registers that a program in VS-mode may have as its own, with what it finds there at first: those by which
-/// one could tell another something. (`sstatus`, `sip`, `sie` and `stvec` are the runtime's.)
+/// Supervisor registers that a program in VS-mode may have as its own, with what it finds there at first: those by
+/// which one could tell another something. (`sstatus`, `sip`, `sie` and `stvec` are the runtime's.)
 macro_rules! handed_over {
     ($($name:ident $number:literal $first:literal;)*) => {
         fn fill_registers() {

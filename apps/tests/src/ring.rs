@@ -1,8 +1,8 @@
 //! Calls through request rings: by the runtime, by hand, and by processes that mean harm.
 //!
-//! Tests that look at a ring by hand make their calls directly otherwise, so that the runtime sets up no ring, and have no
-//! handler of interrupts, which would take completions before the test has seen them. They wait for completions without
-//! rest: something more important may have come between, and then the ring's handler takes requests.
+//! Tests that look at a ring by hand make their calls directly otherwise, so that the runtime sets up no ring, and have
+//! no handler of interrupts, which would take completions before the test has seen them. They wait for completions
+//! without rest: something more important may have come between, and then the ring's handler takes requests.
 
 use core::pin::pin;
 use core::sync::atomic::Ordering;
@@ -84,7 +84,8 @@ impl Raw {
 
     /// Takes a completion without letting the runtime see it.
     pub fn take(&mut self) -> Option<Completion> {
-        // The alarm of the runtime's last sleep may still be on its way long after that. These tests do not sleep any more.
+        // The alarm of the runtime's last sleep may still be on its way long after that. These tests do not sleep any
+        // more.
         core::iter::from_fn(|| self.completions.take()).find(|completion| completion.token as u32 != u32::MAX)
     }
 
@@ -208,7 +209,8 @@ pub async fn a_full_completion_ring_stops_the_taking() -> Outcome {
     let both = completion::INITIAL_CAPACITY + SMALL;
     let mut next = 0u64;
     for _ in 0..3 {
-        // As many as there is room for in the two rings together; then nobody takes anything, however often it is asked to.
+        // As many as there is room for in the two rings together; then nobody takes anything, however often it is asked
+        // to.
         let first = next;
         let mut refused = 0;
         while refused < 20 {
@@ -733,7 +735,8 @@ pub mod acts {
             while Instant::now() < end {
                 for _ in 0..200 {
                     let word = next();
-                    // Entries of random words, some of which are calls; never the ones that could end this process or others.
+                    // Entries of random words, some of which are calls; never the ones that could end this process or
+                    // others.
                     let place = (next() as usize % SMALL) * request::ENTRY_SIZE + request::ENTRIES_OFFSET;
                     let calls = [SystemCall::GetProcess, SystemCall::Read, SystemCall::GetTime, SystemCall::Sleep];
                     let call = calls[next() as usize % 4] as u64 | next() & 63 << 24;

@@ -1,8 +1,8 @@
 //! Global scheduling: strict order between processes, modes, ceilings, budgets and the starvation bound, and processes
 //! that would like to have more than their share.
 //!
-//! None of these tests looks at a clock to judge: they look at the order of events, at counters, or whether bounded work
-//! is done at all while others do their worst.
+//! None of these tests looks at a clock to judge: they look at the order of events, at counters, or whether bounded
+//! work is done at all while others do their worst.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -248,7 +248,8 @@ pub async fn processor_time_is_counted() -> Outcome {
     let thread_took = must!(time(clock::THREAD_CPUTIME)) - thread;
     let process_took = must!(time(clock::PROCESS_CPUTIME)) - process;
     let wall_took = must!(time(clock::MONOTONIC)) - wall;
-    // One worker cannot use more time than there was; but the kernel may work for its process on all other harts meanwhile.
+    // One worker cannot use more time than there was; but the kernel may work for its process on all other harts
+    // meanwhile.
     let harts = harts() as u64;
     let is_in_order = 20_000_000 <= thread_took && thread_took <= wall_took && process_took <= harts * wall_took;
     check!(is_in_order, "{thread_took} {process_took} {wall_took}");
@@ -271,8 +272,8 @@ async fn occupy_all_harts_but_one(priority: u8) -> Result<Vec<Child>, alloc::str
     Ok(children)
 }
 
-/// A coroutine of importance 1 makes another process ready, whose importance is 3, and ends; one of importance 5 is ready
-/// here. In strict mode the other process comes first.
+/// A coroutine of importance 1 makes another process ready, whose importance is 3, and ends; one of importance 5 is
+/// ready here. In strict mode the other process comes first.
 pub async fn strict_order_is_kept_between_processes() -> Outcome {
     const ROUNDS: usize = 20;
     let busy = occupy_all_harts_but_one(2).await?;
@@ -287,7 +288,8 @@ pub async fn strict_order_is_kept_between_processes() -> Outcome {
             .descriptor(1, must!(output_end.descriptor().duplicate()))
             .spawn()
     );
-    // A jump of the machine's clock, which a slow host makes, must use up nobody's budget: the order would be another one.
+    // A jump of the machine's clock, which a slow host makes, must use up nobody's budget: the order would be another
+    // one.
     for process in busy.iter().chain([&other]).map(number).chain([0]) {
         must!(scheduling::set_budget(process, None, 100_000_000));
     }
@@ -326,8 +328,8 @@ pub async fn strict_order_is_kept_between_processes() -> Outcome {
     end(alloc::vec![other]).await
 }
 
-/// With all harts in programs, something that is more important than one of them gets its hart by an interrupt. It used to wait for
-/// a tick: the hart on which it ran last looked at nobody, and the one that woke it had no use for it.
+/// With all harts in programs, something that is more important than one of them gets its hart by an interrupt. It used
+/// to wait for a tick: the hart on which it ran last looked at nobody, and the one that woke it had no use for it.
 pub async fn no_hart_visits_a_less_important_process_while_another_waits() -> Outcome {
     const WANTED: usize = 3;
     const MOST_ROUNDS: usize = 1000;
@@ -579,8 +581,8 @@ pub async fn the_holder_of_a_lock_is_as_important_as_who_waits() -> Outcome {
     Ok(())
 }
 
-/// High waits for the second lock, whose holder waits for the first, whose holder is low: low becomes as important as high.
-/// Who stops waiting takes its loan back, and a priority that is set meanwhile is what remains.
+/// High waits for the second lock, whose holder waits for the first, whose holder is low: low becomes as important as
+/// high. Who stops waiting takes its loan back, and a priority that is set meanwhile is what remains.
 pub async fn inheritance_goes_through_several_locks() -> Outcome {
     become_as_important_as(Priority::saturating(40)).await;
     let first = Arc::new(cops::sync::Mutex::new(()));

@@ -63,8 +63,8 @@ pub async fn sleeping() -> Outcome {
 }
 
 pub async fn many_sleepers_wake_in_order() -> Outcome {
-    // On a slow machine a deadline may have passed before its coroutine first ran; then the order says nothing, and more
-    // time is given.
+    // On a slow machine a deadline may have passed before its coroutine first ran; then the order says nothing, and
+    // more time is given.
     for attempt in 0..8 {
         let first = Duration::from_millis(20 << attempt);
         let order = Arc::new(AtomicU64::new(0));

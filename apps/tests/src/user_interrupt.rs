@@ -1,5 +1,5 @@
-//! User interrupts between coroutines, workers and processes. Each test is written against the interface alone, so that it
-//! says the same about every back end; the machine chooses which one it runs with.
+//! User interrupts between coroutines, workers and processes. Each test is written against the interface alone, so that
+//! it says the same about every back end; the machine chooses which one it runs with.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

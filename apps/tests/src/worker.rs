@@ -149,7 +149,8 @@ pub async fn a_sleeping_worker_is_woken() -> Outcome {
     Ok(())
 }
 
-/// A poll takes as long as a program likes. What it wakes comes to the worker that polls, and from there to one that sleeps.
+/// A poll takes as long as a program likes. What it wakes comes to the worker that polls, and from there to one that
+/// sleeps.
 pub async fn a_long_poll_keeps_nothing_waiting() -> Outcome {
     must!(cops::alloc_cpu(1));
     for _ in 0..20 {

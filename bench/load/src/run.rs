@@ -147,8 +147,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Each connection sends when its interval has passed. The timers are spread evenly, so that request `number` of the
-    /// whole run is due after `number / connections` intervals, on connection `number % connections`.
+    /// Each connection sends when its interval has passed. The timers are spread evenly, so that request `number` of
+    /// the whole run is due after `number / connections` intervals, on connection `number % connections`.
     fn send_on_time(&mut self, started: Instant, interval: Duration) -> Result<(), Error> {
         let connections = self.plan.connections as u128;
         let rounds = self.plan.duration.as_nanos() / interval.as_nanos().max(1);

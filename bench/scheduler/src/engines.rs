@@ -17,8 +17,8 @@ pub enum Operation {
     YieldByWaker,
     /// Pairs of coroutines, one for each worker, wake each other in turn and wait.
     Wake,
-    /// A coroutine spawns another, detached, and yields until that has run to its end. (embassy's is spawned between two polls
-    /// and needs no yield, which is in its favour.)
+    /// A coroutine spawns another, detached, and yields until that has run to its end. (embassy's is spawned between
+    /// two polls and needs no yield, which is in its favour.)
     Spawn,
     /// A coroutine spawns another and waits for its end; one such for each worker.
     Join,

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! `count` runs itself under `valgrind --tool=callgrind` with two counts and divides the difference, so that starting and
-//! ending drop out; with one worker the result is the same on every run. With several, valgrind runs one thread at a time and
-//! the counts vary a little. Both print the lines that `cargo xtask bench` collects. What an operation is made of:
+//! ending drop out; with one worker the result is the same on every run. With several, valgrind runs one thread at a
+//! time and the counts vary a little. Both print the lines that `cargo xtask bench` collects. What an operation is made
+//! of:
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=profile target/release/scheduler-bench run cops wake 100000
@@ -16,8 +17,8 @@
 //! ```
 //!
 //! Every engine does the same: the same futures, and between them the engine's own way to spawn, to wake and to yield.
-//! They are not equal in what they offer: `embassy-executor` has neither priorities nor workers, and its tasks lie in static
-//! memory, so that its spawn is compared without an allocation; the others allocate. Only ours has priorities.
+//! They are not equal in what they offer: `embassy-executor` has neither priorities nor workers, and its tasks lie in
+//! static memory, so that its spawn is compared without an allocation; the others allocate. Only ours has priorities.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -70,7 +71,8 @@ fn run(engine: &str, operation: &str, count: &str, workers: &str) -> Result<(), 
 fn instructions(engine: &Engine, operation: Operation, count: u64, workers: usize) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
     let output = Command::new("valgrind")
-        // Fair: a thread that waits for another in a loop would else keep the one processor that there is under valgrind.
+        // Fair: a thread that waits for another in a loop would else keep the one processor that there is under
+        // valgrind.
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=try"])
         .arg(program)
         .args(["run", engine.name, operation.name(), &count.to_string(), &workers.to_string()])

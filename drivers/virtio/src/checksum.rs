@@ -10,8 +10,8 @@ pub(crate) struct Request {
 
 const ETHERNET_HEADER: usize = 14;
 
-/// Prepares a frame whose TCP or UDP checksum is empty (virtio 1.2 section 5.1.6.2): puts the sum of the pseudo header there
-/// and says what the device is to do. `None` for a frame that needs nothing.
+/// Prepares a frame whose TCP or UDP checksum is empty (virtio 1.2 section 5.1.6.2): puts the sum of the pseudo header
+/// there and says what the device is to do. `None` for a frame that needs nothing.
 pub(crate) fn prepare(frame: &mut [u8]) -> Option<Request> {
     let ip = frame.get(ETHERNET_HEADER..)?;
     if frame.get(12..14)? != [8, 0] || ip.first()? >> 4 != 4 {

@@ -10,8 +10,8 @@ const SIZE: u16 = 2;
 /// How much is asked for at once: a seed, not a stream.
 const REQUEST: usize = 64;
 
-/// A source of random bytes. One request is always under way; the bytes of each are given out once. The device is stopped
-/// when its driver is dropped, so that whoever needs but a seed gets everything back.
+/// A source of random bytes. One request is always under way; the bytes of each are given out once. The device is
+/// stopped when its driver is dropped, so that whoever needs but a seed gets everything back.
 pub struct Entropy<R: Registers, M: Memory> {
     transport: Mmio<R>,
     queue: Queue<M>,

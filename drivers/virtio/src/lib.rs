@@ -1,8 +1,8 @@
 //! Virtio devices over memory-mapped registers: network and entropy.
 //!
 //! A driver is a value over two things that its owner provides: the device's [`Registers`](drivers::Registers) and
-//! [`Memory`] that the device can reach. It never waits: requests are put into a queue, and what the device has finished is
-//! taken out when somebody asks, usually because the device has interrupted.
+//! [`Memory`] that the device can reach. It never waits: requests are put into a queue, and what the device has
+//! finished is taken out when somebody asks, usually because the device has interrupted.
 //!
 //! **Nobody is trusted.** What the device writes is copied out once and checked then: indices against what was offered,
 //! lengths against what was given. A device that breaks the rules is reported as [`Error::Misbehaved`] and not used
@@ -11,12 +11,12 @@
 //!
 //! **Why a queue of our own.** The one widely used crate of drivers has its queues built around static functions for memory and
 //! pointers whose validity the caller swears to; and its queue compares event indices without regard to their wrapping
-//! around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer before the look at whether the
-//! device sleeps, and takes indices from the device on trust. The queue here knows one layout, one descriptor for each
-//! request, and is shorter than the adaptation would be.
+//! around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer before the look
+//! at whether the device sleeps, and takes indices from the device on trust. The queue here knows one layout, one
+//! descriptor for each request, and is shorter than the adaptation would be.
 //!
-//! Both versions of the register layout are spoken (virtio 1.2 section 4.2, and its legacy interface 4.2.4), because QEMU's
-//! default is the legacy one.
+//! Both versions of the register layout are spoken (virtio 1.2 section 4.2, and its legacy interface 4.2.4), because
+//! QEMU's default is the legacy one.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

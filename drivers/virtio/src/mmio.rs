@@ -100,7 +100,8 @@ pub struct Mmio<R: Registers> {
     status: u32,
 }
 
-/// Acknowledges a device's interrupts, apart from its driver: an interrupt handler need not wait for whoever uses the driver.
+/// Acknowledges a device's interrupts, apart from its driver: an interrupt handler need not wait for whoever uses the
+/// driver.
 ///
 /// Acknowledge *before* the driver looks at its queues: an acknowledgement after the look takes back the interrupt for
 /// what came in between.

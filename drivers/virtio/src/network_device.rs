@@ -58,10 +58,10 @@ pub struct NetworkCounters {
 
 /// A network device. Frames are handed over by the traits [`network::phy::Device`] and [`network::Link`].
 ///
-/// All buffers exist from the beginning. A received frame is copied out and its buffer offered again at once; a frame to be
-/// sent is copied into a free buffer, and buffers that the device has sent are found free when the next one is wanted.
-/// The device is told of new buffers once for each batch, and interrupts only when frames have arrived since the
-/// driver last found none.
+/// All buffers exist from the beginning. A received frame is copied out and its buffer offered again at once; a frame
+/// to be sent is copied into a free buffer, and buffers that the device has sent are found free when the next one is
+/// wanted. The device is told of new buffers once for each batch, and interrupts only when frames have arrived since
+/// the driver last found none.
 pub struct Network<R: Registers, M: Memory> {
     transport: Mmio<R>,
     receive: Queue<M>,

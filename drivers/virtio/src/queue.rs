@@ -11,8 +11,8 @@
 //! used          flags, index, (number, length) each, avail_event
 //! ```
 //!
-//! Fields of 16 bits are read and written as halves of 32-bit words. Where the other half is the device's to read, it is
-//! rewritten with its old value.
+//! Fields of 16 bits are read and written as halves of 32-bit words. Where the other half is the device's to read, it
+//! is rewritten with its old value.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};

@@ -1,13 +1,14 @@
 //! What a machine must provide to a kernel.
 //!
-//! A kernel is written against the trait [`Machine`] and the few types beside it, so that the same kernel runs on RISC-V
-//! (`hal-riscv64`) and, for tests, on the developer's own computer (`hal-host`). The trait has associated functions only:
-//! there is exactly one machine below a kernel, and a value that stands for it would have to be carried everywhere.
+//! A kernel is written against the trait [`Machine`] and the few types beside it, so that the same kernel runs on
+//! RISC-V (`hal-riscv64`) and, for tests, on the developer's own computer (`hal-host`). The trait has associated
+//! functions only: there is exactly one machine below a kernel, and a value that stands for it would have to be carried
+//! everywhere.
 //!
-//! The central idea is [`Machine::enter_user`]: *user mode is a call that returns a reason*. A kernel has one stack for each
-//! hart; it calls into a program and gets back a [`Trap`] when the program asks for something or is interrupted. Kernel code
-//! itself runs with interrupts off: they are noticed in user mode, in [`Machine::wait_for_interrupt`], and by polling, so no
-//! handler ever interrupts kernel code and no lock needs to care about interrupts.
+//! The central idea is [`Machine::enter_user`]: *user mode is a call that returns a reason*. A kernel has one stack for
+//! each hart; it calls into a program and gets back a [`Trap`] when the program asks for something or is interrupted.
+//! Kernel code itself runs with interrupts off: they are noticed in user mode, in [`Machine::wait_for_interrupt`], and
+//! by polling, so no handler ever interrupts kernel code and no lock needs to care about interrupts.
 #![no_std]
 // The one unsafe item is the declaration of `activate`; there is no unsafe block.
 #![deny(unsafe_code)]
@@ -40,13 +41,14 @@ pub trait Machine {
     /// Sleeps until an interrupt is pending on this hart; returns at once if one is. The interrupt stays pending.
     fn wait_for_interrupt();
 
-    /// Makes an interprocessor interrupt pending on another hart (or on this one). A hart that does not exist is ignored.
+    /// Makes an interprocessor interrupt pending on another hart (or on this one). A hart that does not exist is
+    /// ignored.
     fn send_ipi(hart: usize);
 
     /// Runs user code with this context under the active address space until something happens, and says what.
     ///
-    /// On return the context holds the state of the program, ready to be entered again. After a system call `pc` already
-    /// stands behind the instruction; after any other trap it stands on the instruction that did not finish.
+    /// On return the context holds the state of the program, ready to be entered again. After a system call `pc`
+    /// already stands behind the instruction; after any other trap it stands on the instruction that did not finish.
     #[must_use]
     fn enter_user(context: &mut UserContext) -> Trap;
 
@@ -62,15 +64,15 @@ pub trait Machine {
     ///
     /// # Safety
     /// The upper half of the table must map the kernel as [the kernel's own table](Machine::kernel_root_ppn) does, the
-    /// table must stay allocated while it is active on any hart, and nothing in its lower half may give user code access
-    /// to memory that the kernel uses otherwise.
+    /// table must stay allocated while it is active on any hart, and nothing in its lower half may give user code
+    /// access to memory that the kernel uses otherwise.
     #[allow(unsafe_code)]
     unsafe fn activate(root_ppn: u64, asid: u16);
 
-    /// Makes programs run virtualised, under the table whose root frame is this, until [`activate`](Machine::activate) is
-    /// called: they reach memory through it as other programs through theirs, and have supervisor registers of their own,
-    /// with which they take their own interrupts. The kernel's own table is active meanwhile. Translations of this kind
-    /// that the hart knew are forgotten.
+    /// Makes programs run virtualised, under the table whose root frame is this, until [`activate`](Machine::activate)
+    /// is called: they reach memory through it as other programs through theirs, and have supervisor registers of their
+    /// own, with which they take their own interrupts. The kernel's own table is active meanwhile. Translations of this
+    /// kind that the hart knew are forgotten.
     ///
     /// # Safety
     /// As for [`activate`](Machine::activate); the root has four frames, aligned to their size.
@@ -83,8 +85,8 @@ pub trait Machine {
     /// How many guest interrupt files each hart has; 0 if programs cannot run virtualised on this machine.
     fn guest_files() -> usize;
 
-    /// Puts a virtualised program's supervisor registers into the hart, before it is entered, and makes a guest interrupt file
-    /// of the hart its own; 0 for none.
+    /// Puts a virtualised program's supervisor registers into the hart, before it is entered, and makes a guest
+    /// interrupt file of the hart its own; 0 for none.
     fn load_supervisor(registers: &SupervisorRegisters, file: usize);
 
     /// Takes the supervisor registers of the program that ran last.
@@ -96,17 +98,19 @@ pub trait Machine {
     /// Clears a guest interrupt file of this hart and enables these identities below 64 in it.
     fn prepare_guest_file(file: usize, identities: u64);
 
-    /// Takes the pending identities below 64 out of a guest interrupt file of this hart, and disables it. Nobody stores to it meanwhile.
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart, and disables it. Nobody stores
+    /// to it meanwhile.
     fn drain_guest_file(file: usize) -> u64;
 
-    /// Takes the pending identities below 64 out of a guest interrupt file of this hart. What is stored meanwhile stays.
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart. What is stored meanwhile
+    /// stays.
     fn take_guest_file(file: usize) -> u64;
 
     /// Enables these identities below 64 in a guest interrupt file of this hart, and no others; what is pending stays.
     fn enable_guest_file(file: usize, identities: u64);
 
-    /// Makes these guest interrupt files of this hart interrupt the kernel while something is pending in them: bit `n` is
-    /// file `n`.
+    /// Makes these guest interrupt files of this hart interrupt the kernel while something is pending in them: bit `n`
+    /// is file `n`.
     fn watch_guest_files(files: u64);
 
     /// Makes a guest interrupt file of the hart the one of the program whose supervisor registers are loaded.
@@ -190,9 +194,9 @@ pub enum Trap {
 impl Trap {
     /// Whether a program that has no interrupt file was about to claim from one, `csrrw rd, stopei, x0`; the number of `rd`.
     ///
-    /// A handler of interrupts may lose its file before it claims, and then the machine does not have the register. It is to find nothing there,
-    /// 0 in `rd`, and to go on behind the instruction. Any other use of the register is what it looks like, an illegal instruction: nobody is
-    /// told that something is pending, or that it could write there.
+    /// A handler of interrupts may lose its file before it claims, and then the machine does not have the register. It
+    /// is to find nothing there, 0 in `rd`, and to go on behind the instruction. Any other use of the register is what
+    /// it looks like, an illegal instruction: nobody is told that something is pending, or that it could write there.
     pub const fn claim_without_file(self) -> Option<usize> {
         /// `csrrw x0, stopei, x0`.
         const CLAIM: u64 = 0x15c << 20 | 1 << 12 | 0x73;

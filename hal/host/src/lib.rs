@@ -1,9 +1,9 @@
 //! A pretend machine, so that kernels test on the host.
 //!
-//! [`Host`] implements [`hal_api::Machine`] over a [`Simulation`], which a test makes and looks at: what traps user mode
-//! returns is a script, time is a counter that the test moves, interprocessor interrupts and flushes are written down, and
-//! memory is an ordinary allocation. Each test has a simulation of its own: the thread that calls [`Simulation::attach`]
-//! becomes one of its harts, and tests that run beside it have nothing to do with it.
+//! [`Host`] implements [`hal_api::Machine`] over a [`Simulation`], which a test makes and looks at: what traps user
+//! mode returns is a script, time is a counter that the test moves, interprocessor interrupts and flushes are written
+//! down, and memory is an ordinary allocation. Each test has a simulation of its own: the thread that calls
+//! [`Simulation::attach`] becomes one of its harts, and tests that run beside it have nothing to do with it.
 //!
 //! ```
 //! use hal_api::{Machine, Trap, UserContext};

@@ -1,6 +1,7 @@
 //! From the firmware's entry point to the kernel's main function.
 //!
-//! The first hart arrives at `_start` with paging off, its hart id in `a0` and the physical address of the device tree in
+//! The first hart arrives at `_start` with paging off, its hart id in `a0` and the physical address of the device tree
+//! in
 //! `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there runs wherever it was
 //! loaded: it addresses everything relative to the program counter, clears `.bss`, and builds a table that maps nothing
 //! but the image, readable, writable and executable, for the few instructions until the real table exists. It jumps to
@@ -12,11 +13,12 @@
 //! **ARRIVES-ONCE**: nothing but its hart id says what a hart that arrives is. Not every hart but the first comes in at
 //! `_start_hart`: firmware without hart management lets all of them go at `_start`, and OpenSBI before 1.2 marks a hart as
 //! started before it writes down where it is to start, so that a hart that is awake just then takes the address, the
-//! argument, or both, that were there before, which are those of `_start`. So the first hart that swaps [`FIRST`] boots, and
-//! every other, whichever way it came, waits until [`EXPECTED`] has its hart id and takes it out. These two are all that
-//! harts look at before they are let in, and they are in `.data`, since `.bss` is cleared while harts may be waiting. Before
-//! it is let in a hart touches neither the stacks nor anything else; after, its area, its stack and the page table are ready.
-//! Where it came in, what was passed to it besides its id, and what the firmware answered to whoever started it decide nothing.
+//! argument, or both, that were there before, which are those of `_start`. So the first hart that swaps [`FIRST`]
+//! boots, and every other, whichever way it came, waits until [`EXPECTED`] has its hart id and takes it out. These two
+//! are all that harts look at before they are let in, and they are in `.data`, since `.bss` is cleared while harts may
+//! be waiting. Before it is let in a hart touches neither the stacks nor anything else; after, its area, its stack and
+//! the page table are ready. Where it came in, what was passed to it besides its id, and what the firmware answered to
+//! whoever started it decide nothing.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -238,8 +240,9 @@ static FIRST: AtomicU32 = AtomicU32::new(0);
 /// No hart's id.
 const NOBODY: u64 = u64::MAX;
 
-/// The hart ids of the harts that may come in, at their dense indices. The hart that starts them puts an id in; it is taken
-/// out by that hart as it comes in, or by the first one as it gives up waiting, and whoever gets it out has decided.
+/// The hart ids of the harts that may come in, at their dense indices. The hart that starts them puts an id in; it is
+/// taken out by that hart as it comes in, or by the first one as it gives up waiting, and whoever gets it out has
+/// decided.
 // SAFETY: as above.
 #[unsafe(link_section = ".data.expected")]
 static EXPECTED: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(NOBODY) }; MAXIMUM_HARTS];
@@ -416,9 +419,9 @@ pub fn vdso_pages() -> (u64, u64) {
     (image_to_physical(&raw const __vdso_start as usize), image_to_physical(&raw const __vdso_end as usize))
 }
 
-/// Asks the firmware to start the hart with this dense index, and lets it in: it goes to the kernel's function for other
-/// harts. Whether it comes is for [`has_arrived`] to say; an error of the firmware is a reason to doubt it and no more, since
-/// the hart may be on its way already.
+/// Asks the firmware to start the hart with this dense index, and lets it in: it goes to the kernel's function for
+/// other harts. Whether it comes is for [`has_arrived`] to say; an error of the firmware is a reason to doubt it and no
+/// more, since the hart may be on its way already.
 ///
 /// # Errors
 /// The firmware's error number.
@@ -436,7 +439,8 @@ pub fn has_arrived(index: usize) -> bool {
     EXPECTED[index].load(Acquire) == NOBODY
 }
 
-/// Gives up waiting for the hart that [`start_hart`] started: it will not come in any more, unless it is started once more.
+/// Gives up waiting for the hart that [`start_hart`] started: it will not come in any more, unless it is started once
+/// more.
 /// `false` if it has come in after all.
 pub fn give_up_hart(index: usize) -> bool {
     EXPECTED[index].swap(NOBODY, AcqRel) != NOBODY

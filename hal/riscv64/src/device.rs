@@ -4,10 +4,11 @@ use crate::machine::{self, DEVICE_WINDOW, DIRECT_MAP_SIZE};
 
 /// The registers of one device, in the device window.
 ///
-/// Reads and writes are checked against the length. A device finds in memory what was written there before it was written
-/// to, and what was read from it was there before what is read from memory later: that is what the fences are for, as
-/// RISC-V orders accesses to memory and to devices only where it is told to. A window never covers memory, so no access through it can change
-/// what Rust code owns; what a device then does with an address that it was told is its driver's responsibility.
+/// Reads and writes are checked against the length. A device finds in memory what was written there before it was
+/// written to, and what was read from it was there before what is read from memory later: that is what the fences are
+/// for, as RISC-V orders accesses to memory and to devices only where it is told to. A window never covers memory, so
+/// no access through it can change what Rust code owns; what a device then does with an address that it was told is its
+/// driver's responsibility.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     base: usize,

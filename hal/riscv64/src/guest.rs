@@ -1,9 +1,10 @@
 //! Virtualised programs: user code in VS-mode, under the hypervisor extension (RISC-V privileged specification, chapter
 //! "H" Extension; Advanced Interrupt Architecture, chapters 3 and 6).
 //!
-//! A virtualised program is still a program: its addresses go through a page table of the kernel's, its calls and faults
-//! come to the kernel. But it has supervisor registers of its own, so that it takes interrupts without the kernel: from a
-//! guest interrupt file of the hart's IMSIC, from its own timer, and one that the kernel makes pending. What makes that safe:
+//! A virtualised program is still a program: its addresses go through a page table of the kernel's, its calls and
+//! faults come to the kernel. But it has supervisor registers of its own, so that it takes interrupts without the
+//! kernel: from a guest interrupt file of the hart's IMSIC, from its own timer, and one that the kernel makes pending.
+//! What makes that safe:
 //!
 //! * `vsatp` is Bare, and `hstatus.VTVM` makes the program's access to it a fault: memory is what `hgatp` maps. The root
 //!   of `hgatp` is of the process's table, of four frames; its kernel entries lack the user bit, which this stage refuses.
@@ -19,17 +20,17 @@
 //!
 //! # Why the software interrupt stays pending
 //!
-//! While a program with a guest interrupt file runs, `hvip` has the software interrupt of VS-mode pending and `vsie` has it
-//! disabled. Hardware does not need that. QEMU (7.2 and some later) looks at external interrupts of VS-mode only while
-//! something is pending in `mip`, where they do not stand; a message that came while the hart was in the kernel would not
-//! be noticed on the way back. Something that is always pending and never taken makes it look. The kernel speaks to such
-//! a program through its file instead.
+//! While a program with a guest interrupt file runs, `hvip` has the software interrupt of VS-mode pending and `vsie`
+//! has it disabled. Hardware does not need that. QEMU (7.2 and some later) looks at external interrupts of VS-mode only
+//! while something is pending in `mip`, where they do not stand; a message that came while the hart was in the kernel
+//! would not be noticed on the way back. Something that is always pending and never taken makes it look. The kernel
+//! speaks to such a program through its file instead.
 //!
 //! # Where a trap came from
 //!
 //! `hstatus.SPV` and `sstatus.SPP` say where `sret` goes, and a trap sets them to where it came from. So they need to be
-//! written only when the table changes: [`activate`] and [`deactivate`] do. Nothing else may set SPV, for VS-mode without
-//! a table in `hgatp` reaches all of physical memory.
+//! written only when the table changes: [`activate`] and [`deactivate`] do. Nothing else may set SPV, for VS-mode
+//! without a table in `hgatp` reaches all of physical memory.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -85,9 +86,10 @@ pub fn files() -> usize {
     FILES.load(Relaxed)
 }
 
-/// Prepares this hart to virtualise programs, with at most `limit` guest interrupt files. Each hart does so before it runs
-/// any program; the platform has found in the device tree that harts have the hypervisor extension, Sstc, and an IMSIC with
-/// guest interrupt files, which know identities up to `identities`. All harts have as many files as the first.
+/// Prepares this hart to virtualise programs, with at most `limit` guest interrupt files. Each hart does so before it
+/// runs any program; the platform has found in the device tree that harts have the hypervisor extension, Sstc, and an
+/// IMSIC with guest interrupt files, which know identities up to `identities`. All harts have as many files as the
+/// first.
 pub fn use_guest_files(limit: usize, identities: u32) {
     // SAFETY: the platform says that the registers exist. They decide what happens in virtualised modes only, and no
     // program runs in one yet; what they say is this module's argument for safety.
@@ -122,7 +124,8 @@ pub fn use_guest_files(limit: usize, identities: u32) {
 /// Programs run virtualised from now on.
 ///
 /// # Safety
-/// The root must be of four frames, aligned to them, and live until [`deactivate`]; what it maps for users is the program's.
+/// The root must be of four frames, aligned to them, and live until [`deactivate`]; what it maps for users is the
+/// program's.
 pub unsafe fn activate(root_ppn: u64) {
     // SAFETY: the caller's promise; mode 8 is Sv39x4. The next entry goes to VS-mode, under that table.
     unsafe {
@@ -157,8 +160,8 @@ fn deactivate_now() {
     flush(0, usize::MAX);
 }
 
-/// Makes a file that of the program whose registers are loaded. What the kernel has to say to it comes through the file from
-/// now on.
+/// Makes a file that of the program whose registers are loaded. What the kernel has to say to it comes through the file
+/// from now on.
 pub fn choose_file(file: usize) {
     set_file(file);
     if file != 0 {

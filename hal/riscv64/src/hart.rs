@@ -1,8 +1,9 @@
 //! What each hart knows about itself.
 //!
 //! `tp` points to the hart's own area from its first instruction in the upper half to the end; programs' `tp` is exchanged
-//! with the other registers. The fields are atomic only so that no unsafe access is needed: each is written by its own hart
-//! or, before that hart starts, by the hart that starts it, and ordered by the word that lets it in (`boot`, ARRIVES-ONCE).
+//! with the other registers. The fields are atomic only so that no unsafe access is needed: each is written by its own
+//! hart or, before that hart starts, by the hart that starts it, and ordered by the word that lets it in (`boot`,
+//! ARRIVES-ONCE).
 
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
@@ -70,8 +71,8 @@ impl HartArea {
 /// The areas of all harts.
 pub static HARTS: [HartArea; MAXIMUM_HARTS] = [const { HartArea::new() }; MAXIMUM_HARTS];
 
-/// Bytes below each stack that are never mapped. More than a page, because a function's frame can be larger than a page and
-/// step over it.
+/// Bytes below each stack that are never mapped. More than a page, because a function's frame can be larger than a page
+/// and step over it.
 pub const GUARD_SIZE: usize = 16 * 1024;
 
 /// A kernel stack with its guard below it.

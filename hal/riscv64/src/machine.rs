@@ -96,8 +96,8 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Ends the machine through the "SiFive test" device at this physical address from now on, so that the status reaches the
-/// emulator. For kernels that must give up before they know enough to [`configure`].
+/// Ends the machine through the "SiFive test" device at this physical address from now on, so that the status reaches
+/// the emulator. For kernels that must give up before they know enough to [`configure`].
 pub fn use_test_device(address: u64) {
     if let Some(window) = Window::new(address, 4) {
         TEST_DEVICE.store(window.address(), Relaxed);

@@ -1,17 +1,17 @@
 //! Stacks of kernel threads, and the switch from one stack to another.
 //!
-//! Kernel code runs on its hart's stack. A kernel that wants threads of its own, with stacks, finds here the two things for it
-//! that are the machine's: a window of addresses in which a stack is mapped with nothing below it, and the few instructions
-//! that leave one stack for another.
+//! Kernel code runs on its hart's stack. A kernel that wants threads of its own, with stacks, finds here the two things
+//! for it that are the machine's: a window of addresses in which a stack is mapped with nothing below it, and the few
+//! instructions that leave one stack for another.
 //!
 //! **The window** is one entry of the root table, which exists before the first address space copies it. The tables below are
 //! static; their leaves are written as atomic words, since the hardware reads them at any time. Each slot has as many
-//! bytes of nothing as of stack. Whoever maps a slot for the first time, or anew, flushes before the stack is used; whoever
-//! unmaps one flushes before its frames are used for something else.
+//! bytes of nothing as of stack. Whoever maps a slot for the first time, or anew, flushes before the stack is used;
+//! whoever unmaps one flushes before its frames are used for something else.
 //!
 //! **The switch** is a function call to both sides: it saves on the old stack what a called function must preserve, and
-//! restores it from the new one. `tp` is the hart's and stays, so that a thread may go on on another hart; what it read of
-//! its hart before the switch is stale after it. Floating point is off in the kernel.
+//! restores it from the new one. `tp` is the hart's and stays, so that a thread may go on on another hart; what it read
+//! of its hart before the switch is stale after it. Floating point is off in the kernel.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,8 +20,8 @@ use crate::boot;
 
 /// Where the window begins.
 pub const STACK_WINDOW: usize = 0xffff_ffe0_0000_0000;
-/// Bytes of a kernel thread's stack. A call from a program may go through the whole network stack on it, and nothing but the
-/// guard below stops what needs more: twice what such kernels usually have.
+/// Bytes of a kernel thread's stack. A call from a program may go through the whole network stack on it, and nothing
+/// but the guard below stops what needs more: twice what such kernels usually have.
 pub const THREAD_STACK_SIZE: usize = 32 * 1024;
 /// Bytes of a slot: nothing, then the stack.
 const SLOT_SIZE: usize = 2 * THREAD_STACK_SIZE;
@@ -63,8 +63,8 @@ pub fn thread_stack_top(slot: usize) -> usize {
 /// Maps a slot's stack to these frames (physical addresses, from its lowest page on), or to nothing.
 ///
 /// # Safety
-/// The frames must be memory that nothing else uses while they are mapped, and the stack must not be in use if it is mapped to
-/// something else. All harts must flush everything before the change may be relied on.
+/// The frames must be memory that nothing else uses while they are mapped, and the stack must not be in use if it is
+/// mapped to something else. All harts must flush everything before the change may be relied on.
 ///
 /// # Panics
 /// If there is no such slot.

@@ -1,9 +1,9 @@
 //! The kernel's own page table, as data.
 //!
-//! Sv39 (privileged architecture, section "Sv39: Page-Based 39-bit Virtual-Memory System"): three levels of 512 entries;
-//! an entry with any of R, W, X is a leaf of 4 KiB, 2 MiB or 1 GiB. The table is built once at boot from a fixed pool of
-//! frames, with the largest leaves that alignment allows, and then never changes: every address space copies its upper
-//! half, so a later change at the top level would be seen by none.
+//! Sv39 (privileged architecture, section "Sv39: Page-Based 39-bit Virtual-Memory System"): three levels of 512
+//! entries; an entry with any of R, W, X is a leaf of 4 KiB, 2 MiB or 1 GiB. The table is built once at boot from a
+//! fixed pool of frames, with the largest leaves that alignment allows, and then never changes: every address space
+//! copies its upper half, so a later change at the top level would be seen by none.
 //!
 //! The logic has no pointers, so the same code is tested on the host.
 

@@ -1,19 +1,19 @@
 //! Into user mode and out again, and what happens to faults of the kernel.
 //!
-//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves what the compiler cannot save on the
-//! hart's stack, loads the program's registers and leaves with `sret`; the next trap from user mode saves
-//! the program's registers, restores the kernel's and returns from the same function with the cause. There is one trap
-//! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell the
-//! two apart.
+//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves what the compiler cannot save on
+//! the hart's stack, loads the program's registers and leaves with `sret`; the next trap from user mode saves the
+//! program's registers, restores the kernel's and returns from the same function with the cause. There is one trap
+//! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell
+//! the two apart.
 //!
 //! **Virtualised programs** take the same way: they run in VS-mode (`guest`), from which traps come here with causes of their
 //! own and `sret` leads back, because a trap leaves in `sstatus` and `hstatus` where it came from.
 //!
 //! **Floating point** is lazy in both directions. The unit is off in the kernel, so that kernel code that uses it by
-//! mistake is caught. It is off in user mode too unless the hart's registers already hold this program's contents (equal
-//! tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs again. If the
-//! program changed the registers they are saved at the next trap, because the program may go on on another hart; a new
-//! token then says that this hart still holds them, and makes every older copy stale.
+//! mistake is caught. It is off in user mode too unless the hart's registers already hold this program's contents
+//! (equal tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs
+//! again. If the program changed the registers they are saved at the next trap, because the program may go on on
+//! another hart; a new token then says that this hart still holds them, and makes every older copy stale.
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -204,8 +204,8 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
 fn visit(context: &mut UserContext) -> u64 {
     let cause;
     // SAFETY: the assembly keeps the stack pointer, `s0`, `s1` and `tp`; all else that it changes is declared, or, as `gp`
-    // and the floating-point registers, not used by kernel code. The context is exclusively ours and stays in place until
-    // the trap. The register contract holds here.
+    // and the floating-point registers, not used by kernel code. The context is exclusively ours and stays in place
+    // until the trap. The register contract holds here.
     unsafe {
         core::arch::asm!(
             "call hal_enter_user",
@@ -218,7 +218,8 @@ fn visit(context: &mut UserContext) -> u64 {
     cause
 }
 
-/// Every reason but system calls and interrupts. None if the program should simply go on: it wanted the floating-point unit.
+/// Every reason but system calls and interrupts. None if the program should simply go on: it wanted the floating-point
+/// unit.
 #[cold]
 #[inline(never)]
 fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
@@ -237,8 +238,9 @@ fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
     Some(reason(cause, value))
 }
 
-/// Whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do not tell the
-/// instruction say 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC Instruction Set Listings".)
+/// Whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do not tell
+/// the instruction say 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
+/// Listings".)
 fn may_be_floating_point(bits: u32) -> bool {
     match bits & 3 {
         _ if bits == 0 => true,
@@ -274,8 +276,8 @@ fn leave_floating_point(context: &mut UserContext) {
     unsafe { clear_csr!(csr::SSTATUS, STATUS_FS) };
 }
 
-/// Loads the program's contents, so that its next visit finds the unit on. An instruction that is illegal for another reason
-/// comes back once more, with the unit on.
+/// Loads the program's contents, so that its next visit finds the unit on. An instruction that is illegal for another
+/// reason comes back once more, with the unit on.
 #[cold]
 fn load_floating_point(context: &mut UserContext) {
     let registers = (&raw const *context.floating_point()).cast();

@@ -262,8 +262,8 @@ mod tests {
         }
     }
 
-    /// Every history of five entries of four spaces on two harts, while the identifiers run out: no hart ever runs a space
-    /// under an identifier of which it may still know another's pages.
+    /// Every history of five entries of four spaces on two harts, while the identifiers run out: no hart ever runs a
+    /// space under an identifier of which it may still know another's pages.
     #[test]
     fn every_short_history_at_the_end_of_a_generation() {
         const STEPS: u32 = if cfg!(miri) { 2 } else { 5 };

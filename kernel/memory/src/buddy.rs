@@ -263,8 +263,8 @@ mod tests {
         blocks
     }
 
-    /// Every history of five steps over eight frames that begin anywhere in a block: no frame is given twice, and in the
-    /// end all are one whole again.
+    /// Every history of five steps over eight frames that begin anywhere in a block: no frame is given twice, and in
+    /// the end all are one whole again.
     #[test]
     fn every_short_history_gives_no_frame_twice() {
         const STEPS: usize = if cfg!(miri) { 2 } else { 5 };

@@ -163,8 +163,8 @@ impl<'a> SharedBytes<'a> {
         Some(unsafe { AtomicU64::from_ptr(start.cast()) })
     }
 
-    /// The `N` 64-bit words at `offset`, to be shared with whoever else sees the memory; `None` if they are not all inside
-    /// or not aligned to 8 bytes.
+    /// The `N` 64-bit words at `offset`, to be shared with whoever else sees the memory; `None` if they are not all
+    /// inside or not aligned to 8 bytes.
     #[must_use]
     #[inline]
     pub fn atomic_words<const N: usize>(&self, offset: usize) -> Option<&'a [AtomicU64; N]> {

@@ -7,10 +7,10 @@
 //!
 //! # Which allocations may fail
 //! Frames, runs of frames, pages of programs, memory that is [kept](crate::heap::Kept), charges and admission may fail
-//! whenever they are asked for, and so may allocations of more than a frame. A smaller
-//! allocation may not after the call was admitted ([`admitted`]): admission has seen a reserve for it. The reserve lasts
-//! until whoever was admitted gives the hart away, since others may use memory up meanwhile, and for as much as it is
-//! meant for. Code that allocates from memory which was kept free for it says so ([`from_what_is_kept`]).
+//! whenever they are asked for, and so may allocations of more than a frame. A smaller allocation may not after the
+//! call was admitted ([`admitted`]): admission has seen a reserve for it. The reserve lasts until whoever was admitted
+//! gives the hart away, since others may use memory up meanwhile, and for as much as it is meant for. Code that
+//! allocates from memory which was kept free for it says so ([`from_what_is_kept`]).
 //!
 //! So a small allocation without admission fails too, and where the caller cannot bear that, the kernel panics: it has
 //! relied on memory that nobody has promised.

@@ -20,9 +20,9 @@
 //! # Instructions
 //! A hart may fetch instructions that it fetched from the same frame long ago, whatever was written there since, until
 //! it is told to look again (FETCH-AFTER-WRITE). Nothing is writable and executable, so that is necessary when pages
-//! become executable and at no other time: when their protection changes, when shared frames are mapped, and when a page
-//! of an executable region is executed for the first time. Until then such a page is readable at most, so that the kernel,
-//! which reads pages and never runs them, makes none executable without a word. The harts that are in the space
+//! become executable and at no other time: when their protection changes, when shared frames are mapped, and when a
+//! page of an executable region is executed for the first time. Until then such a page is readable at most, so that the
+//! kernel, which reads pages and never runs them, makes none executable without a word. The harts that are in the space
 //! are named in the [`Flush`] or by [`AddressSpace::harts_to_synchronise`]; the others learn of it from the [`Entry`]
 //! when they next come.
 //!
@@ -50,8 +50,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// User memory as the kernel sees it: bytes to copy, never a reference.
 pub type UserBytes<'a> = SharedBytes<'a>;
 
-/// Where mappings without an address go, from the top down, unless [`AddressSpace::set_mapping_top`] says that they begin
-/// further down.
+/// Where mappings without an address go, from the top down, unless [`AddressSpace::set_mapping_top`] says that they
+/// begin further down.
 pub const MAPPING_AREA: Range<u64> = 0x1_0000..0x3f_0000_0000;
 
 const BREAK_NAME: &str = "[heap]";
@@ -409,8 +409,8 @@ impl Searched {
 pub struct AddressSpace {
     table: PageTable,
     root: RootSize,
-    /// Sorted by address; never overlapping. A program maps downwards: what is new lies below thousands of stacks and above
-    /// a few segments, so it is put in near the front.
+    /// Sorted by address; never overlapping. A program maps downwards: what is new lies below thousands of stacks and
+    /// above a few segments, so it is put in near the front.
     regions: VecDeque<Region>,
     /// The end of the mapping area.
     mapping_top: u64,
@@ -701,8 +701,8 @@ impl AddressSpace {
         self.unmap_part(range.clone(), &range)
     }
 
-    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part, as [`part`](Self::part) says: its
-    /// page tables go when nothing is left in them.
+    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part, as [`part`](Self::part) says:
+    /// its page tables go when nothing is left in them.
     ///
     /// # Errors
     /// See [`MapError`]. The first part may need memory as the whole range would; no later one does.
@@ -732,9 +732,10 @@ impl AddressSpace {
         Ok(self.remove(inside, range, whole, removed))
     }
 
-    /// A part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a bounded amount of
-    /// work. It ends inside a region only if it begins inside that region too, or where the region does, so that unmapping one
-    /// part after the other splits no region that unmapping all at once would not. Never empty if the range is not.
+    /// A part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a bounded
+    /// amount of work. It ends inside a region only if it begins inside that region too, or where the region does, so
+    /// that unmapping one part after the other splits no region that unmapping all at once would not. Never empty if
+    /// the range is not.
     #[must_use]
     pub fn part(&self, range: &Range<u64>, edge: Edge) -> Range<u64> {
         let reach = self.table.reach(range.clone(), edge);
@@ -806,7 +807,8 @@ impl AddressSpace {
         self.remove_pages(USER, &USER, Removed { first: None, more })
     }
 
-    /// As [`clear`](Self::clear), but only a part of it, with a bounded amount of work; `None` if there was nothing left.
+    /// As [`clear`](Self::clear), but only a part of it, with a bounded amount of work; `None` if there was nothing
+    /// left.
     pub fn clear_part(&mut self) -> Option<Flush> {
         let start = match self.regions.front() {
             Some(first) => first.start,
@@ -1064,8 +1066,8 @@ impl AddressSpace {
 
     /// Makes the page at the address accessible, if its region permits the access: called on a page fault.
     ///
-    /// After success the hart that faulted must flush the page locally, since it may remember that it was not there; and
-    /// the harts that [`harts_to_synchronise`](Self::harts_to_synchronise) names must do that.
+    /// After success the hart that faulted must flush the page locally, since it may remember that it was not there;
+    /// and the harts that [`harts_to_synchronise`](Self::harts_to_synchronise) names must do that.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -1086,7 +1088,8 @@ impl AddressSpace {
         self.unsynchronised |= if protection.allows(Access::Execute) { u64::MAX } else { 0 };
         let mapped = match &region.backing {
             _ if access == Access::Execute && self.table.resolve(page, Access::Read).is_some() => {
-                // It was read before. Nobody need flush: who remembers that it is not executable faults, and looks again.
+                // It was read before. Nobody need flush: who remembers that it is not executable faults, and looks
+                // again.
                 self.table.protect(page..page + PAGE_SIZE, protection).after(|_| ());
                 Ok(())
             }

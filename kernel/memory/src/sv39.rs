@@ -595,8 +595,8 @@ impl PageTable {
         self.unmap_part(range.clone(), &range)
     }
 
-    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part: tables go when nothing is left in them
-    /// and the `whole` range covers all that they could map.
+    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part: tables go when nothing is left
+    /// in them and the `whole` range covers all that they could map.
     pub fn unmap_part(&mut self, part: Range<u64>, whole: &Range<u64>) -> Unmapped {
         let mut unmapped = Unmapped::default();
         let range = clip(part);
@@ -654,8 +654,8 @@ impl PageTable {
         tables_removed
     }
 
-    /// The part of a range, at its start or at its end, that can be unmapped or protected with a bounded amount of work,
-    /// whatever is mapped there. Never empty if the range is not.
+    /// The part of a range, at its start or at its end, that can be unmapped or protected with a bounded amount of
+    /// work, whatever is mapped there. Never empty if the range is not.
     #[must_use]
     pub fn reach(&self, range: Range<u64>, edge: Edge) -> Range<u64> {
         let range = clip(range);
@@ -729,8 +729,8 @@ const PIECE_PAGES: usize = 64;
 const PIECE: u64 = PIECE_PAGES as u64 * PAGE_SIZE;
 /// Work is counted in entries that are looked at. To unmap a page and to free its frame is as much work as so many.
 const WORK_OF_A_PAGE: usize = 32;
-/// Work of one part, about: 64 pages that are there, or a thousand entries that are empty. A part that begins with empty entries
-/// has to come through a root and a table below it, or it would be no progress to begin there again.
+/// Work of one part, about: 64 pages that are there, or a thousand entries that are empty. A part that begins with
+/// empty entries has to come through a root and a table below it, or it would be no progress to begin there again.
 const MOST_WORK: usize = 2 * ENTRIES + 1;
 
 /// Empties the entries of a range that lies under one bottom table, and says how many entries that has left.

@@ -260,7 +260,8 @@ fn the_break_grows_and_shrinks() {
     assert_eq!(space.owned_frames(), 1);
 }
 
-/// Everything that is there goes, also when nothing is left to remember it with, and each part is a bounded amount of work.
+/// Everything that is there goes, also when nothing is left to remember it with, and each part is a bounded amount of
+/// work.
 #[test]
 fn a_large_space_is_cleared_part_by_part() {
     let _alone = alone();

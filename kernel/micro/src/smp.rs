@@ -47,8 +47,8 @@ impl Deref for Entered<'_> {
     }
 }
 
-/// A kernel and its lock, with the words that harts touch without it. The reference comes first, because the kernel ends
-/// further away than an instruction's offset reaches.
+/// A kernel and its lock, with the words that harts touch without it. The reference comes first, because the kernel
+/// ends further away than an instruction's offset reaches.
 #[repr(C)]
 pub struct Shared {
     harts: &'static Harts,

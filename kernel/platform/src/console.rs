@@ -1,12 +1,12 @@
 //! The console: the machine's serial line, or the firmware's console until that is known.
 //!
-//! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so output is
-//! never lost and the console needs nobody to wait. A panic may come while the console is locked; its text goes to the
-//! device directly then. From its first word on no other hart writes any more: one that wants to waits for the end of the
-//! machine, which is near.
+//! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so
+//! output is never lost and the console needs nobody to wait. A panic may come while the console is locked; its text
+//! goes to the device directly then. From its first word on no other hart writes any more: one that wants to waits for
+//! the end of the machine, which is near.
 //!
-//! Input waits in a ring until somebody takes it. Who waits for it is the kernel's affair: any number may, and a list of
-//! any length needs a heap, which is made later than the console. The kernel is told when something was typed.
+//! Input waits in a ring until somebody takes it. Who waits for it is the kernel's affair: any number may, and a list
+//! of any length needs a heap, which is made later than the console. The kernel is told when something was typed.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -111,8 +111,8 @@ pub fn console_write(bytes: &[u8]) {
     }
 }
 
-/// Writes all bytes, or none if that would leave less than half of the ring to others: `false` then. Never waits for the
-/// device, for those who must not hold others up.
+/// Writes all bytes, or none if that would leave less than half of the ring to others: `false` then. Never waits for
+/// the device, for those who must not hold others up.
 pub fn console_try_write(bytes: &[u8]) -> bool {
     let mut console = CONSOLE.lock();
     if REPORTING.load(Ordering::Relaxed) {
@@ -173,7 +173,8 @@ fn write_panic(bytes: &[u8]) {
     }
 }
 
-/// Formats to the console, in pieces of whole lines as far as they fit, so that harts do not write into each other's lines.
+/// Formats to the console, in pieces of whole lines as far as they fit, so that harts do not write into each other's
+/// lines.
 #[doc(hidden)]
 pub fn print(arguments: fmt::Arguments) {
     let mut line = Line { bytes: Vec::new() };

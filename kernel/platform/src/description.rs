@@ -1,8 +1,8 @@
 //! What the device tree says, checked and in fixed arrays.
 //!
 //! The tree comes from firmware that may be broken: nothing here indexes without a check, adds without a check or loops
-//! without a bound, and whatever the kernel cannot run without is either found and plausible or the tree is rejected with
-//! one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out.
+//! without a bound, and whatever the kernel cannot run without is either found and plausible or the tree is rejected
+//! with one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out.
 
 use core::fmt;
 
@@ -371,7 +371,8 @@ fn has_extension(cpu: FdtNode, name: &str) -> bool {
     listed || text(cpu, "riscv,isa").is_some_and(|isa| isa.split('_').skip(1).any(|extension| extension == name))
 }
 
-/// Whether a processor has an extension that is a single letter: in the list, or in the first word of the string, behind
+/// Whether a processor has an extension that is a single letter: in the list, or in the first word of the string,
+/// behind
 /// `rv64`.
 fn has_letter(cpu: FdtNode, letter: &str) -> bool {
     let letters =
@@ -637,7 +638,8 @@ fn registers<'a>(node: FdtNode<'a>, bus: FdtNode) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// The first entry of `reg` of a node on a bus with two cells each for address and length, as all have on 64-bit machines.
+/// The first entry of `reg` of a node on a bus with two cells each for address and length, as all have on 64-bit
+/// machines.
 fn wide_registers(node: FdtNode) -> Option<(u64, u64)> {
     let value = bytes(node, "reg")?;
     if value.len() < 16 {

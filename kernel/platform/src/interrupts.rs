@@ -104,8 +104,8 @@ pub fn start(description: &Description) {
     }
 }
 
-/// Prepares the calling hart's part of the controller. Each hart does it for itself, when it runs: the firmware closes a
-/// hart's context of a PLIC when it starts the hart, and only the hart itself reaches its interrupt file.
+/// Prepares the calling hart's part of the controller. Each hart does it for itself, when it runs: the firmware closes
+/// a hart's context of a PLIC when it starts the hart, and only the hart itself reaches its interrupt file.
 fn prepare_hart(hart: usize) {
     let Some(controller) = CONTROLLER.get() else { return };
     let Some(position) = controller.positions[hart] else { return };
@@ -210,7 +210,8 @@ fn assign(slot: &mut Slot) {
     }
 }
 
-/// Serves every external interrupt that is pending for this hart; says whether an interprocessor interrupt was among them.
+/// Serves every external interrupt that is pending for this hart; says whether an interprocessor interrupt was among
+/// them.
 pub fn poll() -> bool {
     let Some(controller) = CONTROLLER.get() else { return false };
     let Some(position) = controller.positions[Machine::hart()] else { return false };

@@ -1,8 +1,8 @@
 //! From the device tree to a running machine: harts, interrupts, console, time.
 //!
-//! A kernel calls [`start`] first. It reads the device tree, tells the machine where memory and devices are, takes over the
-//! serial line and the interrupt controller, and returns the [`Platform`]: what there is to build a kernel on. Nothing here
-//! needs a heap, because the heap is built from what this crate finds.
+//! A kernel calls [`start`] first. It reads the device tree, tells the machine where memory and devices are, takes over
+//! the serial line and the interrupt controller, and returns the [`Platform`]: what there is to build a kernel on.
+//! Nothing here needs a heap, because the heap is built from what this crate finds.
 //!
 //! **Interrupts** are only ever noticed, never taken in kernel code: [`poll_interrupts`] after a trap says so, after
 //! [`wait_for_interrupt`](hal_api::Machine::wait_for_interrupt), and wherever else a kernel likes. It serves devices by
@@ -60,7 +60,8 @@ impl Deref for Platform {
 }
 
 impl Platform {
-    /// What the real-time clock shows: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries off.
+    /// What the real-time clock shows: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries
+    /// off.
     pub fn real_time_ns(&self) -> Option<u64> {
         let registers = Mapped::new(self.description.real_time_clock?)?;
         let now = drivers::rtc::RealTimeClock::new(registers).nanoseconds();
@@ -73,7 +74,8 @@ impl Platform {
         scale(ticks, 1_000_000_000, self.description.timebase_frequency)
     }
 
-    /// A span of time in ticks of [`now`](hal_api::Machine::now), rounded up, so that waiting for it is never too short.
+    /// A span of time in ticks of [`now`](hal_api::Machine::now), rounded up, so that waiting for it is never too
+    /// short.
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         let (whole, rest) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
         let frequency = self.description.timebase_frequency;
@@ -136,15 +138,15 @@ pub fn get() -> &'static Platform {
     PLATFORM.get().expect("the platform is not started")
 }
 
-/// How long a hart may take to come in after the firmware was asked for it. Emulators on busy hosts take their time, and the
-/// firmware's refusals are not always meant: see [`machine::start_hart`].
+/// How long a hart may take to come in after the firmware was asked for it. Emulators on busy hosts take their time,
+/// and the firmware's refusals are not always meant: see [`machine::start_hart`].
 const ARRIVAL_LIMIT_NS: u64 = 5_000_000_000;
 /// How often one that is awaited is looked for.
 const ARRIVAL_LOOK_NS: u64 = 50_000;
 
-/// Starts the harts 1 to `count - 1`; each goes to the kernel's function for other harts, which calls [`join`] first. Returns
-/// how many harts run then, this one included: fewer if the machine has fewer, or one does not come. Called once, by the
-/// hart that booted, before it uses its timer.
+/// Starts the harts 1 to `count - 1`; each goes to the kernel's function for other harts, which calls [`join`] first.
+/// Returns how many harts run then, this one included: fewer if the machine has fewer, or one does not come. Called
+/// once, by the hart that booted, before it uses its timer.
 pub fn start_harts(count: usize) -> usize {
     let hart_ids = &get().hart_ids;
     let mut running = 1;

@@ -1,22 +1,22 @@
 //! Kernel threads: kernel code with a stack of its own, which waits where it stands.
 //!
-//! COPS's kernel needs none: whatever waits in it is a coroutine. To compare the two, a process can ask that its calls are
-//! carried by kernel threads (`kernel_side` in the Unix kernel). A [`Thread`] is a future, so that the kernel's executor
-//! orders threads and coroutines by the same measure and nothing else is different between them: to poll it is to switch to
-//! its stack, and it is pending when it switches back. Inside, [`Current`] waits for futures ([`Current::block_on`]) and
-//! lets others run.
+//! COPS's kernel needs none: whatever waits in it is a coroutine. To compare the two, a process can ask that its calls
+//! are carried by kernel threads (`kernel_side` in the Unix kernel). A [`Thread`] is a future, so that the kernel's
+//! executor orders threads and coroutines by the same measure and nothing else is different between them: to poll it is
+//! to switch to its stack, and it is pending when it switches back. Inside, [`Current`] waits for futures
+//! ([`Current::block_on`]) and lets others run.
 //!
 //! # Memory
 //!
 //! A stack is 32 KiB, mapped in a window of the machine's with as much nothing below it. Stacks are mapped and unmapped
-//! several at a time, because each time all harts must flush; those of threads that have ended are used again, and up to
-//! [`KEPT`] of them are kept. Frames for them are taken only while programs could have them too.
+//! several at a time, because each time all harts must flush; those of threads that have ended are used again, and up
+//! to [`KEPT`] of them are kept. Frames for them are taken only while programs could have them too.
 //!
 //! # Who may touch what
 //!
-//! A thread's `Control` is used by two sides that never run at once: whoever polls the thread, and the thread. A thread that
-//! was started must be polled to its end; if it is dropped before, its stack and what lies on it are leaked, because nobody
-//! can know what there is.
+//! A thread's `Control` is used by two sides that never run at once: whoever polls the thread, and the thread. A thread
+//! that was started must be polled to its end; if it is dropped before, its stack and what lies on it are leaked,
+//! because nobody can know what there is.
 //!
 //! A thread must not wait while it holds a spin lock, nor keep what it has read of its hart over a wait.
 #![cfg_attr(target_os = "none", no_std)]

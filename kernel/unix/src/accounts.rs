@@ -1,34 +1,36 @@
 //! Kernel memory and other things of which there is little: who has how much of them.
 //!
 //! **EVERY-BYTE**: every byte of memory that the kernel keeps for a process is charged to an account, from before it is
-//! taken until after it is given back. An object holds its own [`Charge`], and an object that can only be made with a charge
-//! cannot be forgotten.
+//! taken until after it is given back. An object holds its own [`Charge`], and an object that can only be made with a
+//! charge cannot be forgotten.
 //!
 //! # The problem
 //!
-//! A process makes the kernel keep memory in many ways: pipes and what is in them, sockets, files, calls in flight, page
-//! tables, processes. One limit for the whole machine refuses everybody when one process has taken everything. So each
-//! process has an [`Account`], and a limit of its own for each [`Resource`].
+//! A process makes the kernel keep memory in many ways: pipes and what is in them, sockets, files, calls in flight,
+//! page tables, processes. One limit for the whole machine refuses everybody when one process has taken everything. So
+//! each process has an [`Account`], and a limit of its own for each [`Resource`].
 //!
 //! # The choice
 //!
 //! *Limits* are inherited, and are set by `prlimit64`. A limit that was set for a process holds for that process and for
 //! everything that it starts afterwards, together: a charge is made in the account of the process and in those of all
-//! ancestors that *bound* their descendants. A child of the first process begins with a [share](SHARE) of the machine and
-//! bounds its descendants; so there is no way to more memory through more processes. The first process has no limit.
+//! ancestors that *bound* their descendants. A child of the first process begins with a [share](SHARE) of the machine
+//! and bounds its descendants; so there is no way to more memory through more processes. The first process has no
+//! limit.
 //!
 //! *The machine* is the last account above all others. What it has for objects and files is less than its memory, so that
-//! programs and their pages go on while it is exhausted. And nobody may take the last of it except those who have less: a process
-//! must leave as much as it has itself (up to [`HEADROOM`]). So processes that hoard refuse themselves, however many they
-//! are, while there is something left for those that are small. The first process may take what others must leave.
+//! programs and their pages go on while it is exhausted. And nobody may take the last of it except those who have less:
+//! a process must leave as much as it has itself (up to [`HEADROOM`]). So processes that hoard refuse themselves,
+//! however many they are, while there is something left for those that are small. The first process may take what
+//! others must leave.
 //!
 //! *Fresh memory* is asked for by [`Account::admit`] (ADMISSION): before a call starts to act there is so much free
 //! memory that none of its small allocations fails. A worker's wait needs none of that: its memory was [kept
 //! free](memory::heap::keep) when the worker was made.
 //!
 //! *Slots of the kernel's executor* are shared out as calls are: the machine has as many for calls as the executor has,
-//! without those that are kept for workers, so that a process can be started while others have all calls that they may. (A slot
-//! that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
+//! without those that are kept for workers, so that a process can be started while others have all calls that they may.
+//! (A slot that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
 //!
 //! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended. Names and inodes
 //! are bounded for all together, by the file system's own limit.
@@ -38,8 +40,8 @@
 //!
 //! # Rejected
 //!
-//! Finding the owner at every allocation (a header for each object, or a heap for each process): the cost of the hot path
-//! doubles, and shared slabs would be shared no more. Charging each call in flight: they are charged in
+//! Finding the owner at every allocation (a header for each object, or a heap for each process): the cost of the hot
+//! path doubles, and shared slabs would be shared no more. Charging each call in flight: they are charged in
 //! [batches](Batch), under the lock that each call takes anyway.
 
 use alloc::sync::Arc;
@@ -91,7 +93,8 @@ impl Resource {
 /// No limit.
 pub const UNLIMITED: usize = usize::MAX;
 
-/// The part of what there is of a resource that a child of the first process may have, together with all that it starts.
+/// The part of what there is of a resource that a child of the first process may have, together with all that it
+/// starts.
 pub const SHARE: usize = 8;
 
 /// Nobody need leave more than this part of a resource to those who have less.
@@ -100,8 +103,8 @@ const HEADROOM: usize = 16;
 /// Accounts above an account, at most.
 const DEEPEST: usize = 16;
 
-/// A process's calls and processes are counted out of these: the executor has this many slots, of which some are kept for
-/// the workers of processes.
+/// A process's calls and processes are counted out of these: the executor has this many slots, of which some are kept
+/// for the workers of processes.
 const SLOTS: usize = 1 << 18;
 const SLOTS_OF_WORKERS: usize = 1 << 15;
 
@@ -136,8 +139,8 @@ impl Machine {
     }
 }
 
-/// Free memory that a call finds at its start, for the small allocations that must not fail: for the first hart, and for each
-/// further one, since each may be in the middle of a call.
+/// Free memory that a call finds at its start, for the small allocations that must not fail: for the first hart, and
+/// for each further one, since each may be in the middle of a call.
 const RESERVE: usize = 256 * 1024;
 const RESERVE_OF_A_HART: usize = 64 * 1024;
 
@@ -434,8 +437,8 @@ impl filesystem::Owner for Account {
     }
 }
 
-/// Whether there is memory for something that no process has asked for, as when a packet arrives. Harts are asked for what they
-/// have put aside before the answer is no.
+/// Whether there is memory for something that no process has asked for, as when a packet arrives. Harts are asked for
+/// what they have put aside before the answer is no.
 pub fn has_machine_memory() -> bool {
     if faults::fails() {
         return false;
@@ -502,8 +505,8 @@ impl Drop for Charge {
     }
 }
 
-/// Charges for things that come and go all the time, of which each has `bytes` of kernel memory: made for some of them at
-/// once, so that most of them cost a comparison. Its owner locks it.
+/// Charges for things that come and go all the time, of which each has `bytes` of kernel memory: made for some of them
+/// at once, so that most of them cost a comparison. Its owner locks it.
 #[derive(Debug)]
 pub struct Batch {
     count: Charge,
@@ -752,8 +755,8 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Whatever happens, each account's use is the sum of the charges in it and below it, nothing grows beyond a limit,
-        /// and in the end all is given back.
+        /// Whatever happens, each account's use is the sum of the charges in it and below it, nothing grows beyond a
+        /// limit, and in the end all is given back.
         #[test]
         fn use_is_the_sum_of_the_charges(steps in prop::collection::vec(step(), 0..200)) {
             with_machine(4000, || {

@@ -6,15 +6,15 @@
 //! letting its parent end. A process may do what it likes with itself and with what is below it. Anything else that
 //! concerns others is an [`Act`] of the table in `abi_unix::authority`, which names the capability it needs.
 //!
-//! The first process holds every capability, and its children hold none unless it says so: a process has what the one that
-//! started it lets it inherit, and can be given what somebody above it has. `execve` changes nothing.
+//! The first process holds every capability, and its children hold none unless it says so: a process has what the one
+//! that started it lets it inherit, and can be given what somebody above it has. `execve` changes nothing.
 //!
 //! # What this is on Linux
-//! Everybody is user 0 here. On Linux that means every capability; here the first process alone begins with them, as if the
-//! others had given them up. Owners of processes, which Linux's rule for signals compares, would separate nobody as long as
-//! all are user 0. The tree does: a program that was started in a sandbox can end itself and what it started, and neither
-//! who started it nor its siblings. When there are users, [`Authority`] is where they belong, and "of the same user" becomes a
-//! third way for [`permit_towards`] to say yes.
+//! Everybody is user 0 here. On Linux that means every capability; here the first process alone begins with them, as if
+//! the others had given them up. Owners of processes, which Linux's rule for signals compares, would separate nobody as
+//! long as all are user 0. The tree does: a program that was started in a sandbox can end itself and what it started,
+//! and neither who started it nor its siblings. When there are users, [`Authority`] is where they belong, and "of the
+//! same user" becomes a third way for [`permit_towards`] to say yes.
 //!
 //! Rejected: one flag for everything, which is what this began as. Who needs to see the counters would have had to be
 //! trusted with switching the machine off.
@@ -89,8 +89,8 @@ pub fn permit_towards(caller: &Process, other: &Process, act: Act) -> Result<(),
     }
 }
 
-/// Reads a header: how many bytes of data go with it, and which process is meant. A version that does not exist is replaced
-/// by one that does, which is how programs ask for it.
+/// Reads a header: how many bytes of data go with it, and which process is meant. A version that does not exist is
+/// replaced by one that does, which is how programs ask for it.
 fn read_header(caller: &Process, header: usize) -> Result<(Option<usize>, i32), Errno> {
     let mut bytes = [0; 8];
     caller.copy_in(header, &mut bytes)?;

@@ -1,7 +1,7 @@
 //! The dispatcher: from registers to a decoded call, and from its result back to registers.
 //!
-//! Decoding can fail and changes nothing. What a process passes is taken as an allegation: numbers are checked before they
-//! become lengths or indexes, addresses stay [`UserBuffer`]s until the address space has been asked.
+//! Decoding can fail and changes nothing. What a process passes is taken as an allegation: numbers are checked before
+//! they become lengths or indexes, addresses stay [`UserBuffer`]s until the address space has been asked.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -102,7 +102,8 @@ pub fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
             };
             match submitted {
                 Ok(()) => Outcome::Done(WILL_BE_POSTED),
-                // It has begun, and half of it is nothing that a program could understand: the worker waits for the rest.
+                // It has begun, and half of it is nothing that a program could understand: the worker waits for the
+                // rest.
                 Err((_, operation)) if operation.must_be_completed() => Outcome::Wait(operation),
                 // What was moved already is the result.
                 Err((error, operation)) => Outcome::Done(errno::encode(operation.give_up(error))),
@@ -141,7 +142,8 @@ pub fn perform(
         Ok(()) => operation::go_on_asynchronously(&worker.process, operation, token, cid, priority),
         Err(error) => Err((error, operation)),
     };
-    // What was moved already is the result; or there is nobody who could go on with what must be completed, so it is done here.
+    // What was moved already is the result; or there is nobody who could go on with what must be completed, so it is
+    // done here.
     submitted.err().map(|(error, mut operation)| {
         errno::encode(loop {
             if worker.process.has_ended() || !operation.must_be_completed() {
@@ -635,8 +637,9 @@ impl From<Operation> for Decoded {
     }
 }
 
-/// Puts what a call waits with into the memory that was kept free for a wait of its worker: such calls need no admission, and
-/// work when there is no other memory. What goes on asynchronously is admitted afterwards, before the worker makes its next call.
+/// Puts what a call waits with into the memory that was kept free for a wait of its worker: such calls need no
+/// admission, and work when there is no other memory. What goes on asynchronously is admitted afterwards, before the
+/// worker makes its next call.
 // Inlined as Box::new was: a function that is called from the dispatcher can make every call save more registers.
 #[inline(always)]
 fn kept<T>(value: T) -> Box<T> {
@@ -644,7 +647,8 @@ fn kept<T>(value: T) -> Box<T> {
     faults::from_what_is_kept(|| Box::new(value))
 }
 
-/// Puts long work of an admitted call where it stays until it is done. It is small, as what admission is good for has to be.
+/// Puts long work of an admitted call where it stays until it is done. It is small, as what admission is good for has
+/// to be.
 #[inline(always)]
 fn admitted<T>(work: T) -> Pin<Box<T>> {
     const { assert!(size_of::<T>() <= memory::heap::LARGEST_CLASS) };

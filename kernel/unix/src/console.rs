@@ -1,12 +1,14 @@
-//! The console as a terminal: the serial line, the discipline that makes lines of keys, and the processes in its foreground.
+//! The console as a terminal: the serial line, the discipline that makes lines of keys, and the processes in its
+//! foreground.
 //!
-//! Keys are taken as they are pressed, by a kernel coroutine, and not when somebody reads: they are echoed at once, and the
-//! interrupt key must work while nobody reads. Output never waits.
+//! Keys are taken as they are pressed, by a kernel coroutine, and not when somebody reads: they are echoed at once, and
+//! the interrupt key must work while nobody reads. Output never waits.
 //!
-//! The keys for interrupting and quitting end all processes of the *foreground group*. A shell makes a group of each command
-//! that it starts (`setpgid`), makes that the foreground (`TIOCSPGRP`), and takes the place back when the command has ended.
-//! Without a shell the group of the first process, in which all are that nobody put elsewhere, is in the foreground.
-//! Processes in the background may read and write as those in the foreground; they only do not get the keys' signals.
+//! The keys for interrupting and quitting end all processes of the *foreground group*. A shell makes a group of each
+//! command that it starts (`setpgid`), makes that the foreground (`TIOCSPGRP`), and takes the place back when the
+//! command has ended. Without a shell the group of the first process, in which all are that nobody put elsewhere, is in
+//! the foreground. Processes in the background may read and write as those in the foreground; they only do not get the
+//! keys' signals.
 
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -101,8 +103,8 @@ fn press(keys: &[u8]) {
     }
 }
 
-/// One step of reading: in canonical mode a line, or what is left of one; else what was typed. Pending means that there is
-/// nothing to read; `waker` is then registered if there is one.
+/// One step of reading: in canonical mode a line, or what is left of one; else what was typed. Pending means that there
+/// is nothing to read; `waker` is then registered if there is one.
 pub fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
     if buffer.is_empty() {
         return Poll::Ready(Ok(0));

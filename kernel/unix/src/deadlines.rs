@@ -1,10 +1,10 @@
 //! Who wants to be woken when, on one hart: a binary heap that knows where each entry stands.
 //!
-//! Entering a deadline must be able to fail, and must not fail for those who have no way to go on without it: a worker that
-//! sleeps with a time limit, and the network. These *reserve* a place once, when they can still be refused, and enter their
-//! one deadline with [`set_reserved`](Deadlines::set_reserved) as often as they like; the heap keeps room for all
-//! reserved places beside what is in it, so that this allocates nothing. All others use [`set`](Deadlines::set), which
-//! answers that there is no memory before it changes anything.
+//! Entering a deadline must be able to fail, and must not fail for those who have no way to go on without it: a worker
+//! that sleeps with a time limit, and the network. These *reserve* a place once, when they can still be refused, and
+//! enter their one deadline with [`set_reserved`](Deadlines::set_reserved) as often as they like; the heap keeps room
+//! for all reserved places beside what is in it, so that this allocates nothing. All others use
+//! [`set`](Deadlines::set), which answers that there is no memory before it changes anything.
 //!
 //! Rejected: a tree map, whose insertions cannot report that there is no memory; and lists through the waiters' own
 //! memory, which would need unsafe code for what happens a few times in a millisecond.

@@ -147,8 +147,8 @@ impl Descriptors {
         })
     }
 
-    /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a list
-    /// of them would need memory when nothing may fail any more.
+    /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a
+    /// list of them would need memory when nothing may fail any more.
     pub fn take_closing(&mut self, at: &mut usize) -> Option<Arc<OpenFile>> {
         while let Some(slot) = self.entries.get_mut(*at) {
             *at += 1;

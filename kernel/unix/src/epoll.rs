@@ -5,10 +5,10 @@
 //! *ready list* and wakes who waits for the epoll. So whatever can make a call go on can make a descriptor ready, nothing
 //! in pipes and sockets is made for epoll, and a wait costs what is in the ready list, however many items there are.
 //!
-//! Being in the list is a suspicion. Whoever waits takes items out and asks each file; one that is ready is reported, and
-//! goes back to the end of the list if it is level-triggered, because it may still be ready the next time; one that is
-//! not gets its waker registered again, in the same look. An edge-triggered item is registered before it is reported, so that
-//! it comes back with the next event and not before.
+//! Being in the list is a suspicion. Whoever waits takes items out and asks each file; one that is ready is reported,
+//! and goes back to the end of the list if it is level-triggered, because it may still be ready the next time; one that
+//! is not gets its waker registered again, in the same look. An edge-triggered item is registered before it is
+//! reported, so that it comes back with the next event and not before.
 //!
 //! # Who holds whom
 //!
@@ -27,8 +27,8 @@
 //!
 //! # Locks
 //!
-//! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions, under
-//! any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither meets itself.
+//! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions,
+//! under any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither meets itself.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -149,7 +149,8 @@ impl Epoll {
         let item = {
             let mut items = self.items.lock();
             let Items { entries, charge } = &mut *items;
-            // Each item is in the list once at most, so there is room for all, beside those that were removed and are in it.
+            // Each item is in the list once at most, so there is room for all, beside those that were removed and are
+            // in it.
             let room = entries.len() + 1;
             self.ready.0.lock().items.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
             let Entry::Vacant(place) = entries.entry(key_of(descriptor, file)) else { return Err(Errno::EEXIST) };
@@ -207,8 +208,8 @@ impl Epoll {
         Some(item)
     }
 
-    /// Takes up to `*suspects` items out of the list, as many as a step asks, and asks their files; writes the events of
-    /// those that are ready. Counts `*suspects` down.
+    /// Takes up to `*suspects` items out of the list, as many as a step asks, and asks their files; writes the events
+    /// of those that are ready. Counts `*suspects` down.
     fn collect(&self, process: &Process, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
         let asked = steps::ENTRIES.min(*suspects);
         *suspects -= asked;
@@ -699,7 +700,8 @@ impl PollFiles {
             }
         }
         if let (true, None, Some(waker)) = (self.is_long(), &self.bell, waker) {
-            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this poll.
+            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this
+            // poll.
             let bell = Bell { rung: AtomicBool::new(false), waker: waker.clone() };
             self.bell = Some(memory::faults::from_what_is_kept(|| Arc::new(bell)));
         }

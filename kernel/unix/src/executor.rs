@@ -1,17 +1,17 @@
 //! The kernel's executor: the same scheduler as in every process, with one worker for each hart.
 //!
-//! A worker's number is its hart's. A hart that finds nothing ready waits for an interrupt; whoever makes something ready for
-//! it sends one ([`platform::Machine`]'s interprocessor interrupt), which stays pending until the hart looks, so that it cannot
-//! come too early.
+//! A worker's number is its hart's. A hart that finds nothing ready waits for an interrupt; whoever makes something
+//! ready for it sends one ([`platform::Machine`]'s interprocessor interrupt), which stays pending until the hart looks,
+//! so that it cannot come too early.
 //!
-//! There are two ways to start a coroutine. One [works for an owner](spawn_for): each of its polls is charged to a process
-//! and is worth what that process's claims are worth ([`scheduling`]). The others are the [kernel's own](spawn_for_kernel),
-//! and there are a handful of them. EVERY-TICK rests on there being no third way.
+//! There are two ways to start a coroutine. One [works for an owner](spawn_for): each of its polls is charged to a
+//! process and is worth what that process's claims are worth ([`scheduling`]). The others are the [kernel's
+//! own](spawn_for_kernel), and there are a handful of them. EVERY-TICK rests on there being no third way.
 //!
 //! # No hart visits a program while something more important waits
 //!
-//! A hart looks at all shards before each poll and takes the most important coroutine it finds there, so only a poll that lasts
-//! can keep something more important waiting: a visit to a program. Two rules see to that.
+//! A hart looks at all shards before each poll and takes the most important coroutine it finds there, so only a poll
+//! that lasts can keep something more important waiting: a visit to a program. Two rules see to that.
 //!
 //! * *Before a visit* a hart looks once more ([`may_visit`]). It leaves the visit for later if something more important is ready
 //!   on any hart; and if the best of what is ready goes before what another hart visits, it interrupts that hart.
@@ -20,13 +20,13 @@
 //!   wakes ([`find_hart`]) interrupts the hart that visits the least important process, if what it has woken goes before
 //!   that and no hart is idle.
 //!
-//! A hart that begins a visit says so, and then looks at the shards; whoever wakes enters the coroutine in a shard, and then looks
-//! at the harts. With a fence on both sides one of the two sees the other. A hart that is interrupted compares for itself: the
-//! interrupt is only a hint.
+//! A hart that begins a visit says so, and then looks at the shards; whoever wakes enters the coroutine in a shard, and
+//! then looks at the harts. With a fence on both sides one of the two sees the other. A hart that is interrupted
+//! compares for itself: the interrupt is only a hint.
 //!
-//! How important a visit is, its hart publishes in one word ([`Visits`]) when the visit begins and after each interrupt. A claim
-//! that falls while the program runs is seen by others at the next interrupt or tick, as it is in relaxed mode. A wake reads
-//! one word of each hart, and takes no lock.
+//! How important a visit is, its hart publishes in one word ([`Visits`]) when the visit begins and after each
+//! interrupt. A claim that falls while the program runs is seen by others at the next interrupt or tick, as it is in
+//! relaxed mode. A wake reads one word of each hart, and takes no lock.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -57,8 +57,8 @@ static VISITS: Visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
 /// For each hart one word: the process whose program the hart visits and how important the visit is, or 0. Numbers of
 /// processes begin with 1.
 ///
-/// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and what it must be ordered with, the
-/// ready bitmaps, is ordered by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
+/// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and what it must be ordered with,
+/// the ready bitmaps, is ordered by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
 struct Visits([AtomicU64; MAXIMUM_WORKERS]);
 
 impl Visits {
@@ -112,8 +112,8 @@ impl coroutine::Platform for Harts {
     const BRINGS: bool = true;
 
     /// What an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a packet is
-    /// received, its call completed and the program that waits for it entered without another hart, unless there is more
-    /// to do than one thing after the other.
+    /// received, its call completed and the program that waits for it entered without another hart, unless there is
+    /// more to do than one thing after the other.
     #[inline]
     fn bringing(&self) -> Option<usize> {
         let hart = Machine::hart();
@@ -167,8 +167,8 @@ impl Worker {
 }
 
 pin_project! {
-    /// A future that works for a process: each poll is charged to its owner, and is not made at a priority that the owner's
-    /// budget does not give.
+    /// A future that works for a process: each poll is charged to its owner, and is not made at a priority that the
+    /// owner's budget does not give.
     pub struct Owned<O, F> {
         owner: O,
         #[pin]
@@ -194,7 +194,8 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
         owner.begins(start);
         memory::faults::works_for(owner.process().id);
         if scheduling::has_no_claim(owner.process()) && current_priority() != EXHAUSTED {
-            // Lowered when it is met, not when the budget ran out: a process has more coroutines than one step may change.
+            // Lowered when it is met, not when the budget ran out: a process has more coroutines than one step may
+            // change.
             set_priority(current(), EXHAUSTED);
             cx.waker().wake_by_ref();
             owner.ends(start);
@@ -212,8 +213,8 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
 
 /// Starts a coroutine that works for a process; it goes on by itself.
 ///
-/// If there is no memory for it, or there are too many coroutines, the future comes back: what it holds may be wanted, or may
-/// not be dropped under the caller's locks.
+/// If there is no memory for it, or there are too many coroutines, the future comes back: what it holds may be wanted,
+/// or may not be dropped under the caller's locks.
 pub fn spawn_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
 where
     O: Owner + Send + 'static,
@@ -229,8 +230,8 @@ where
     Ok(cid)
 }
 
-/// As [`spawn_for`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker) for
-/// instance.
+/// As [`spawn_for`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker)
+/// for instance.
 pub fn spawn_blocked_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
 where
     O: Owner + Send + 'static,
@@ -336,8 +337,8 @@ pub fn is_ready_above_anywhere(priority: Priority) -> bool {
     crate::harts() > 1 && waiting() & (priority.bit() - 1) != 0
 }
 
-/// For a hart that is about to visit a program of this priority, and has said so: `false` if something more important is
-/// to run before. What else is ready gets an idle hart, or one whose visit it goes before.
+/// For a hart that is about to visit a program of this priority, and has said so: `false` if something more important
+/// is to run before. What else is ready gets an idle hart, or one whose visit it goes before.
 #[inline]
 pub fn may_visit(priority: Priority) -> bool {
     if crate::harts() == 1 {
@@ -353,8 +354,8 @@ pub fn may_visit(priority: Priority) -> bool {
     }
 }
 
-/// For a hart whose visit was interrupted, when something is ready on it: calls a hart that is idle. If there is none, and this one
-/// goes on with its visit (it is not outranked), one whose visit is less important than what is ready.
+/// For a hart whose visit was interrupted, when something is ready on it: calls a hart that is idle. If there is none,
+/// and this one goes on with its visit (it is not outranked), one whose visit is less important than what is ready.
 pub fn share_what_is_ready_here(is_outranked: bool) {
     if crate::harts() == 1 {
         return;
@@ -368,8 +369,8 @@ pub fn share_what_is_ready_here(is_outranked: bool) {
     }
 }
 
-/// For a hart that was interrupted and goes on with its visit, of which it has published how important it is: finds another
-/// hart for the most important of what is ready anywhere.
+/// For a hart that was interrupted and goes on with its visit, of which it has published how important it is: finds
+/// another hart for the most important of what is ready anywhere.
 pub fn pass_on() {
     if crate::harts() > 1
         && let Some(waiting) = Priority::most_important_in(waiting())
@@ -395,8 +396,9 @@ fn share(waiting: Priority) {
     }
 }
 
-/// For something that was made ready and has this priority: interrupts the hart whose visit to a program is the least important
-/// of all, if that is less important than this. An idle hart was notified when it was made ready, and nothing else is done then.
+/// For something that was made ready and has this priority: interrupts the hart whose visit to a program is the least
+/// important of all, if that is less important than this. An idle hart was notified when it was made ready, and nothing
+/// else is done then.
 #[cold]
 #[inline(never)]
 pub fn find_hart(priority: Priority) {
@@ -497,8 +499,8 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Whoever is interrupted visits something less important, nobody visits anything less important than that, and if nobody
-        /// is interrupted, there is an idle hart, or no visit is less important.
+        /// Whoever is interrupted visits something less important, nobody visits anything less important than that, and
+        /// if nobody is interrupted, there is an idle hart, or no visit is less important.
         #[test]
         fn the_least_important_visit_is_interrupted(
             number in 0..64u64,

@@ -1,8 +1,8 @@
 //! Open files: what a descriptor leads to, whatever its kind.
 //!
 //! Every call on a descriptor comes through here and is answered by kind: regular files and directories by the file
-//! system, pipes by their ends, sockets by the network, devices here. A kind that cannot do something answers with the error
-//! that Linux gives.
+//! system, pipes by their ends, sockets by the network, devices here. A kind that cannot do something answers with the
+//! error that Linux gives.
 
 use alloc::sync::Arc;
 use core::ops::ControlFlow;
@@ -259,8 +259,8 @@ impl OpenFile {
         Ok(found & wanted)
     }
 
-    /// Registers a waker for input of a pipe or a socket; `false` if there is some or an end of it already, if this fails, and
-    /// for everything else: then to try is all there is to do.
+    /// Registers a waker for input of a pipe or a socket; `false` if there is some or an end of it already, if this
+    /// fails, and for everything else: then to try is all there is to do.
     pub fn register_for_input(&self, waker: &Waker) -> bool {
         match &self.kind {
             Kind::Reader(reader) => reader.register_for_input(waker),
@@ -361,8 +361,8 @@ impl OpenFile {
         matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Random)
     }
 
-    /// Reads into buffers from `*done` bytes on, advancing it; done as soon as something was read, or, of what never makes
-    /// anybody wait, as much as there is.
+    /// Reads into buffers from `*done` bytes on, advancing it; done as soon as something was read, or, of what never
+    /// makes anybody wait, as much as there is.
     pub fn read(
         &self,
         process: &Process,
@@ -694,8 +694,9 @@ impl OpenFile {
 
     /// One step of `accept`: makes a descriptor of the connection.
     ///
-    /// The descriptor and the memory come first. A connection that was taken could not be put back, so one for which there
-    /// is no place must stay in the queue, for when there is; as on Linux, `EMFILE` is the answer even if none waits.
+    /// The descriptor and the memory come first. A connection that was taken could not be put back, so one for which
+    /// there is no place must stay in the queue, for when there is; as on Linux, `EMFILE` is the answer even if none
+    /// waits.
     pub fn accept(
         &self,
         process: &Process,
@@ -716,7 +717,8 @@ impl OpenFile {
         if let Some(out) = address
             && let Err(error) = out.write(process, from)
         {
-            // As on Linux the connection is lost to a caller who has no place for its address. It is closed out of the lock.
+            // As on Linux the connection is lost to a caller who has no place for its address. It is closed out of the
+            // lock.
             drop(descriptors);
             return Poll::Ready(Err(error));
         }
@@ -824,7 +826,8 @@ pub fn status_of(metadata: &Metadata) -> Status {
     }
 }
 
-/// Moves a buffer from `*done` bytes on to or from a place in a file, advancing it: until a step moves less than it may.
+/// Moves a buffer from `*done` bytes on to or from a place in a file, advancing it: until a step moves less than it
+/// may.
 fn in_steps(
     process: &Process,
     buffer: UserBuffer,

@@ -60,7 +60,8 @@ pub fn root_directory() -> Node {
     root().root()
 }
 
-/// Frees some pages of files that are gone, or takes back some registrations of epolls that are; `false` if there are none.
+/// Frees some pages of files that are gone, or takes back some registrations of epolls that are; `false` if there are
+/// none.
 pub fn free_remains() -> bool {
     epoll::free_remains() || root().free_remains()
 }

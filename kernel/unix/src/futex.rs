@@ -1,17 +1,17 @@
 //! Futexes: threads of a process wait while a word of its memory has a value, and wake each other (futex(2)).
 //!
 //! A lock that is free costs its program no call; only who has to wait, and who has to wake, comes here. What makes it
-//! right is that *the word is compared under the lock of the table into which the waiter is entered*: whoever changes the
-//! word first and wakes then either is seen by the comparison or finds the waiter.
+//! right is that *the word is compared under the lock of the table into which the waiter is entered*: whoever changes
+//! the word first and wakes then either is seen by the comparison or finds the waiter.
 //!
 //! A word is known by its address in its process, because there is no memory that two processes can both write; so the
-//! table belongs to the process, and private and shared futexes are the same. Waiters of one word are woken in the order
-//! in which they came. Who was woken is not in the table any more; that is all that tells a wake-up from a deadline or
-//! from a wake-up for another reason.
+//! table belongs to the process, and private and shared futexes are the same. Waiters of one word are woken in the
+//! order in which they came. Who was woken is not in the table any more; that is all that tells a wake-up from a
+//! deadline or from a wake-up for another reason.
 //!
-//! A call that wakes or moves thousands goes on in steps ([`steps`]), and means those who wait when it begins. Between two
-//! steps others may come, who are not meant, and go, who are not counted; what Linux does at once then looks as if they had
-//! come after the call, and gone before it.
+//! A call that wakes or moves thousands goes on in steps ([`steps`]), and means those who wait when it begins. Between
+//! two steps others may come, who are not meant, and go, who are not counted; what Linux does at once then looks as if
+//! they had come after the call, and gone before it.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -201,7 +201,8 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// One step: compares and enters the table if there is a waker; after that, looks whether somebody has taken it out.
+    /// One step: compares and enters the table if there is a waker; after that, looks whether somebody has taken it
+    /// out.
     pub fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let mut table = self.futexes.0.lock();
         if self.ticket != 0 {
@@ -226,7 +227,8 @@ impl Wait {
             table.last_ticket += 1;
             self.ticket = table.last_ticket;
             let waiter = Waiter { waker: waker.clone(), bits: self.bits };
-            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this poll.
+            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this
+            // poll.
             faults::from_what_is_kept(|| table.queue.insert((self.word, self.ticket), waiter));
         }
         Poll::Pending
@@ -394,8 +396,8 @@ mod tests {
         assert!(table.queue.is_empty() && table.moved.is_empty());
     }
 
-    /// However many wait, a step deals with a bounded number; all are woken in the end, also when most are not meant, and
-    /// nobody who came after the beginning.
+    /// However many wait, a step deals with a bounded number; all are woken in the end, also when most are not meant,
+    /// and nobody who came after the beginning.
     #[test]
     fn thousands_are_woken_in_steps() {
         let mut table = Table::default();

@@ -1,15 +1,15 @@
 //! The table of a process's calls in flight: by key, with as few instructions as it takes.
 //!
 //! A call that waits enters the table once and leaves it once, on the way of every message that somebody waits for. A
-//! general hash table is made for large groups that vector instructions compare, and for a hash of any key; here the key
-//! is one number and there are no such instructions, so that most of what it did was for nothing.
+//! general hash table is made for large groups that vector instructions compare, and for a hash of any key; here the
+//! key is one number and there are no such instructions, so that most of what it did was for nothing.
 //!
-//! This is the textbook's: open addressing, linear probing, and removal that moves back what was pushed on, so that there
-//! are no marks of what has been. The place of a key is the upper part of its product with an odd number. That number is
-//! random, different for each process and not known to it, because keys are a process's to choose: with a known one it
-//! could choose them so that all want the same place, and make the kernel search for long with a lock held. From how long
-//! its calls take it can still learn something of the number; so whenever a key comes to lie far from its place there is
-//! another number.
+//! This is the textbook's: open addressing, linear probing, and removal that moves back what was pushed on, so that
+//! there are no marks of what has been. The place of a key is the upper part of its product with an odd number. That
+//! number is random, different for each process and not known to it, because keys are a process's to choose: with a
+//! known one it could choose them so that all want the same place, and make the kernel search for long with a lock
+//! held. From how long its calls take it can still learn something of the number; so whenever a key comes to lie far
+//! from its place there is another number.
 
 use core::num::NonZeroU64;
 
@@ -158,8 +158,8 @@ impl<T> InFlight<T> {
         let mut hole = self.find(key)?;
         let (_, value) = self.places[hole].take()?;
         self.count -= 1;
-        // What follows without a gap may have been pushed on by what was here. Whoever would find the hole on the way from
-        // home to its place goes there, and leaves the hole where it was.
+        // What follows without a gap may have been pushed on by what was here. Whoever would find the hole on the way
+        // from home to its place goes there, and leaves the hole where it was.
         let last = self.places.len() - 1;
         let mut place = hole;
         loop {
@@ -177,8 +177,8 @@ impl<T> InFlight<T> {
         self.places.len()
     }
 
-    /// The value in a place, to change it. Whoever looks at all places, some at a time, begins with the last: what a removal
-    /// moves, it moves to an earlier place, unless that is beyond the table's end.
+    /// The value in a place, to change it. Whoever looks at all places, some at a time, begins with the last: what a
+    /// removal moves, it moves to an earlier place, unless that is beyond the table's end.
     pub fn at_place(&mut self, place: usize) -> Option<&mut T> {
         self.places.get_mut(place)?.as_mut().map(|(_, value)| value)
     }

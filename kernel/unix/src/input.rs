@@ -1,31 +1,33 @@
 //! Asynchronous calls that wait for input of a pipe or a socket, which is what a server's calls do.
 //!
-//! Such a call is no coroutine, only an object ([`InputCall`]) whose waker stands in the pipe's or socket's list. When that is
-//! woken the call enters the list of those that can go on, and one coroutine of the process, the *finisher*, tries it again:
-//! all that a coroutine of its own would do, without being made, scheduled and taken apart for each message. What the finisher has
-//! finished it posts together, and wakes one worker for all (decision 022).
+//! Such a call is no coroutine, only an object ([`InputCall`]) whose waker stands in the pipe's or socket's list. When
+//! that is woken the call enters the list of those that can go on, and one coroutine of the process, the *finisher*,
+//! tries it again: all that a coroutine of its own would do, without being made, scheduled and taken apart for each
+//! message. What the finisher has finished it posts together, and wakes one worker for all (decision 022).
 //!
 //! # How important it is
 //!
-//! The list (`ready_calls`) is ordered by the calls' priorities, and the finisher is as important as the first of them: whoever enters a
-//! more important one raises it, and before each further call it looks whether something more important than that call is
-//! ready on this hart, and if so takes the call's priority and lets go of the hart. What it has done it posts before it tries
-//! something less important. Equals come in their order. After a bounded amount of work it lets equals of other processes have
-//! their turn, and interrupts be seen. Its time is charged to the process.
+//! The list (`ready_calls`) is ordered by the calls' priorities, and the finisher is as important as the first of them:
+//! whoever enters a more important one raises it, and before each further call it looks whether something more
+//! important than that call is ready on this hart, and if so takes the call's priority and lets go of the hart. What it
+//! has done it posts before it tries something less important. Equals come in their order. After a bounded amount of
+//! work it lets equals of other processes have their turn, and interrupts be seen. Its time is charged to the process.
 //!
-//! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else,
-//! and is the first that it takes. The keeper of the bound looks at calls when something has been ready for long, which the
-//! finisher's priority says only of the most important call in the list; so it is told when there are others behind that.
+//! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else, and
+//! is the first that it takes. The keeper of the bound looks at calls when something has been ready for long, which the
+//! finisher's priority says only of the most important call in the list; so it is told when there are others behind
+//! that.
 //!
 //! # The end
 //!
-//! A process that has ended is left to its finisher ([`leave`]): that is as important as can be then, tells each call in turns
-//! like any others that it is over, and wakes the last worker of the process, which takes the last steps.
+//! A process that has ended is left to its finisher ([`leave`]): that is as important as can be then, tells each call
+//! in turns like any others that it is over, and wakes the last worker of the process, which takes the last steps.
 //!
 //! # Who locks what
 //!
-//! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken below it.
-//! A call's operation is locked by the finisher alone, without the list's lock; the link to the next one under the list's.
+//! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken
+//! below it. A call's operation is locked by the finisher alone, without the list's lock; the link to the next one
+//! under the list's.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -51,8 +53,8 @@ const BATCH: usize = 32;
 /// Bytes that are moved before others get their turn.
 const STEP: usize = 64 * 1024;
 
-/// Whether since the keeper last asked some process's call could go on behind a more important one of the same process. Then
-/// the finisher shows the executor the other's priority, and nobody sees there how long this one waits.
+/// Whether since the keeper last asked some process's call could go on behind a more important one of the same process.
+/// Then the finisher shows the executor the other's priority, and nobody sees there how long this one waits.
 static SOME_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether there may be calls that starve, although nothing of their priority shows that it is ready.
@@ -72,8 +74,8 @@ pub struct InputCall {
     priority: Priority,
     /// Its place in the list.
     place: Place<InputCall>,
-    /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it never enters
-    /// the list again.
+    /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it
+    /// never enters the list again.
     done: AtomicBool,
     /// When the frame arrived that made it ready, if that is measured.
     arrived: AtomicU64,
@@ -186,7 +188,8 @@ impl InputCalls {
         executor::waker(finisher).wake();
     }
 
-    /// Makes sure that there is a finisher, and a level for calls of this priority. Under the lock of the process's calls.
+    /// Makes sure that there is a finisher, and a level for calls of this priority. Under the lock of the process's
+    /// calls.
     #[cold]
     fn make_room(&self, process: &Arc<Process>, priority: Priority) -> Result<(), Errno> {
         let mut list = self.list.lock();
@@ -245,10 +248,10 @@ impl InputCalls {
     }
 }
 
-/// Leaves an operation that has just been attempted to the process's finisher. Called under the lock of the process's calls,
-/// so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do nothing with
-/// their locks held that would need that one. The operation comes back if there is no memory for a finisher; for the call
-/// itself there is, as whoever makes calls has required.
+/// Leaves an operation that has just been attempted to the process's finisher. Called under the lock of the process's
+/// calls, so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do
+/// nothing with their locks held that would need that one. The operation comes back if there is no memory for a
+/// finisher; for the call itself there is, as whoever makes calls has required.
 pub fn begin(
     process: &Arc<Process>,
     operation: Operation,
@@ -342,8 +345,8 @@ fn try_some(process: &Arc<Process>) -> Progress {
 }
 
 /// Leaves the calls of a process that has ended, which were woken, to its finisher. When [all of them are
-/// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before anybody sees that the process
-/// has ended. `false` if there is no finisher.
+/// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before anybody sees that the
+/// process has ended. `false` if there is no finisher.
 pub fn leave(process: &Process) -> bool {
     let calls = &process.input_calls;
     let mut list = calls.list.lock();

@@ -1,33 +1,36 @@
 //! User interrupts: who may interrupt which worker, and what becomes of what is sent.
 //!
-//! A *receiver* is a worker and an identity, a number of the process's choice by which its handler tells what has come. A
+//! A *receiver* is a worker and an identity, a number of the process's choice by which its handler tells what has come.
+//! A
 //! *right* allows sending to one receiver. Both are open files, so that what Unix knows about descriptors holds for them:
-//! closing gives up, `spawn` passes on, the end of a process closes all. What Unix has no word for is that the granting side
-//! keeps control: it can revoke one right or all of them, however many copies there are, and its own end ends them too.
+//! closing gives up, `spawn` passes on, the end of a process closes all. What Unix has no word for is that the granting
+//! side keeps control: it can revoke one right or all of them, however many copies there are, and its own end ends them
+//! too.
 //!
-//! A right for another process is recorded with the receiver and fetched by that process (`interrupt_open`), so that nobody
-//! puts descriptors into a table that is not his. It names the process itself and not its number, which may be somebody
-//! else's later.
+//! A right for another process is recorded with the receiver and fetched by that process (`interrupt_open`), so that
+//! nobody puts descriptors into a table that is not his. It names the process itself and not its number, which may be
+//! somebody else's later.
 //!
 //! # Who keeps whom
 //!
-//! The descriptor keeps the [`Receiver`]; rights have weak references to it, and it has one to its worker. So a sender keeps
-//! nothing of the receiving process alive, and authority does not outlive its object: when the receiver is gone, sending
-//! says so.
+//! The descriptor keeps the [`Receiver`]; rights have weak references to it, and it has one to its worker. So a sender
+//! keeps nothing of the receiving process alive, and authority does not outlive its object: when the receiver is gone,
+//! sending says so.
 //!
 //! # Delivery
 //!
 //! What was sent becomes a bit in the worker's word of the process page, and then the worker is made to look
-//! ([`Worker::raise`]): one that sleeps is woken; one that runs is interrupted, as its *back end* does it. In the back end
+//! ([`Worker::raise`]): one that sleeps is woken; one that runs is interrupted, as its *back end* does it. In the back
+//! end
 //! `kernel`, which every machine has, the return to user mode is redirected to the handler. The word is the process's own
 //! memory: whatever it writes there is only what its own handler reads.
 //!
 //! # The back end `imsic`
 //!
 //! The process runs virtualised ([`usermode::Kind`]), so that it has supervisor registers of its own, and a worker with
-//! receivers has a *guest interrupt file* of the hart on which it runs. To send is to store an identity to the file's page;
-//! a process that may send has that page in its address space, at [`SEND_OFFSET`]. Neither side enters the kernel. The
-//! kernel's part is to keep the two sides right:
+//! receivers has a *guest interrupt file* of the hart on which it runs. To send is to store an identity to the file's
+//! page; a process that may send has that page in its address space, at [`SEND_OFFSET`]. Neither side enters the
+//! kernel. The kernel's part is to keep the two sides right:
 //!
 //! * **Who may send.** The page is mapped for whoever has a right and asks for it, and taken out again, with a flush on
 //!   every hart, when the right is revoked or closed, when the receiver or the sender ends, and when the file changes. Which
@@ -43,8 +46,8 @@
 //! * **No file is free**: the worker has none, and what is sent to it comes through the kernel. If it was just claiming from the
 //!   file that it had, it finds nothing more ([`claim_without_file`]).
 //!
-//! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; one without a file by
-//! calling it back and giving it the supervisor's software interrupt.
+//! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; one without a file
+//! by calling it back and giving it the supervisor's software interrupt.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -80,8 +83,8 @@ const FILES: usize = 8;
 
 /// The interrupts of a worker.
 ///
-/// In the back end `kernel` the handler is entered as if it had been called from the interrupted instruction, on the same
-/// stack, with four words below the stack pointer; it preserves all registers but `a7` and `sp` and ends with the
+/// In the back end `kernel` the handler is entered as if it had been called from the interrupted instruction, on the
+/// same stack, with four words below the stack pointer; it preserves all registers but `a7` and `sp` and ends with the
 /// `interrupt_return` call. It is not entered while it runs, nor while the program counter lies in the scheduler's image,
 /// whose locks the handler may need.
 #[derive(Default)]
@@ -388,8 +391,8 @@ fn unmap(process: &Process, page: usize) {
 
 /// Unmaps every page of a worker's file.
 ///
-/// Pages are mapped and unmapped with the file's lock held, so that what is not in the list cannot be stored to. A process that
-/// may be dropped with its rights, which come here again, is dropped after that.
+/// Pages are mapped and unmapped with the file's lock held, so that what is not in the list cannot be stored to. A
+/// process that may be dropped with its rights, which come here again, is dropped after that.
 fn unmap_all(worker: &Worker) {
     loop {
         let _process = {
@@ -402,8 +405,8 @@ fn unmap_all(worker: &Worker) {
     }
 }
 
-/// Whether a range has pages for sending in it, which the program must not move or unmap: the kernel would not know where
-/// stores still reach.
+/// Whether a range has pages for sending in it, which the program must not move or unmap: the kernel would not know
+/// where stores still reach.
 pub fn has_send_pages(process: &Process, address: usize, length: usize) -> bool {
     let start = process.shared.address(SEND_OFFSET);
     address < start + SEND_PAGES * PAGE_SIZE && address.saturating_add(length) > start
@@ -462,8 +465,9 @@ pub fn has_file(worker: &Worker) -> bool {
     worker.line.file.lock().place.is_some()
 }
 
-/// A program without a guest interrupt file claims from one: when its handler began it had one, and then it came to a hart that had none
-/// left. It finds nothing there, since what was in the file stands in its word. `false` if it is something else that has trapped.
+/// A program without a guest interrupt file claims from one: when its handler began it had one, and then it came to a
+/// hart that had none left. It finds nothing there, since what was in the file stands in its word. `false` if it is
+/// something else that has trapped.
 pub fn claim_without_file(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
     let Some(destination) = trap.claim_without_file() else { return false };
     if worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
@@ -498,7 +502,8 @@ pub fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> 
     Ok((process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) | receiver.identity)
 }
 
-/// A store to one of the pages for sending has faulted: maps the page if the receiver has a file, and else does what the
+/// A store to one of the pages for sending has faulted: maps the page if the receiver has a file, and else does what
+/// the
 /// `interrupt_send` call does. `false` if the address is none of these pages.
 pub fn store_to_page(process: &Arc<Process>, context: &mut UserContext, address: u64) -> bool {
     let page = (address as usize).wrapping_sub(process.shared.address(SEND_OFFSET)) / PAGE_SIZE;
@@ -545,7 +550,8 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
         return false;
     };
     usermode::flush(flush);
-    // It was free, so whatever the list says of it is over: the program was replaced, or the right before is being dropped.
+    // It was free, so whatever the list says of it is over: the program was replaced, or the right before is being
+    // dropped.
     state.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
     state.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
     true
@@ -553,8 +559,8 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
 
 /// Takes out the pages of rights that have been dropped, or of which the question says that they are over.
 ///
-/// A right that is looked at may be dropped by that, which comes here again, so all are kept until the lock is free. The
-/// question must drop no receiver. What stays is in the list throughout: whoever takes the file away unmaps it.
+/// A right that is looked at may be dropped by that, which comes here again, so all are kept until the lock is free.
+/// The question must drop no receiver. What stays is in the list throughout: whoever takes the file away unmaps it.
 fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
     let (mut processes, mut rights) = (Vec::new(), Vec::new());
     let mut state = worker.line.file.lock();

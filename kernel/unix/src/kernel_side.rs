@@ -1,8 +1,8 @@
 //! What carries a process's calls in the kernel: coroutines, as everything here, or kernel threads, to compare them.
 //!
 //! The papers compare four models: kernel and user side can each work with coroutines or threads. The user side is the
-//! program's choice; the kernel's side is chosen by the `kernel_side` call, for the caller and for all workers and threads
-//! that its process starts from then on:
+//! program's choice; the kernel's side is chosen by the `kernel_side` call, for the caller and for all workers and
+//! threads that its process starts from then on:
 //!
 //! * **Coroutines** (kcuc, kcut): the switching coroutine awaits a call that must wait; an asynchronous one has a coroutine of
 //!   its own.

@@ -1,13 +1,14 @@
-//! How long requests take in the machine: from the card to the answer, by the importance of the one that waits for them.
+//! How long requests take in the machine: from the card to the answer, by the importance of the one that waits for
+//! them.
 //!
-//! A client outside sees more than the kernel can answer for: the way through the emulator or the wire, and whether the host
-//! had a processor for a hart. So the kernel can measure its own part. A request's time begins with the interrupt by which
-//! the card tells of its frame, or with the look that finds the frame if the card had no need to interrupt. It goes along
-//! with the call that waits for the connection's input, then with the socket, and ends when an answer has been given
-//! to the card's queue. The level is the priority of the call that waited, which is that of its coroutine.
+//! A client outside sees more than the kernel can answer for: the way through the emulator or the wire, and whether the
+//! host had a processor for a hart. So the kernel can measure its own part. A request's time begins with the interrupt
+//! by which the card tells of its frame, or with the look that finds the frame if the card had no need to interrupt. It
+//! goes along with the call that waits for the connection's input, then with the socket, and ends when an answer has
+//! been given to the card's queue. The level is the priority of the call that waited, which is that of its coroutine.
 //!
-//! Off unless the boot command line says `latencies=on`; each place that would take a time then costs one load and a branch
-//! that is never taken. The `snapshot` call tells what was measured.
+//! Off unless the boot command line says `latencies=on`; each place that would take a time then costs one load and a
+//! branch that is never taken. The `snapshot` call tells what was measured.
 //!
 //! Input that comes while no asynchronous call waits for it is not measured.
 
@@ -70,7 +71,8 @@ pub fn look_begins() {
     }
 }
 
-/// Says that the look ends; `more` if frames were left in the queue, which may have arrived as early as those that were taken.
+/// Says that the look ends; `more` if frames were left in the queue, which may have arrived as early as those that were
+/// taken.
 pub fn look_ends(more: bool) {
     if is_on() {
         let at = ARRIVED.swap(0, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! The Unix-like kernel: processes made of coroutines, on a kernel made of coroutines.
 //!
-//! Everything that can wait is a kernel coroutine, run by the same scheduler that runs in every process; there is one kernel
-//! stack for each hart. A reader starts with [`worker`], where user mode is a call that returns a reason, then [`call`],
-//! where registers become a decoded [`operation`], then the kernel objects: [`mod@file`], [`pipe`], sockets in [`network`].
+//! Everything that can wait is a kernel coroutine, run by the same scheduler that runs in every process; there is one
+//! kernel stack for each hart. A reader starts with [`worker`], where user mode is a call that returns a reason, then
+//! [`call`], where registers become a decoded [`operation`], then the kernel objects: [`mod@file`], [`pipe`], sockets
+//! in [`network`].
 //!
 //! This crate is policy: it contains no unsafe code. What it needs from the machine comes through `platform`, physical
 //! memory through `memory`, user mode through `usermode`.
@@ -122,8 +123,8 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     Ok(())
 }
 
-/// What every hart does for ever: run the most important coroutine, look for interrupts, and when there is nothing, free what
-/// files that are gone have left, and sleep.
+/// What every hart does for ever: run the most important coroutine, look for interrupts, and when there is nothing,
+/// free what files that are gone have left, and sleep.
 pub fn run_hart() -> ! {
     let mut worker = executor::Worker::of_this_hart();
     loop {

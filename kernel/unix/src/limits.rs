@@ -1,7 +1,7 @@
 //! Limits as programs see them (`prlimit64`): numbers, pairs of words, and who may change whose.
 //!
-//! A limit is one of an account's resources, or a setting that is looked at where it matters. Linux's other limits can be
-//! read and set and are inherited, so that programs which set them go on, and limit nothing.
+//! A limit is one of an account's resources, or a setting that is looked at where it matters. Linux's other limits can
+//! be read and set and are inherited, so that programs which set them go on, and limit nothing.
 
 use alloc::sync::Arc;
 

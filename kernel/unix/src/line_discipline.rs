@@ -1,9 +1,10 @@
-//! The line discipline: from the keys of a terminal to what programs read, and to what is shown (termios(3), N_TTY on Linux).
+//! The line discipline: from the keys of a terminal to what programs read, and to what is shown (termios(3), N_TTY on
+//! Linux).
 //!
 //! In *canonical* mode input comes to programs in lines, which can be edited until they are ended: the erase key takes
-//! back a character, another one a word, another one the whole line; the end-of-file key ends a line without a character of
-//! its own, so that an empty one is the end of the file. Otherwise (*raw*) each key is there to be read at once. In both
-//! modes keys are echoed, translated, and may be signals, each as the settings say.
+//! back a character, another one a word, another one the whole line; the end-of-file key ends a line without a
+//! character of its own, so that an empty one is the end of the file. Otherwise (*raw*) each key is there to be read at
+//! once. In both modes keys are echoed, translated, and may be signals, each as the settings say.
 //!
 //! This is data and no device: keys go in, what is to be shown comes out through a function, and what a key asks for is
 //! the result. So the whole of it is tested on the host.
@@ -11,8 +12,8 @@
 //! # What is not there
 //!
 //! Flow control by keys (`IXON` is accepted and changes nothing: output never waits), parity, modem lines, other line
-//! disciplines, `VTIME` between keys (a read with `VMIN` 0 never waits), and job control: the key for suspending is taken
-//! and shown, and does nothing, since processes cannot be stopped.
+//! disciplines, `VTIME` between keys (a read with `VMIN` 0 never waits), and job control: the key for suspending is
+//! taken and shown, and does nothing, since processes cannot be stopped.
 
 use abi_unix::types::Termios;
 use abi_unix::types::signal;
@@ -104,8 +105,8 @@ impl LineDiscipline {
         self.settings
     }
 
-    /// Changes the settings. What was typed before stays: a line that was being edited can be read in raw mode, and what was
-    /// not read in raw mode is a line of its own.
+    /// Changes the settings. What was typed before stays: a line that was being edited can be read in raw mode, and
+    /// what was not read in raw mode is a line of its own.
     pub fn set(&mut self, settings: Termios) {
         let was_canonical = self.is_canonical();
         self.settings = settings;
@@ -316,8 +317,8 @@ impl LineDiscipline {
         }
     }
 
-    /// Takes an entry in, and ends the line if it says so; `false` if there is no room. The last place is kept for the end of
-    /// the line, or a line that is too long could never be read.
+    /// Takes an entry in, and ends the line if it says so; `false` if there is no room. The last place is kept for the
+    /// end of the line, or a line that is too long could never be read.
     fn put(&mut self, entry: u16) -> bool {
         let room = CAPACITY - (self.end - self.read);
         let is_end = entry & LINE_END != 0;
@@ -350,8 +351,8 @@ impl LineDiscipline {
         minimum == 0 || self.readable() >= minimum.min(wanted)
     }
 
-    /// Takes what can be read now, as far as there is room, and says how much that was and whether a read is complete with
-    /// that: at the end of a line, or when nothing is left.
+    /// Takes what can be read now, as far as there is room, and says how much that was and whether a read is complete
+    /// with that: at the end of a line, or when nothing is left.
     pub fn read(&mut self, bytes: &mut [u8]) -> (usize, bool) {
         let canonical = self.is_canonical();
         let mut count = 0;

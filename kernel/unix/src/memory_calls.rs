@@ -1,8 +1,9 @@
 //! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`.
 //!
-//! Each changes a range part by part ([`steps`]): a part has a bounded number of pages, and is changed as a whole, under the
-//! lock of the address space. A range of few pages that exist is one part, whatever its length, and then the call is done
-//! at once. Threads that look at a larger one meanwhile may find that a part of it has changed and the rest has not.
+//! Each changes a range part by part ([`steps`]): a part has a bounded number of pages, and is changed as a whole,
+//! under the lock of the address space. A range of few pages that exist is one part, whatever its length, and then the
+//! call is done at once. Threads that look at a larger one meanwhile may find that a part of it has changed and the
+//! rest has not.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -24,8 +25,8 @@ use crate::user::{USER_END, UserBuffer};
 
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 
-/// Writable and executable at once is refused (W^X), with `EACCES` as hardened Linux systems answer. Without any right a
-/// page stays reserved and every access faults.
+/// Writable and executable at once is refused (W^X), with `EACCES` as hardened Linux systems answer. Without any right
+/// a page stays reserved and every access faults.
 fn decode_protection(bits: u32) -> Result<Protection, Errno> {
     if bits & !(protection::READ | protection::WRITE | protection::EXECUTE) != 0 {
         return Err(Errno::EINVAL);

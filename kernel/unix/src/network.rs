@@ -1,9 +1,9 @@
 //! Sockets: the Berkeley interface over the network stack.
 //!
-//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. Data moves
-//! straight between a connection's buffers and user pages while the lock is held. What arrives from the wire is
-//! handled by one kernel coroutine of the highest priority, which the device's interrupt wakes; what a call changes is sent
-//! before the call returns.
+//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. Data
+//! moves straight between a connection's buffers and user pages while the lock is held. What arrives from the wire is
+//! handled by one kernel coroutine of the highest priority, which the device's interrupt wakes; what a call changes is
+//! sent before the call returns.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -33,7 +33,8 @@ use crate::{executor, latency, scheduling, time};
 const LONGEST_BACKLOG: usize = 4096;
 /// Longest payload of a UDP datagram.
 const LONGEST_DATAGRAM: usize = 65507;
-/// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change it).
+/// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change
+/// it).
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
 
 /// For so long a program that is as important as the network runs before the rest of many frames is handled.
@@ -126,8 +127,8 @@ async fn handle_arrivals(deadline: time::Reservation) {
             next
         };
         if next.is_some_and(|next| next <= time::now_ns()) {
-            // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have their turn
-            // first; a program among them for a moment, until the alarm interrupts it.
+            // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
+            // their turn first; a program among them for a moment, until the alarm interrupts it.
             let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
             let alarm = deadline.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
             executor::yield_now().await;
@@ -208,8 +209,8 @@ enum State {
     Datagram(DatagramId),
 }
 
-/// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that has
-/// made them, and connections to the maker of the listening socket, whoever uses them.
+/// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that
+/// has made them, and connections to the maker of the listening socket, whoever uses them.
 #[derive(Default)]
 pub struct Shares {
     /// Of datagram sockets, and of sockets that were connected.

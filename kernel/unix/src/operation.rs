@@ -1,8 +1,8 @@
 //! Calls that may have to wait, as values.
 //!
-//! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most calls
-//! are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own coroutine
-//! for a synchronous call, or for an asynchronous one by the process's finisher ([`input`]) if it waits for
+//! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most
+//! calls are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own
+//! coroutine for a synchronous call, or for an asynchronous one by the process's finisher ([`input`]) if it waits for
 //! input of a pipe or a socket, and by a fresh kernel coroutine if for something else: the same value, the same code.
 
 use alloc::boxed::Box;
@@ -38,7 +38,8 @@ pub fn length_of(buffers: &[UserBuffer]) -> usize {
 /// A call that may have to wait, decoded and checked.
 #[allow(missing_docs)]
 pub enum Operation {
-    /// Read from a file into buffers, in order; done as soon as something was read, of a stored file as much as there is.
+    /// Read from a file into buffers, in order; done as soon as something was read, of a stored file as much as there
+    /// is.
     Read { file: Arc<OpenFile>, buffers: Buffers, done: usize },
     /// Write buffers to a file, in order; done when all was written.
     Write { file: Arc<OpenFile>, buffers: Buffers, written: usize },
@@ -176,7 +177,8 @@ impl Operation {
         }
     }
 
-    /// Whether it goes on when it is cancelled, or when nobody has room for it: work that has begun, and waits for nothing.
+    /// Whether it goes on when it is cancelled, or when nobody has room for it: work that has begun, and waits for
+    /// nothing.
     pub fn must_be_completed(&self) -> bool {
         matches!(self, Operation::Long(..))
     }
@@ -316,7 +318,8 @@ impl Waiting {
 }
 
 impl Waiting {
-    /// Lets go of everything that the operation holds: before anybody hears that it is over, who may then count on that.
+    /// Lets go of everything that the operation holds: before anybody hears that it is over, who may then count on
+    /// that.
     fn let_go(&mut self) {
         self.leave_lists();
         self.operation = Operation::NOTHING;
@@ -337,9 +340,9 @@ impl Drop for Waiting {
 
 /// The future of [`Operation::wait`].
 ///
-/// A wait needs no memory that others could have taken. Sleeping uses the worker's reserved deadline. A place in a list of
-/// waiters is free for the first who waits there; if there is no memory for a further one, the worker looks again after
-/// [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
+/// A wait needs no memory that others could have taken. Sleeping uses the worker's reserved deadline. A place in a list
+/// of waiters is free for the first who waits there; if there is no memory for a further one, the worker looks again
+/// after [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
 pub struct Wait<'a, F: Fn() -> bool + Unpin> {
     waiting: Waiting,
     process: &'a Arc<Process>,
@@ -389,8 +392,8 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
             return Poll::Pending;
         }
         match this.waiting.poll(this.process, cx.waker()) {
-            // Either the call fails so, or it could not be registered where it waits: without a waker only the call itself
-            // can fail.
+            // Either the call fails so, or it could not be registered where it waits: without a waker only the call
+            // itself can fail.
             Poll::Ready(Err(Errno::ENOMEM)) if !this.waiting.operation.must_be_completed() => {
                 let tried = this.waiting.operation.poll(this.process, None);
                 if tried.is_pending() {
@@ -404,7 +407,8 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
     }
 }
 
-/// The kernel coroutine of an asynchronous call that waits for something else than input: waits, then posts the completion.
+/// The kernel coroutine of an asynchronous call that waits for something else than input: waits, then posts the
+/// completion.
 ///
 /// Written by hand because its size is what a blocked call costs.
 struct AsynchronousCall {
@@ -460,8 +464,8 @@ impl Future for AsynchronousCall {
     }
 }
 
-/// Goes on with an asynchronous call that has just been attempted: has the process's finisher do so if it waits for input,
-/// else makes a coroutine of it.
+/// Goes on with an asynchronous call that has just been attempted: has the process's finisher do so if it waits for
+/// input, else makes a coroutine of it.
 ///
 /// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation comes back: it may
 /// have moved something already, which the caller must not keep to itself.

@@ -1,8 +1,8 @@
 //! Pipes: a bounded queue of bytes between a reading and a writing end (pipe(7)).
 //!
 //! Rules that callers rely on, as on Linux: a write of at most [`ATOMIC`] bytes is not interleaved with others; reading
-//! from an empty pipe without writers gives end of file; writing without readers fails with `EPIPE` (there are no signal
-//! handlers, so it behaves as if `SIGPIPE` were ignored).
+//! from an empty pipe without writers gives end of file; writing without readers fails with `EPIPE` (there are no
+//! signal handlers, so it behaves as if `SIGPIPE` were ignored).
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -137,8 +137,8 @@ impl Reader {
 }
 
 impl Writer {
-    /// Writes buffers from the memory of `process`, starting at `*done` bytes into them and advancing it. If all of them
-    /// have at most [`ATOMIC`] bytes, these come out of the pipe without others in between.
+    /// Writes buffers from the memory of `process`, starting at `*done` bytes into them and advancing it. If all of
+    /// them have at most [`ATOMIC`] bytes, these come out of the pipe without others in between.
     ///
     /// Ready when everything was written, or with an error. Pending means that the pipe is full; `waker` is then
     /// registered if there is one. Without a waker and with something written the caller decides what to report.

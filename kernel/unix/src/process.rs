@@ -2,17 +2,19 @@
 //!
 //! # Life
 //!
-//! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault, a
+//! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault,
+//! a
 //! `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
-//! woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker to go takes
-//! the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed, children go to the first process. What remains is
-//! an entry in the table with the status, until the parent has waited for it.
+//! woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker to go
+//! takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed, children go
+//! to the first process. What remains is an entry in the table with the status, until the parent has waited for it.
 //!
 //! # Locks
 //!
 //! In general one at a time. The exceptions, outer lock first: a kernel object (the futexes are one), then the address
 //! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to ask how much
-//! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a call.
+//! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a
+//! call.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -351,7 +353,8 @@ pub struct Process {
     parent: AtomicU32,
     /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
     above: AtomicU32,
-    /// Its process group: what keys of the terminal and `kill` reach together. That of its parent until somebody says other.
+    /// Its process group: what keys of the terminal and `kill` reach together. That of its parent until somebody says
+    /// other.
     group: AtomicU32,
     /// What children have used that were waited for.
     children_ticks: AtomicU64,
@@ -462,8 +465,8 @@ impl Process {
         self.group.load(Ordering::Relaxed)
     }
 
-    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a page that it was promised
-    /// cannot be made.
+    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a page that it was
+    /// promised cannot be made.
     pub fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         self.space.lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
     }
@@ -483,16 +486,16 @@ impl Process {
 
     /// What the claim that the process makes now through its published bitmaps is worth.
     ///
-    /// All its workers together make one claim. So a worker that was interrupted while it held a lock of the process is as
-    /// important as the one that waits for the lock, and gets to let it go.
+    /// All its workers together make one claim. So a worker that was interrupted while it held a lock of the process is
+    /// as important as the one that waits for the lock, and gets to let it go.
     #[inline]
     pub fn claimed_priority(&self) -> Priority {
         let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
         self.standing.worth(claim)
     }
 
-    /// The same, and no less important than the calls whose completions it has not taken: their coroutines are ready as soon as a
-    /// worker looks.
+    /// The same, and no less important than the calls whose completions it has not taken: their coroutines are ready as
+    /// soon as a worker looks.
     pub fn claimed_with_completions(&self) -> Priority {
         let claim = self.claimed_priority();
         let mut completions = self.completions.lock();
@@ -520,8 +523,8 @@ impl Process {
         self.children_ticks.load(Ordering::Relaxed)
     }
 
-    /// Looks for a child that has ended and removes it, with the processor time that it and its children have used; pending if
-    /// there are children but none has.
+    /// Looks for a child that has ended and removes it, with the processor time that it and its children have used;
+    /// pending if there are children but none has.
     pub fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
         let found = poll_child(self.id, which, waker);
         if let Poll::Ready(Ok((_, _, ticks))) = found {
@@ -569,7 +572,8 @@ impl Process {
         }
     }
 
-    /// Gives some of what is carried out for it the priority that it is worth now; says where to go on, if there is more.
+    /// Gives some of what is carried out for it the priority that it is worth now; says where to go on, if there is
+    /// more.
     pub fn order_anew_from(&self, member: Member, count: usize) -> Option<Member> {
         if member < Member::THREADS {
             for worker in self.workers.lock().iter() {
@@ -597,8 +601,8 @@ impl Process {
         next
     }
 
-    /// Looks at some workers, threads and calls in flight, in their order, for one that has been ready since an earlier look
-    /// without a turn, and lets that go before everything else.
+    /// Looks at some workers, threads and calls in flight, in their order, for one that has been ready since an earlier
+    /// look without a turn, and lets that go before everything else.
     pub fn look_for_the_starving(&self, member: Member, count: usize) -> Look {
         if member < Member::CALLS {
             let (workers, threads) = (self.workers.lock(), self.threads.lock());
@@ -656,8 +660,8 @@ impl Process {
         }
     }
 
-    /// After the process has ended: makes all its threads and all its calls in flight look around, in steps. Called by every
-    /// worker that leaves; the first does it.
+    /// After the process has ended: makes all its threads and all its calls in flight look around, in steps. Called by
+    /// every worker that leaves; the first does it.
     ///
     /// # Cancellation
     /// Not to be dropped: nobody else would call those who are left.
@@ -706,8 +710,8 @@ impl Process {
         pages + self.account.own(Resource::Memory) + self.descriptors.lock().memory_of_files()
     }
 
-    /// Charges the page tables that it has, after there may have come to be more. A process that may not have them ends: what
-    /// needed them cannot be taken back.
+    /// Charges the page tables that it has, after there may have come to be more. A process that may not have them
+    /// ends: what needed them cannot be taken back.
     #[inline(never)]
     pub fn charge_tables(&self) {
         let tables = self.space.lock().table_frames();
@@ -782,8 +786,8 @@ impl Process {
         self.live_workers.load(Ordering::Acquire)
     }
 
-    /// A worker ends itself with `exit`. As on Linux the status of the first one is the process's, in whatever order they go;
-    /// so workers that end at the same moment need not agree which of them is the last.
+    /// A worker ends itself with `exit`. As on Linux the status of the first one is the process's, in whatever order
+    /// they go; so workers that end at the same moment need not agree which of them is the last.
     pub fn note_exit(&self, worker: usize, status: u8) {
         if worker == 0 {
             // Relaxed: read after the count of workers has come to 0, which orders it.
@@ -840,8 +844,8 @@ impl Process {
     /// Whether something of the process has gone; if not, `waker` is woken when anything goes. One waits at a time: the
     /// last worker, or the one that is kept.
     fn poll_departed(&self, waker: &Waker, has_gone: impl Fn() -> bool) -> bool {
-        // Registered before the look: whoever goes after it finds the waker. For one this needs no memory; if there were
-        // another, it would come back until there is some.
+        // Registered before the look: whoever goes after it finds the waker. For one this needs no memory; if there
+        // were another, it would come back until there is some.
         if self.departures.lock().register(waker).is_err() {
             waker.wake_by_ref();
         }
@@ -852,8 +856,8 @@ impl Process {
         has_gone
     }
 
-    /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its parent,
-    /// who hears of it when nothing of it is in use any more.
+    /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its
+    /// parent, who hears of it when nothing of it is in use any more.
     ///
     /// # Cancellation
     /// Not to be dropped: nobody else would go on.
@@ -900,8 +904,8 @@ impl Process {
 
     // ---- asynchronous calls ----
 
-    /// Starts an asynchronous call: `start` has somebody go on with `work`, given the key under which the call is known. It
-    /// runs under the lock of the calls.
+    /// Starts an asynchronous call: `start` has somebody go on with `work`, given the key under which the call is
+    /// known. It runs under the lock of the calls.
     ///
     /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `start` gives the work back);
     /// with the work. A token of 0 means that the call will never be cancelled.
@@ -933,9 +937,9 @@ impl Process {
             return Err(Errno::EINTR);
         }
         calls.reserve().map_err(|_| Errno::ENOMEM)?;
-        // A place for its completion in case the ring is full then: beside those that wait already, every call in flight
-        // may come to wait. What waits counts towards the limit, or a process that never looks at its ring could fill the
-        // kernel's memory.
+        // A place for its completion in case the ring is full then: beside those that wait already, every call in
+        // flight may come to wait. What waits counts towards the limit, or a process that never looks at its ring could
+        // fill the kernel's memory.
         let mut completions = self.completions.lock();
         if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
             return Err(Errno::EBUSY);
@@ -968,8 +972,8 @@ impl Process {
         Ok(())
     }
 
-    /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made to look
-    /// there.
+    /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made
+    /// to look there.
     pub fn complete_calls(&self, done: &[(u64, Completion)], priority: Priority) {
         counters::add(Counter::CallsInFlight, (done.len() as u64).wrapping_neg());
         {
@@ -1025,8 +1029,8 @@ impl Process {
         promised
     }
 
-    /// Posts the completions of requests for which so many places were promised, of this priority at most. The others of them
-    /// are calls in flight now, which have places of their own.
+    /// Posts the completions of requests for which so many places were promised, of this priority at most. The others
+    /// of them are calls in flight now, which have places of their own.
     pub fn post_completions(&self, batch: &[Completion], promised: usize, priority: Priority) {
         let mut completions = self.completions.lock();
         completions.promised -= promised;
@@ -1117,9 +1121,9 @@ impl Process {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important, by
-    /// a user interrupt. If all run something at least as important they look in time, before their next coroutine. If none has a
-    /// hart, one that waits for its turn is to have it no later than something of this priority.
+    /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important,
+    /// by a user interrupt. If all run something at least as important they look in time, before their next coroutine.
+    /// If none has a hart, one that waits for its turn is to have it no later than something of this priority.
     pub fn wake_a_worker(&self, priority: Priority) {
         let workers = self.workers.lock();
         if workers.iter().any(|worker| worker.wake_if_parked(self.standing.worth(priority))) {
@@ -1137,7 +1141,8 @@ impl Process {
         }
     }
 
-    /// For a worker or thread that gives way: lets no other one of the process wait longer for a hart than it will itself.
+    /// For a worker or thread that gives way: lets no other one of the process wait longer for a hart than it will
+    /// itself.
     ///
     /// Who gives way may have met a lock of the process, and who holds that may have been interrupted when the process
     /// claimed less: in a queue it keeps the priority that it came with.
@@ -1162,9 +1167,9 @@ impl Process {
         self.brought_forward.store(next, Ordering::Relaxed);
     }
 
-    /// For a worker that will not look at what is ready for a while, because its coroutine is long or waits in a call: wakes
-    /// one that sleeps if there is something to take. In the process the scheduler wakes nobody for what a busy worker can
-    /// do after its poll (`Sharing::Lazy`), and that a poll is long, only the kernel sees.
+    /// For a worker that will not look at what is ready for a while, because its coroutine is long or waits in a call:
+    /// wakes one that sleeps if there is something to take. In the process the scheduler wakes nobody for what a busy
+    /// worker can do after its poll (`Sharing::Lazy`), and that a poll is long, only the kernel sees.
     pub fn share_what_is_ready(&self, worker: &Worker) {
         // What it has made ready may lie in the shard of another that waits.
         let Some(priority) = Priority::most_important_in(self.shared.ready_only()) else { return };
@@ -1182,9 +1187,9 @@ impl Process {
 
     /// For a worker at its tick: interrupts it if it runs something less important than a completion in the ring.
     ///
-    /// [`wake_a_worker`](Self::wake_a_worker) does that when the completion is posted. But a worker looks at the ring, takes a
-    /// coroutine and only then shows how important that is, without a fence in between: what is posted at that moment may
-    /// find its last one, and interrupt nobody.
+    /// [`wake_a_worker`](Self::wake_a_worker) does that when the completion is posted. But a worker looks at the ring,
+    /// takes a coroutine and only then shows how important that is, without a fence in between: what is posted at that
+    /// moment may find its last one, and interrupt nobody.
     pub fn remind(&self, worker: &Worker) {
         let Some(runs) = Priority::most_important_in(self.shared.running(worker.index())) else { return };
         let is_more_important = {
@@ -1199,8 +1204,8 @@ impl Process {
         }
     }
 
-    /// Prepares for another program: asks all workers but one, and all calls in flight, to end. `false` if the process ends or
-    /// another worker asked first, which ends the caller's.
+    /// Prepares for another program: asks all workers but one, and all calls in flight, to end. `false` if the process
+    /// ends or another worker asked first, which ends the caller's.
     pub fn keep_only(&self, kept: &Arc<Worker>) -> bool {
         {
             // Decided under the lock, so that of two workers that ask at once only one stops the other.
@@ -1244,7 +1249,8 @@ impl Process {
         self.rings.clear();
     }
 
-    /// Forgets workers and threads that have ended, after [`keep_only`](Self::keep_only); who is left is the first worker.
+    /// Forgets workers and threads that have ended, after [`keep_only`](Self::keep_only); who is left is the first
+    /// worker.
     pub fn forget_others(&self, kept: &Arc<Worker>) {
         let mut workers = self.workers.lock();
         self.threads.lock().clear();
@@ -1312,8 +1318,8 @@ fn family(parent: u32, group: Option<u32>) -> RangeInclusive<Child> {
 }
 
 impl Table {
-    /// Enters a process that lives. If the one that started it has ended meanwhile, the first process takes its place, and
-    /// nobody waits for it.
+    /// Enters a process that lives. If the one that started it has ended meanwhile, the first process takes its place,
+    /// and nobody waits for it.
     fn enter(&mut self, process: Arc<Process>) {
         let (id, parent) = (process.id, process.parent());
         if matches!(self.entries.get(&parent), Some(Citizen::Living(_))) {
@@ -1342,9 +1348,9 @@ impl Table {
         core::iter::successors(first, above).take_while(|id| *id != 0)
     }
 
-    /// Takes leave of some of those below a process that has ended; whether there may be more. What is above that comes to be
-    /// above them. Children that live become orphans: the first process is their parent in name, and need not wait for them.
-    /// Of those that have ended nothing remains.
+    /// Takes leave of some of those below a process that has ended; whether there may be more. What is above that comes
+    /// to be above them. Children that live become orphans: the first process is their parent in name, and need not
+    /// wait for them. Of those that have ended nothing remains.
     fn lets_go_of_children(&mut self, process: &Process) -> bool {
         let above = process.above.load(Ordering::Relaxed);
         for _ in 0..steps::ENTRIES {
@@ -1368,8 +1374,8 @@ impl Table {
         true
     }
 
-    /// Notes how a process ended, for its parent; without one that lives nobody will ask. The process has no children any
-    /// more. Gives back who waits for children of that parent, to be woken without the lock.
+    /// Notes how a process ended, for its parent; without one that lives nobody will ask. The process has no children
+    /// any more. Gives back who waits for children of that parent, to be woken without the lock.
     #[must_use]
     fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
         // A child that was being started when the process ended.
@@ -1448,9 +1454,9 @@ pub fn next_after(id: u32) -> Option<Arc<Process>> {
 
 /// Ends the process with the most memory, because there is none left. Its memory is free once its workers have noticed.
 ///
-/// What counts is what would be free without it: the pages of the process and their tables, and what the kernel keeps for
-/// it in pipes, sockets, files and calls in flight. Files in memory that nobody has open belong to nobody; their share of
-/// the machine has a limit of its own.
+/// What counts is what would be free without it: the pages of the process and their tables, and what the kernel keeps
+/// for it in pipes, sockets, files and calls in flight. Files in memory that nobody has open belong to nobody; their
+/// share of the machine has a limit of its own.
 pub fn end_largest() {
     if files::free_remains() {
         // Whoever lacks memory tries again.
@@ -1463,8 +1469,8 @@ pub fn end_largest() {
     }
     let mut largest: Option<(usize, Arc<Process>)> = None;
     let mut last = FIRST;
-    // One after the other, with the table unlocked in between: descriptor tables and kernel objects come before it in the
-    // order of locks.
+    // One after the other, with the table unlocked in between: descriptor tables and kernel objects come before it in
+    // the order of locks.
     while let Some(process) = next_living(last, |_| true) {
         last = process.id;
         let bytes = process.memory();
@@ -1489,7 +1495,8 @@ fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Pr
     })
 }
 
-/// Whether a signal's default action is to end the process. There are no handlers, and what would stop a process ends it.
+/// Whether a signal's default action is to end the process. There are no handlers, and what would stop a process ends
+/// it.
 pub fn ends(number: u32) -> bool {
     !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
 }
@@ -1551,7 +1558,8 @@ pub async fn signal_everybody(caller: &Process, number: u32) -> Result<(), Errno
     answer
 }
 
-/// The living process with the lowest number above `last` of which `is_meant` holds, found in steps; `last` goes up to it.
+/// The living process with the lowest number above `last` of which `is_meant` holds, found in steps; `last` goes up to
+/// it.
 async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
     loop {
         let mut is_end = true;

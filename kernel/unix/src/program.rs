@@ -1,8 +1,8 @@
 //! Programs: from a path and two lists of strings to a process that is ready to run.
 //!
 //! A [`Plan`] is everything that can fail for reasons of the caller: the file was found and is an executable of this
-//! machine, the strings were read and fit. Only then is memory changed, which for `execve` means that the old program is
-//! given up.
+//! machine, the strings were read and fit. Only then is memory changed, which for `execve` means that the old program
+//! is given up.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -124,8 +124,8 @@ async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -
     }
 }
 
-/// Whether programs lie elsewhere each time. Not with `aslr=off` on the boot command line: for debuggers, and so that counts
-/// of instructions can be compared to the last one.
+/// Whether programs lie elsewhere each time. Not with `aslr=off` on the boot command line: for debuggers, and so that
+/// counts of instructions can be compared to the last one.
 static IS_RANDOM: AtomicBool = AtomicBool::new(true);
 
 /// Reads the boot command line.
@@ -191,8 +191,8 @@ enum For<'a> {
     Nobody,
     /// A process that starts another one, and is told if there is no memory.
     Parent(&'a Process),
-    /// A process that has given its old program up. Only if the machine has no memory left does it end: that its account is
-    /// full it was told before, or its children have filled it since.
+    /// A process that has given its old program up. Only if the machine has no memory left does it end: that its
+    /// account is full it was told before, or its children have filled it since.
     Itself(&'a Process),
 }
 
@@ -239,8 +239,8 @@ impl Plan {
         Ok(Plan { path, content, image, layout, arguments, environment })
     }
 
-    /// Copies the first bytes of a range of the file to an address, and says how many. (Here, and not where it is called, because
-    /// what lives while a future waits makes the future large.)
+    /// Copies the first bytes of a range of the file to an address, and says how many. (Here, and not where it is
+    /// called, because what lives while a future waits makes the future large.)
     fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<usize, Errno> {
         let mut piece = [0; 1024];
         let wanted = piece.len().min((range.end - range.start) as usize);

@@ -1,5 +1,5 @@
-//! Random bytes for programs and for the kernel's own secrets: ChaCha20, seeded by the firmware, stirred with the clock and
-//! with what the machine's entropy device gives.
+//! Random bytes for programs and for the kernel's own secrets: ChaCha20, seeded by the firmware, stirred with the clock
+//! and with what the machine's entropy device gives.
 //!
 //! **What a captured state tells.** Nothing about what was given out before: a key is used once, to make the next key
 //! and a few bytes to give out, and each of these is overwritten as it is given (fast key erasure, Bernstein 2017). And
@@ -7,9 +7,9 @@
 //! use, and whenever it answers late.
 //!
 //! **Waiting.** The device answers when it likes. The firmware's seed is enough to begin with, so usually nobody waits;
-//! the boot waits for the device, for a while, only without such a seed. If there is none even then, `getrandom` waits until the
-//! device has answered, as getrandom(2) has it; with a machine that has nothing to give, for ever. The kernel's own
-//! secrets cannot wait, and the log says so.
+//! the boot waits for the device, for a while, only without such a seed. If there is none even then, `getrandom` waits
+//! until the device has answered, as getrandom(2) has it; with a machine that has nothing to give, for ever. The
+//! kernel's own secrets cannot wait, and the log says so.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
@@ -229,8 +229,8 @@ enum Answer {
     Never,
 }
 
-/// Stirs in what the device has, if it has anything. It then gets the next request at once, and is silent about the answer
-/// until somebody has asked for it in vain.
+/// Stirs in what the device has, if it has anything. It then gets the next request at once, and is silent about the
+/// answer until somebody has asked for it in vain.
 fn ask_device() -> Answer {
     let mut device = DEVICE.lock();
     let Some(entropy) = device.as_mut() else { return Answer::Never };
@@ -410,8 +410,8 @@ mod tests {
         assert_eq!(words.len(), 3000 / 8);
     }
 
-    /// Who captures the state learns nothing of what was given before: neither a byte of it nor a key that leads to it is
-    /// left.
+    /// Who captures the state learns nothing of what was given before: neither a byte of it nor a key that leads to it
+    /// is left.
     #[test]
     fn what_was_given_is_gone_from_the_state() {
         let mut generator = started(b"seed");

@@ -1,11 +1,12 @@
-//! The calls of a process that can go on, in the order in which its finisher tries them: by priority, equals as they came.
+//! The calls of a process that can go on, in the order in which its finisher tries them: by priority, equals as they
+//! came.
 //!
 //! Only the order and the bookkeeping are here; what a call is, who wakes the finisher and what is ready elsewhere, the
 //! module `input` knows. So this can be tested against a model.
 //!
-//! Calls that have waited for too long, *starving* ones, come before all others. They stay where they are in the order, and are
-//! counted for each priority: so who takes a starving call takes those of the same priority that came before it, and when the
-//! last starving one of a priority has gone nobody searches for more.
+//! Calls that have waited for too long, *starving* ones, come before all others. They stay where they are in the order,
+//! and are counted for each priority: so who takes a starving call takes those of the same priority that came before
+//! it, and when the last starving one of a priority has gone nobody searches for more.
 
 use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
@@ -133,7 +134,8 @@ impl<C: Ordered> ReadyCalls<C> {
         self.levels.try_reserve((usize::from(priority.number()) + 1).saturating_sub(self.levels.len()))
     }
 
-    /// Makes sure that there is a level for calls of this priority, for which memory was reserved; how many there are then.
+    /// Makes sure that there is a level for calls of this priority, for which memory was reserved; how many there are
+    /// then.
     pub fn make_room(&mut self, priority: Priority) -> usize {
         let count = self.levels.len().max(usize::from(priority.number()) + 1);
         self.levels.resize_with(count, || Level { first: None, last: None, starving: 0 });
@@ -197,10 +199,11 @@ impl<C: Ordered> ReadyCalls<C> {
         self.ready & self.ready.wrapping_sub(1) != 0
     }
 
-    /// What the finisher does next, after calls of which the most important had the priority `done`. It lets others go first
-    /// if its turn has been long enough, or if `is_ready_above` says that something more important than the next call is
-    /// ready. That is asked before the first call of a turn, too: if it is so the finisher had a priority that it should not
-    /// have had, or something has become ready just now; and that has its turn first, since the finisher takes the next call's priority.
+    /// What the finisher does next, after calls of which the most important had the priority `done`. It lets others go
+    /// first if its turn has been long enough, or if `is_ready_above` says that something more important than the next
+    /// call is ready. That is asked before the first call of a turn, too: if it is so the finisher had a priority that
+    /// it should not have had, or something has become ready just now; and that has its turn first, since the finisher
+    /// takes the next call's priority.
     pub fn next(
         &mut self,
         turn_is_over: bool,

@@ -1,8 +1,8 @@
 //! Lines that the kernel prints because of a process: what it logs, and how it died.
 //!
-//! The console is slow, and whoever prints more than its ring holds has to wait for the device. Programs decide how often these
-//! lines are printed, so nobody waits for them: a line that finds half of the ring in use is dropped and counted, and the
-//! process's next line says how many were. The other half is the kernel's.
+//! The console is slow, and whoever prints more than its ring holds has to wait for the device. Programs decide how
+//! often these lines are printed, so nobody waits for them: a line that finds half of the ring in use is dropped and
+//! counted, and the process's next line says how many were. The other half is the kernel's.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, Ordering};

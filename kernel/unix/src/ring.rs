@@ -1,8 +1,8 @@
 //! Request rings: how a process makes calls without a trap, and who takes them.
 //!
-//! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm). Requests
-//! are taken in their order and *performed* like calls of the direct way: decoded with the process's authority at that
-//! moment, attempted in place, and gone on with like those if they have to wait. What was done in place is
+//! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm).
+//! Requests are taken in their order and *performed* like calls of the direct way: decoded with the process's authority
+//! at that moment, attempted in place, and gone on with like those if they have to wait. What was done in place is
 //! posted in batches: one look at the completion ring's room, one index to store, one worker to wake.
 //!
 //! # Who takes them
@@ -14,23 +14,23 @@
 //!   another coroutine, no message to another hart. On one hart this is the quickest way.
 //!
 //! Only one takes at a time, under the ring's lock. The handler only tries the lock: who has it serves everything. The
-//! worker waits for it, and the handler, which looks at `attention` before each request, lets go at once. Whoever has let
-//! go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request falls between one
-//! who finds the lock taken and one who has just found the ring empty.
+//! worker waits for it, and the handler, which looks at `attention` before each request, lets go at once. Whoever has
+//! let go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request falls
+//! between one who finds the lock taken and one who has just found the ring empty.
 //!
 //! # How important it is
 //!
-//! A request is performed at its own priority, as far as that is worth something ([`scheduling`]): before each one, whoever
-//! takes it asks whether something more important is ready on this hart. If so the handler takes the request's priority and
-//! lets go of the hart. A worker in its turn could make each call directly, so it leaves requests to the handler only for
-//! what is more important than itself, too. Requests are taken in order, so an important one may stand behind unimportant
-//! ones; the `urgency` word says so, and lends its priority to those before it. It is a claim, limited like every other.
-//! The handler's time is charged to the process, as its workers' is.
+//! A request is performed at its own priority, as far as that is worth something ([`scheduling`]): before each one,
+//! whoever takes it asks whether something more important is ready on this hart. If so the handler takes the request's
+//! priority and lets go of the hart. A worker in its turn could make each call directly, so it leaves requests to the
+//! handler only for what is more important than itself, too. Requests are taken in order, so an important one may stand
+//! behind unimportant ones; the `urgency` word says so, and lends its priority to those before it. It is a claim,
+//! limited like every other. The handler's time is charged to the process, as its workers' is.
 //!
 //! # Back-pressure
 //!
-//! No more requests are taken than there is room for their results in the completion ring. If a process does not look at
-//! that, requests stay where they are, its request ring fills up, and the one who submits has to wait. The room is
+//! No more requests are taken than there is room for their results in the completion ring. If a process does not look
+//! at that, requests stay where they are, its request ring fills up, and the one who submits has to wait. The room is
 //! *promised* before requests are taken, so that direct calls that complete in between cannot take it away; if a hostile
 //! process moves the indexes meanwhile, its completions wait in kernel memory that was reserved with the promise.
 //!
@@ -91,8 +91,8 @@ pub struct Ring {
     handler: AtomicU64,
 }
 
-/// The words of a ring's frames. Remembers the page that was looked at last: entries come one after another, and to find a
-/// page takes as many instructions as to read an entry.
+/// The words of a ring's frames. Remembers the page that was looked at last: entries come one after another, and to
+/// find a page takes as many instructions as to read an entry.
 struct Pages<'a> {
     frames: &'a [SharedFrame],
     page: Cell<usize>,
@@ -303,8 +303,8 @@ impl Ring {
     }
 
     fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
-        // Whoever comes because of a request has seen it, and with this fence, or with the one after the lock was let go,
-        // one of the two sees the other.
+        // Whoever comes because of a request has seen it, and with this fence, or with the one after the lock was let
+        // go, one of the two sees the other.
         fence(Ordering::SeqCst);
         match by {
             By::Handler => self.taker.try_lock(),
@@ -385,8 +385,8 @@ impl Ring {
         let mut most_important = Priority::LOWEST;
         let mut end = End::More;
         let ready = executor::ready_here();
-        // What the last claim was worth, and the bits of what is more important than that. Most claim the same, and what it is
-        // worth may change from batch to batch.
+        // What the last claim was worth, and the bits of what is more important than that. Most claim the same, and
+        // what it is worth may change from batch to batch.
         let mut known = (u64::MAX, Priority::LOWEST, Priority::LOWEST, 0);
         for _ in 0..promised {
             if self.attention.load(Ordering::Relaxed) != 0 && by != By::Thoroughly {

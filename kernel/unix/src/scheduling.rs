@@ -1,7 +1,7 @@
 //! Who may run when: ceilings, budgets, the starvation bound, and the mode that executors follow.
 //!
-//! The order of priorities is the scheduler's. What a process publishes in its process page is only a claim, and this module
-//! is what keeps claims from being worth more than they should:
+//! The order of priorities is the scheduler's. What a process publishes in its process page is only a claim, and this
+//! module is what keeps claims from being worth more than they should:
 //!
 //! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim at all counts for as much as the
 //!   most important priority, which is the kernel's ([`MOST_CLAIM`]).
@@ -26,13 +26,14 @@
 //!
 //! Every tick that a hart spends for a process is charged to that process, and none is spent at a priority above
 //! [`EXHAUSTED`] once the budget is used up, but for the rest of the poll in which that is noticed. Two things make it
-//! so. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is charged
-//! as a whole, or is one of the kernel's own few; there is no third way to start one. And a poll for a process without
-//! budget lowers its coroutine instead of going on. So exhausting a budget costs the same however many threads and calls
-//! the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged as well.
+//! so. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is
+//! charged as a whole, or is one of the kernel's own few; there is no third way to start one. And a poll for a process
+//! without budget lowers its coroutine instead of going on. So exhausting a budget costs the same however many threads
+//! and calls the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged
+//! as well.
 //!
-//! Charged to nobody are interrupts that find no process running, the choice of the next coroutine, and what the network's
-//! own coroutine does for packets.
+//! Charged to nobody are interrupts that find no process running, the choice of the next coroutine, and what the
+//! network's own coroutine does for packets.
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of its
 //! polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first process
@@ -63,11 +64,12 @@ use crate::process::{self, Look, Member, Process};
 use crate::user::UserBuffer;
 use crate::{authority, counters, executor, input, shared, time};
 
-/// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all others.
+/// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
+/// others.
 pub const EXHAUSTED: Priority = Priority::LOWEST;
-/// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for what ends, and for those that
-/// starve: they stand in front of all claims, and in one line among themselves. If they shared a priority with claims,
-/// whoever has many workers that never rest would stand in front of them, a slice for each.
+/// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for what ends, and for
+/// those that starve: they stand in front of all claims, and in one line among themselves. If they shared a priority
+/// with claims, whoever has many workers that never rest would stand in front of them, a slice for each.
 pub const MOST_CLAIM: Priority = Priority::saturating(1);
 /// The least that a claim counts for while there is budget left.
 const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
@@ -84,8 +86,8 @@ const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
 const PROCESSES_AT_A_TIME: usize = 64;
 /// After so many workers, threads and calls of one process, too.
 const MEMBERS_AT_A_TIME: usize = 128;
-/// After so many of these steps it lets others run. Not after each: its next turn may be a slice of each that it has preferred
-/// away.
+/// After so many of these steps it lets others run. Not after each: its next turn may be a slice of each that it has
+/// preferred away.
 const STEPS_AT_A_TIME: usize = 32;
 /// What the keeper rests for each exhausted process that it has looked at in vain.
 const LOOK_AT_ONE_NS: u64 = 10_000;
@@ -435,9 +437,9 @@ fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
 
 /// Charges a process for time that was spent for it.
 ///
-/// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has passed,
-/// the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who happened to run then
-/// pays for one period at most, and is not behind everybody else for many.
+/// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has
+/// passed, the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who
+/// happened to run then pays for one period at most, and is not behind everybody else for many.
 pub fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.
@@ -613,8 +615,8 @@ async fn keep(reservation: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let mut next_look = 0;
     let mut ready_before = 0;
-    // No look at the bench before this: however often processes are exhausted, looking at all of them takes no more than a
-    // fraction of a hart.
+    // No look at the bench before this: however often processes are exhausted, looking at all of them takes no more
+    // than a fraction of a hart.
     let mut rests_until = 0;
     loop {
         // Before the look at what there is to do: who adds to that afterwards ends the sleep.
@@ -691,8 +693,8 @@ async fn look_at_everybody() {
     }
 }
 
-/// Prefers one worker, thread or call of a process that has been ready since an earlier look without a turn: the next one
-/// after the last that was preferred. As long as that one waits for its turn no other is.
+/// Prefers one worker, thread or call of a process that has been ready since an earlier look without a turn: the next
+/// one after the last that was preferred. As long as that one waits for its turn no other is.
 async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
     let standing = &process.standing;
     let preferred = Cid::from_raw(standing.preferred.load(Ordering::Relaxed));
@@ -725,7 +727,8 @@ async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
 
 static STRICTNESS_MATTERS: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody may look at the global bitmap before each poll, so that it must be right at each return to user mode.
+/// Whether somebody may look at the global bitmap before each poll, so that it must be right at each return to user
+/// mode.
 #[inline(always)]
 pub fn strictness_matters() -> bool {
     STRICTNESS_MATTERS.load(Ordering::Relaxed)

@@ -1,12 +1,14 @@
 //! Long work in steps, so that no call keeps a hart for longer than a stated time.
 //!
-//! Kernel code is not interrupted. An interrupt that comes during a call, and whatever it makes ready, waits until the hart
+//! Kernel code is not interrupted. An interrupt that comes during a call, and whatever it makes ready, waits until the
+//! hart
 //! *looks*: until it is back in user mode or in the executor's loop, or until a long call asks [`hart_is_wanted`]. So
-//! LONGEST STRETCH is a promise about work that goes in steps, and a goal for every call. The promise: a step is a bounded
-//! number of bytes, pages, waiters or entries, no lock is held between two steps, and the kernel looks after each. The goal:
+//! LONGEST STRETCH is a promise about work that goes in steps, and a goal for every call. The promise: a step is a
+//! bounded number of bytes, pages, waiters or entries, no lock is held between two steps, and the kernel looks after
+//! each. The goal:
 //! **between two looks there are at most [`STRETCH`] instructions**, whatever a program asks for.
-//! [`stretch`](crate::stretch) measures it, and `cargo xtask bench fairness --scenario longest_stretch` drives calls at their
-//! largest and says which miss the goal.
+//! [`stretch`](crate::stretch) measures it, and `cargo xtask bench fairness --scenario longest_stretch` drives calls at
+//! their largest and says which miss the goal.
 //!
 //! # What misses the goal
 //!
@@ -18,29 +20,31 @@
 //! * `spawn` and `execve` with a long list of arguments: the stack is laid out at once;
 //! * the end of a process that has much, and an interrupt or a kernel coroutine now and then.
 //!
-//! Not driven by it, and not in steps: waking all who wait at one pipe, socket or event counter; the snapshots of processes
-//! with many calls, and `trace_read`; giving up the calls of a process that executes another program; the search for what
-//! starves; batches of a request ring, and turns of the finisher; what one call moves through a socket; lists of robust
-//! locks; signals of the terminal's keys to a large group; dropping a program that was loaded in part; closing the gaps of a
-//! directory, and skipping them; cutting off files of some hundred megabytes. Frames of the network are not measured here.
+//! Not driven by it, and not in steps: waking all who wait at one pipe, socket or event counter; the snapshots of
+//! processes with many calls, and `trace_read`; giving up the calls of a process that executes another program; the
+//! search for what starves; batches of a request ring, and turns of the finisher; what one call moves through a socket;
+//! lists of robust locks; signals of the terminal's keys to a large group; dropping a program that was loaded in part;
+//! closing the gaps of a directory, and skipping them; cutting off files of some hundred megabytes. Frames of the
+//! network are not measured here.
 //!
-//! A look deals with the interrupts that are pending, as the executor's loop does, and then says whether the hart is wanted:
-//! by something more important than the coroutine that works, or, when that has worked for a slice, by an equal. If so the
-//! operation is put aside as any other that has to wait, and goes on when its coroutine has its turn again. If not it goes
-//! on in place: a look costs little beside a step, and long work is not slower on a hart that nobody else wants.
+//! A look deals with the interrupts that are pending, as the executor's loop does, and then says whether the hart is
+//! wanted: by something more important than the coroutine that works, or, when that has worked for a slice, by an
+//! equal. If so the operation is put aside as any other that has to wait, and goes on when its coroutine has its turn
+//! again. If not it goes on in place: a look costs little beside a step, and long work is not slower on a hart that
+//! nobody else wants.
 //!
 //! # Operations that go on
 //!
-//! There is one kernel stack for each hart, so work that is put aside has to be a value. Reading and writing keep what they
-//! have moved in their [`Operation`](crate::operation::Operation). All other long work is written as an `async` function
-//! that awaits [`pause`] between its steps, and becomes a [`Long`] operation: awaited by the worker's coroutine, or by a
-//! coroutine of its own if the call is asynchronous.
+//! There is one kernel stack for each hart, so work that is put aside has to be a value. Reading and writing keep what
+//! they have moved in their [`Operation`](crate::operation::Operation). All other long work is written as an `async`
+//! function that awaits [`pause`] between its steps, and becomes a [`Long`] operation: awaited by the worker's
+//! coroutine, or by a coroutine of its own if the call is asynchronous.
 //!
 //! # Cancellation
 //!
-//! A long operation that has begun is completed: cancelling an asynchronous one comes too late. It is dropped between two
-//! steps when its process ends or executes another program, and then nobody is left who could see half of the work; each
-//! step leaves the kernel's own tables whole.
+//! A long operation that has begun is completed: cancelling an asynchronous one comes too late. It is dropped between
+//! two steps when its process ends or executes another program, and then nobody is left who could see half of the work;
+//! each step leaves the kernel's own tables whole.
 
 use alloc::boxed::Box;
 use core::future::Future;
@@ -59,19 +63,20 @@ use crate::{counters, executor, stretch, time};
 pub const STRETCH: usize = 50_000;
 /// Bytes that are copied in a step, pages being made for them.
 pub const BYTES: usize = 16 * 1024;
-/// Entries of a table in a step, each of which costs a few hundred instructions: somebody is woken, a descriptor asked, or
-/// something closed.
+/// Entries of a table in a step, each of which costs a few hundred instructions: somebody is woken, a descriptor asked,
+/// or something closed.
 pub const ENTRIES: usize = 32;
 
 /// A call that goes on in steps until it is done.
 pub type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
 
-/// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself touches its words.
+/// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself touches its
+/// words.
 static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MAXIMUM_HARTS];
 
-/// Looks: deals with pending interrupts, and says whether the calling coroutine is to let go of the hart, for something more
-/// important, or for an equal after a slice.
+/// Looks: deals with pending interrupts, and says whether the calling coroutine is to let go of the hart, for something
+/// more important, or for an equal after a slice.
 ///
 /// Called between two steps, outside of every lock that an interrupt's handler, or somebody that it wakes, may want.
 pub fn hart_is_wanted() -> bool {
@@ -98,11 +103,11 @@ pub fn hart_is_wanted() -> bool {
     is_wanted
 }
 
-/// Looks after a step of an operation that is polled with this waker: whether the operation is to go on when it is polled
-/// again, which is as soon as nothing more important is ready.
+/// Looks after a step of an operation that is polled with this waker: whether the operation is to go on when it is
+/// polled again, which is as soon as nothing more important is ready.
 ///
-/// Without a waker, which is the first attempt in place, one step is all: what is left goes on outside of the visit to the
-/// program. The executor does not look in between, so an operation that has begun asks before its next step.
+/// Without a waker, which is the first attempt in place, one step is all: what is left goes on outside of the visit to
+/// the program. The executor does not look in between, so an operation that has begun asks before its next step.
 pub fn must_pause(process: &Process, waker: Option<&Waker>) -> bool {
     must_pause_for(Some(process), waker)
 }

@@ -1,12 +1,13 @@
 //! The longest stretch between two looks for interrupts, for each call.
 //!
 //! A stretch begins when a program traps, when the executor's loop has looked, or when long work has
-//! ([`steps`](crate::steps)); it ends with the next of these, or when a hart returns to user mode. At each end the time since
-//! the beginning is compared with the longest so far of the call that was in progress. Under QEMU with one hart and one
-//! nanosecond for each instruction that time is a number of instructions, as exact as the machine's clock.
+//! ([`steps`](crate::steps)); it ends with the next of these, or when a hart returns to user mode. At each end the time
+//! since the beginning is compared with the longest so far of the call that was in progress. Under QEMU with one hart
+//! and one nanosecond for each instruction that time is a number of instructions, as exact as the machine's clock.
 //!
-//! Off until somebody asks for it (`snapshot`). While it is off, traps and returns to user mode pay nothing for it (both ask
-//! already whether somebody watches), and a turn of the executor's loop one load and a branch that is never taken.
+//! Off until somebody asks for it (`snapshot`). While it is off, traps and returns to user mode pay nothing for it
+//! (both ask already whether somebody watches), and a turn of the executor's loop one load and a branch that is never
+//! taken.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -51,7 +52,8 @@ pub fn is_measured() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// The number under which the stretches of a call are kept: its own, or if that is one of ours, a number behind Linux's.
+/// The number under which the stretches of a call are kept: its own, or if that is one of ours, a number behind
+/// Linux's.
 fn index(number: usize) -> usize {
     let place = if number >= cause::FIRST_OF_OURS { number - cause::FIRST_OF_OURS + cause::OURS } else { number };
     if place < CAUSES { place } else { cause::OTHER }

@@ -1,14 +1,15 @@
 //! Threads: workers that run their own code in the place of the process's executor (clone(2)).
 //!
-//! To the kernel a thread is what a worker is: registers, a switching coroutine, a place to sleep. It differs in what the
-//! process shares with the kernel for it, which is nothing: a worker has a word in the process page in which it publishes
-//! what is ready, so there are few; a thread publishes nothing, is as important as its process was when it started, and
-//! there may be thousands. Workers have the slots below [`MAXIMUM_WORKERS`], threads those
-//! from there on; a slot is given to somebody else only when all others have had their turn, so that an old thread's number
-//! does not soon mean a new one.
+//! To the kernel a thread is what a worker is: registers, a switching coroutine, a place to sleep. It differs in what
+//! the process shares with the kernel for it, which is nothing: a worker has a word in the process page in which it
+//! publishes what is ready, so there are few; a thread publishes nothing, is as important as its process was when it
+//! started, and there may be thousands. Workers have the slots below [`MAXIMUM_WORKERS`], threads those from there on;
+//! a slot is given to somebody else only when all others have had their turn, so that an old thread's number does not
+//! soon mean a new one.
 //!
-//! What happens at a thread's end is for those who stay: its robust locks are marked as their owner's death, the word that
-//! it named becomes 0, and who waits there is woken. When the process ends nobody stays, and nothing of this is done.
+//! What happens at a thread's end is for those who stay: its robust locks are marked as their owner's death, the word
+//! that it named becomes 0, and who waits there is woken. When the process ends nobody stays, and nothing of this is
+//! done.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -162,8 +163,8 @@ fn word(process: &Process, address: usize) -> Result<usize, Errno> {
     Ok(usize::from_le_bytes(bytes))
 }
 
-/// Walks the list of robust locks (the kernel's documentation of "robust futexes"): first entry, offset from an entry to
-/// its lock word, and the entry that is on its way in or out.
+/// Walks the list of robust locks (the kernel's documentation of "robust futexes"): first entry, offset from an entry
+/// to its lock word, and the entry that is on its way in or out.
 fn give_up_robust_locks(process: &Process, head: usize, owner: u32) -> Result<(), Errno> {
     let offset = word(process, head.wrapping_add(8))?;
     let pending = word(process, head.wrapping_add(16))? & !1;

@@ -181,8 +181,8 @@ pub fn stop_slice() {
     SLICE_END[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
 }
 
-/// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next. Of thousands that are
-/// due at once some are woken, and the timer interrupts again at the next look.
+/// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next. Of thousands that
+/// are due at once some are woken, and the timer interrupts again at the next look.
 pub fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();

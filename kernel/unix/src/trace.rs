@@ -1,9 +1,9 @@
 //! The scheduling trace: who ran when, in records that a tool fetches.
 //!
 //! Off unless the boot command line says `trace=RECORDS`, and then on from the start. Each hart has a ring of that many
-//! records, which it alone writes (kernel code is not interrupted), so that recording takes no lock and moves no cache line.
-//! Whoever fetches takes turns. A ring that is full loses the newest records and says how many: what came before them, and so
-//! the beginning of whatever went wrong, is still there.
+//! records, which it alone writes (kernel code is not interrupted), so that recording takes no lock and moves no cache
+//! line. Whoever fetches takes turns. A ring that is full loses the newest records and says how many: what came before
+//! them, and so the beginning of whatever went wrong, is still there.
 //!
 //! While it is off each place that would record costs one load and a branch that is never taken.
 //!

@@ -1,14 +1,14 @@
 //! Workers and their switching coroutines.
 //!
-//! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel side
-//! is one coroutine, the *switching coroutine*: it goes to user mode, which is a call that returns a reason, deals with the
-//! reason, and goes back. It ends only with the worker. Its priority follows the process's: whenever it gives the hart up
-//! it takes the priority of the most important coroutine that the process has published, so that the kernel's executor
-//! orders kernel coroutines and processes by one measure, and the most important switching coroutine of all is the one
-//! that runs next.
+//! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel
+//! side is one coroutine, the *switching coroutine*: it goes to user mode, which is a call that returns a reason, deals
+//! with the reason, and goes back. It ends only with the worker. Its priority follows the process's: whenever it gives
+//! the hart up it takes the priority of the most important coroutine that the process has published, so that the
+//! kernel's executor orders kernel coroutines and processes by one measure, and the most important switching coroutine
+//! of all is the one that runs next.
 //!
-//! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other memory,
-//! for a worker that is blocked.
+//! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other
+//! memory, for a worker that is blocked.
 //!
 //! # When the hart is given up
 //!
@@ -121,8 +121,8 @@ struct Parking {
 }
 
 impl Worker {
-    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another, `ENOMEM`; nothing
-    /// has happened then.
+    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another, `ENOMEM`;
+    /// nothing has happened then.
     pub fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
         let means = Means::new(process, 0)?;
         let mut refused = None;
@@ -144,8 +144,8 @@ impl Worker {
         worker
     }
 
-    /// Creates a thread, lets `prepare` see it, and starts it with these registers. `EAGAIN` if the process may not have
-    /// another, `ENOMEM`.
+    /// Creates a thread, lets `prepare` see it, and starts it with these registers. `EAGAIN` if the process may not
+    /// have another, `ENOMEM`.
     pub fn start_thread(
         process: &Arc<Process>,
         context: Box<UserContext>,
@@ -185,8 +185,8 @@ impl Worker {
         }
     }
 
-    /// Notes its coroutine, known before its first turn too, which may be long in coming. If it has had that turn by now, it
-    /// has noted it itself, and may have gone on to another coroutine, on a kernel thread.
+    /// Notes its coroutine, known before its first turn too, which may be long in coming. If it has had that turn by
+    /// now, it has noted it itself, and may have gone on to another coroutine, on a kernel thread.
     fn was_spawned_as(&self, cid: Cid) {
         let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
     }
@@ -255,7 +255,8 @@ impl Worker {
         self.hart.load(Ordering::Relaxed) != NOWHERE
     }
 
-    /// If it waits for a hart, has it wait no longer than something of this priority would; `false` if it does not wait for one.
+    /// If it waits for a hart, has it wait no longer than something of this priority would; `false` if it does not wait
+    /// for one.
     pub fn bring_forward(&self, priority: Priority) -> bool {
         let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
         if executor::state(cid) != Some(State::Ready) {
@@ -316,7 +317,8 @@ impl Worker {
         if self.is_thread() { self.own_priority() } else { self.process.claimed_with_completions() }
     }
 
-    /// Whether something that is ready on this hart goes before it. Asked after each call, so quick if nothing is ready.
+    /// Whether something that is ready on this hart goes before it. Asked after each call, so quick if nothing is
+    /// ready.
     #[inline(always)]
     fn is_outranked(&self) -> bool {
         executor::is_anything_ready() && executor::is_ready_above(self.priority())
@@ -338,8 +340,8 @@ impl Worker {
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// For the keeper: if the worker has been ready since the last look without a turn, makes it the most important of all
-    /// until it has run for a slice.
+    /// For the keeper: if the worker has been ready since the last look without a turn, makes it the most important of
+    /// all until it has run for a slice.
     pub fn is_starving(&self) -> bool {
         let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
         if executor::state(cid) != Some(State::Ready) {
@@ -419,15 +421,16 @@ impl Worker {
         true
     }
 
-    /// Sends the worker the user interrupts of these bits: shows them to its handler, and wakes or interrupts it. Without a
-    /// handler they wait for one.
+    /// Sends the worker the user interrupts of these bits: shows them to its handler, and wakes or interrupts it.
+    /// Without a handler they wait for one.
     pub fn raise(&self, bits: u64) {
         self.process.shared.add_interrupts(self.index(), bits);
         if self.interrupt_in_hardware() {
             return;
         }
         self.line.set_pending();
-        // Pending was set before the look at the parking place, and who parks looks in the other order under the same lock.
+        // Pending was set before the look at the parking place, and who parks looks in the other order under the same
+        // lock.
         if !self.wake_if_parked(self.process.standing.worth(self.process.default_priority)) {
             self.call_back();
         }
@@ -443,10 +446,11 @@ impl Worker {
             && self.line.notify_through_file()
     }
 
-    /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or when it
-    /// is about to.
+    /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or
+    /// when it is about to.
     pub fn wake_for_interrupt(&self) {
-        // What its handler will wake is not known yet. Who is more important already, because it starves or is to end, stays so.
+        // What its handler will wake is not known yet. Who is more important already, because it starves or is to end,
+        // stays so.
         let (cid, own) = (Cid::from_raw(self.cid.load(Ordering::Acquire)), self.own_priority());
         if executor::priority(cid).is_some_and(|now| own.is_more_important_than(now)) {
             executor::set_priority(cid, own);
@@ -650,7 +654,8 @@ async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     }
 }
 
-/// Lets a worker go on on a kernel thread, in the place of its coroutine; gives the registers back if there is no memory.
+/// Lets a worker go on on a kernel thread, in the place of its coroutine; gives the registers back if there is no
+/// memory.
 fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
     if worker.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE).is_err() {
         return Err(context);
@@ -736,12 +741,12 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
     worker.count_turn();
     counters::count(Counter::Switches);
-    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted here, it would
-    // give way, be the most important again, and so on.
+    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted
+    // here, it would give way, be the most important again, and so on.
     let (taken_at, claim) = (executor::current_priority(), worker.priority());
     let importance = if taken_at.is_more_important_than(claim) { taken_at } else { claim };
-    // Before the fence in there, which pairs with the one in `call_back`: either that sees the hart and sends, or the look below
-    // sees what it is about.
+    // Before the fence in there, which pairs with the one in `call_back`: either that sees the hart and sends, or the
+    // look below sees what it is about.
     worker.hart.store(hart, Ordering::Relaxed);
     executor::begin_visit(hart, process.id, importance);
     let is_virtualised = process.space.kind() == SpaceKind::Virtualised;
@@ -844,9 +849,9 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         executor::pass_on();
                     }
                     if time::slice_has_ended() || is_outranked {
-                        // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets
-                        // a moment to come out, so that the others need not wait for it; a bounded number of times, since
-                        // anybody can jump there.
+                        // The scheduler's short critical sections lie in its image. A worker that is interrupted in
+                        // there gets a moment to come out, so that the others need not wait for it; a bounded number of
+                        // times, since anybody can jump there.
                         if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
                             graces += 1;
                             time::extend_slice();
@@ -865,8 +870,8 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                             process.charge_tables();
                         }
                         Err(usermode::Fault::OutOfMemory) => {
-                            // The process that has most goes, whoever asks; what asked tries again after that. One that has
-                            // gone meanwhile is enough.
+                            // The process that has most goes, whoever asks; what asked tries again after that. One that
+                            // has gone meanwhile is enough.
                             if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
                                 process::end_largest();
                             }

@@ -1,16 +1,16 @@
 //! Where address spaces meet the machine: entering user mode, and forgetting translations.
 //!
 //! `memory` knows what is mapped and what must be flushed, `platform` knows how a hart switches and flushes; neither knows the
-//! other. Here a [`Space`] is an address space that harts can run in, and every change of it is followed by the flush that
-//! it asks for.
+//! other. Here a [`Space`] is an address space that harts can run in, and every change of it is followed by the flush
+//! that it asks for.
 //!
 //! # ROOT-LIVES
 //!
 //! A hart goes on walking the page table that its `satp` names when it is back in the kernel, until it enters another
-//! space: most traps return to where they came from, and writing `satp` is dear. So each hart *owns a share* of the space it
-//! is in (`CURRENT`); the tables live at least as long as a hart can walk them. The price is that the root of a process
-//! that has ended is freed only when every hart that was in it has moved on. [`Space::retire`] frees everything else at once
-//! and asks idle harts to move on; they do so in [`release_retired`].
+//! space: most traps return to where they came from, and writing `satp` is dear. So each hart *owns a share* of the
+//! space it is in (`CURRENT`); the tables live at least as long as a hart can walk them. The price is that the root of
+//! a process that has ended is freed only when every hart that was in it has moved on. [`Space::retire`] frees
+//! everything else at once and asks idle harts to move on; they do so in [`release_retired`].
 #![cfg_attr(target_os = "none", no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -200,8 +200,8 @@ fn activate(entry: &Entry, kind: Kind) {
     let root_ppn = entry.root / memory::PAGE_SIZE;
     match kind {
         // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the caller
-        // makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory` hands to
-        // programs.
+        // makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory` hands
+        // to programs.
         Kind::User => unsafe { Machine::activate(root_ppn, entry.identifier) },
         // SAFETY: as above, and `Space::new` gave it a root of four frames, aligned to them.
         Kind::Virtualised => unsafe { Machine::activate_virtualised(root_ppn) },

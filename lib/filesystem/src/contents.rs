@@ -1,16 +1,17 @@
 //! The bytes of a regular file: pages of its own over bytes of the archive over zeros.
 //!
-//! A byte below the file's length comes from the first of these that has it: a page the file owns, the backing (bytes of
-//! the archive, which are never changed), nothing (zero). A page is made by the first write to it, as a copy of what it
-//! covers. So a large read-only file costs nothing, a patch to it costs a page, and a hole costs nothing.
+//! A byte below the file's length comes from the first of these that has it: a page the file owns, the backing (bytes
+//! of the archive, which are never changed), nothing (zero). A page is made by the first write to it, as a copy of what
+//! it covers. So a large read-only file costs nothing, a patch to it costs a page, and a hole costs nothing.
 //!
 //! Two invariants keep old bytes from coming back when a file shrinks and grows again. **Nothing beyond the end**: the
 //! backing is no longer than the file, and bytes of a page beyond the end are zero. **No page beyond the end**: every
 //! page contains at least one byte of the file.
 //!
-//! Pages are kept in chunks of neighbours, found by number in a hash table. The table of even a very large file is small, so
-//! that it grows in a moment. When a file is freed or cut off, chunks that go become *remains*, which somebody frees one
-//! after the other ([`Remains`]): whoever holds a file's lock never frees more pages than a chunk has.
+//! Pages are kept in chunks of neighbours, found by number in a hash table. The table of even a very large file is
+//! small, so that it grows in a moment. When a file is freed or cut off, chunks that go become *remains*, which
+//! somebody frees one after the other ([`Remains`]): whoever holds a file's lock never frees more pages than a chunk
+//! has.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -169,8 +170,8 @@ pub(crate) enum WriteFrom {
     End,
 }
 
-/// See the module's documentation. Pages are charged to a [`Quota`], the same for all calls, and each to the owner who is
-/// named by the write that makes it.
+/// See the module's documentation. Pages are charged to a [`Quota`], the same for all calls, and each to the owner who
+/// is named by the write that makes it.
 pub(crate) struct FileContents {
     length: u64,
     backing: &'static [u8],
@@ -271,7 +272,8 @@ impl FileContents {
             match self.write_piece(quota, owner, at, end, &mut source) {
                 Ok((filled, wanted)) => {
                     at += filled as u64;
-                    // A source that gives nothing leaves the file as long as it was, also if the write began beyond its end.
+                    // A source that gives nothing leaves the file as long as it was, also if the write began beyond its
+                    // end.
                     if filled > 0 {
                         self.length = self.length.max(at);
                     }

@@ -1,12 +1,13 @@
 //! cpio archives in the "newc" format, which Linux and its boot loaders use for an initramfs.
 //!
-//! An archive is a sequence of entries: a header of 110 characters (a magic number and thirteen numbers in hexadecimal), a
-//! name with a terminating zero, and data; name and data are each padded with zeros to a multiple of four. An entry named
+//! An archive is a sequence of entries: a header of 110 characters (a magic number and thirteen numbers in
+//! hexadecimal), a name with a terminating zero, and data; name and data are each padded with zeros to a multiple of
+//! four. An entry named
 //! `TRAILER!!!` ends it. What follows belongs to the boot loader.
 //!
-//! [`entries`] borrows names and data from the archive and copies nothing. An archive that is cut short, or whose numbers
-//! lead out of it, ends with an [`ArchiveError`] that says where: the crate `cpio_reader` ends such an archive silently,
-//! and a system with half of its files is worse than one that says why it does not start.
+//! [`entries`] borrows names and data from the archive and copies nothing. An archive that is cut short, or whose
+//! numbers lead out of it, ends with an [`ArchiveError`] that says where: the crate `cpio_reader` ends such an archive
+//! silently, and a system with half of its files is worse than one that says why it does not start.
 
 use core::fmt;
 
@@ -167,8 +168,8 @@ impl<'archive> Entries<'archive> {
         Some(bytes)
     }
 
-    /// Takes `length` bytes and what is missing to a multiple of four. Padding that the end of the archive cuts off is not
-    /// missed here: the trailer will be.
+    /// Takes `length` bytes and what is missing to a multiple of four. Padding that the end of the archive cuts off is
+    /// not missed here: the trailer will be.
     fn take_padded(&mut self, length: u32) -> Option<&'archive [u8]> {
         let bytes = self.take(usize::try_from(length).ok()?)?;
         self.at = self.at.next_multiple_of(4).min(self.archive.len());

@@ -1,9 +1,9 @@
 //! The entries of one directory: found by name, listed in the order of creation.
 //!
-//! A program lists a directory with many calls, and others may change it in between. POSIX demands that an entry that was
-//! there all the time is reported exactly once. So each entry gets a **cursor** when it is made, a number that only grows;
-//! entries are stored in the order of their cursors; and a listing continues after the last cursor it has seen, wherever
-//! that now is. A hash table beside them finds an entry by its name.
+//! A program lists a directory with many calls, and others may change it in between. POSIX demands that an entry that
+//! was there all the time is reported exactly once. So each entry gets a **cursor** when it is made, a number that only
+//! grows; entries are stored in the order of their cursors; and a listing continues after the last cursor it has seen,
+//! wherever that now is. A hash table beside them finds an entry by its name.
 //!
 //! Removal leaves a gap; when more than half of the places are gaps they are closed up, so that removing takes constant
 //! time on average.

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// Why an operation did nothing. Each variant is one errno of Unix, named in its description; converting is the kernel's.
+/// Why an operation did nothing. Each variant is one errno of Unix, named in its description; converting is the
+/// kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Error {
     /// `ENOENT`: no such name, or the directory has been removed.

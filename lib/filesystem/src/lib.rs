@@ -1,33 +1,34 @@
 //! Files in memory, as Unix has them, for a system whose root file system is its initramfs.
 //!
 //! Two parts share this crate because one is made from the other. [`cpio`] reads (and, with the feature `write`, makes)
-//! the archive a boot loader puts into memory. [`Filesystem`] is a tree of files, directories, symbolic links and device
-//! numbers with the semantics of Linux's tmpfs; [`Filesystem::populate`] fills it from an archive **without copying the
-//! contents**: a file refers to the archive's bytes until it is written to, and then only the pages that are written are
-//! copied.
+//! the archive a boot loader puts into memory. [`Filesystem`] is a tree of files, directories, symbolic links and
+//! device numbers with the semantics of Linux's tmpfs; [`Filesystem::populate`] fills it from an archive **without
+//! copying the contents**: a file refers to the archive's bytes until it is written to, and then only the pages that
+//! are written are copied.
 //!
 //! # What is decided here, and what is not
 //!
 //! *Names, links, contents and limits* are. Everything that can be said without knowing of processes follows Linux to the
-//! error code: path resolution, what `rename` may replace, what a removed but open file can still do. A differential test
-//! runs the same operations on the host's own file system.
+//! error code: path resolution, what `rename` may replace, what a removed but open file can still do. A differential
+//! test runs the same operations on the host's own file system.
 //!
 //! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; only the execute bits
-//! mean anything to a kernel ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`], and the
-//! kernel knows what reading from it does. *Clocks* are not: operations that change something take the time as a value.
-//! Reading does not update the time of access, as with Linux's `noatime`.
+//! mean anything to a kernel ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`], and
+//! the kernel knows what reading from it does. *Clocks* are not: operations that change something take the time as a
+//! value. Reading does not update the time of access, as with Linux's `noatime`.
 //!
 //! # Memory
 //!
 //! Whatever can grow is allocated fallibly, and what a tree may take altogether is limited when it is made
-//! ([`Error::NoSpace`], [`Error::OutOfMemory`]): a program that fills `/tmp` gets an error and the kernel keeps running.
-//! This is why inodes live in a table with reference counts of its own, and not in `Arc`s, whose allocation cannot fail.
+//! ([`Error::NoSpace`], [`Error::OutOfMemory`]): a program that fills `/tmp` gets an error and the kernel keeps
+//! running. This is why inodes live in a table with reference counts of its own, and not in `Arc`s, whose allocation
+//! cannot fail.
 //!
 //! # Locks
 //!
 //! All operations may run at the same time on different harts. Locks spin and are held for a bounded time, except that
-//! the closures given to `read_with` and `write_with` run under the lock of one file: they must not use this file system,
-//! and must not wait. The order, outermost first:
+//! the closures given to `read_with` and `write_with` run under the lock of one file: they must not use this file
+//! system, and must not wait. The order, outermost first:
 //!
 //! 1. the rename lock: one rename at a time, because a rename must see a tree that does not change its shape;
 //! 2. directories, an ancestor before its descendant; only a rename locks two that are not parent and child;

@@ -23,7 +23,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The file type as Unix puts it into the mode (`S_IFMT`); shifted right by 12 it is the type in a directory listing.
+    /// The file type as Unix puts it into the mode (`S_IFMT`); shifted right by 12 it is the type in a directory
+    /// listing.
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::Regular => 0o100_000,
@@ -104,8 +105,8 @@ pub struct DirectoryEntry<'name> {
 
 /// A file of any kind, which exists at least as long as this value: removing its last name does not end it.
 ///
-/// Nodes know nothing of how a file was opened; [`crate::OpenFile`] does. They serve as current directories and as bases of
-/// relative paths. Two nodes are equal if they are the same file.
+/// Nodes know nothing of how a file was opened; [`crate::OpenFile`] does. They serve as current directories and as
+/// bases of relative paths. Two nodes are equal if they are the same file.
 pub struct Node {
     shared: Arc<Shared>,
     index: u32,
@@ -204,8 +205,9 @@ impl Node {
         })
     }
 
-    /// Reads without a copy in between: gives `sink` the bytes from `offset` on, in pieces, until there were `length` of
-    /// them, or the file ends, or `sink` says that it took less than it was given. Returns how many bytes were taken.
+    /// Reads without a copy in between: gives `sink` the bytes from `offset` on, in pieces, until there were `length`
+    /// of them, or the file ends, or `sink` says that it took less than it was given. Returns how many bytes were
+    /// taken.
     ///
     /// `sink` runs under the file's lock: it must not use this file system, and must not wait.
     ///
@@ -216,8 +218,8 @@ impl Node {
         Ok(content.file()?.read_with(offset, length, sink))
     }
 
-    /// Writes `data` at `offset`; returns how many bytes, fewer than `data.len()` only if there is no room for more. A gap
-    /// between the former end and `offset` reads as zeros and costs nothing.
+    /// Writes `data` at `offset`; returns how many bytes, fewer than `data.len()` only if there is no room for more. A
+    /// gap between the former end and `offset` reads as zeros and costs nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::OutOfMemory`] or [`Error::FileTooLarge`] if not even one byte could be written;
@@ -226,9 +228,9 @@ impl Node {
         self.write_with(offset, data.len(), now, copier(data))
     }
 
-    /// Writes without a copy in between: `source` fills pieces of the file from `offset` on, `length` bytes altogether, and
-    /// says how much of each piece it filled; less than the whole piece ends the write. What it did not fill it must leave
-    /// alone. Returns how many bytes were filled.
+    /// Writes without a copy in between: `source` fills pieces of the file from `offset` on, `length` bytes altogether,
+    /// and says how much of each piece it filled; less than the whole piece ends the write. What it did not fill it
+    /// must leave alone. Returns how many bytes were filled.
     ///
     /// `source` runs under the file's lock: it must not use this file system, and must not wait.
     ///
@@ -245,8 +247,8 @@ impl Node {
         Ok(count)
     }
 
-    /// Writes `data` at the end, wherever that is when the write begins: of simultaneous appends none overwrites another.
-    /// Returns where it began and how many bytes were written.
+    /// Writes `data` at the end, wherever that is when the write begins: of simultaneous appends none overwrites
+    /// another. Returns where it began and how many bytes were written.
     ///
     /// # Errors
     /// As [`Node::write_at`].
@@ -293,8 +295,8 @@ impl Node {
         Ok(())
     }
 
-    /// The whole file in one piece, as long as it is what the archive contained: a loader needs no copy. Later writes do
-    /// not change these bytes, which are the archive's.
+    /// The whole file in one piece, as long as it is what the archive contained: a loader needs no copy. Later writes
+    /// do not change these bytes, which are the archive's.
     pub fn archived_bytes(&self) -> Option<&'static [u8]> {
         self.shared.inode(self.index).shared().file().ok()?.untouched()
     }
@@ -313,8 +315,8 @@ impl Node {
     /// Lists a directory from `cursor` on: gives `sink` one entry after another, starting with `.` and `..`, until it
     /// breaks. The entry it breaks at counts as not reported. Returns the cursor to continue with.
     ///
-    /// Cursors stay good while the directory changes: what is there all the time is reported exactly once. 0 is the start;
-    /// otherwise a cursor is what this function returned or an entry's [`DirectoryEntry::next`].
+    /// Cursors stay good while the directory changes: what is there all the time is reported exactly once. 0 is the
+    /// start; otherwise a cursor is what this function returned or an entry's [`DirectoryEntry::next`].
     ///
     /// `sink` runs under the directory's lock: it must not use this file system, and must not wait.
     ///

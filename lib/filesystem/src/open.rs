@@ -1,7 +1,7 @@
 //! Open files: a node, what it may be used for, and a position.
 //!
-//! This is Unix's *open file description*: descriptors that were duplicated share one, and with it the position. A kernel
-//! keeps it behind a reference count of its own.
+//! This is Unix's *open file description*: descriptors that were duplicated share one, and with it the position. A
+//! kernel keeps it behind a reference count of its own.
 
 use alloc::sync::Arc;
 use core::ops::ControlFlow;
@@ -126,9 +126,10 @@ impl Filesystem {
     /// Opens, and perhaps makes, what `path` names (`openat`).
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] with [`Creation::Always`]; [`Error::IsADirectory`] if a directory would be written to or
-    /// made; [`Error::NotADirectory`] with [`Expect::Directory`] or a trailing slash; [`Error::TooManySymbolicLinks`] also for a
-    /// link in last place with [`LastLink::Keep`]; [`Error::InvalidArgument`] to make a directory; [`Error::NoSpace`].
+    /// [`Error::AlreadyExists`] with [`Creation::Always`]; [`Error::IsADirectory`] if a directory would be written to
+    /// or made; [`Error::NotADirectory`] with [`Expect::Directory`] or a trailing slash;
+    /// [`Error::TooManySymbolicLinks`] also for a link in last place with [`LastLink::Keep`];
+    /// [`Error::InvalidArgument`] to make a directory; [`Error::NoSpace`].
     pub fn open(&self, base: &Node, path: &[u8], options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
         let held = if options.creation == Creation::Never {
             let position = walk(self.base(base)?, path, options.last_link.into())?;
@@ -279,8 +280,8 @@ impl OpenFile {
         self.write_with(None, data.len(), now, copier(data))
     }
 
-    /// Writes as [`OpenFile::write`] does, without a copy in between. See [`Node::write_with`]. Pages that are made for it are
-    /// charged to `owner`.
+    /// Writes as [`OpenFile::write`] does, without a copy in between. See [`Node::write_with`]. Pages that are made for
+    /// it are charged to `owner`.
     ///
     /// # Errors
     /// As [`OpenFile::write`]; [`Error::NoSpace`] also if the owner may not have more.
@@ -304,7 +305,8 @@ impl OpenFile {
         Ok(count)
     }
 
-    /// Writes at an offset and leaves the position alone (`pwrite64`). A file that appends does so here too, as on Linux.
+    /// Writes at an offset and leaves the position alone (`pwrite64`). A file that appends does so here too, as on
+    /// Linux.
     ///
     /// # Errors
     /// As [`OpenFile::write`].

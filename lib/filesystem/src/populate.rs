@@ -55,8 +55,8 @@ type Identity = (u32, u32, u32);
 impl Filesystem {
     /// Makes what a cpio archive contains, below the root. Files refer to the archive until they are written to.
     ///
-    /// Directories that are missing on the way are made. What has a path already is replaced, except that a directory stays
-    /// and only takes the permissions. Entries with several links become one file with several names.
+    /// Directories that are missing on the way are made. What has a path already is replaced, except that a directory
+    /// stays and only takes the permissions. Entries with several links become one file with several names.
     ///
     /// # Errors
     /// [`PopulateError`]: the archive is damaged, or something in it cannot be made.

@@ -1,20 +1,20 @@
 //! The inodes of one file system: where they are, how long they live, and their locks.
 //!
-//! An inode is found by its index. Indices are what directories store, and inode numbers are indices plus one. The table
-//! grows in segments, each twice as large as the one before, that never move; so an inode is reached without a lock, and
-//! growing can fail without harm. Free inodes are reused, segments are kept.
+//! An inode is found by its index. Indices are what directories store, and inode numbers are indices plus one. The
+//! table grows in segments, each twice as large as the one before, that never move; so an inode is reached without a
+//! lock, and growing can fail without harm. Free inodes are reused, segments are kept.
 //!
 //! # Life
 //!
 //! One word counts two kinds of references: **links**, the names the inode has, and **handles**, everything else that
-//! keeps it ([`Held`]: open files, current directories, a path resolution on its way, and the `..` of each subdirectory).
-//! Both counts are in one word so that exactly one of several simultaneous releases sees the word become zero; that one
-//! frees the inode. Afterwards nobody can find it: names and handles are the only ways to it.
+//! keeps it ([`Held`]: open files, current directories, a path resolution on its way, and the `..` of each
+//! subdirectory). Both counts are in one word so that exactly one of several simultaneous releases sees the word become
+//! zero; that one frees the inode. Afterwards nobody can find it: names and handles are the only ways to it.
 //!
-//! A handle is taken only where a reference certainly exists that somebody else cannot drop meanwhile: while an entry with
-//! the index is seen under its directory's lock, or while another handle is held. Memory orders: taking needs none,
-//! because of that other reference; each release publishes what its owner did (`Release`) and the last one sees all
-//! of it (`Acquire`) before it frees.
+//! A handle is taken only where a reference certainly exists that somebody else cannot drop meanwhile: while an entry
+//! with the index is seen under its directory's lock, or while another handle is held. Memory orders: taking needs
+//! none, because of that other reference; each release publishes what its owner did (`Release`) and the last one sees
+//! all of it (`Acquire`) before it frees.
 //!
 //! # Who may touch what
 //!
@@ -150,7 +150,8 @@ impl Inode {
         self.content.read()
     }
 
-    /// Announces the writer first, which keeps new readers out: a stream of readers would otherwise hold it off for ever.
+    /// Announces the writer first, which keeps new readers out: a stream of readers would otherwise hold it off for
+    /// ever.
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, Content> {
         self.content.upgradeable_read().upgrade()
     }

@@ -1,8 +1,9 @@
 //! The tree of names, and the operations that change it.
 //!
 //! Each of them first decides and then acts: what can fail (permissions of the tree's shape, memory, the limit) comes
-//! before the first change, so that an operation that returns an error has changed nothing. The walk that found the place
-//! held no lock when it returned; so whatever it saw is looked up again under the lock of the directory that changes.
+//! before the first change, so that an operation that returns an error has changed nothing. The walk that found the
+//! place held no lock when it returned; so whatever it saw is looked up again under the lock of the directory that
+//! changes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -42,8 +43,8 @@ pub struct Usage {
 
 /// A tree of files in memory.
 ///
-/// A clone is another reference to the same tree. Paths are bytes, separated by slashes; a path that does not start with
-/// a slash begins at `base`, which every operation takes as the `*at` calls of Unix do.
+/// A clone is another reference to the same tree. Paths are bytes, separated by slashes; a path that does not start
+/// with a slash begins at `base`, which every operation takes as the `*at` calls of Unix do.
 #[derive(Clone)]
 pub struct Filesystem {
     shared: Arc<Shared>,
@@ -82,9 +83,9 @@ impl Filesystem {
         Node::new(&Held::root(&self.shared))
     }
 
-    /// Frees some pages of files that are gone, or of what was cut off; `false` if there are none. A large file's pages are
-    /// not freed by whoever removes its last name or handle, because there can be any number of them, but by as many calls
-    /// of this as it takes. Until then they count as used.
+    /// Frees some pages of files that are gone, or of what was cut off; `false` if there are none. A large file's pages
+    /// are not freed by whoever removes its last name or handle, because there can be any number of them, but by as
+    /// many calls of this as it takes. Until then they count as used.
     pub fn free_remains(&self) -> bool {
         self.shared.remains.free_one(&self.shared.quota)
     }
@@ -107,8 +108,8 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymbolicLinks`], [`Error::NameTooLong`];
-    /// [`Error::InvalidArgument`] if the path contains a zero byte, [`Error::CrossFilesystem`] if `base` is another file
-    /// system's, [`Error::OutOfMemory`]. Every operation that takes a path can return these.
+    /// [`Error::InvalidArgument`] if the path contains a zero byte, [`Error::CrossFilesystem`] if `base` is another
+    /// file system's, [`Error::OutOfMemory`]. Every operation that takes a path can return these.
     pub fn look_up(&self, base: &Node, path: &[u8], last: LastLink) -> Result<Node, Error> {
         Ok(Node::new(&resolve(self.base(base)?, path, last)?))
     }
@@ -228,8 +229,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Removes a name that is not a directory's (`unlinkat`). The file itself stays as long as it has another name or is
-    /// held by a [`Node`].
+    /// Removes a name that is not a directory's (`unlinkat`). The file itself stays as long as it has another name or
+    /// is held by a [`Node`].
     ///
     /// # Errors
     /// [`Error::IsADirectory`].
@@ -261,8 +262,8 @@ impl Filesystem {
     /// Removes an empty directory (`unlinkat` with `AT_REMOVEDIR`).
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::DirectoryNotEmpty`]; [`Error::Busy`] for the root and [`Error::InvalidArgument`]
-    /// for a path that ends in `.`
+    /// [`Error::NotADirectory`], [`Error::DirectoryNotEmpty`]; [`Error::Busy`] for the root and
+    /// [`Error::InvalidArgument`] for a path that ends in `.`
     pub fn remove_directory(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = position.name().ok_or(match position.last {
@@ -294,8 +295,9 @@ impl Filesystem {
     /// Gives a file or a directory another name and perhaps another directory, in one step (`renameat2`).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] to move a directory into itself; [`Error::DirectoryNotEmpty`], [`Error::IsADirectory`] or
-    /// [`Error::NotADirectory`] if one may not replace the other; [`Error::Busy`] for the root and for paths that end in
+    /// [`Error::InvalidArgument`] to move a directory into itself; [`Error::DirectoryNotEmpty`],
+    /// [`Error::IsADirectory`] or [`Error::NotADirectory`] if one may not replace the other; [`Error::Busy`] for the
+    /// root and for paths that end in
     /// `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`]; [`Error::NoSpace`].
     pub fn rename(
         &self,
@@ -402,8 +404,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Tells a directory that it is in another directory now. Under the rename lock and the locks of both, which are held
-    /// by the caller, so that nothing is freed here.
+    /// Tells a directory that it is in another directory now. Under the rename lock and the locks of both, which are
+    /// held by the caller, so that nothing is freed here.
     fn set_parent(&self, directory: u32, from: &Held<'_>, to: &Held<'_>) {
         if from.index != to.index {
             let inode = self.shared.inode(directory);
@@ -531,8 +533,8 @@ enum Order {
 }
 
 impl<'shared> Pair<'shared> {
-    /// Locks an ancestor before its descendant, as all other operations do. Two directories of which neither is above the
-    /// other are locked by nobody else together, because of the rename lock; any order will do for them.
+    /// Locks an ancestor before its descendant, as all other operations do. Two directories of which neither is above
+    /// the other are locked by nobody else together, because of the rename lock; any order will do for them.
     fn lock(shared: &'shared Shared, old: &Held<'_>, new: &Held<'_>) -> Pair<'shared> {
         let (old, new) = (old.index, new.index);
         let order = if shared.is_above(new, old) { Order::NewFirst } else { Order::OldFirst };

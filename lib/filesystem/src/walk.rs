@@ -1,12 +1,14 @@
 //! From a path to a place in the tree.
 //!
-//! A walk goes from directory to directory and stops *before* the last component, because what happens to that one depends
-//! on the operation: opening follows a symbolic link there, removing does not, creating wants it to be missing.
+//! A walk goes from directory to directory and stops *before* the last component, because what happens to that one
+//! depends on the operation: opening follows a symbolic link there, removing does not, creating wants it to be missing.
 //!
-//! A symbolic link on the way is followed by putting its target in front of what is left of the path, and walking on. So
-//! a link needs no recursion, which a kernel's stack would not bear, and a trailing slash after a link keeps its meaning.
+//! A symbolic link on the way is followed by putting its target in front of what is left of the path, and walking on.
+//! So a link needs no recursion, which a kernel's stack would not bear, and a trailing slash after a link keeps its
+//! meaning.
 //!
-//! The walk holds no lock when it returns. An operation that changes a directory looks again under that directory's lock.
+//! The walk holds no lock when it returns. An operation that changes a directory looks again under that directory's
+//! lock.
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -1,8 +1,8 @@
-//! The same random operations on our tree and on a file system of the Linux that runs the test: every result, down to the
-//! error code, must be the same.
+//! The same random operations on our tree and on a file system of the Linux that runs the test: every result, down to
+//! the error code, must be the same.
 //!
-//! What Linux does cannot be asked for outside a directory of our own; so paths never lead above it: `..` comes only after a
-//! name, and a name never means the root, because symbolic links end in names.
+//! What Linux does cannot be asked for outside a directory of our own; so paths never lead above it: `..` comes only
+//! after a name, and a name never means the root, because symbolic links end in names.
 
 #![cfg(target_os = "linux")]
 
@@ -220,8 +220,8 @@ impl Ours {
                     names.push((name, entry.kind));
                     ControlFlow::Continue(())
                 });
-                // Linux says that a removed directory does not exist; C libraries, and the crate that calls Linux here, say
-                // that it has no entries.
+                // Linux says that a removed directory does not exist; C libraries, and the crate that calls Linux here,
+                // say that it has no entries.
                 if listed != Err(Error::NotFound) {
                     listed?;
                 }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The order is the only thing in a message that can be wrong, and it says how long the message is. It is therefore an
-//! allegation until [`Order::new`] has looked at it: a decoder asks for no more than [`Order::MAXIMUM`] allows, whatever
-//! the peer claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
+//! allegation until [`Order::new`] has looked at it: a decoder asks for no more than [`Order::MAXIMUM`] allows,
+//! whatever the peer claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
 //!
 //! Decoding works on the bytes received so far and keeps no state: [`Request::decode`] and [`Answer::decode`] say how
 //! many bytes the message at the front needs, or give the message. The storage is the caller's on both sides, nothing
@@ -260,8 +260,8 @@ pub fn multiply(order: Order, left: &[u32], right: &[u32], product: &mut [u32]) 
     }
 }
 
-/// Computes as many whole blocks of `N` columns of a row of the product as there are from a column on; says which column
-/// is the next.
+/// Computes as many whole blocks of `N` columns of a row of the product as there are from a column on; says which
+/// column is the next.
 #[inline(always)]
 fn multiply_blocks<const N: usize>(row: &[u32], right: &[u32], sums: &mut [u32], mut column: usize) -> usize {
     while let Some(block) = sums.get_mut(column..).and_then(<[u32]>::first_chunk_mut::<N>) {

@@ -5,18 +5,18 @@
 //! a machine's memory, and a limit on them would lock honest clients out.
 //!
 //! **The choice.** A request is a small record: who asks, both numbers, and what the request offered. Buffers are
-//! allocated when the other side has proved with its acknowledgement that it receives what is sent to it. There are
-//! at most as many records as the listener's backlog says, and a limit for all listeners; requests beyond that are answered with a
+//! allocated when the other side has proved with its acknowledgement that it receives what is sent to it. There are at
+//! most as many records as the listener's backlog says, and a limit for all listeners; requests beyond that are
+//! answered with a
 //! *SYN cookie* ([`cookie`]), of which nothing is remembered at all. So a flood costs its answers and
 //! nothing else, and an honest client gets in as long as its packets do. A connection that began with a cookie has no
 //! window scaling and no selective acknowledgements, because the cookie has no room for them, and nobody repeats an
-//! answer of which nobody knows; that is why cookies are the exception. They are accepted only while a listener had reason to
-//! make some.
+//! answer of which nobody knows; that is why cookies are the exception. They are accepted only while a listener had
+//! reason to make some.
 //!
 //! **How a smoltcp socket comes to a connection.** smoltcp knows no way to put a socket into a state. A new socket is brought
-//! there as it would have come there: it listens, is given the request again, answers it into a
-//! [`Sink`] with the number that the real answer had ([`interface_that_draws`]), and then gets the acknowledgement that has just
-//! arrived.
+//! there as it would have come there: it listens, is given the request again, answers it into a [`Sink`] with the
+//! number that the real answer had ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
 
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
@@ -169,7 +169,8 @@ impl Host {
         }
     }
 
-    /// How many connections a listener's queue must leave to others. What programs of this host take is counted with them.
+    /// How many connections a listener's queue must leave to others. What programs of this host take is counted with
+    /// them.
     fn free_for(&self, via: Via) -> usize {
         match via {
             Via::Ethernet => self.connections.free(),
@@ -312,8 +313,8 @@ impl Host {
             return;
         }
         if segment.is_synchronizing() {
-            // Another request from the same port. If the first was meant, an acknowledgement that fits no request of the
-            // other side makes it reset this one, and ask again (RFC 5961, section 4).
+            // Another request from the same port. If the first was meant, an acknowledgement that fits no request of
+            // the other side makes it reset this one, and ask again (RFC 5961, section 4).
             let (ours, theirs) = (ours.wrapping_add(1), theirs.wrapping_add(1));
             Remains { ours, theirs }.acknowledge(&course, answer, &checksums);
             return;
@@ -331,7 +332,8 @@ impl Host {
         }
     }
 
-    /// Makes a connection of an acknowledgement that nobody waits for, if it acknowledges a cookie. Gives the answer back if not.
+    /// Makes a connection of an acknowledgement that nobody waits for, if it acknowledges a cookie. Gives the answer
+    /// back if not.
     pub(crate) fn cookie_input<T: TxToken>(
         &mut self,
         via: Via,

@@ -300,10 +300,10 @@ impl Host {
         }
     }
 
-    /// Handles a reset that does not have the number which the other side would give it, and a request in a connection (RFC
-    /// 5961, sections 3.2 and 4.2): the other side is told the right number, and sends a reset with it if it meant that.
-    /// smoltcp believes every reset in the window, and ignores requests; it sends the acknowledgement for a repeated
-    /// byte, at most one in a second.
+    /// Handles a reset that does not have the number which the other side would give it, and a request in a connection
+    /// (RFC 5961, sections 3.2 and 4.2): the other side is told the right number, and sends a reset with it if it meant
+    /// that. smoltcp believes every reset in the window, and ignores requests; it sends the acknowledgement for a
+    /// repeated byte, at most one in a second.
     #[allow(clippy::too_many_arguments, reason = "they are those of `tcp_input`, and what it has found")]
     fn doubt<T: TxToken>(
         &mut self,
@@ -386,8 +386,8 @@ impl Host {
 
     // What follows from it.
 
-    /// Compares a connection with what was last seen of it, wakes those who care about the difference, and finds out when it
-    /// wants its next turn.
+    /// Compares a connection with what was last seen of it, wakes those who care about the difference, and finds out
+    /// when it wants its next turn.
     pub(crate) fn settle(&mut self, index: u32, now: Instant, cause: Cause) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;

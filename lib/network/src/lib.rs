@@ -16,8 +16,8 @@
 //! `poll` returned has come. Wakers are called from within `poll` and the other operations, under the caller's lock.
 //!
 //! **Connections within the host** have no packets at all: what one end sends is written into the ring from which the
-//! other receives (module `local`). Everything else goes through the [`Link`]. For comparisons with systems that have only
-//! that, such connections can be made to exchange TCP segments over a loopback interface ([`LocalConnections`]).
+//! other receives (module `local`). Everything else goes through the [`Link`]. For comparisons with systems that have
+//! only that, such connections can be made to exchange TCP segments over a loopback interface ([`LocalConnections`]).
 //!
 //! Not supported: IPv6, IP fragments (dropped), multicast.
 #![no_std]

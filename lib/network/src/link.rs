@@ -214,8 +214,8 @@ impl<'frame> phy::Device for Loopback<'frame> {
     }
 }
 
-/// A device of raw packets that goes nowhere: it keeps the start of the last packet that was sent, for a socket that is to be
-/// brought into a state without anything on a wire.
+/// A device of raw packets that goes nowhere: it keeps the start of the last packet that was sent, for a socket that is
+/// to be brought into a state without anything on a wire.
 pub(crate) struct Sink {
     mtu: usize,
     bytes: [u8; Sink::HEADERS],

@@ -1,10 +1,10 @@
 //! Connections whose two ends are on this host.
 //!
-//! Between two ends in the same memory nothing can be lost, reordered or damaged, so nothing of TCP's machinery is needed to
-//! give what TCP promises: what one end sends is written straight into the ring from which the other end receives. There are
-//! no packets, no acknowledgements, no timers and no polling; a byte is copied twice, from the sender's memory and to
-//! the receiver's, as with a pipe. What programs can see is that of a TCP connection: addresses and ports, a backlog,
-//! half-closing, reset, limited buffers.
+//! Between two ends in the same memory nothing can be lost, reordered or damaged, so nothing of TCP's machinery is
+//! needed to give what TCP promises: what one end sends is written straight into the ring from which the other end
+//! receives. There are no packets, no acknowledgements, no timers and no polling; a byte is copied twice, from the
+//! sender's memory and to the receiver's, as with a pipe. What programs can see is that of a TCP connection: addresses
+//! and ports, a backlog, half-closing, reset, limited buffers.
 //!
 //! The two ends are two connections that name each other. An end that is closed is gone at once; the other keeps what
 //! it has not received yet. The only difference to see: to send to an end that is gone fails at once, where TCP would
@@ -207,8 +207,8 @@ impl Host {
         Ok(id)
     }
 
-    /// Enters when to look at a waiting connection again. Who waits for room is let in when there is some; nobody says when
-    /// there is memory. (Whether there is some now says nothing: there may not have been a moment ago.)
+    /// Enters when to look at a waiting connection again. Who waits for room is let in when there is some; nobody says
+    /// when there is memory. (Whether there is some now says nothing: there may not have been a moment ago.)
     fn set_next_try(&mut self, index: u32, now: Instant) {
         if let Some(connection) = self.connections.get(index)
             && let Some(mut at) = connection.deadline()

@@ -1,7 +1,9 @@
-//! Numbers that nobody outside may guess, and what is made of them: initial sequence numbers, SYN cookies, ephemeral ports.
+//! Numbers that nobody outside may guess, and what is made of them: initial sequence numbers, SYN cookies, ephemeral
+//! ports.
 //!
 //! **The problem.** A sequence number that a stranger can predict lets him forge a connection from somebody else's address,
-//! or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on the wire.
+//! or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on the
+//! wire.
 //!
 //! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it says nothing about
 //! the numbers of other ends, and grows from one connection of the same ends to the next. The hash is SipHash-2-4. Each
@@ -79,8 +81,8 @@ impl Secret {
     }
 }
 
-/// Returns the number with which a connection of these ends begins now: a clock of 4 microseconds and a keyed hash (RFC 6528,
-/// section 3).
+/// Returns the number with which a connection of these ends begins now: a clock of 4 microseconds and a keyed hash (RFC
+/// 6528, section 3).
 pub(crate) fn initial_sequence_number(secret: &Secret, key: Key, now: Instant) -> u32 {
     let clock = (now.total_micros() / 4) as u32;
     clock.wrapping_add(secret.of(key, [0, 0]) as u32)
@@ -93,16 +95,16 @@ const COOKIE_PERIOD_SECONDS: i64 = 64;
 /// PPPoE and of Ethernet.
 const COOKIE_SEGMENTS: [u16; 4] = [536, 1220, 1452, 1460];
 
-/// A SYN cookie (RFC 4987, section 3.6): our first sequence number, which says all that must be known of the request when it is
-/// acknowledged. Two bits choose the size of segments; all 32 are masked by the hash of the two ends, the other side's
-/// number and the time. A guess is good with a probability of 2^-29.
+/// A SYN cookie (RFC 4987, section 3.6): our first sequence number, which says all that must be known of the request
+/// when it is acknowledged. Two bits choose the size of segments; all 32 are masked by the hash of the two ends, the
+/// other side's number and the time. A guess is good with a probability of 2^-29.
 pub(crate) fn cookie(secret: &Secret, key: Key, theirs: u32, segment: u16, now: Instant) -> u32 {
     let choice = COOKIE_SEGMENTS.iter().rposition(|&size| size <= segment).unwrap_or(0);
     mask(secret, key, theirs, period(now)) ^ choice as u32
 }
 
-/// Returns the size of segments that a cookie says, if this host made it a moment ago for a request with these ends and this
-/// number.
+/// Returns the size of segments that a cookie says, if this host made it a moment ago for a request with these ends and
+/// this number.
 pub(crate) fn opened_cookie(secret: &Secret, key: Key, theirs: u32, cookie: u32, now: Instant) -> Option<u16> {
     let now = period(now);
     [now, now.wrapping_sub(1)].into_iter().find_map(|period| {
@@ -125,10 +127,10 @@ fn mask(secret: &Secret, key: Key, theirs: u32, period: u32) -> u32 {
 /// An interface of which nothing but the next random number matters: `number`, to be taken by a socket that begins a
 /// connection.
 ///
-/// smoltcp 0.14 takes a connection's first sequence number from the generator of the interface that the socket is polled
-/// with, and has no way to give it one. The generator's seed can be given, and its step can be undone: the state that
-/// gives a wanted number is easy to write down, and the states before it follow. (Should smoltcp change its generator, numbers
-/// would still be secret, because the seed is; the test below fails then.)
+/// smoltcp 0.14 takes a connection's first sequence number from the generator of the interface that the socket is
+/// polled with, and has no way to give it one. The generator's seed can be given, and its step can be undone: the state
+/// that gives a wanted number is easy to write down, and the states before it follow. (Should smoltcp change its
+/// generator, numbers would still be secret, because the seed is; the test below fails then.)
 pub(crate) fn interface_that_draws(number: u32, mtu: usize, now: Instant) -> Interface {
     /// The generator's step, `state * FACTOR + ADDEND`, and the inverse of the factor modulo 2^64.
     const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
@@ -158,7 +160,8 @@ fn first_half(state: u64) -> u16 {
     (word ^ (word >> 16)) as u16
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number of right bits, 3 at first.
+/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number of right bits, 3 at
+/// first.
 const fn inverse(odd: u64) -> u64 {
     let mut result = odd;
     let mut step = 0;

@@ -24,7 +24,8 @@ use crate::udp::DatagramOptions;
 /// How many frames one `poll` takes from the link, so that others get their turn.
 const BATCH: usize = 8;
 
-/// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate documentation](crate).
+/// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate
+/// documentation](crate).
 pub struct Stack<L: Link> {
     link: L,
     host: Host,
@@ -107,12 +108,13 @@ impl<L: Link> Stack<L> {
         Ok(Stack { link, host })
     }
 
-    /// Has `admits` asked, from now on, before the stack takes memory that a stranger's request or a byte sent within the
-    /// host would cost. While it says no, requests are dropped as they are when a backlog is full, so that the other side asks
-    /// again; and senders within the host wait for what they have sent to be received, or get [`Error::OutOfMemory`] if there
-    /// is nothing to wait for.
+    /// Has `admits` asked, from now on, before the stack takes memory that a stranger's request or a byte sent within
+    /// the host would cost. While it says no, requests are dropped as they are when a backlog is full, so that the
+    /// other side asks again; and senders within the host wait for what they have sent to be received, or get
+    /// [`Error::OutOfMemory`] if there is nothing to wait for.
     ///
-    /// What a call asks for in so many words (`tcp_listen`, `udp_bind`, `tcp_connect`) is admitted by whoever makes the call.
+    /// What a call asks for in so many words (`tcp_listen`, `udp_bind`, `tcp_connect`) is admitted by whoever makes the
+    /// call.
     pub fn set_admission(&mut self, admits: fn() -> bool) {
         self.host.admits = admits;
     }
@@ -216,9 +218,9 @@ impl<L: Link> Stack<L> {
         Ok(())
     }
 
-    /// Accepts connections on a bound port from now on. The binding becomes the listener, or stays if this fails.
-    /// At most `backlog` connections (at least one) wait to be accepted; requests beyond are dropped, so that
-    /// the other side asks again. As many requests are remembered that are not acknowledged; those beyond get SYN cookies.
+    /// Accepts connections on a bound port from now on. The binding becomes the listener, or stays if this fails. At
+    /// most `backlog` connections (at least one) wait to be accepted; requests beyond are dropped, so that the other
+    /// side asks again. As many requests are remembered that are not acknowledged; those beyond get SYN cookies.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Limit`], [`Error::OutOfMemory`].
@@ -302,7 +304,8 @@ impl<L: Link> Stack<L> {
         self.host.connection(id)?.connected()
     }
 
-    /// Hands free room of the send buffer to `fill`, which returns how many bytes it has written at the start of the slice.
+    /// Hands free room of the send buffer to `fill`, which returns how many bytes it has written at the start of the
+    /// slice.
     /// `fill` is called again with a second slice if it filled the first, because the buffer is a ring.
     ///
     /// What was written is sent by the next [`poll`](Self::poll).
@@ -433,8 +436,8 @@ impl<L: Link> Stack<L> {
         self.host.shutdown(id, how, instant(now_ns))
     }
 
-    /// Gives a connection up: the identifier ends here. What was sent before is still delivered, then the other side sees the
-    /// end; but if something has arrived that nobody has received, the other side sees a reset.
+    /// Gives a connection up: the identifier ends here. What was sent before is still delivered, then the other side
+    /// sees the end; but if something has arrived that nobody has received, the other side sees a reset.
     pub fn close(&mut self, id: ConnectionId, now_ns: u64) -> Result<(), Error> {
         self.host.close(id, instant(now_ns))
     }
@@ -458,12 +461,12 @@ impl<L: Link> Stack<L> {
         self.host.udp_connect(id, remote)
     }
 
-    /// Sends one datagram of `length` bytes, written by `fill`, to `to` or to the connected end. `fill` is not called if
-    /// the receiver is on this host and has no room; the datagram is then dropped, as on any network.
+    /// Sends one datagram of `length` bytes, written by `fill`, to `to` or to the connected end. `fill` is not called
+    /// if the receiver is on this host and has no room; the datagram is then dropped, as on any network.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Unreachable`], [`Error::NotConnected`] without any address; a failure reported by the
-    /// network once.
+    /// [`Error::TooLong`], [`Error::Unreachable`], [`Error::NotConnected`] without any address; a failure reported by
+    /// the network once.
     pub fn udp_send_with(
         &mut self,
         id: DatagramId,

@@ -125,8 +125,8 @@ struct Port {
 ///
 /// An ephemeral port is chosen by RFC 6056, algorithm 4, with the random increments of algorithm 5: a keyed hash of the
 /// other end and of the local address says where to begin, a counter that few other ends share says how far to go. So a
-/// stranger cannot guess the port of a connection to somebody else, and a port is used again as late as possible. If the
-/// other end is not known yet, each port is drawn afresh (algorithm 2).
+/// stranger cannot guess the port of a connection to somebody else, and a port is used again as late as possible. If
+/// the other end is not known yet, each port is drawn afresh (algorithm 2).
 pub(crate) struct Ports {
     hash: Hash,
     ports: HashTable<Port>,
@@ -274,7 +274,8 @@ impl Ports {
 
     /// Chooses an ephemeral port that `suits`; a port that nobody uses must suit.
     ///
-    /// If many are in use, the answer may be that there is none although there is one; the next try then looks elsewhere.
+    /// If many are in use, the answer may be that there is none although there is one; the next try then looks
+    /// elsewhere.
     pub(crate) fn ephemeral(&mut self, purpose: Purpose, suits: impl Fn(&Self, u16) -> bool) -> Result<u16, Error> {
         let draw = self.secret.of_number(self.draws);
         self.draws += 1;

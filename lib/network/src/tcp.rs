@@ -53,8 +53,8 @@ pub(crate) const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(10);
 /// So many bytes are acknowledged without that: two full segments.
 const ACKNOWLEDGED_AT_ONCE: usize = 2 * 1460;
 
-/// And so are the first bytes of a connection, and those after an acknowledgement that has waited in vain: as many as Linux
-/// takes for sixteen full segments.
+/// And so are the first bytes of a connection, and those after an acknowledgement that has waited in vain: as many as
+/// Linux takes for sixteen full segments.
 const EARLY: usize = 16 * 1460;
 
 /// When a small write is sent.
@@ -136,8 +136,8 @@ pub(crate) struct Wire {
     held: usize,
     /// When at the latest to acknowledge what has arrived since.
     acknowledge_by: Option<Instant>,
-    /// Bytes that are still to arrive before acknowledgements may wait: a sender begins with little under way, and sends
-    /// more with each acknowledgement; and one that gets no answers may never have more under way.
+    /// Bytes that are still to arrive before acknowledgements may wait: a sender begins with little under way, and
+    /// sends more with each acknowledgement; and one that gets no answers may never have more under way.
     early: usize,
     /// What the last segment acknowledged.
     pub(crate) acknowledged: u32,
@@ -378,8 +378,8 @@ impl Wire {
         socket.recv_capacity() - socket.recv_queue()
     }
 
-    /// Whether smoltcp tells the other side of a larger window, which it does when that has at least doubled: when more than
-    /// half of what is free now was consumed since the last segment.
+    /// Whether smoltcp tells the other side of a larger window, which it does when that has at least doubled: when more
+    /// than half of what is free now was consumed since the last segment.
     pub(crate) fn tells_of_room(&self) -> bool {
         self.consumed * 2 >= self.free()
     }
@@ -389,10 +389,10 @@ impl Wire {
         (self.socket().recv_queue() + self.consumed).saturating_sub(self.held)
     }
 
-    /// When to send, if all that smoltcp would send now is an acknowledgement which may wait for data to travel with: one
-    /// of less than two full segments (RFC 9293, section 3.8.6.3). smoltcp 0.14 sends one as soon as there is more than
-    /// one segment, so that each request of a bit more than that would be acknowledged by a packet of its own, a moment
-    /// before its answer.
+    /// When to send, if all that smoltcp would send now is an acknowledgement which may wait for data to travel with:
+    /// one of less than two full segments (RFC 9293, section 3.8.6.3). smoltcp 0.14 sends one as soon as there is more
+    /// than one segment, so that each request of a bit more than that would be acknowledged by a packet of its own, a
+    /// moment before its answer.
     pub(crate) fn acknowledge_later(&mut self, now: Instant) -> Option<Instant> {
         let socket = self.socket();
         // The other side must be able to go on: what it may send without an acknowledgement makes one necessary, and no
@@ -431,9 +431,9 @@ impl Wire {
         used == 0 || (size - used) * 5 >= size
     }
 
-    /// Whether a segment would make smoltcp 0.14 forget its retransmission timer: a repeated acknowledgement when only the
-    /// FIN is outstanding. At the third it stops the timer in order to send the lost *data* again, finds none, and the
-    /// lost FIN is never sent again. Such a segment says nothing that is not known.
+    /// Whether a segment would make smoltcp 0.14 forget its retransmission timer: a repeated acknowledgement when only
+    /// the FIN is outstanding. At the third it stops the timer in order to send the lost *data* again, finds none, and
+    /// the lost FIN is never sent again. Such a segment says nothing that is not known.
     pub(crate) fn must_not_see(&self, segment: &Segment) -> bool {
         matches!(self.seen.state, State::FinWait1 | State::Closing | State::LastAck)
             && self.seen.unsent == 0
@@ -448,9 +448,9 @@ impl Wire {
         self.next_expected.wrapping_add(queued).wrapping_add(u32::from(ended))
     }
 
-    /// Whether a reset or a request comes from the other side, as far as its number can tell: everybody can send one with a
-    /// number that lies somewhere in the window. (Before the other side's numbers are known, a reset has to acknowledge
-    /// ours, which smoltcp checks.)
+    /// Whether a reset or a request comes from the other side, as far as its number can tell: everybody can send one
+    /// with a number that lies somewhere in the window. (Before the other side's numbers are known, a reset has to
+    /// acknowledge ours, which smoltcp checks.)
     pub(crate) fn believes(&self, segment: &Segment) -> bool {
         matches!(self.seen.state, State::SynSent | State::SynReceived | State::Closed)
             || (segment.is_reset() && segment.sequence == self.next_number())

@@ -194,8 +194,8 @@ impl Host {
         Ok(())
     }
 
-    /// Who receives a datagram. A port has one owner for each address, so at most one of these exists: a socket bound to
-    /// the address or to all addresses, connected to nobody or to the sender.
+    /// Who receives a datagram. A port has one owner for each address, so at most one of these exists: a socket bound
+    /// to the address or to all addresses, connected to nobody or to the sender.
     pub(crate) fn find_datagrams(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u32> {
         let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
         self.datagram_table

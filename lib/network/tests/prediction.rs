@@ -17,7 +17,8 @@ fn numbers(frames: &[Vec<u8>], flags: u8) -> Vec<u32> {
         .collect()
 }
 
-/// The first numbers of the server and of the client, of so many connections one after the other, and the client's ports.
+/// The first numbers of the server and of the client, of so many connections one after the other, and the client's
+/// ports.
 fn observed(count: usize, pause: u64) -> (Vec<u32>, Vec<u32>, Vec<u16>) {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 10);

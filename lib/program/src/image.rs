@@ -16,12 +16,12 @@ pub const PAGE_SIZE: u64 = 4096;
 
 /// The addresses at which a program's segments may lie.
 ///
-/// Page 0 stays unmapped, so that a null pointer faults; the top of the user half belongs to stacks and to the pages the
-/// kernel shares with the process.
+/// Page 0 stays unmapped, so that a null pointer faults; the top of the user half belongs to stacks and to the pages
+/// the kernel shares with the process.
 pub const USER_ADDRESSES: Range<u64> = 0x1000..0x3f_0000_0000;
 
-/// Where a position-independent executable goes when the caller has no wish: far above what is linked at a fixed address,
-/// and with most of the user half left above it.
+/// Where a position-independent executable goes when the caller has no wish: far above what is linked at a fixed
+/// address, and with most of the user half left above it.
 pub const DEFAULT_BASE: u64 = 0x10_0000_0000;
 
 /// How much of the start of a file [`Image::parse_head`] needs at most: the headers must lie in this many bytes.
@@ -105,7 +105,8 @@ pub struct Segment {
     /// The bytes of the file that come first in memory; may be empty.
     pub file: Range<u64>,
     /// The addresses the segment covers, never empty and at least as long as `file`. What `file` does not fill is zero.
-    /// The start is not always page-aligned, but its offset within the page is that of `file.start` if `file` is not empty.
+    /// The start is not always page-aligned, but its offset within the page is that of `file.start` if `file` is not
+    /// empty.
     pub memory: Range<u64>,
     /// What the program may do there.
     pub protection: Protection,
@@ -148,8 +149,8 @@ pub struct ThreadStorage {
 
 /// What the program says about its stack (`PT_GNU_STACK`).
 ///
-/// A request, not a promise: stacks here are never executable. An assembler makes the executable request by omission, so
-/// that refusing such programs would refuse many that never do it.
+/// A request, not a promise: stacks here are never executable. An assembler makes the executable request by omission,
+/// so that refusing such programs would refuse many that never do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackRequest {
     /// The size asked for in bytes, if any.

@@ -1,7 +1,7 @@
 //! Where the parts of a process's memory lie, so that somebody who attacks a program cannot know it.
 //!
-//! An error in a program that lets others write where they should not is worth more to them if they know what lies where.
-//! So a loader asks [`Layout::random`] for another arrangement each time:
+//! An error in a program that lets others write where they should not is worth more to them if they know what lies
+//! where. So a loader asks [`Layout::random`] for another arrangement each time:
 //!
 //! ```text
 //! 4 GiB × 4 … 12      a program that can be moved                     23 bits
@@ -13,8 +13,9 @@
 //!                       the scheduler's image                         17 bits
 //! ```
 //!
-//! The parts are in one gigabyte because page tables are memory, too: each further gigabyte costs every process a frame, and
-//! they would lie apart by no more than Linux's 18 bits either way (Sv39 has 26 bits of pages for everything together).
+//! The parts are in one gigabyte because page tables are memory, too: each further gigabyte costs every process a
+//! frame, and they would lie apart by no more than Linux's 18 bits either way (Sv39 has 26 bits of pages for everything
+//! together).
 //!
 //! The function is pure: it takes words and gives addresses, so that a test can have it make millions of arrangements.
 

@@ -1,6 +1,7 @@
 //! The first contents of a process's stack: arguments, environment and auxiliary vector.
 //!
-//! Linux defines the layout and every C library and language runtime reads it before `main`. From low addresses to high:
+//! Linux defines the layout and every C library and language runtime reads it before `main`. From low addresses to
+//! high:
 //!
 //! ```text
 //! stack pointer -> argument count            8 bytes, and the pointer is 16-byte aligned
@@ -136,7 +137,8 @@ impl<Text: AsRef<[u8]>> Contents<'_, Text> {
         u64::try_from(words).ok()
     }
 
-    /// The bytes of the part above the vectors. Aligned bytes come first, so that nothing is lost between them and text.
+    /// The bytes of the part above the vectors. Aligned bytes come first, so that nothing is lost between them and
+    /// text.
     fn data_length(&self) -> Option<u64> {
         let mut length = 0u64;
         for (_, value) in self.auxiliary {
@@ -170,8 +172,8 @@ struct Writer<'bytes> {
 
 impl Writer<'_> {
     fn lay_out<Text: AsRef<[u8]>>(&mut self, contents: &Contents<'_, Text>) {
-        // Aligned bytes go to the start of the data, in the order of the vector; their addresses follow from their lengths
-        // again below, when the vector itself is written.
+        // Aligned bytes go to the start of the data, in the order of the vector; their addresses follow from their
+        // lengths again below, when the vector itself is written.
         for (_, value) in contents.auxiliary {
             if let AuxiliaryValue::Bytes(bytes) = value {
                 self.put(bytes);

@@ -1,4 +1,5 @@
-//! Arrangements of a process's memory: whatever the words are, nothing overlaps, and they are as random as the text says.
+//! Arrangements of a process's memory: whatever the words are, nothing overlaps, and they are as random as the text
+//! says.
 
 use std::collections::HashSet;
 use std::ops::Range;

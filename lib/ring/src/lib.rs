@@ -7,7 +7,8 @@
 //!
 //! # The algorithm
 //!
-//! Two indexes that only grow, `tail` of the producer and `head` of the consumer. The entry with index `i` lies at place
+//! Two indexes that only grow, `tail` of the producer and `head` of the consumer. The entry with index `i` lies at
+//! place
 //! `i % capacity`.
 //!
 //! ```text
@@ -30,12 +31,12 @@
 //!
 //! # What a hostile other side can do
 //!
-//! To a producer: write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst is that entries
-//! are overwritten that the other side has not read, or that it never gets any.
+//! To a producer: write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst is that
+//! entries are overwritten that the other side has not read, or that it never gets any.
 //!
-//! To a consumer: write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead cannot come from
-//! the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the consumer checks what it
-//! takes as if it came from a stranger, because it does.
+//! To a consumer: write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead cannot come
+//! from the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the consumer checks
+//! what it takes as if it came from a stranger, because it does.
 //!
 //! # Who wakes whom
 //!
@@ -50,9 +51,9 @@
 //!   is state SLEEPING? then call                    is tail advanced? then state = AWAKE, and go on
 //! ```
 //!
-//! Each side writes its word and then reads the other's. Release and acquire alone allow both to read the old values: the
-//! entry would stay, with nobody called. With a sequentially consistent fence between write and read on both sides, at
-//! least one of them sees what the other wrote. The tempting wrong way is to store `state` with release, "because it
+//! Each side writes its word and then reads the other's. Release and acquire alone allow both to read the old values:
+//! the entry would stay, with nobody called. With a sequentially consistent fence between write and read on both sides,
+//! at least one of them sees what the other wrote. The tempting wrong way is to store `state` with release, "because it
 //! publishes something".
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![forbid(unsafe_code)]
@@ -116,7 +117,8 @@ impl Producer {
         Producer { tail: 0, published: 0, head: 0, capacity: capacity as u64 }
     }
 
-    /// For a ring through which `tail` entries have gone so far, by a producer that kept nothing else. The capacity is a power of two.
+    /// For a ring through which `tail` entries have gone so far, by a producer that kept nothing else. The capacity is
+    /// a power of two.
     #[inline(always)]
     pub const fn resume(capacity: usize, tail: u64) -> Producer {
         // As if the ring were full: so the consumer's index is looked at before anything is written.
@@ -182,8 +184,8 @@ impl Producer {
     /// [`Full`]; nothing has happened.
     #[inline(always)]
     pub fn next_place<const N: usize>(&mut self, words: &impl Words<N>) -> Result<usize, Full> {
-        // What is known of `head` can only be too old, which is too careful. (A consumer whose index goes back is another
-        // matter: it overwrites what it has not read, until the next look.)
+        // What is known of `head` can only be too old, which is too careful. (A consumer whose index goes back is
+        // another matter: it overwrites what it has not read, until the next look.)
         if self.tail.wrapping_sub(self.head) >= self.capacity && self.free(words) == 0 {
             return Err(Full);
         }
@@ -232,7 +234,8 @@ impl Consumer {
         Consumer { head: 0, tail: 0, capacity: capacity as u64 }
     }
 
-    /// For a ring of which `head` entries were taken so far, by a consumer that kept nothing else. The capacity is a power of two.
+    /// For a ring of which `head` entries were taken so far, by a consumer that kept nothing else. The capacity is a
+    /// power of two.
     #[inline(always)]
     pub const fn resume(capacity: usize, head: u64) -> Consumer {
         Consumer { head, tail: head, capacity: capacity as u64 }
@@ -260,8 +263,8 @@ impl Consumer {
         Ok(count as usize)
     }
 
-    /// Takes one of the entries that [`look`](Self::look) has found; `None` when there are no more of them. The place is
-    /// not handed back yet.
+    /// Takes one of the entries that [`look`](Self::look) has found; `None` when there are no more of them. The place
+    /// is not handed back yet.
     #[inline(always)]
     pub fn take<const N: usize>(&mut self, words: &impl Words<N>) -> Option<[u64; N]> {
         self.take_place().map(|place| words.read(place))
@@ -278,8 +281,8 @@ impl Consumer {
         Some(place as usize)
     }
 
-    /// Leaves the entry that was taken last in the ring after all, before its place was handed back. Whoever takes it again
-    /// reads it again, and may read something else.
+    /// Leaves the entry that was taken last in the ring after all, before its place was handed back. Whoever takes it
+    /// again reads it again, and may read something else.
     #[inline]
     pub fn leave_last(&mut self) {
         self.head = self.head.wrapping_sub(1);

@@ -47,8 +47,8 @@ impl<'a> Completions<'a> {
         trusting::advance(self, 1);
     }
 
-    /// Hands all completions that are there now to `take`, in their order, and then takes them away; says how many. For the
-    /// taker only.
+    /// Hands all completions that are there now to `take`, in their order, and then takes them away; says how many. For
+    /// the taker only.
     #[inline(always)]
     pub fn take_all(&self, take: impl FnMut(Completion)) -> usize {
         let count = trusting::count(self);

@@ -244,8 +244,8 @@ fn fuzz_ring() {
     });
 }
 
-/// Every history of seven steps of both sides, over rings of one and of two entries, from the first index and across the
-/// largest: what is taken is what was shown, in order.
+/// Every history of seven steps of both sides, over rings of one and of two entries, from the first index and across
+/// the largest: what is taken is what was shown, in order.
 #[test]
 fn every_short_history_is_one_of_a_queue() {
     const STEPS: u32 = if cfg!(miri) { 3 } else { 7 };

@@ -1,13 +1,14 @@
 //! Who waits for a condition: the wakers of those who found that it does not hold.
 //!
-//! The owner of a condition keeps one list for each way in which it can change, under the lock that guards it. The protocol
-//! is always the same: under the lock, look whether one can go on; if not, [`register`](Waiters::register) and return;
-//! whoever changes it takes the lock, does so, and calls [`wake_all`](Waiters::wake_all). No wake-up can fall between the look
-//! and the registration, because both happen under one lock. Whoever gives up [`forget`](Waiters::forget)s its waker.
+//! The owner of a condition keeps one list for each way in which it can change, under the lock that guards it. The
+//! protocol is always the same: under the lock, look whether one can go on; if not, [`register`](Waiters::register) and
+//! return; whoever changes it takes the lock, does so, and calls [`wake_all`](Waiters::wake_all). No wake-up can fall
+//! between the look and the registration, because both happen under one lock. Whoever gives up
+//! [`forget`](Waiters::forget)s its waker.
 //!
-//! Whoever registers stays registered until the condition changes or until it is forgotten; nobody is woken to make room
-//! for somebody else. (A list with a limit that wakes its oldest entry for a newcomer never comes to rest when one more
-//! waits than it holds: each one that is woken for nothing registers again, and wakes the next.)
+//! Whoever registers stays registered until the condition changes or until it is forgotten; nobody is woken to make
+//! room for somebody else. (A list with a limit that wakes its oldest entry for a newcomer never comes to rest when one
+//! more waits than it holds: each one that is woken for nothing registers again, and wakes the next.)
 //!
 //! A change wakes all who wait, not one of them. The one that would be woken might not run for long, because something
 //! more important does, or might be given up before it runs; the others would sleep beside something that they could

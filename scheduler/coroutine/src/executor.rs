@@ -59,11 +59,12 @@ pub trait Platform: Sync + 'static {
         let _ = worker;
     }
 
-    /// Whether coroutines are suspended inside a poll ([`Executor::suspend`]), so that [`resume`](Self::resume) is needed.
+    /// Whether coroutines are suspended inside a poll ([`Executor::suspend`]), so that [`resume`](Self::resume) is
+    /// needed.
     const RESUMES: bool = false;
 
-    /// Goes on with a coroutine that was suspended inside a poll, on its own stack. Returns when the calling stack is used
-    /// again.
+    /// Goes on with a coroutine that was suspended inside a poll, on its own stack. Returns when the calling stack is
+    /// used again.
     fn resume(&self, cid: Cid) {
         let _ = cid;
     }
@@ -74,15 +75,15 @@ pub trait Platform: Sync + 'static {
     /// Whether [`bringing`](Self::bringing) is asked at each use of a waker.
     const BRINGS: bool = false;
 
-    /// The worker that calls, if what it wakes is to come to it: if it will soon look for what is ready. `None` leaves what
-    /// is woken to the worker on which it ran last.
+    /// The worker that calls, if what it wakes is to come to it: if it will soon look for what is ready. `None` leaves
+    /// what is woken to the worker on which it ran last.
     #[inline]
     fn bringing(&self) -> Option<usize> {
         None
     }
 
-    /// A coroutine was woken where [`bringing`](Self::bringing) said `None`, and was left to the worker on which it ran last.
-    /// An idle worker has been notified; whether a busy one should stop for it only the platform can know.
+    /// A coroutine was woken where [`bringing`](Self::bringing) said `None`, and was left to the worker on which it ran
+    /// last. An idle worker has been notified; whether a busy one should stop for it only the platform can know.
     fn woken_at_home(&self, cid: Cid) {
         let _ = cid;
     }
@@ -192,8 +193,8 @@ impl Executor {
         }
     }
 
-    /// Makes the executor ready for use. `ready` is where it publishes what is ready: in a process, the process page; it must
-    /// not be given to two executors.
+    /// Makes the executor ready for use. `ready` is where it publishes what is ready: in a process, the process page;
+    /// it must not be given to two executors.
     ///
     /// # Errors
     /// [`InitialiseError`]; the executor is as it was.
@@ -304,8 +305,8 @@ impl Executor {
     /// [`WorkerError::TooMany`].
     ///
     /// # Safety
-    /// There is a worker of this number. Of all that stand for it, one at a time runs; each other one is in a run that waits
-    /// in a suspended poll or in [`Platform::resume`], or in none.
+    /// There is a worker of this number. Of all that stand for it, one at a time runs; each other one is in a run that
+    /// waits in a suspended poll or in [`Platform::resume`], or in none.
     pub unsafe fn worker_on_another_stack(&'static self, number: usize) -> Result<Worker, WorkerError> {
         self.table();
         // SAFETY: initialised, as `table` has checked.
@@ -316,8 +317,8 @@ impl Executor {
     /// Suspends the coroutine that a worker polls at this moment, which keeps its stack; `None` outside of a poll.
     ///
     /// # Safety
-    /// The caller is that worker, in an interruption of the poll and not of what the executor itself does, and goes on with
-    /// the poll only when [`Platform::resume`] says so.
+    /// The caller is that worker, in an interruption of the poll and not of what the executor itself does, and goes on
+    /// with the poll only when [`Platform::resume`] says so.
     pub unsafe fn suspend(&'static self, worker: usize) -> Option<Cid> {
         // SAFETY: initialised, as `table` has checked; the rest is the caller's promise.
         match unsafe { (self.table().suspend)(self.core(), worker as u32) } {
@@ -369,8 +370,9 @@ impl Executor {
         self.spawn_as(future, priority, kind, Begins::Ready)
     }
 
-    /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when somebody
-    /// wakes it. For one of which the caller knows that it would only register its [waker](Self::waker), and does so itself.
+    /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when
+    /// somebody wakes it. For one of which the caller knows that it would only register its [waker](Self::waker), and
+    /// does so itself.
     ///
     /// # Errors
     /// As there.
@@ -509,8 +511,8 @@ impl Executor {
         if cid == 0 { None } else { Some(Cid(cid)) }
     }
 
-    /// The coroutine that a waker wakes; `None` if the waker is not this executor's, for example because a combinator made
-    /// it. Whoever keeps the cid instead of the waker needs half the memory.
+    /// The coroutine that a waker wakes; `None` if the waker is not this executor's, for example because a combinator
+    /// made it. Whoever keeps the cid instead of the waker needs half the memory.
     #[inline]
     pub fn cid_of(&'static self, waker: &Waker) -> Option<Cid> {
         self.table();
@@ -597,7 +599,8 @@ fn status(status: isize) -> Result<(), Stale> {
     if status == entry::OK { Ok(()) } else { Err(Stale) }
 }
 
-/// The right to run an executor's coroutines as one of its workers. Dropping it leaves what is in its shard to the others.
+/// The right to run an executor's coroutines as one of its workers. Dropping it leaves what is in its shard to the
+/// others.
 pub struct Worker {
     executor: &'static Executor,
     number: usize,
@@ -627,8 +630,8 @@ impl Worker {
     }
 
     /// As [`run`](Self::run), but gives way ([`Outcome::Outranked`]) when the bitmap `elsewhere` has something more
-    /// important than all that is ready here, of which nothing counts for more than `ceiling`. The first poll is made in
-    /// any case, so that a worker that has given way and was chosen again makes progress.
+    /// important than all that is ready here, of which nothing counts for more than `ceiling`. The first poll is made
+    /// in any case, so that a worker that has given way and was chosen again makes progress.
     pub fn run_strictly(&mut self, elsewhere: &'static AtomicU64, ceiling: Priority) -> Outcome {
         let run = self.executor.table().run_strictly;
         let elsewhere: *const AtomicU64 = elsewhere;

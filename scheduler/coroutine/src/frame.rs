@@ -2,20 +2,20 @@
 //!
 //! # What a waker is
 //!
-//! Two words: the data word is the coroutine's cid, and the vtable word says which executor, because each executor has a
-//! vtable of its own, in the order of [`EXECUTORS`]. So cloning and dropping a waker is nothing, waking costs no reference
-//! count, and a waker that outlives its coroutine is harmless: its cid is stale. The rejected ways: a reference-counted box
-//! (what everyone does), which costs two atomic operations for each clone; and the address of the control block, which
-//! may belong to somebody else by the time of the wake.
+//! Two words: the data word is the coroutine's cid, and the vtable word says which executor, because each executor has
+//! a vtable of its own, in the order of [`EXECUTORS`]. So cloning and dropping a waker is nothing, waking costs no
+//! reference count, and a waker that outlives its coroutine is harmless: its cid is stale. The rejected ways: a
+//! reference-counted box (what everyone does), which costs two atomic operations for each clone; and the address of the
+//! control block, which may belong to somebody else by the time of the wake.
 //!
 //! # What a frame is for
 //!
 //! While a coroutine is polled, the waker in its context lies in the [`Frame`] of the worker that polls, and all frames
 //! lie in one static array. So [`yield_now`] can tell by the *address* of its waker that it is polled directly by an
-//! executor, and which: then it leaves a mark beside the waker instead of waking, and the poll answers "yielded". A reference
-//! to a waker in a frame cannot outlive the poll, which is why the address is proof enough; a clone of the waker lies
-//! elsewhere and is woken the ordinary way. That makes a yield a store instead of a lookup and an atomic operation.
-//! (A waker of another kind during the poll, with a pointer to the block in it, would do the same, but then
+//! executor, and which: then it leaves a mark beside the waker instead of waking, and the poll answers "yielded". A
+//! reference to a waker in a frame cannot outlive the poll, which is why the address is proof enough; a clone of the
+//! waker lies elsewhere and is woken the ordinary way. That makes a yield a store instead of a lookup and an atomic
+//! operation. (A waker of another kind during the poll, with a pointer to the block in it, would do the same, but then
 //! [`Waker::will_wake`] would say no to a clone of it, and there are primitives that wake whom they replace.)
 
 use core::cell::UnsafeCell;
@@ -157,7 +157,8 @@ impl Frame {
     /// Polls a future in this frame; for a pending one, gives the scheduler's answer.
     ///
     /// # Safety
-    /// The caller is the frame's worker, and polls nothing else in it. `cid` is the cid of the coroutine that is polled.
+    /// The caller is the frame's worker, and polls nothing else in it. `cid` is the cid of the coroutine that is
+    /// polled.
     #[inline(always)]
     pub unsafe fn poll<F: Future>(&self, cid: u64, future: Pin<&mut F>) -> Result<F::Output, u32> {
         // SAFETY: the frame is ours, and no reference to the waker of the last poll can be left.

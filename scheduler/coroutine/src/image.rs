@@ -1,7 +1,7 @@
 //! Looking up a dynamic symbol in an image that is its own file: every file offset is also an offset in memory.
 //!
-//! Each number that the image gives is checked before it is used, so that a damaged image is an error; that the image is
-//! the right one is for the caller to know.
+//! Each number that the image gives is checked before it is used, so that a damaged image is an error; that the image
+//! is the right one is for the caller to know.
 
 use crate::table::ImageError;
 

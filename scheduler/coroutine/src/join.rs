@@ -1,7 +1,7 @@
 //! How a coroutine's end reaches whoever waits for it.
 //!
-//! A coroutine's block has two owners: the executor and the join handle. Which of them is left, whether there is a result
-//! and whether the handle's waker is there, is one word:
+//! A coroutine's block has two owners: the executor and the join handle. Which of them is left, whether there is a
+//! result and whether the handle's waker is there, is one word:
 //!
 //! ```text
 //!  EXECUTOR|HANDLE --complete--> COMPLETE|HANDLE --handle dropped--> (given back by the handle)
@@ -17,8 +17,9 @@
 //! | the waker | without WAKER: the handle. With WAKER and not COMPLETE: nobody writes, the handle reads. From COMPLETE on: the executor reads while EXECUTOR is set and WAKER was; whoever gives the block back drops it |
 //! | the output | without COMPLETE: the executor. Then the handle, which says TAKEN when it leaves; else whoever gives the block back |
 //!
-//! The executor's last step is one exchange when nobody waits. When somebody does, it needs two: one that shows the result,
-//! and, after the wake, one that lets go of the block, because after the first the handle may be dropped at any moment.
+//! The executor's last step is one exchange when nobody waits. When somebody does, it needs two: one that shows the
+//! result, and, after the wake, one that lets go of the block, because after the first the handle may be dropped at any
+//! moment.
 
 use core::task::Waker;
 
@@ -123,7 +124,8 @@ impl Join {
                 }
             });
         }
-        // Release: our use of the waker comes before its end, if the handle gives the block back. Acquire: the other way round.
+        // Release: our use of the waker comes before its end, if the handle gives the block back. Acquire: the other
+        // way round.
         let state = self.state.fetch_and(!EXECUTOR, Ordering::AcqRel);
         if state & HANDLE == 0 { After::Free { output: has_output(state) } } else { After::Leave }
     }

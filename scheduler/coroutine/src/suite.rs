@@ -1,5 +1,6 @@
-//! What an executor promises, as cases that run anywhere: on the host against the scheduler that is linked in, on the target
-//! against the image. Each needs an idle executor with one worker, and leaves it so; a broken promise is a panic.
+//! What an executor promises, as cases that run anywhere: on the host against the scheduler that is linked in, on the
+//! target against the image. Each needs an idle executor with one worker, and leaves it so; a broken promise is a
+//! panic.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -22,8 +22,8 @@ pub(crate) struct Block {
     pub join: Join,
 }
 
-/// What the owner of a handle calls the scheduler's finish with, to free a block whose future is gone: with its output, or
-/// without. The function knows the future's type, and with these there need not be another one in each block.
+/// What the owner of a handle calls the scheduler's finish with, to free a block whose future is gone: with its output,
+/// or without. The function knows the future's type, and with these there need not be another one in each block.
 const FREE_WITH_OUTPUT: u32 = 2;
 const FREE: u32 = 3;
 const _: () = assert!(COMPLETED < FREE_WITH_OUTPUT && CANCELLED_OUTCOME < FREE_WITH_OUTPUT);
@@ -49,8 +49,8 @@ pub(crate) enum Begins {
 }
 
 impl Block {
-    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; gives the future back if there is
-    /// no memory.
+    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; gives the future back if
+    /// there is no memory.
     #[inline]
     pub fn allocate<F: Future>(future: F, kind: u16, priority: u8, begins: Begins) -> Result<NonNull<Block>, F> {
         let layout = Layout::new::<Task<F>>();
@@ -95,8 +95,8 @@ impl Block {
     /// Moves the output out.
     ///
     /// # Safety
-    /// The block was allocated for a future with this output, the join state says that the output is the caller's, and it is
-    /// taken only once.
+    /// The block was allocated for a future with this output, the join state says that the output is the caller's, and
+    /// it is taken only once.
     pub unsafe fn take_output<T>(block: NonNull<Block>) -> T {
         // SAFETY: as above.
         unsafe { block.byte_add((*block.as_ptr()).join.output() as usize).cast::<T>().read() }

@@ -191,8 +191,8 @@ impl Threads {
     }
 }
 
-/// Everything at once: rings of coroutines that wake each other, change priorities, spawn, join, cancel and are cancelled,
-/// on more workers than processors.
+/// Everything at once: rings of coroutines that wake each other, change priorities, spawn, join, cancel and are
+/// cancelled, on more workers than processors.
 #[test]
 fn eight_threads_lose_nothing() {
     const RINGS: usize = 24;

@@ -2,8 +2,8 @@
 //!
 //! With `echo` on the command line the kernel then reads a line from the console and writes it back.
 //!
-//! With `fault=NAME` on the command line the kernel makes the mistake of that name after the tests; the machine must then
-//! say what happened and end as failed. Without, it ends with success exactly if every test passed.
+//! With `fault=NAME` on the command line the kernel makes the mistake of that name after the tests; the machine must
+//! then say what happened and end as failed. Without, it ends with success exactly if every test passed.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
@@ -165,8 +165,8 @@ fn wait_until(mut done: impl FnMut() -> bool) -> bool {
         if Machine::now() > deadline {
             return false;
         }
-        // Sleeping and not spinning: an emulator that counts instructions runs the harts in turn, and a hart that spins keeps
-        // its turn for long.
+        // Sleeping and not spinning: an emulator that counts instructions runs the harts in turn, and a hart that spins
+        // keeps its turn for long.
         Machine::set_timer(Machine::now() + platform::get().ticks(20_000));
         Machine::wait_for_interrupt();
         let _ = poll_interrupts();
@@ -371,8 +371,8 @@ impl Suite {
         }
         let hart_ids = &self.platform.hart_ids;
         let count = hart_ids.len();
-        // Firmware may send a hart to where the machine was booted, or to the right place with a wrong argument, before it
-        // is expected: the harts wait to be let in, and the firmware refuses to start them again.
+        // Firmware may send a hart to where the machine was booted, or to the right place with a wrong argument, before
+        // it is expected: the harts wait to be let in, and the firmware refuses to start them again.
         for (index, entry) in [(count - 1, _start as *const ()), (count.saturating_sub(2), _start_hart as *const ())] {
             if index > 0 {
                 let entry = hal_riscv64::image_to_physical(entry as usize);
@@ -676,15 +676,15 @@ impl Suite {
         }
         let trip = (hal_riscv64::instructions() - start) / ROUNDS;
         println!("        {trip} instructions for each round trip");
-        // An emulator that does not count instructions says how much time passed; only with `counted` on the command line
-        // is there something to check.
+        // An emulator that does not count instructions says how much time passed; only with `counted` on the command
+        // line is there something to check.
         let counted = self.platform.arguments.split(' ').any(|argument| argument == "counted");
         check(!counted || trip <= 130, "a round trip is long")
     }
 }
 
-/// Asks the firmware to start a hart at a physical address, with an argument that means nothing; gives back its error number
-/// (SBI specification, hart state management).
+/// Asks the firmware to start a hart at a physical address, with an argument that means nothing; gives back its error
+/// number (SBI specification, hart state management).
 fn firmware_starts(hart_id: u64, entry: u64) -> isize {
     let error;
     // SAFETY: both entries let a hart in only when it is expected, and until then it touches nothing.

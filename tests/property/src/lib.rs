@@ -1,7 +1,8 @@
 //! The number of cases and the seed of every property test, and numbers that favour edges.
 //!
-//! Most defects sit where a length is 0 or 1, where a page begins or ends, where a buffer is full. A number drawn evenly
-//! from a range of thousands meets such a place once in thousands of cases; [`edges`] meets one in every second case.
+//! Most defects sit where a length is 0 or 1, where a page begins or ends, where a buffer is full. A number drawn
+//! evenly from a range of thousands meets such a place once in thousands of cases; [`edges`] meets one in every second
+//! case.
 //!
 //! Two variables of the environment steer all tests alike. [`CASES`] multiplies every number of cases, so that one
 //! command makes all of them longer in proportion (`cargo xtask test long`). [`SEED`] is where the cases come from: an

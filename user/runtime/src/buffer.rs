@@ -1,8 +1,8 @@
 //! Buffers that a call in flight can own.
 //!
 //! The kernel reads or writes a buffer while the coroutine that asked for it may have been dropped. A borrowed slice
-//! cannot promise to outlive that, so calls take buffers by value and give them back with the result. What can be such a
-//! buffer is memory that stays where it is when its owner moves: a vector, a box, a static slice.
+//! cannot promise to outlive that, so calls take buffers by value and give them back with the result. What can be such
+//! a buffer is memory that stays where it is when its owner moves: a vector, a box, a static slice.
 
 use alloc::boxed::Box;
 use alloc::string::String;

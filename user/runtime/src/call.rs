@@ -1,4 +1,5 @@
-//! Asynchronous system calls: a trap that returns at once, or a request in a ring, and a completion if the call has to wait.
+//! Asynchronous system calls: a trap that returns at once, or a request in a ring, and a completion if the call has to
+//! wait.
 //!
 //! # The way of a call
 //!
@@ -10,8 +11,8 @@
 //! The kernel needs the token with the call, before it is known whether a record is needed. So each worker keeps one
 //! *spare* record ready whose token it offers with every call, and replaces it only when the kernel kept it.
 //!
-//! That is the direct way. If others could make calls too, the call goes through the worker's request ring instead, with
-//! the same token, and always occupies the record ([`set_way`]; the module `submission` says when and why).
+//! That is the direct way. If others could make calls too, the call goes through the worker's request ring instead,
+//! with the same token, and always occupies the record ([`set_way`]; the module `submission` says when and why).
 //!
 //! # Dropping
 //!
@@ -33,12 +34,13 @@
 //! ```
 //!
 //! *Own* and *foreign* say whose waker the future was polled with. Nearly always it is the executor's, which is a cid;
-//! then the cid is all there is to keep, and waking it is allowed anywhere, even in the handler of an interrupt. The waker
-//! of a combinator may do anything, allocate and free among it, so it is kept in an `AtomicWaker` and woken by the
-//! executor only.
+//! then the cid is all there is to keep, and waking it is allowed anywhere, even in the handler of an interrupt. The
+//! waker of a combinator may do anything, allocate and free among it, so it is kept in an `AtomicWaker` and woken by
+//! the executor only.
 //!
-//! Every change of the state is one read-modify-write, so there is one order of them. The tempting wrong way is to store
-//! the cid and then only *load* the state: the completion could come between the two without either side seeing the other.
+//! Every change of the state is one read-modify-write, so there is one order of them. The tempting wrong way is to
+//! store the cid and then only *load* the state: the completion could come between the two without either side seeing
+//! the other.
 //!
 //! | field | who may touch it |
 //! |---|---|
@@ -374,8 +376,8 @@ fn ring() -> Option<Completions<'static>> {
     Some(Completions::new(header, entries))
 }
 
-/// Makes a call that can enlarge the completion ring to this capacity, while nobody takes from it and it is empty. If it
-/// does not become so, the call is asked not to enlarge it (0).
+/// Makes a call that can enlarge the completion ring to this capacity, while nobody takes from it and it is empty. If
+/// it does not become so, the call is asked not to enlarge it (0).
 pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacity: usize) -> Result<T> {
     for _ in 0..4 {
         drain();
@@ -436,8 +438,8 @@ fn drain_ring() {
     }
 }
 
-/// What the handler of user interrupts does for calls: wakes those whose completions have come while a coroutine runs, so that the process
-/// publishes what is ready now, and not when that coroutine next pauses.
+/// What the handler of user interrupts does for calls: wakes those whose completions have come while a coroutine runs,
+/// so that the process publishes what is ready now, and not when that coroutine next pauses.
 ///
 /// It runs between any two instructions of a coroutine, so it takes only what can be handed over without a lock and
 /// without the heap, and leaves the rest, in order, to the executor's next look.
@@ -555,16 +557,18 @@ enum Stage {
 ///
 /// # Cancellation
 ///
-/// Dropped before the first poll, or while it waits because too many calls are in flight, it does nothing. Dropped while the call is in flight it asks the kernel to cancel; the
-/// buffer is freed when the kernel has let go of it. A call that had succeeded by then has had its effect: bytes that
-/// were read are lost, bytes that were written have been written; a connection that was accepted is closed.
+/// Dropped before the first poll, or while it waits because too many calls are in flight, it does nothing. Dropped
+/// while the call is in flight it asks the kernel to cancel; the buffer is freed when the kernel has let go of it. A
+/// call that had succeeded by then has had its effect: bytes that were read are lost, bytes that were written have been
+/// written; a connection that was accepted is closed.
 #[must_use = "a call that is not awaited is not made"]
 pub struct Operation<B, const N: usize> {
     buffer: Option<B>,
     arguments: [usize; N],
     discard: fn(usize),
-    /// [`abandon`] for this buffer. Only `new` asks what a buffer must be able to do: bounds on the type itself would be
-    /// asked for again wherever a coroutine that holds one is to be sent, and there the compiler does not know lifetimes.
+    /// [`abandon`] for this buffer. Only `new` asks what a buffer must be able to do: bounds on the type itself would
+    /// be asked for again wherever a coroutine that holds one is to be sent, and there the compiler does not know
+    /// lifetimes.
     abandon: fn(&'static Record, B, fn(usize)),
     call: SystemCall,
     stage: Stage,
@@ -578,7 +582,8 @@ impl<B, const N: usize> Operation<B, N> {
     ///
     /// # Safety
     ///
-    /// All memory that the arguments name for the kernel to read or write must belong to `buffer`, stay where it is when
+    /// All memory that the arguments name for the kernel to read or write must belong to `buffer`, stay where it is
+    /// when
     /// `buffer` moves, and be used by nobody else; or be static.
     #[inline]
     pub unsafe fn new(call: SystemCall, arguments: [usize; N], buffer: B) -> Operation<B, N>
@@ -633,7 +638,8 @@ impl<B, const N: usize> Operation<B, N> {
     /// Makes the call directly, with a token for the case that it has to wait: the kernel's answer.
     #[inline(always)]
     fn trap(&self, priority: Priority, token: u64) -> usize {
-        // The completion finds its way by the token; the cid is for the kernel to know who waits, if somebody has said it.
+        // The completion finds its way by the token; the cid is for the kernel to know who waits, if somebody has said
+        // it.
         let waiter = match self.stage {
             Stage::New(waiter) => waiter,
             _ => 0,
@@ -675,8 +681,8 @@ impl<B, const N: usize> Operation<B, N> {
 
     /// Makes the call through the ring, so that its completion wakes the coroutine with this cid, or 0 for nobody; `false` if it
     /// has to be made directly.
-    // Everything is in its place before the request is published: whoever has to be woken for it then is woken last, and
-    // no register has to be kept for after that.
+    // Everything is in its place before the request is published: whoever has to be woken for it then is woken last,
+    // and no register has to be kept for after that.
     #[inline(always)]
     fn request(&mut self, priority: Priority, cid: u64) -> bool {
         let calls = &local::current().calls;
@@ -736,8 +742,8 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call directly, and waits for its completion if there will be one; [`TOO_MANY`] if it is to be tried again
-    /// when another one has ended.
+    /// Makes the call directly, and waits for its completion if there will be one; [`TOO_MANY`] if it is to be tried
+    /// again when another one has ended.
     fn try_submit(&mut self, context: &Context<'_>) -> Poll<usize> {
         let polled = self.make(executor::current_priority());
         self.wait_if_in_flight(polled, context)
@@ -833,8 +839,8 @@ impl<B, const N: usize> Operation<B, N> {
 impl<B, const N: usize> Future for Operation<B, N> {
     type Output = (Result<usize>, B);
 
-    // What happens to most calls is here; everything else is a function of its own, so that a coroutine which awaits many
-    // calls stays small, and saves no registers for what it does not do.
+    // What happens to most calls is here; everything else is a function of its own, so that a coroutine which awaits
+    // many calls stays small, and saves no registers for what it does not do.
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = match self.stage {
@@ -890,8 +896,8 @@ impl<B, const N: usize> Operation<B, N> {
 
 /// Makes many calls at once and waits for all: results and buffers in the order of the calls.
 ///
-/// They share traps as far as they can: the kernel takes them from the request ring together, and the coroutine is woken
-/// once for those that are done together. In which order they take effect is undefined.
+/// They share traps as far as they can: the kernel takes them from the request ring together, and the coroutine is
+/// woken once for those that are done together. In which order they take effect is undefined.
 ///
 /// # Cancellation
 ///

@@ -1,9 +1,9 @@
 //! Channels: queues that join coroutines.
 //!
-//! Any number of senders and receivers, bounded or not, first in, first out for values and for those who wait. A send or
-//! a receive that need not wait is a few dozen instructions under a short lock and allocates nothing once the queue has
-//! grown to its usual length. (`async-channel` was measured beside it: its event listeners cost several times as much
-//! for each value that somebody waits for, which is what the queues between coroutines of a server mostly do.)
+//! Any number of senders and receivers, bounded or not, first in, first out for values and for those who wait. A send
+//! or a receive that need not wait is a few dozen instructions under a short lock and allocates nothing once the queue
+//! has grown to its usual length. (`async-channel` was measured beside it: its event listeners cost several times as
+//! much for each value that somebody waits for, which is what the queues between coroutines of a server mostly do.)
 //!
 //! Nothing is lost when a waiting future is dropped: a wake-up that had reached it is passed on to the next in line.
 

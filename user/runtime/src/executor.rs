@@ -153,8 +153,8 @@ fn key(outranked_by: Option<(&'static AtomicU64, Priority)>) -> u64 {
     outranked_by.map_or(0, |(_, ceiling)| u64::from(ceiling.number()) + 1)
 }
 
-/// Makes the worker look at the mode before its next poll, if that has changed. For the handler of user interrupts, which
-/// the kernel enters when somebody else has changed it.
+/// Makes the worker look at the mode before its next poll, if that has changed. For the handler of user interrupts,
+/// which the kernel enters when somebody else has changed it.
 pub(crate) fn look_at_mode_if_changed() {
     let worker = local::current().index.get() % MAXIMUM_WORKERS;
     if FOLLOWED[worker].load(Ordering::Relaxed) != key(outranked_by()) {
@@ -178,8 +178,8 @@ pub fn mode() -> Mode {
 }
 
 /// Chooses how closely the process keeps to the global order of priorities: [`Mode::Relaxed`], from one tick or kernel
-/// entry to the next, or [`Mode::Strict`], with a look before each poll. Holds for all workers from their next poll on, for
-/// children that are started afterwards, and unless the system has one mode for all.
+/// entry to the next, or [`Mode::Strict`], with a look before each poll. Holds for all workers from their next poll on,
+/// for children that are started afterwards, and unless the system has one mode for all.
 ///
 /// # Errors
 ///
@@ -263,8 +263,8 @@ pub fn executor() -> &'static Executor {
     &EXECUTOR
 }
 
-/// Makes a coroutine of the future, ready at once, with the priority of the one that runs. Dropping the handle lets it go
-/// on by itself.
+/// Makes a coroutine of the future, ready at once, with the priority of the one that runs. Dropping the handle lets it
+/// go on by itself.
 ///
 /// # Panics
 ///
@@ -317,8 +317,8 @@ fn traced_wake(cid: Cid) -> core::result::Result<(), Stale> {
     EXECUTOR.wake(cid)
 }
 
-/// Changes a coroutine's own priority, in whatever state it is. While it holds a [`Mutex`](crate::sync::Mutex) for which
-/// somebody more important waits, it goes on as important as that one.
+/// Changes a coroutine's own priority, in whatever state it is. While it holds a [`Mutex`](crate::sync::Mutex) for
+/// which somebody more important waits, it goes on as important as that one.
 ///
 /// # Errors
 ///
@@ -393,8 +393,8 @@ pub(crate) fn has_something_ready() -> bool {
     local::current().word().0.load(Ordering::Relaxed) != 0
 }
 
-/// Whether something is ready that is more important than what this worker runs, and that it can run: what another worker has put
-/// aside is for that one.
+/// Whether something is ready that is more important than what this worker runs, and that it can run: what another
+/// worker has put aside is for that one.
 pub(crate) fn has_more_important(worker: usize) -> bool {
     // SAFETY: the page is there to stay, and every word of it is atomic.
     let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
@@ -417,8 +417,8 @@ pub(crate) fn current_raw() -> Option<u64> {
 /// The priority of coroutines that nobody gave one: [`coroutine_run`]'s.
 static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() as u64);
 
-/// Makes a coroutine as the papers do: with a priority, or with the default one if that is `None`, which does not depend on
-/// who calls. (Starting the executor, their other half of it, has happened: a process begins with it.)
+/// Makes a coroutine as the papers do: with a priority, or with the default one if that is `None`, which does not
+/// depend on who calls. (Starting the executor, their other half of it, has happened: a process begins with it.)
 ///
 /// # Panics
 ///

@@ -1,9 +1,9 @@
 //! The heap: size classes with a cache for each worker, over one general allocator.
 //!
 //! A single lock around an allocator does not scale, so most allocations must not meet it. Small blocks (up to
-//! [`LARGEST_CLASS`]) belong to one of [`CLASSES`] sizes. Each worker keeps two *magazines* of free blocks for each class,
-//! chains through the blocks themselves: it takes from and returns to the first, about fifteen instructions each way.
-//! Only when the first is empty (or full) and the second cannot replace it does it go to the class's *depot* and
+//! [`LARGEST_CLASS`]) belong to one of [`CLASSES`] sizes. Each worker keeps two *magazines* of free blocks for each
+//! class, chains through the blocks themselves: it takes from and returns to the first, about fifteen instructions each
+//! way. Only when the first is empty (or full) and the second cannot replace it does it go to the class's *depot* and
 //! exchange a whole magazine under the class's lock. A depot without magazines cuts a new one from its *span*, memory
 //! that nobody has used yet, so that the hundred-thousandth block costs what the first did.
 //!

@@ -2,8 +2,8 @@
 //!
 //! A *debtor* has its own priority and one loan for each of its locks for which somebody more important waits; it runs
 //! with the best of them. Own and lent are kept apart, so that locks can be given up in any order, and so that
-//! [`set_priority`](crate::set_priority) means the coroutine's own and does not end a loan. Only debtors are in the table: a
-//! lock that nobody more important waits for does not come here.
+//! [`set_priority`](crate::set_priority) means the coroutine's own and does not end a loan. Only debtors are in the
+//! table: a lock that nobody more important waits for does not come here.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicUsize, Ordering};

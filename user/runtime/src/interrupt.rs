@@ -1,8 +1,9 @@
 //! User interrupts between processes and between workers: one signals, a coroutine of the other is woken.
 //!
-//! A [`Receiver`] belongs to the worker that made it; a coroutine waits at it with [`Receiver::wait`]. A [`SendRight`] signals
-//! it, from another worker or another process. Signals carry nothing and add up: several before the next `wait` are one, as
-//! with a semaphore of one place. What there is to say stands in memory, in a file or in a pipe that both know.
+//! A [`Receiver`] belongs to the worker that made it; a coroutine waits at it with [`Receiver::wait`]. A [`SendRight`]
+//! signals it, from another worker or another process. Signals carry nothing and add up: several before the next `wait`
+//! are one, as with a semaphore of one place. What there is to say stands in memory, in a file or in a pipe that both
+//! know.
 //!
 //! ```ignore
 //! let receiver = cops::interrupt::Receiver::new()?;
@@ -13,9 +14,9 @@
 //!
 //! # Trust
 //!
-//! What a sender can do is to wake a coroutine. An identity is a hint: with some back ends whoever may send to one receiver
-//! of a worker can make its other receivers wake too. So `wait` may return without a signal that was meant for it, and what
-//! it is about must be looked up. A right ends when its receiver is dropped or revokes it.
+//! What a sender can do is to wake a coroutine. An identity is a hint: with some back ends whoever may send to one
+//! receiver of a worker can make its other receivers wake too. So `wait` may return without a signal that was meant for
+//! it, and what it is about must be looked up. A right ends when its receiver is dropped or revokes it.
 //!
 //! # In the handler
 //!
@@ -114,7 +115,8 @@ pub(crate) fn raise_attention() {
     attention(local::current().index.get()).store(1, Ordering::Relaxed);
 }
 
-/// Whether something is left for a worker's executor: by the handler, in the completion ring, or because its time has come.
+/// Whether something is left for a worker's executor: by the handler, in the completion ring, or because its time has
+/// come.
 pub(crate) fn has_attention(worker: usize) -> bool {
     if crate::time::is_due() {
         raise_attention();
@@ -278,8 +280,8 @@ pub struct SendRight {
 }
 
 impl SendRight {
-    /// The right that a descriptor stands for, as a process finds it that was started with one. What is no right fails when
-    /// it is used.
+    /// The right that a descriptor stands for, as a process finds it that was started with one. What is no right fails
+    /// when it is used.
     pub fn from_descriptor(descriptor: Descriptor) -> SendRight {
         SendRight { descriptor, page: AtomicUsize::new(UNKNOWN_PAGE) }
     }

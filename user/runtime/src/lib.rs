@@ -11,17 +11,17 @@
 //! }
 //! ```
 //!
-//! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process; this crate
-//! gives it workers ([`alloc_cpu`]), connects it with the kernel's completions ([`call`]), and offers what programs are
-//! written with: [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues ([`channel`]),
-//! locks ([`sync`]), connections ([`net`]), files and pipes ([`mod@file`], [`io`]), processes ([`process`]). Any future from
-//! the Rust ecosystem runs here; no executor is special to it.
+//! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process; this
+//! crate gives it workers ([`alloc_cpu`]), connects it with the kernel's completions ([`call`]), and offers what
+//! programs are written with: [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues
+//! ([`channel`]), locks ([`sync`]), connections ([`net`]), files and pipes ([`mod@file`], [`io`]), processes
+//! ([`process`]). Any future from the Rust ecosystem runs here; no executor is special to it.
 //!
 //! # Blocking and waiting
 //!
 //! An `await` blocks one coroutine. A synchronous call (everything in [`system`], printing, opening files) blocks the
-//! worker, and with one worker the whole process: it is for what never waits, or not for long. A coroutine that computes for
-//! long should call [`yield_now`] now and then, or leave the others another worker.
+//! worker, and with one worker the whole process: it is for what never waits, or not for long. A coroutine that
+//! computes for long should call [`yield_now`] now and then, or leave the others another worker.
 //!
 //! # Cancellation
 //!

@@ -2,8 +2,8 @@
 //! ring, its random numbers.
 //!
 //! On COPS the thread pointer `tp` names the block of the running worker: the start-up code sets it for worker 0, the
-//! kernel for the others (`worker_create`, `clone`). A coroutine may go on at another worker after each `await`, so nobody may
-//! keep a reference over one; within a poll the worker does not change.
+//! kernel for the others (`worker_create`, `clone`). A coroutine may go on at another worker after each `await`, so
+//! nobody may keep a reference over one; within a poll the worker does not change.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;

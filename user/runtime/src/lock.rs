@@ -2,8 +2,8 @@
 //!
 //! It guards a few dozen instructions at a time (a list operation, a map insertion), never an `await`. A worker that
 //! meets it held spins briefly and then gives its turn back to the kernel: with more workers than harts the holder may
-//! have been preempted, and spinning on would only keep it from finishing. Within a worker nobody meets it held, because who
-//! holds it is not put aside for another coroutine ([`Section`]). Programs want [`crate::sync::Mutex`].
+//! have been preempted, and spinning on would only keep it from finishing. Within a worker nobody meets it held,
+//! because who holds it is not put aside for another coroutine ([`Section`]). Programs want [`crate::sync::Mutex`].
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};

@@ -2,8 +2,8 @@
 //! cid of the coroutine that waits, the same call is asynchronous.
 //!
 //! The synchronous form takes a slice, stops the worker until the call is done, and gives a `Result`. The asynchronous
-//! form is awaited; it takes a buffer that the call can own and gives it back: `let (result, buffer) = read!(file, buffer,
-//! current()).await` as one would write it is `read!(file, buffer, current())`, the `await` is in the macro.
+//! form is awaited; it takes a buffer that the call can own and gives it back: `let (result, buffer) = read!(file,
+//! buffer, current()).await` as one would write it is `read!(file, buffer, current())`, the `await` is in the macro.
 
 use abi_unix::SystemCall;
 

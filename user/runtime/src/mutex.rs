@@ -1,17 +1,18 @@
 //! The lock between coroutines, whose holder inherits the priority of who waits.
 //!
-//! Without inheritance a coroutine of middling importance could keep an important one waiting for as long as it likes: the
-//! unimportant holder of the lock does not get to run. So whoever waits lends its priority to the holder
-//! ([`inheritance`](crate::inheritance)), and gets the lock directly from it, the most important first, equals in the order
-//! in which they came. A holder that itself waits for another lock is woken when its priority changes, so that it waits
-//! there with the new one and lends it on.
+//! Without inheritance a coroutine of middling importance could keep an important one waiting for as long as it likes:
+//! the unimportant holder of the lock does not get to run. So whoever waits lends its priority to the holder
+//! ([`inheritance`](crate::inheritance)), and gets the lock directly from it, the most important first, equals in the
+//! order in which they came. A holder that itself waits for another lock is woken when its priority changes, so that it
+//! waits there with the new one and lends it on.
 //!
 //! `async-lock`'s mutex, which it replaces, wakes whoever came first and knows no holder. Its other locks have no holder
 //! whom one could lend to.
 //!
 //! # Who may touch what
 //!
-//! Everything but the value is protected by a spin lock for a few instructions. The value belongs to whoever has the guard:
+//! Everything but the value is protected by a spin lock for a few instructions. The value belongs to whoever has the
+//! guard:
 //! `locked` is set from when a guard is made, or promised to a waiter (`granted`), until it is dropped.
 
 use alloc::collections::BTreeMap;
@@ -30,8 +31,8 @@ use crate::lock::Lock;
 
 /// A mutual exclusion that coroutines wait for, in the order of their importance.
 ///
-/// The one that holds it is at least as important as each of those who wait. What counts as the holder is the coroutine that
-/// has locked it, also if it has given the guard to another.
+/// The one that holds it is at least as important as each of those who wait. What counts as the holder is the coroutine
+/// that has locked it, also if it has given the guard to another.
 pub struct Mutex<T: ?Sized> {
     state: Lock<State>,
     value: UnsafeCell<T>,
@@ -107,8 +108,8 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Cancellation
     ///
-    /// Dropping it gives the place among those who wait up, and what was lent because of it; if the lock was already handed to
-    /// it, the next one gets it.
+    /// Dropping it gives the place among those who wait up, and what was lent because of it; if the lock was already
+    /// handed to it, the next one gets it.
     pub fn lock(&self) -> Acquire<'_, T> {
         Acquire { mutex: self, place: None }
     }

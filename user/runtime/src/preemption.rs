@@ -1,25 +1,25 @@
-//! Preemption inside a process: a coroutine that runs for long is put aside in the middle of a poll when a more important
-//! one is ready, and goes on later, with all its registers.
+//! Preemption inside a process: a coroutine that runs for long is put aside in the middle of a poll when a more
+//! important one is ready, and goes on later, with all its registers.
 //!
 //! Without it a coroutine gives way at an `await`, and nowhere else. A program that computes for long and must answer
 //! quickly all the same calls [`enable`].
 //!
 //! # How
 //!
-//! The handler of user interrupts has woken whom it could, and looks whether something more important is ready than what it
-//! has interrupted. If so, it suspends that coroutine in the scheduler, makes it ready again at its place, and switches
-//! to another stack, on which the worker's executor runs as before. When that takes the suspended coroutine, it switches
-//! back: the handler ends, and the coroutine goes on behind the instruction at which it was interrupted. The stack that was
-//! left waits in the executor for the next time. So there are as many stacks as coroutines that were put aside at once and
-//! one, each less important than the next: at most [`STACKS`].
+//! The handler of user interrupts has woken whom it could, and looks whether something more important is ready than
+//! what it has interrupted. If so, it suspends that coroutine in the scheduler, makes it ready again at its place, and
+//! switches to another stack, on which the worker's executor runs as before. When that takes the suspended coroutine,
+//! it switches back: the handler ends, and the coroutine goes on behind the instruction at which it was interrupted.
+//! The stack that was left waits in the executor for the next time. So there are as many stacks as coroutines that were
+//! put aside at once and one, each less important than the next: at most [`STACKS`].
 //!
 //! ```text
 //!   stack A:  run -> poll a ... interrupt -> handler -> suspend a, switch ......................... handler ends, a goes on
 //!   stack B:                                             run -> poll b -> ready -> take a -> switch
 //! ```
 //!
-//! Who calls the handler: what wakes somebody from outside (a signal, a completion); with the back end `imsic` the worker's
-//! own timer, every [`PERIOD_NS`]; with every back end the kernel's tick.
+//! Who calls the handler: what wakes somebody from outside (a signal, a completion); with the back end `imsic` the
+//! worker's own timer, every [`PERIOD_NS`]; with every back end the kernel's tick.
 //!
 //! # What must not be interrupted
 //!
@@ -54,7 +54,8 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 /// How often a coroutine was put aside.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Lets more important coroutines interrupt less important ones from now on, on all workers, also in the middle of a poll.
+/// Lets more important coroutines interrupt less important ones from now on, on all workers, also in the middle of a
+/// poll.
 pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
     rearm();
@@ -148,7 +149,8 @@ mod machine {
         next: Cell<*const Suspended>,
     }
 
-    /// What a worker has put aside. Only the worker uses it: the handler outside of sections, everything else within one.
+    /// What a worker has put aside. Only the worker uses it: the handler outside of sections, everything else within
+    /// one.
     struct Aside {
         /// Stacks whose executor waits in [`resume`].
         idle: Cell<*const Local>,

@@ -1,16 +1,16 @@
 //! Back-pressure: coroutines whose calls found as many in flight as a process may have.
 //!
-//! The kernel refuses such a call with `EBUSY`, which no call that can wait answers for another reason. A program should
-//! not see that: the coroutine waits until a call has ended, and then tries again. So the limit makes a program slower
-//! and never breaks it.
+//! The kernel refuses such a call with `EBUSY`, which no call that can wait answers for another reason. A program
+//! should not see that: the coroutine waits until a call has ended, and then tries again. So the limit makes a program
+//! slower and never breaks it.
 //!
 //! # The protocol
 //!
-//! Who is refused enters itself and tries *once more* before it waits. If that is refused too, there were as many calls in
-//! flight at that moment, their completions come later, and whoever takes them out of the ring sees the entry. Each
-//! completion lets one coroutine try. Who tries and finds room, or does not try any more because it was dropped, lets the
-//! next one try: it may have used no room, as its call was done in place. So nobody is left waiting while there is room, and
-//! nobody tries in vain more often than there are completions.
+//! Who is refused enters itself and tries *once more* before it waits. If that is refused too, there were as many calls
+//! in flight at that moment, their completions come later, and whoever takes them out of the ring sees the entry. Each
+//! completion lets one coroutine try. Who tries and finds room, or does not try any more because it was dropped, lets
+//! the next one try: it may have used no room, as its call was done in place. So nobody is left waiting while there is
+//! room, and nobody tries in vain more often than there are completions.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicBool, Ordering};

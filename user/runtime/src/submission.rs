@@ -2,32 +2,36 @@
 //!
 //! # When the kernel is told
 //!
-//! A request that is in the ring is not made yet: on one hart nobody looks there while coroutines run. So each ring has a
+//! A request that is in the ring is not made yet: on one hart nobody looks there while coroutines run. So each ring has
+//! a
 //! *flusher*, a coroutine that is woken with the first request of a batch, at that request's priority. It stands in the
-//! ready list behind all that were ready then, so when its turn comes each of them has had one and has added its request;
-//! then it enters the kernel once, which takes the whole batch and posts what could be done at once. Requests never wait
-//! for less important coroutines, and never for the clock. If the kernel's side is awake, on another hart, no call is made.
+//! ready list behind all that were ready then, so when its turn comes each of them has had one and has added its
+//! request; then it enters the kernel once, which takes the whole batch and posts what could be done at once. Requests
+//! never wait for less important coroutines, and never for the clock. If the kernel's side is awake, on another hart,
+//! no call is made.
 //!
-//! Who takes the batch is decided by what else there is to run. If nothing is, the worker does it itself in that one entry:
-//! it would only wait for another hart, which has to be called first. If something less important is ready, the flusher asks
-//! for the kernel's own side, and an idle hart takes the batch while the worker goes on (`RING_WAKE`; without an idle hart it
-//! is the same as before).
+//! Who takes the batch is decided by what else there is to run. If nothing is, the worker does it itself in that one
+//! entry: it would only wait for another hart, which has to be called first. If something less important is ready, the
+//! flusher asks for the kernel's own side, and an idle hart takes the batch while the worker goes on (`RING_WAKE`;
+//! without an idle hart it is the same as before).
 //!
 //! # Direct or ring
 //!
-//! A direct call costs a trap; a request costs a few stores, a wake-up and one more poll, and a part of the trap. The ring
-//! pays if several calls share a trap. Before a call is made nobody knows whether it will, but the ready bitmap says
-//! whether another coroutine that is at least as important could make one too: if none could, the call is made directly,
-//! so that a lone coroutine pays one look at a word. If some could, the ring is tried, and the flusher sees how many
-//! requests came together. Fewer than [`WORTHWHILE`], and the next [`PAUSE`] calls of the worker are direct; twice as many each
-//! time, up to [`LONGEST_PAUSE`], as long as no batch is worthwhile: somebody ready may never make a call.
+//! A direct call costs a trap; a request costs a few stores, a wake-up and one more poll, and a part of the trap. The
+//! ring pays if several calls share a trap. Before a call is made nobody knows whether it will, but the ready bitmap
+//! says whether another coroutine that is at least as important could make one too: if none could, the call is made
+//! directly, so that a lone coroutine pays one look at a word. If some could, the ring is tried, and the flusher sees
+//! how many requests came together. Fewer than [`WORTHWHILE`], and the next [`PAUSE`] calls of the worker are direct;
+//! twice as many each time, up to [`LONGEST_PAUSE`], as long as no batch is worthwhile: somebody ready may never make a
+//! call.
 //!
 //! # Who may touch what
 //!
-//! A worker alone writes to its ring ([`LocalRing`]). The flusher is an ordinary coroutine and may be polled by any worker,
-//! so what it shares with the ring's owner are atomics ([`Flusher`]). `armed` is swapped on both sides: the owner sets it
-//! after it has published a request, the flusher clears it before it enters the kernel. If the owner's swap finds it set,
-//! the flusher's comes later and acquires what the owner released, the request included; if not, the owner wakes the flusher.
+//! A worker alone writes to its ring ([`LocalRing`]). The flusher is an ordinary coroutine and may be polled by any
+//! worker, so what it shares with the ring's owner are atomics ([`Flusher`]). `armed` is swapped on both sides: the
+//! owner sets it after it has published a request, the flusher clears it before it enters the kernel. If the owner's
+//! swap finds it set, the flusher's comes later and acquires what the owner released, the request included; if not, the
+//! owner wakes the flusher.
 
 use core::cell::{Cell, UnsafeCell};
 use core::future::poll_fn;
@@ -67,10 +71,11 @@ static WAY: AtomicU8 = AtomicU8::new(Way::Direct as u8);
 
 /// Says how the process makes its asynchronous calls from now on.
 ///
-/// A process begins with [`Way::Direct`], because a request costs more instructions than the trap that it spares (`cargo
-/// xtask bench async-calls`; decision 018); where traps are dear, [`Way::Adaptive`] is better.
+/// A process begins with [`Way::Direct`], because a request costs more instructions than the trap that it spares
+/// (`cargo xtask bench async-calls`; decision 018); where traps are dear, [`Way::Adaptive`] is better.
 ///
-/// The results are the same, and the order in which calls of *different* coroutines take effect is undefined, either way.
+/// The results are the same, and the order in which calls of *different* coroutines take effect is undefined, either
+/// way.
 pub fn set_way(way: Way) {
     // Relaxed: whoever makes a call a moment earlier makes it the old way.
     WAY.store(way as u8, Ordering::Relaxed);
@@ -208,8 +213,9 @@ fn rouse(flusher: &Flusher, priority: Priority) {
     let _ = executor::wake(cid);
 }
 
-/// For a ring that is full, or new: has the kernel take what is in it, which is the time that the submitter waits, and tries again. `false`
-/// if there is still no room, because completions have not been taken either; the call is made directly then.
+/// For a ring that is full, or new: has the kernel take what is in it, which is the time that the submitter waits, and
+/// tries again. `false` if there is still no room, because completions have not been taken either; the call is made
+/// directly then.
 #[cold]
 #[inline(never)]
 fn submit_late(call: SystemCall, arguments: [usize; 6], priority: Priority, token: u64) -> bool {

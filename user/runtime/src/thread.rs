@@ -1,9 +1,10 @@
-//! Threads: code with a stack of its own that may wait in the kernel (clone(2)), and what they wait for each other with.
+//! Threads: code with a stack of its own that may wait in the kernel (clone(2)), and what they wait for each other
+//! with.
 //!
-//! Coroutines are what this system is made for. Threads are for code that cannot be one, because it waits in the middle of
-//! a call or was written for threads; and to compare the two. A thread is no worker: it runs its function and nothing
-//! else. It may spawn coroutines, wake them and send to their channels; it cannot await. What blocks it, a synchronous call
-//! or a [`Mutex`] here, blocks no worker.
+//! Coroutines are what this system is made for. Threads are for code that cannot be one, because it waits in the middle
+//! of a call or was written for threads; and to compare the two. A thread is no worker: it runs its function and
+//! nothing else. It may spawn coroutines, wake them and send to their channels; it cannot await. What blocks it, a
+//! synchronous call or a [`Mutex`] here, blocks no worker.
 //!
 //! # What a thread costs
 //!
@@ -13,8 +14,8 @@
 //!
 //! # Locks
 //!
-//! [`Mutex`] and [`Condvar`] cost no call unless somebody waits. A coroutine that takes one blocks its whole worker while
-//! it waits: between coroutines use [`crate::sync`].
+//! [`Mutex`] and [`Condvar`] cost no call unless somebody waits. A coroutine that takes one blocks its whole worker
+//! while it waits: between coroutines use [`crate::sync`].
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -2,8 +2,8 @@
 //!
 //! The clock is the `time` register of the hart, which user mode may read, and the factors on the kernel's global page.
 //! Sleeping coroutines stand in one ordered map of the process, and for the earliest deadline there is one asynchronous
-//! sleep in the kernel, the *alarm*, whose completion arrives like every other. So sleeping costs a system call only when
-//! the earliest deadline changes, however many coroutines sleep, and works the same while all workers are busy.
+//! sleep in the kernel, the *alarm*, whose completion arrives like every other. So sleeping costs a system call only
+//! when the earliest deadline changes, however many coroutines sleep, and works the same while all workers are busy.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -280,8 +280,8 @@ fn set_alarm(alarm: Option<NewAlarm>) {
         )
     };
     if result != abi_unix::WILL_BE_POSTED {
-        // Over already, or refused: workers look at the clock before they sleep, and sleep no longer than to the deadline. This
-        // one looks at once, since it may have something else to run that never pauses.
+        // Over already, or refused: workers look at the clock before they sleep, and sleep no longer than to the
+        // deadline. This one looks at once, since it may have something else to run that never pauses.
         ALARM.store(u64::MAX, Ordering::Relaxed);
         crate::interrupt::raise_attention();
     }

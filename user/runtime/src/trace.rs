@@ -1,7 +1,8 @@
 //! The process's part of a scheduling trace: polls and wakes of its coroutines.
 //!
-//! With `COPS_TRACE=1` in the environment the runtime records them from the beginning, each worker into a buffer of its own,
-//! and hands full buffers to the kernel, which puts them beside its own records. Without it nothing of this exists: see
+//! With `COPS_TRACE=1` in the environment the runtime records them from the beginning, each worker into a buffer of its
+//! own, and hands full buffers to the kernel, which puts them beside its own records. Without it nothing of this
+//! exists: see
 //! `coroutine::trace_with`. Wakes that the handler of user interrupts makes are not recorded: it may have interrupted
 //! somebody who is recording.
 

@@ -1,12 +1,12 @@
 //! The rendezvous of the papers (WakerMap): an integer key brings the one who waits and the one who wakes together.
 //!
-//! Both agree on a key beforehand, for which [`WakerMap::key`] counts. Neither needs to know the other: who waits leaves
-//! its waker under the key, which for a coroutine of this executor is its cid; who wakes finds it there. An event that comes
-//! first is kept under the key, so that the one who comes to wait goes on at once. In contrast to a channel nothing is passed
-//! but the fact, and no end has to exist before the other.
+//! Both agree on a key beforehand, for which [`WakerMap::key`] counts. Neither needs to know the other: who waits
+//! leaves its waker under the key, which for a coroutine of this executor is its cid; who wakes finds it there. An
+//! event that comes first is kept under the key, so that the one who comes to wait goes on at once. In contrast to a
+//! channel nothing is passed but the fact, and no end has to exist before the other.
 //!
-//! One lock guards the map, for the length of a tree operation; wakers are called outside of it. A lock-free table would
-//! have to keep wakers, which are cloned and dropped, in words that others read at that moment.
+//! One lock guards the map, for the length of a tree operation; wakers are called outside of it. A lock-free table
+//! would have to keep wakers, which are cloned and dropped, in words that others read at that moment.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;

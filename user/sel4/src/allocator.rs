@@ -1,12 +1,13 @@
 //! Slots and memory: where capabilities go, and of what objects are made.
 //!
-//! The kernel keeps a watermark in each untyped memory: objects are cut off one after the other, each aligned to its size, and only
-//! revoking the whole memory gives it back. [`Arena`] repeats that arithmetic, so that a program knows beforehand whether an object fits and
-//! where it will be, and never has to interpret the kernel's refusal. [`Allocator`] chooses among the arenas that the boot information lists:
-//! the fullest that still fits, so that large memories stay whole for large objects.
+//! The kernel keeps a watermark in each untyped memory: objects are cut off one after the other, each aligned to its
+//! size, and only revoking the whole memory gives it back. [`Arena`] repeats that arithmetic, so that a program knows
+//! beforehand whether an object fits and where it will be, and never has to interpret the kernel's refusal.
+//! [`Allocator`] chooses among the arenas that the boot information lists: the fullest that still fits, so that large
+//! memories stay whole for large objects.
 //!
-//! What is allocated is not given back one by one. A part of a program that comes and goes allocates one untyped memory with
-//! [`Allocator::memory`], makes its objects of that, and revokes it at its end.
+//! What is allocated is not given back one by one. A part of a program that comes and goes allocates one untyped memory
+//! with [`Allocator::memory`], makes its objects of that, and revokes it at its end.
 
 use abi_sel4::configuration::MAXIMUM_BOOT_UNTYPEDS;
 use abi_sel4::{Error, ObjectType, SlotRegion};
@@ -77,7 +78,8 @@ impl Arena {
         (1 << self.size_bits) - self.used
     }
 
-    /// Makes `count` objects with their capabilities in the slots from `first` on. Gives the offset of the first object.
+    /// Makes `count` objects with their capabilities in the slots from `first` on. Gives the offset of the first
+    /// object.
     ///
     /// # Errors
     ///
@@ -167,7 +169,8 @@ impl Allocator {
         self.slots(1)
     }
 
-    /// Makes `count` objects (up to [`RETYPE_LIMIT`](abi_sel4::configuration::RETYPE_LIMIT)) in consecutive slots and gives the first.
+    /// Makes `count` objects (up to [`RETYPE_LIMIT`](abi_sel4::configuration::RETYPE_LIMIT)) in consecutive slots and
+    /// gives the first.
     ///
     /// # Errors
     ///

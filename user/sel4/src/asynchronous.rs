@@ -1,14 +1,15 @@
 //! Asynchronous invocations for coroutines: `page.map_async(&calls, …).await` beside `page.map(…)`.
 //!
-//! [`Calls`] is a [`SyscallBuffer`] whose responses the executor takes: it is a [`Source`], and so the receiving coroutine of the papers.
-//! Requests of all coroutines that are ready go to the kernel together. With one hart it is called when no coroutine has anything
-//! more to do, so that one kernel entry serves all that is in flight; with several it is called at once, works beside the program, and is
-//! called again only when it has found nothing to do for a while.
+//! [`Calls`] is a [`SyscallBuffer`] whose responses the executor takes: it is a [`Source`], and so the receiving
+//! coroutine of the papers. Requests of all coroutines that are ready go to the kernel together. With one hart it is
+//! called when no coroutine has anything more to do, so that one kernel entry serves all that is in flight; with
+//! several it is called at once, works beside the program, and is called again only when it has found nothing to do for
+//! a while.
 //!
 //! **The choice.** A request through memory pays off when others share its way into the kernel. In the mode [`Way::Adaptive`] an
-//! invocation waits for others to join it if any are in flight or another coroutine is ready. If there is nobody, or fewer than
-//! [`FEW`] have come together when the kernel is called, the next invocations are system calls, before that is tried again; and more of
-//! them each time that it was in vain.
+//! invocation waits for others to join it if any are in flight or another coroutine is ready. If there is nobody, or
+//! fewer than [`FEW`] have come together when the kernel is called, the next invocations are system calls, before that
+//! is tried again; and more of them each time that it was in vain.
 //!
 //! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system call may overtake those of
 //! other coroutines, never those of its own, which has awaited them.
@@ -32,11 +33,11 @@ use crate::mapping::Window;
 use crate::raw::{self, Answer, Failure};
 use crate::syscall_buffer::{SyscallBuffer, result};
 
-/// How many invocations have to share a call of the kernel for the way through memory to pay off. Four pay by the clock of one hart only, and with
-/// several cost twice the system calls.
+/// How many invocations have to share a call of the kernel for the way through memory to pay off. Four pay by the clock
+/// of one hart only, and with several cost twice the system calls.
 pub const FEW: usize = 5;
-/// How many invocations are made as system calls before it is tried again whether others join; and at most, after it was tried in vain
-/// several times.
+/// How many invocations are made as system calls before it is tried again whether others join; and at most, after it
+/// was tried in vain several times.
 const TRIES: u64 = 32;
 const MOST_TRIES: u64 = 256;
 
@@ -51,7 +52,8 @@ pub enum Way {
     Adaptive,
 }
 
-/// What an invocation gives. A failure lies on the heap: it is large, and whatever a future may give is moved through each of its polls.
+/// What an invocation gives. A failure lies on the heap: it is large, and whatever a future may give is moved through
+/// each of its polls.
 pub type Outcome<T> = core::result::Result<T, Box<Failure>>;
 
 impl From<Box<Failure>> for Failure {
@@ -162,7 +164,8 @@ impl Calls {
         state.buffer.register(thread, self.doorbell)
     }
 
-    /// How many system calls were made for it so far: calls of the kernel, and invocations that did not go through memory.
+    /// How many system calls were made for it so far: calls of the kernel, and invocations that did not go through
+    /// memory.
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
@@ -379,8 +382,8 @@ enum Progress {
     Done,
 }
 
-/// The future of an invocation. Written by hand, because what an `async` function is given moves once for each function that it passes
-/// through.
+/// The future of an invocation. Written by hand, because what an `async` function is given moves once for each function
+/// that it passes through.
 #[must_use = "nothing is invoked before it is awaited"]
 pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
     calls: &'a Calls,

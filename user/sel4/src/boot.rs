@@ -48,8 +48,8 @@ pub(crate) struct Given {
     pub(crate) ends: Vec<[u64; 4]>,
 }
 
-/// The chunk that says what a program was given. The words are: the notification, the numbers of arguments, of regions and of ends; then these. The
-/// rest is the name.
+/// The chunk that says what a program was given. The words are: the notification, the numbers of arguments, of regions
+/// and of ends; then these. The rest is the name.
 pub(crate) fn program_chunk(name: &str, given: &Given) -> Vec<u8> {
     let Given { notification, arguments, regions, ends } = given;
     let counts = [*notification, arguments.len() as u64, regions.len() as u64, ends.len() as u64];
@@ -110,8 +110,8 @@ impl BootInformation {
         (self.info.user_image_frames.start..self.info.user_image_frames.end).map(Page::from_pointer)
     }
 
-    /// The chunks that follow the page: what each is, and its bytes. A chunk that says it is shorter than its header or longer than what is
-    /// there ends the iteration.
+    /// The chunks that follow the page: what each is, and its bytes. A chunk that says it is shorter than its header or
+    /// longer than what is there ends the iteration.
     pub fn chunks(&self) -> impl Iterator<Item = (u64, &'static [u8])> {
         let mut rest = self.extra;
         core::iter::from_fn(move || {
@@ -125,7 +125,8 @@ impl BootInformation {
         })
     }
 
-    /// What whoever has started this program has given it: notification, arguments, regions, ends, name. Nothing for a root task.
+    /// What whoever has started this program has given it: notification, arguments, regions, ends, name. Nothing for a
+    /// root task.
     fn given(&self) -> Option<(u64, Words, Words, Words, &'static [u8])> {
         let (_, content) = self.chunks().find(|(id, _)| *id == CHUNK_PROGRAM)?;
         let (counts, rest) = Words::split(content, 4)?;

@@ -1,8 +1,9 @@
 //! Kinds of capabilities as types, with a method for each invocation.
 //!
-//! A value is a *capability pointer* with the kind that the program believes it has; the kernel checks at each invocation and
-//! answers [`Error::InvalidCapability`](crate::Error::InvalidCapability) or [`Error::IllegalOperation`](crate::Error::IllegalOperation) if it is another. The errors
-//! of each invocation stand in the manual and, as tests, in `apps/root-task`.
+//! A value is a *capability pointer* with the kind that the program believes it has; the kernel checks at each
+//! invocation and answers [`Error::InvalidCapability`](crate::Error::InvalidCapability) or
+//! [`Error::IllegalOperation`](crate::Error::IllegalOperation) if it is another. The errors of each invocation stand in
+//! the manual and, as tests, in `apps/root-task`.
 
 use abi_sel4::object::WORD_BITS;
 use abi_sel4::registers::COUNT;
@@ -150,8 +151,9 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeMove, &words, &[source.root.0]).map(drop)
     }
 
-    /// Moves the capability in `source`, to a CNode, here and gives it a guard ([`CNodeData`]). Capabilities to endpoints and notifications
-    /// cannot be moved in this way, because only copies get badges; for all others `guard` means nothing.
+    /// Moves the capability in `source`, to a CNode, here and gives it a guard ([`CNodeData`]). Capabilities to
+    /// endpoints and notifications cannot be moved in this way, because only copies get badges; for all others `guard`
+    /// means nothing.
     ///
     /// Corresponds to `seL4_CNode_Mutate`.
     ///
@@ -164,13 +166,15 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeMutate, &words, &[source.root.0]).map(drop)
     }
 
-    /// Moves the capability in `pivot` here and the one in `source` to `pivot`, each with a new badge or guard unless that is zero.
+    /// Moves the capability in `pivot` here and the one in `source` to `pivot`, each with a new badge or guard unless
+    /// that is zero.
     ///
     /// Corresponds to `seL4_CNode_Rotate`.
     ///
     /// # Errors
     ///
-    /// A slot is not found; this one is full and not `source`; one of the others is empty; or `pivot` is one of the two.
+    /// A slot is not found; this one is full and not `source`; one of the others is empty; or `pivot` is one of the
+    /// two.
     #[doc(alias = "seL4_CNode_Rotate")]
     pub fn rotate_from(self, badge: u64, pivot: Slot, pivot_badge: u64, source: Slot) -> Result<()> {
         let words = [self.index, self.depth, badge, pivot.index, pivot.depth, pivot_badge, source.index, source.depth];
@@ -198,8 +202,8 @@ impl CNode {
 }
 
 impl Untyped {
-    /// Makes `count` objects and puts capabilities to them into slots from `offset` on of the CNode that `node` names. A depth of zero
-    /// names `node.root` itself.
+    /// Makes `count` objects and puts capabilities to them into slots from `offset` on of the CNode that `node` names.
+    /// A depth of zero names `node.root` itself.
     ///
     /// Corresponds to `seL4_Untyped_Retype`.
     ///
@@ -394,18 +398,19 @@ impl Thread {
         invoke(self.0, Invocation::TcbUnbindNotification, &[], &[]).map(drop)
     }
 
-    /// Makes signals of the notification that is bound to the thread enter a handler at this address while it runs; what that is and does
-    /// stands in [`interrupt`](crate::interrupt), which has one.
+    /// Makes signals of the notification that is bound to the thread enter a handler at this address while it runs;
+    /// what that is and does stands in [`interrupt`](crate::interrupt), which has one.
     ///
     /// # Errors
     ///
-    /// [`Error::IllegalOperation`](crate::Error::IllegalOperation) if the notification is not the one that is bound, or on seL4.
+    /// [`Error::IllegalOperation`](crate::Error::IllegalOperation) if the notification is not the one that is bound, or
+    /// on seL4.
     pub fn register_user_interrupts(self, notification: Notification, handler: u64) -> Result<()> {
         self.register_user_interrupts_by_stores(notification, handler, 0, 0).map(drop)
     }
 
-    /// The same, and where the machine can do that, the bits of `hints` can come as stores, which interrupt the thread at `vector`. Says whether
-    /// the machine can.
+    /// The same, and where the machine can do that, the bits of `hints` can come as stores, which interrupt the thread
+    /// at `vector`. Says whether the machine can.
     ///
     /// # Errors
     ///
@@ -584,12 +589,14 @@ impl PageTable {
         invoke(self.0, Invocation::PageTableMap, &[address, attributes], &[space.0]).map(drop)
     }
 
-    /// Maps a page of this address space, a store to which signals the notification; [`interrupt`](crate::interrupt) says what it can be for.
+    /// Maps a page of this address space, a store to which signals the notification; [`interrupt`](crate::interrupt)
+    /// says what it can be for.
     ///
     /// # Errors
     ///
-    /// The notification interrupts no thread, or its badge is not one bit of what can come as stores; the capability has a page already, the
-    /// address space has its share of them, or there are no more. Or nothing can be mapped there.
+    /// The notification interrupts no thread, or its badge is not one bit of what can come as stores; the capability
+    /// has a page already, the address space has its share of them, or there are no more. Or nothing can be mapped
+    /// there.
     pub fn map_sender(self, notification: Notification, address: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(drop)
     }

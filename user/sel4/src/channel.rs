@@ -7,33 +7,37 @@
 //!         doorbell  <------------- signal, if it sleeps ------------->  doorbell
 //! ```
 //!
-//! The layout stands in [`abi_queue::channel`], the algorithm of a ring in the crate `ring`, and who is waited for when in [`crate::executor`], whose
-//! [sources](crate::executor::Source) both ends are.
+//! The layout stands in [`abi_queue::channel`], the algorithm of a ring in the crate `ring`, and who is waited for when
+//! in [`crate::executor`], whose [sources](crate::executor::Source) both ends are.
 //!
 //! **Set-up.** Whoever has capabilities to both programs makes the connection ([`connect`], [`connect_to`]): it maps the same pages for both and gives each the right
-//! to signal the other's notification, nothing more. Each end is told the capacity; none reads it from the shared memory.
+//! to signal the other's notification, nothing more. Each end is told the capacity; none reads it from the shared
+//! memory.
 //!
 //! **Requests** are words: seven of them each way. What is larger lies in the memory behind the rings ([`End::data`]), and the words say
 //! where; both sides copy it before they look at it.
 //!
 //! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`, until an answer has
-//! come and those who have waited longer had theirs; nothing is lost, and the server needs memory for no more than that from each client.
+//! come and those who have waited longer had theirs; nothing is lost, and the server needs memory for no more than that
+//! from each client.
 //!
 //! **Priorities.** A server spawns [`Server::serve`] at the priority that the client has *for the server*: all requests of a connection have that
-//! one, whatever the client thinks of them. A client with important and other requests has two connections. In the client, whoever awaits a call has
-//! the priority of its own coroutine.
+//! one, whatever the client thinks of them. A client with important and other requests has two connections. In the
+//! client, whoever awaits a call has the priority of its own coroutine.
 //!
 //! **Dropping** a call that was sent does not take it back: the server answers it, and until then its place in the rings is taken.
 //!
 //! **The end.** Dropping the last [`Client`], or the [`Server`] or what serves it, closes the connection, and so can whoever has set it up
-//! ([`Connection::close`]), for example because it has learnt that one of the programs has died. Calls in flight and later ones then fail with
-//! [`Error::Closed`]; the server's coroutines of this connection are dropped. Closing does not take the memory away from those who have it
-//! mapped: a program would fault in the middle of an honest look. It is the maker's, who gives it back when both have ended.
+//! ([`Connection::close`]), for example because it has learnt that one of the programs has died. Calls in flight and
+//! later ones then fail with [`Error::Closed`]; the server's coroutines of this connection are dropped. Closing does
+//! not take the memory away from those who have it mapped: a program would fault in the middle of an honest look. It is
+//! the maker's, who gives it back when both have ended.
 //!
 //! **Hostile peers.** Whatever the other side writes into the shared memory, each side stays right: it keeps its own indexes and tokens, takes
-//! every entry out once, and checks it. What cannot be (an index too far ahead, an answer to no question, more requests than there are
-//! places) is [`Error::Broken`]: the connection is over. What can be but is wrong, like a wrong answer, is the other side's business, as with
-//! any call. A peer can also signal for nothing, or never: the one costs time, the other only itself.
+//! every entry out once, and checks it. What cannot be (an index too far ahead, an answer to no question, more requests
+//! than there are places) is [`Error::Broken`]: the connection is over. What can be but is wrong, like a wrong answer,
+//! is the other side's business, as with any call. A peer can also signal for nothing, or never: the one costs time,
+//! the other only itself.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -116,7 +120,8 @@ pub struct End<D = Notification> {
 }
 
 impl<D> End<D> {
-    /// An end in this memory, with rings of so many entries; `None` if the memory is too small or there are no such rings.
+    /// An end in this memory, with rings of so many entries; `None` if the memory is too small or there are no such
+    /// rings.
     pub fn new(memory: SharedMemory, capacity: usize, doorbell: D) -> Option<End<D>> {
         let fits = channel::is_capacity(capacity) && memory.len() >= channel::words(capacity) * 8;
         fits.then_some(End { memory, capacity, doorbell })
@@ -145,8 +150,8 @@ impl<D> End<D> {
 }
 
 impl End {
-    /// The same end, whose other side is signalled with a store if it takes stores ([`executor::receive_stores`]), from the first
-    /// signal on.
+    /// The same end, whose other side is signalled with a store if it takes stores ([`executor::receive_stores`]), from
+    /// the first signal on.
     ///
     /// # Errors
     ///
@@ -204,8 +209,8 @@ impl Rings {
     fn call(&self, state: usize, doorbell: &impl Doorbell) {
         let state = &self.words[state];
         if must_be_called(state) {
-            // So that it is signalled once for all that comes until it runs. The signal follows, so that nothing is lost if it has
-            // fallen asleep again in between.
+            // So that it is signalled once for all that comes until it runs. The signal follows, so that nothing is
+            // lost if it has fallen asleep again in between.
             state.store(AWAKE, Ordering::Relaxed);
             doorbell.ring();
         }
@@ -536,7 +541,8 @@ impl<D: Doorbell> Future for Call<'_, D> {
             let token = token(number, place.uses);
             place.call = InFlight::Waiting(context.waker().clone());
             let ring = call.end.rings.requests();
-            // The ring has as many entries as there are places: it is full only if the server says so against the rules.
+            // The ring has as many entries as there are places: it is full only if the server says so against the
+            // rules.
             if state.requests.post(&ring, entry(token, call.message)).is_err() {
                 place.call = InFlight::None;
                 call.step = Step::Done;
@@ -674,8 +680,9 @@ impl<D: Doorbell> Server<D> {
 
     /// Answers each request with what `handler` makes of it, until the connection ends; gives the reason.
     ///
-    /// Each request is a coroutine of its own, polled at once and then whenever it was woken; so they are answered in any order. They live in this
-    /// future, in places that are used again and again: a request that need not wait costs neither an allocation nor a turn of the scheduler.
+    /// Each request is a coroutine of its own, polled at once and then whenever it was woken; so they are answered in
+    /// any order. They live in this future, in places that are used again and again: a request that need not wait costs
+    /// neither an allocation nor a turn of the scheduler.
     ///
     /// # Cancellation
     ///
@@ -750,8 +757,8 @@ impl<D: Doorbell> ServerEnd<D> {
         let mut taken = 0;
         // No more than were there: others have their turn.
         while taken < count {
-            // With all places taken the client has more in flight than it may, or has taken answers back that are not made yet: what is in
-            // the ring stays there.
+            // With all places taken the client has more in flight than it may, or has taken answers back that are not
+            // made yet: what is in the ring stays there.
             let number = match free.pop() {
                 Some(number) => number,
                 None if coroutines.len() < self.rings.capacity => {
@@ -801,7 +808,8 @@ impl<F: Future<Output = Message>> Coroutine<F> {
         let Some(future) = self.future.as_mut().as_pin_mut() else { return Ok(false) };
         let Poll::Ready(message) = future.poll(&mut Context::from_waker(&self.waker)) else { return Ok(false) };
         self.future.set(None);
-        // There are as many entries as calls may be in flight: it is full only if the client takes no answers and goes on asking.
+        // There are as many entries as calls may be in flight: it is full only if the client takes no answers and goes
+        // on asking.
         responses.push(ring, entry(self.token, message)).map_err(|_| Error::Broken)?;
         Ok(true)
     }
@@ -947,8 +955,8 @@ pub fn connect(
     Ok(Connection { header, doorbells })
 }
 
-/// Connects this program, which waits on the notification `own`, to another one: its next end is one side of this connection, and the other is given
-/// back. Both sides are made alike: which is the client is for them to know.
+/// Connects this program, which waits on the notification `own`, to another one: its next end is one side of this
+/// connection, and the other is given back. Both sides are made alike: which is the client is for them to know.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
 //! Device memory: the page that a physical address lies in.
 //!
-//! The boot information lists device memory as untyped memories of all sizes, and objects are cut off from the start of each. [`DeviceMemory`]
-//! halves such a memory until the page that is asked for is alone, and keeps the other halves for the next questions.
+//! The boot information lists device memory as untyped memories of all sizes, and objects are cut off from the start of
+//! each. [`DeviceMemory`] halves such a memory until the page that is asked for is alone, and keeps the other halves
+//! for the next questions.
 
 use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{Error, ObjectType, Rights};
@@ -52,8 +53,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// It is no device memory, or was given out ([`Error::FailedLookup`]); slots are too few, or there are too many pieces
-    /// ([`Error::NotEnoughMemory`]).
+    /// It is no device memory, or was given out ([`Error::FailedLookup`]); slots are too few, or there are too many
+    /// pieces ([`Error::NotEnoughMemory`]).
     pub fn page(&mut self, allocator: &mut Allocator, address: u64) -> Result<Page> {
         let failed = |error| Failure::new(error, [0; 2]);
         let found = self.pieces.iter().position(|piece| piece.bits >= PAGE_BITS && piece.contains(address));

@@ -5,14 +5,15 @@
 //! the sources' other sides that it sleeps, looks once more, and waits on its *doorbell*, a notification. Whoever has the right to signal that
 //! wakes it: another program that has put something into a ring, a device's interrupt, another thread of the program.
 //!
-//! The badges of what has rung come out of the wait as one word. Each bit is a [`signal`] that a coroutine can await; the lowest, [`RINGS`], is
-//! for rings, which are looked at after every wait anyway.
+//! The badges of what has rung come out of the wait as one word. Each bit is a [`signal`] that a coroutine can await;
+//! the lowest, [`RINGS`], is for rings, which are looked at after every wait anyway.
 //!
 //! **While it is busy** the worker asks the doorbell now and then, which takes an entry into the kernel. After [`receive_interrupts`] it
 //! need not: a signal is a user interrupt then ([`interrupt`]), and known before the next poll.
 //!
 //! **Before sleeping** the worker looks for a while at the rings if there are several harts: the other side may be about to answer on another
-//! one, and two entries into the kernel on each side cost more than the look ([`set_patience`]). With one hart nobody could answer meanwhile.
+//! one, and two entries into the kernel on each side cost more than the look ([`set_patience`]). With one hart nobody
+//! could answer meanwhile.
 //!
 //! **Why one thread.** What a program does on several harts it does in several programs, which share rings as strangers do. More workers
 //! would need the sources behind locks, and a rule for who of them sleeps last.
@@ -79,8 +80,8 @@ impl Platform for WorkerThread {
     }
 
     fn notify(&self, _: usize) {
-        // The worker looks at what is ready before it sleeps; this matters if another thread wakes a coroutine. The fence pairs with
-        // the one in `sleep`: either this sees that it sleeps, or it sees what is ready.
+        // The worker looks at what is ready before it sleeps; this matters if another thread wakes a coroutine. The
+        // fence pairs with the one in `sleep`: either this sees that it sleeps, or it sees what is ready.
         core::sync::atomic::fence(Ordering::SeqCst);
         if SLEEPING.load(Ordering::Relaxed) {
             Notification::from_pointer(DOORBELL.load(Ordering::Relaxed)).signal();
@@ -115,11 +116,12 @@ impl Platform for WorkerThread {
 ///
 /// The worker calls these between polls, never while another of them runs.
 pub trait Source: Send + Sync {
-    /// Takes what has come and wakes whom it concerns; then tells the other side of what was put in for it, if that sleeps. Says whether
-    /// anything had come.
+    /// Takes what has come and wakes whom it concerns; then tells the other side of what was put in for it, if that
+    /// sleeps. Says whether anything had come.
     fn attend(&self) -> bool;
 
-    /// Tells the other side that this one sleeps from now on. Says whether that is so: if something has come meanwhile it is not.
+    /// Tells the other side that this one sleeps from now on. Says whether that is so: if something has come meanwhile
+    /// it is not.
     fn fall_asleep(&self) -> bool;
 
     /// Tells the other side that this one does not sleep any more.
@@ -129,8 +131,8 @@ pub trait Source: Send + Sync {
     fn is_over(&self) -> bool;
 }
 
-/// Makes signals of the doorbell user interrupts of `thread`, the one that calls [`run`]; until [`end_interrupts`]. Says whether the kernel
-/// has them: seL4 has not, and then the doorbell is asked as before.
+/// Makes signals of the doorbell user interrupts of `thread`, the one that calls [`run`]; until [`end_interrupts`].
+/// Says whether the kernel has them: seL4 has not, and then the doorbell is asked as before.
 ///
 /// # Errors
 ///
@@ -143,11 +145,11 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
     Ok(receives)
 }
 
-/// The same, and who puts something into a ring can say so with a store ([`Signaller`](interrupt::Signaller)), if the machine can do that. Says whether
-/// it can; if it cannot, or the kernel is seL4, this is [`receive_interrupts`].
+/// The same, and who puts something into a ring can say so with a store ([`Signaller`](interrupt::Signaller)), if the
+/// machine can do that. Says whether it can; if it cannot, or the kernel is seL4, this is [`receive_interrupts`].
 ///
-/// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls: what it costs and when it pays stands in
-/// decision 021.
+/// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls: what it costs
+/// and when it pays stands in decision 021.
 ///
 /// # Errors
 ///
@@ -189,7 +191,8 @@ pub fn add_source(source: Arc<dyn Source>) {
     SOURCES.lock().push(source);
 }
 
-/// How many times the rings are looked at before the worker sleeps. Sensible only if others run on other harts meanwhile.
+/// How many times the rings are looked at before the worker sleeps. Sensible only if others run on other harts
+/// meanwhile.
 pub fn set_patience(looks: u32) {
     PATIENCE.store(looks, Ordering::Relaxed);
 }
@@ -211,8 +214,8 @@ where
     EXECUTOR.spawn(future, priority)
 }
 
-/// Runs `main` and the coroutines that it spawns on the calling thread, until `main` has ended; the others stay where they are, and go on if
-/// this is called again. Signals of `doorbell` wake it, and nobody else waits on that.
+/// Runs `main` and the coroutines that it spawns on the calling thread, until `main` has ended; the others stay where
+/// they are, and go on if this is called again. Signals of `doorbell` wake it, and nobody else waits on that.
 ///
 /// # Panics
 ///
@@ -225,8 +228,8 @@ where
     DOORBELL.store(doorbell.pointer(), Ordering::Relaxed);
     // It may have been made by an earlier run.
     let _ = EXECUTOR.initialise(Table::native(), &READY, &WORKER);
-    // The scheduler's own loop, which ends when nothing is ready, is quicker than one here around single polls; so the look at the rings in
-    // between is made from within.
+    // The scheduler's own loop, which ends when nothing is ready, is quicker than one here around single polls; so the
+    // look at the rings in between is made from within.
     let signals = Signals { attention: Some(&ENDED), completions: Some((&DIFFERENT[0], &DIFFERENT[1])) };
     ENDED.store(0, Ordering::Relaxed);
     let mut worker = EXECUTOR.worker(0, signals).expect("this is the only worker, and the last one is gone");
@@ -345,7 +348,8 @@ pub async fn pause() {
     .await;
 }
 
-/// Waits until the doorbell was signalled with this bit of the badge, 1 to 63, since the last time. One coroutine at a time awaits a bit.
+/// Waits until the doorbell was signalled with this bit of the badge, 1 to 63, since the last time. One coroutine at a
+/// time awaits a bit.
 ///
 /// # Cancellation
 ///

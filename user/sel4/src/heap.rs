@@ -1,11 +1,12 @@
 //! The heap of programs that want one: talc over pages of untyped memory.
 //!
-//! A program that calls [`grow`] can use `alloc` from then on; one that does not and allocates all the same gets nothing, and panics. The
-//! heap grows only when it is told to, because only the program knows which of its memory is for what: growing by itself would need the
-//! program's [`Allocator`] behind a lock, and could fail in the middle of anything.
+//! A program that calls [`grow`] can use `alloc` from then on; one that does not and allocates all the same gets
+//! nothing, and panics. The heap grows only when it is told to, because only the program knows which of its memory is
+//! for what: growing by itself would need the program's [`Allocator`] behind a lock, and could fail in the middle of
+//! anything.
 //!
-//! One lock guards it, whose waiters sleep: threads of different priorities may allocate. A program's coroutines run on one thread, so that
-//! caches for each thread would gain nothing.
+//! One lock guards it, whose waiters sleep: threads of different priorities may allocate. A program's coroutines run on
+//! one thread, so that caches for each thread would gain nothing.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
@@ -34,7 +35,8 @@ static HEAP: Heap = Heap { talc: Lock::new(Talc::new(Manual)) };
 /// Bytes by which [`grow`] grows the heap, for each of `count`.
 pub const STEP: u64 = 1 << MEGA_PAGE_BITS;
 
-/// Gives the heap `count` times [`STEP`] bytes more, for ever. The first call comes before the program starts a second thread.
+/// Gives the heap `count` times [`STEP`] bytes more, for ever. The first call comes before the program starts a second
+/// thread.
 ///
 /// # Errors
 ///

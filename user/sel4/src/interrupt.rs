@@ -1,11 +1,12 @@
 //! User interrupts: a thread is told of its notification's signals while it runs, without asking the kernel.
 //!
-//! [`receive`] binds a notification to a thread and registers this module's handler. From then on the badge of whatever is signalled
-//! stands in a word of the thread's own, between one instruction and the next: [`take`] takes it, [`is_pending`] is a load. Who signals needs
-//! what it always needs, a capability with the right to, whose badge is what the handler is told.
+//! [`receive`] binds a notification to a thread and registers this module's handler. From then on the badge of whatever
+//! is signalled stands in a word of the thread's own, between one instruction and the next: [`take`] takes it,
+//! [`is_pending`] is a load. Who signals needs what it always needs, a capability with the right to, whose badge is
+//! what the handler is told.
 //!
-//! The handler does no more than that, because it may have interrupted anything. What is to be done about a signal is done by whoever
-//! looks at the word; the [`executor`](crate::executor) does before each poll.
+//! The handler does no more than that, because it may have interrupted anything. What is to be done about a signal is
+//! done by whoever looks at the word; the [`executor`](crate::executor) does before each poll.
 //!
 //! **Waiting.** A thread that looks at its word, finds nothing and waits would sleep over a signal whose interrupt came between the two.
 //! [`wait`] does both, and the handler makes an interrupted one begin again.
@@ -36,11 +37,13 @@ const STOPEI: usize = 0x15c;
 /// The external interrupt in `sie`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const EXTERNAL: usize = 1 << 9;
-/// How many stores that say nothing new interrupt a thread that does not look; then it is left alone until the kernel's next tick.
+/// How many stores that say nothing new interrupt a thread that does not look; then it is left alone until the kernel's
+/// next tick.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const ENOUGH: usize = 64;
 
-// The handler uses 16 bytes of the interrupted code's stack, and no register but those that it puts back. An address in the sequence of
+// The handler uses 16 bytes of the interrupted code's stack, and no register but those that it puts back. An address in
+// the sequence of
 // `sel4_wait_for_signals` before its system call is done becomes that of its beginning.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 core::arch::global_asm!(
@@ -71,7 +74,8 @@ core::arch::global_asm!(
     "li a7, {return_from}",
     "ecall",
     "unimp",
-    // A supervisor's external interrupt: what is pending in the file, of which each identity stands for the bit below it.
+    // A supervisor's external interrupt: what is pending in the file, of which each identity stands for the bit below
+    // it.
     ".balign 4",
     ".globl sel4_store_interrupt",
     "sel4_store_interrupt:",
@@ -161,8 +165,9 @@ pub fn handler() -> u64 {
     entry::sel4_user_interrupt as *const () as u64
 }
 
-/// Binds a notification to a thread and makes its signals user interrupts. The thread must be one of this crate's, or have the address of
-/// its IPC buffer in `tp` and a stack whenever it runs. Says whether the kernel has user interrupts: seL4 has not.
+/// Binds a notification to a thread and makes its signals user interrupts. The thread must be one of this crate's, or
+/// have the address of its IPC buffer in `tp` and a stack whenever it runs. Says whether the kernel has user
+/// interrupts: seL4 has not.
 ///
 /// # Errors
 ///
@@ -175,10 +180,12 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
     if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
 }
 
-/// As [`receive`], and those bits of the badge that are `hints` can come as stores of a [`Sender`], if the machine can do that: whoever may send
-/// one of them can then send all of them, so they should say no more than that it is worth looking somewhere. Bit 63 cannot be one.
+/// As [`receive`], and those bits of the badge that are `hints` can come as stores of a [`Sender`], if the machine can
+/// do that: whoever may send one of them can then send all of them, so they should say no more than that it is worth
+/// looking somewhere. Bit 63 cannot be one.
 ///
-/// A thread for which this was called once runs with supervisor registers of its own ever after, which makes its system calls slower.
+/// A thread for which this was called once runs with supervisor registers of its own ever after, which makes its system
+/// calls slower.
 ///
 /// # Errors
 ///
@@ -204,8 +211,9 @@ pub fn end(thread: Thread) -> Result<()> {
     thread.unbind_notification()
 }
 
-/// A page, a store to which signals a notification: with the kernel if nothing else is possible, and without it if the receiver runs
-/// anywhere or waits. The page goes when the capability does; after that a store there does nothing. [`Signaller`] asks for one when it first signals.
+/// A page, a store to which signals a notification: with the kernel if nothing else is possible, and without it if the
+/// receiver runs anywhere or waits. The page goes when the capability does; after that a store there does nothing.
+/// [`Signaller`] asks for one when it first signals.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     address: u64,
@@ -238,10 +246,11 @@ impl Sender {
 
 /// Signals a notification with a store, from the first signal on and if that is possible, and else through the kernel.
 ///
-/// The first signal asks for a page, at the place that was kept for it. If there is none to be had, because the receiver does not take stores (yet),
-/// the machine has no interrupt files or all pages are taken, signals go through the kernel, and each time that their number has doubled it is
-/// asked again. After the capability is gone a signal does nothing, whichever way it goes: the page is gone with it, and the kernel passes over
-/// a store there. A capability that is put into the same slot later needs [`register`](Signaller::register).
+/// The first signal asks for a page, at the place that was kept for it. If there is none to be had, because the
+/// receiver does not take stores (yet), the machine has no interrupt files or all pages are taken, signals go through
+/// the kernel, and each time that their number has doubled it is asked again. After the capability is gone a signal
+/// does nothing, whichever way it goes: the page is gone with it, and the kernel passes over a store there. A
+/// capability that is put into the same slot later needs [`register`](Signaller::register).
 #[derive(Debug)]
 pub struct Signaller {
     notification: Notification,
@@ -256,8 +265,8 @@ pub struct Signaller {
 const BY_STORES: u64 = u64::MAX;
 
 impl Signaller {
-    /// For a capability whose badge is the bit `bit`. Its page will be at `address` of `space`, the calling thread's address space, where nothing is mapped and all
-    /// page tables are there; otherwise signals go through the kernel.
+    /// For a capability whose badge is the bit `bit`. Its page will be at `address` of `space`, the calling thread's
+    /// address space, where nothing is mapped and all page tables are there; otherwise signals go through the kernel.
     pub const fn new(notification: Notification, bit: u32, space: PageTable, address: u64) -> Signaller {
         Signaller { notification, space, address, identity: bit + 1, signals: AtomicU64::new(0) }
     }
@@ -334,7 +343,8 @@ fn map_sender(allocator: &mut Allocator, notification: Notification, address: u6
     }
 }
 
-/// Stores an identity to a page for sending. Four bytes long, as the kernel wants it, and ordered behind all that was written.
+/// Stores an identity to a page for sending. Four bytes long, as the kernel wants it, and ordered behind all that was
+/// written.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 fn send(address: u64, identity: u32) {

@@ -7,24 +7,27 @@
 //! }
 //! ```
 //!
-//! There are two layers. [`raw`] is system calls and invocations as they are: numbers in, numbers out. Above it every kind of
-//! capability is a type ([`capability`]) with a method for each invocation, and what most programs need besides: slots and memory
-//! ([`allocator`]), page tables made as needed ([`mapping`]), threads ([`thread`]), faults ([`fault`]), printing.
+//! There are two layers. [`raw`] is system calls and invocations as they are: numbers in, numbers out. Above it every
+//! kind of capability is a type ([`capability`]) with a method for each invocation, and what most programs need
+//! besides: slots and memory ([`allocator`]), page tables made as needed ([`mapping`]), threads ([`thread`]), faults
+//! ([`fault`]), printing.
 //!
-//! A capability here is a name, a number that the kernel resolves at each use, and not an owner: whether it may be used, how long the
-//! object lives and who else has it are the kernel's matter, as with file descriptors that several processes share.
+//! A capability here is a name, a number that the kernel resolves at each use, and not an owner: whether it may be
+//! used, how long the object lives and who else has it are the kernel's matter, as with file descriptors that several
+//! processes share.
 //!
 //! # Capabilities and Rust's promises
 //!
-//! A program that has capabilities to its own pages and threads can unmap the ones and set the registers of the others, and so break
-//! any promise of the language from outside. As with `/proc/self/mem` on Unix, the operations that could be used for this are not
+//! A program that has capabilities to its own pages and threads can unmap the ones and set the registers of the others,
+//! and so break any promise of the language from outside. As with `/proc/self/mem` on Unix, the operations that could
+//! be used for this are not
 //! `unsafe` functions; Rust's promises are about what a program does through the language. Functions that make memory out of addresses
 //! are `unsafe`.
 //!
 //! # The thread pointer
 //!
-//! Each thread needs to find its IPC buffer. Programs built with this crate use no thread-local storage, so `tp` holds the buffer's
-//! address. [`thread`] sets it for threads that it starts.
+//! Each thread needs to find its IPC buffer. Programs built with this crate use no thread-local storage, so `tp` holds
+//! the buffer's address. [`thread`] sets it for threads that it starts.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 

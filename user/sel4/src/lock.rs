@@ -1,9 +1,10 @@
 //! A lock whose waiters sleep.
 //!
-//! Threads of one program can have different priorities, and the kernel runs the most important one and nobody else. A thread that
-//! spins for a lock whose holder is less important would spin for ever, so whoever finds the lock taken waits on a notification. It is a
-//! counter of the holder and of those who wait: each who leaves behind a waiter signals once, and that signal wakes one. Two signals
-//! never meet in the notification, because the second is sent by whom the first has woken.
+//! Threads of one program can have different priorities, and the kernel runs the most important one and nobody else. A
+//! thread that spins for a lock whose holder is less important would spin for ever, so whoever finds the lock taken
+//! waits on a notification. It is a counter of the holder and of those who wait: each who leaves behind a waiter
+//! signals once, and that signal wakes one. Two signals never meet in the notification, because the second is sent by
+//! whom the first has woken.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

@@ -47,7 +47,8 @@ impl Window {
         Window { next: start, end }
     }
 
-    /// Maps `count` new pages, readable and writable, and gives the address of the first and its capability; those of the others follow.
+    /// Maps `count` new pages, readable and writable, and gives the address of the first and its capability; those of
+    /// the others follow.
     ///
     /// # Errors
     ///

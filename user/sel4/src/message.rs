@@ -155,7 +155,8 @@ impl Notification {
         make(SystemCall::Send, self.pointer(), &Message::default());
     }
 
-    /// The same, and nothing if the capability is gone, which for [`signal`](Notification::signal) is a fault of the thread.
+    /// The same, and nothing if the capability is gone, which for [`signal`](Notification::signal) is a fault of the
+    /// thread.
     ///
     /// Corresponds to `seL4_NBSend`.
     #[doc(alias = "seL4_NBSend")]

@@ -1,4 +1,5 @@
-//! A panic says where, and ends the program: that of a root task ends the machine, as it has nobody above it who would go on.
+//! A panic says where, and ends the program: that of a root task ends the machine, as it has nobody above it who would
+//! go on.
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,7 +1,7 @@
 //! Printing, byte by byte through the kernel's debug call, or through a function of the program's choice.
 //!
-//! A kernel without debug calls makes a thread fault that prints; on such a kernel a program first names a function that reaches a serial
-//! server ([`set_output`]).
+//! A kernel without debug calls makes a thread fault that prints; on such a kernel a program first names a function
+//! that reaches a serial server ([`set_output`]).
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,9 @@
 //! Programs of their own: an address space, a CSpace and a thread made of an ELF file.
 //!
-//! A program is started as the kernel starts the root task: with boot information, which lists its untyped memories, its empty slots and its
-//! IPC buffer, so that it is written with the same library and the same entry. What it has beside that stands in a chunk behind the boot
-//! information that only this library knows: its name, words that mean what the two agree on, and the shared memory that was mapped for it.
+//! A program is started as the kernel starts the root task: with boot information, which lists its untyped memories,
+//! its empty slots and its IPC buffer, so that it is written with the same library and the same entry. What it has
+//! beside that stands in a chunk behind the boot information that only this library knows: its name, words that mean
+//! what the two agree on, and the shared memory that was mapped for it.
 //!
 //! **It has what it was given, and nothing else**: its own thread, CNode and address space in the slots where a root task has them, and what
 //! [`Process::grant`] and the like put there. The right to make interrupt handlers and ASID pools stays where it is.
@@ -11,8 +12,8 @@
 //! has made meanwhile. Whatever it shares with others is copied into it and not made of its memory, and outlives it.
 //!
 //! **How it ends by itself**: `main` returns, or panics, and the program makes a system call that does not exist, [`EXIT`], with its status. The
-//! kernel tells the fault endpoint as it tells of any other fault, so that whoever started the program learns of each end in one way:
-//! [`Ending::of`].
+//! kernel tells the fault endpoint as it tells of any other fault, so that whoever started the program learns of each
+//! end in one way: [`Ending::of`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -293,7 +294,8 @@ impl Process {
         Ok(slot.index)
     }
 
-    /// Gives it a copy of a capability of this program as it is, with these of its rights; gives its pointer there. Revoking the one here takes it back.
+    /// Gives it a copy of a capability of this program as it is, with these of its rights; gives its pointer there.
+    /// Revoking the one here takes it back.
     ///
     /// # Errors
     ///
@@ -412,8 +414,8 @@ impl Process {
         self.thread.write_registers(true, &registers)
     }
 
-    /// Ends it: its thread, its memory and all that it has made of it are gone, and given back. What others have of it answers as capabilities to
-    /// nothing do.
+    /// Ends it: its thread, its memory and all that it has made of it are gone, and given back. What others have of it
+    /// answers as capabilities to nothing do.
     ///
     /// # Errors
     ///

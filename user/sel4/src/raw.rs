@@ -1,7 +1,8 @@
 //! System calls and invocations as they are.
 //!
-//! The register contract stands in [`abi_sel4::call`]. Words of a message that do not fit into registers, and capabilities, go through
-//! the thread's IPC buffer, which nothing else uses between the moment when they are written and the system call.
+//! The register contract stands in [`abi_sel4::call`]. Words of a message that do not fit into registers, and
+//! capabilities, go through the thread's IPC buffer, which nothing else uses between the moment when they are written
+//! and the system call.
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 use core::arch::asm;
@@ -13,7 +14,8 @@ use abi_sel4::{Error, Invocation, IpcBuffer, LookupFailure, MessageInfo, Numberi
 /// What an invocation gives.
 pub type Result<T> = core::result::Result<T, Failure>;
 
-/// Whether the kernel was built for several cores, and so counts labels differently. Found out once, before anything else.
+/// Whether the kernel was built for several cores, and so counts labels differently. Found out once, before anything
+/// else.
 static SEVERAL_CORES: AtomicBool = AtomicBool::new(false);
 
 /// How this kernel counts labels.
@@ -22,8 +24,8 @@ pub fn numbering() -> Numbering {
     if SEVERAL_CORES.load(Ordering::Relaxed) { Numbering::Multiprocessor } else { Numbering::Uniprocessor }
 }
 
-/// Finds out how the kernel counts labels, by asking the thread `own` to change none of its flags: under the other numbering this is the
-/// label of an invocation of CNodes, which a thread refuses.
+/// Finds out how the kernel counts labels, by asking the thread `own` to change none of its flags: under the other
+/// numbering this is the label of an invocation of CNodes, which a thread refuses.
 pub fn detect_numbering(own: u64) {
     let label = Invocation::TcbSetFlags as u64;
     SEVERAL_CORES.store(invoke_label(own, label, &[0, 0], &[]).is_ok(), Ordering::Relaxed);
@@ -35,8 +37,8 @@ pub fn detect_numbering(own: u64) {
 pub fn system_call(number: isize, arguments: [u64; 6]) -> [u64; 6] {
     let [mut a0, mut a1, mut a2, mut a3, mut a4, mut a5] = arguments;
     // SAFETY: the kernel preserves all other registers. It reads and writes memory of this program only in the thread's IPC
-    // buffer, which is accessed through pointers that the compiler cannot see through, and what a capability is asked to do is
-    // outside of the language (see the crate's text).
+    // buffer, which is accessed through pointers that the compiler cannot see through, and what a capability is asked
+    // to do is outside of the language (see the crate's text).
     unsafe {
         asm!(
             "ecall",
@@ -114,7 +116,8 @@ pub(crate) fn user_data() -> *mut u64 {
     unsafe { &raw mut (*buffer()).user_data }
 }
 
-/// Word `index` of the message in the IPC buffer. The first [`REGISTERS`] of a message travel in registers and do not stand there.
+/// Word `index` of the message in the IPC buffer. The first [`REGISTERS`] of a message travel in registers and do not
+/// stand there.
 ///
 /// # Panics
 ///
@@ -183,7 +186,8 @@ pub fn receive_slot() -> (u64, u64, u64) {
     }
 }
 
-/// Makes a message ready: what does not travel in registers is written to the IPC buffer. Gives the describing word and the registers.
+/// Makes a message ready: what does not travel in registers is written to the IPC buffer. Gives the describing word and
+/// the registers.
 ///
 /// # Panics
 ///
@@ -281,7 +285,8 @@ impl core::fmt::Display for Failure {
 ///
 /// # Errors
 ///
-/// What the kernel says; an invocation that the kernel does not have is [`Error::IllegalOperation`], as for any other unknown label.
+/// What the kernel says; an invocation that the kernel does not have is [`Error::IllegalOperation`], as for any other
+/// unknown label.
 ///
 /// # Panics
 ///
@@ -298,7 +303,8 @@ pub fn invoke(target: u64, invocation: Invocation, words: &[u64], capabilities: 
 ///
 /// # Errors
 ///
-/// What the kernel says. An error with an unknown number becomes [`Error::InvalidArgument`] with that number as its detail.
+/// What the kernel says. An error with an unknown number becomes [`Error::InvalidArgument`] with that number as its
+/// detail.
 ///
 /// # Panics
 ///
@@ -377,8 +383,8 @@ pub fn yield_now() {
     system_call(SystemCall::Yield.number(), [0; 6]);
 }
 
-/// Has the requests in the calling thread's SyscallBuffer carried out; says whether it has one. Not a call of seL4, where the thread
-/// faults.
+/// Has the requests in the calling thread's SyscallBuffer carried out; says whether it has one. Not a call of seL4,
+/// where the thread faults.
 pub fn wake_syscall_handler() -> bool {
     system_call(SystemCall::WakeSyscallHandler.number(), [0; 6])[0] == 0
 }

@@ -1,8 +1,8 @@
 //! Memory that others may change: another program, or a device.
 //!
-//! Rust assumes that what a reference points to changes only through the program itself. Of memory that is shared with others there are
-//! therefore no references here, but copies, of which each byte is read or written once, and atomic words. What was copied out is checked
-//! in the copy.
+//! Rust assumes that what a reference points to changes only through the program itself. Of memory that is shared with
+//! others there are therefore no references here, but copies, of which each byte is read or written once, and atomic
+//! words. What was copied out is checked in the copy.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -40,8 +40,8 @@ impl SharedMemory {
         SharedMemory { start: core::ptr::with_exposed_provenance_mut(address as usize), length }
     }
 
-    /// Memory of this program alone that is used like shared memory: for tests, and for both ends of rings within a program. It is never
-    /// given back.
+    /// Memory of this program alone that is used like shared memory: for tests, and for both ends of rings within a
+    /// program. It is never given back.
     pub fn private(words: usize) -> SharedMemory {
         let words: &'static mut [u64] = alloc::vec![0; words].leak();
         SharedMemory { start: words.as_mut_ptr().cast(), length: size_of_val(words) }
@@ -182,7 +182,8 @@ impl Registers {
     }
 }
 
-/// Memory and device registers are ordered: what a device is told to look at is there, and what it says is there can be read.
+/// Memory and device registers are ordered: what a device is told to look at is there, and what it says is there can be
+/// read.
 fn order() {
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
     // SAFETY: an instruction that only orders.

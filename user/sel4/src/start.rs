@@ -11,8 +11,8 @@ use crate::capability::{Thread, initial};
 /// Bytes of the initial thread's stack.
 const STACK_SIZE: usize = 128 << 10;
 
-/// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it. The linker script puts it where nothing is
-/// mapped below.
+/// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it. The linker script puts
+/// it where nothing is mapped below.
 #[repr(C, align(4096))]
 struct Stack(core::cell::UnsafeCell<[u8; STACK_SIZE]>);
 
@@ -63,8 +63,8 @@ unsafe extern "C" fn start(info: *const BootInfo) -> ! {
     exit(0)
 }
 
-/// Ends this program. A root task ends the machine, or at least its thread; any other program tells whoever has started it, by a system call
-/// that does not exist, and goes no further.
+/// Ends this program. A root task ends the machine, or at least its thread; any other program tells whoever has started
+/// it, by a system call that does not exist, and goes no further.
 pub fn exit(status: u64) -> ! {
     if crate::boot::own_name().is_some() {
         loop {

@@ -1,11 +1,12 @@
 //! A thread's SyscallBuffer: invocations without a kernel entry for each.
 //!
-//! Requests are [submitted](SyscallBuffer::submit), then [published](SyscallBuffer::publish) together; the kernel carries them out in
-//! order, on a hart that has nothing better to do or when it is [called](SyscallBuffer::call), and posts responses. What is
-//! shared, and who tells whom when, stands in [`abi_queue::syscall_buffer`]; what can be asked for in [`abi_sel4::asynchronous`].
+//! Requests are [submitted](SyscallBuffer::submit), then [published](SyscallBuffer::publish) together; the kernel
+//! carries them out in order, on a hart that has nothing better to do or when it is [called](SyscallBuffer::call), and
+//! posts responses. What is shared, and who tells whom when, stands in [`abi_queue::syscall_buffer`]; what can be asked
+//! for in [`abi_sel4::asynchronous`].
 //!
-//! This is the mechanism alone, for one thread, without a heap. The kernel trusts nothing that stands in the buffer, the
-//! program trusts the kernel.
+//! This is the mechanism alone, for one thread, without a heap. The kernel trusts nothing that stands in the buffer,
+//! the program trusts the kernel.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -95,8 +96,8 @@ pub struct SyscallBuffer {
 }
 
 impl SyscallBuffer {
-    /// Makes a buffer with places for so many requests, a power of two from 64 to 4,096, which nobody has registered yet. Up to 128 it
-    /// takes pages of 4 KiB, above that one of 2 MiB.
+    /// Makes a buffer with places for so many requests, a power of two from 64 to 4,096, which nobody has registered
+    /// yet. Up to 128 it takes pages of 4 KiB, above that one of 2 MiB.
     ///
     /// # Errors
     ///
@@ -119,8 +120,8 @@ impl SyscallBuffer {
         Ok(SyscallBuffer { memory: Memory { words, capacity }, requests: Producer::new(capacity), first_frame, frames })
     }
 
-    /// Gives the buffer to a thread of this program's CSpace. The notification is signalled when there are responses and nobody
-    /// looks for them.
+    /// Gives the buffer to a thread of this program's CSpace. The notification is signalled when there are responses
+    /// and nobody looks for them.
     ///
     /// # Errors
     ///
@@ -229,8 +230,8 @@ impl SyscallBuffer {
         Some(SyscallResponse::from_words(words))
     }
 
-    /// Takes the oldest response: its cid, and the word that describes it. What it has besides is read with the function, if it is
-    /// more than that it was done.
+    /// Takes the oldest response: its cid, and the word that describes it. What it has besides is read with the
+    /// function, if it is more than that it was done.
     #[inline(always)]
     pub fn take_with(&mut self, look: impl FnOnce(u64, MessageInfo, &dyn Fn() -> [u64; RESULTS])) -> bool {
         let Some(place) = trusting::peek_place::<RESPONSE_WORDS>(&self.memory, self.memory.capacity) else {
@@ -243,8 +244,8 @@ impl SyscallBuffer {
         true
     }
 
-    /// Says that nobody will look for responses from now on, so that the notification is signalled for the next. Says whether that
-    /// is so: if some have come meanwhile it is not.
+    /// Says that nobody will look for responses from now on, so that the notification is signalled for the next. Says
+    /// whether that is so: if some have come meanwhile it is not.
     pub fn fall_asleep(&self) -> bool {
         let receiver = self.memory.word(RECEIVER_OFFSET);
         receiver.store(SLEEPING, Ordering::Relaxed);

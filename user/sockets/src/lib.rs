@@ -16,11 +16,12 @@
 //! }
 //! ```
 //!
-//! The [`protocol`] is a handful of calls. Bytes travel in the memory behind the rings: each stream has a piece of it for what it receives and
-//! one for what it sends, which the client manages and the server only checks.
+//! The [`protocol`] is a handful of calls. Bytes travel in the memory behind the rings: each stream has a piece of it
+//! for what it receives and one for what it sends, which the client manages and the server only checks.
 //!
-//! A waiting call keeps a place in the rings, and a stream has at most one that receives and one that sends. So there are no more
-//! [`STREAMS`] than that all their calls find places; whoever accepts more waits until one is closed, and clients wait in the backlog.
+//! A waiting call keeps a place in the rings, and a stream has at most one that receives and one that sends. So there
+//! are no more [`STREAMS`] than that all their calls find places; whoever accepts more waits until one is closed, and
+//! clients wait in the backlog.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -99,7 +100,8 @@ impl Inner {
 }
 
 impl Network {
-    /// Through the network server at the other end. How many streams there can be depends on the memory behind the rings.
+    /// Through the network server at the other end. How many streams there can be depends on the memory behind the
+    /// rings.
     pub fn new(end: End) -> Network {
         let data = end.data();
         // A listener's call takes a place too.
@@ -177,7 +179,8 @@ impl Stream {
         self.held.as_ref().expect("it is there until the stream is dropped")
     }
 
-    /// Waits for bytes and copies up to [`PIECE`] of them; 0 if there is no room for any, or if the other side sends no more.
+    /// Waits for bytes and copies up to [`PIECE`] of them; 0 if there is no room for any, or if the other side sends no
+    /// more.
     ///
     /// # Errors
     ///
@@ -206,7 +209,8 @@ impl Stream {
     ///
     /// # Cancellation
     ///
-    /// Some may have been sent. Nothing may be sent after that until the call that was dropped is answered: close the stream.
+    /// Some may have been sent. Nothing may be sent after that until the call that was dropped is answered: close the
+    /// stream.
     pub async fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         let held = self.held();
         let inner = &held.network.0;

@@ -1,6 +1,7 @@
 //! What programs and the network server say to each other.
 //!
-//! A request's first word is its [`Operation`], the next three are its arguments. An answer's first word is its [`Status`], the next are results.
+//! A request's first word is its [`Operation`], the next three are its arguments. An answer's first word is its
+//! [`Status`], the next are results.
 //!
 //! | operation | arguments | results |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | `Send` | socket, offset, length | |
 //! | `Close` | socket | |
 //!
-//! Offsets count from the start of the memory behind the rings. Numbers of sockets belong to a program: those of another mean nothing.
+//! Offsets count from the start of the memory behind the rings. Numbers of sockets belong to a program: those of
+//! another mean nothing.
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ pub struct Descriptor(i32);
 impl Descriptor {
     /// Takes over a descriptor by its number.
     ///
-    /// The number is the kernel's to check: if it names nothing, calls answer `EBADF`. Nobody else should go on using or
-    /// closing it, or that one ends up with somebody else's file; no memory is at stake.
+    /// The number is the kernel's to check: if it names nothing, calls answer `EBADF`. Nobody else should go on using
+    /// or closing it, or that one ends up with somebody else's file; no memory is at stake.
     pub const fn from_raw(number: i32) -> Descriptor {
         Descriptor(number)
     }

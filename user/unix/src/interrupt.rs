@@ -8,9 +8,9 @@
 //! * `imsic`: the program runs in VS-mode and takes the interrupt itself, through supervisor registers of its own; it ends
 //!   with `sret`. The kernel learns nothing of it.
 //!
-//! In both the handler runs on the interrupted code's stack, at a point that nobody chose: it must not take a lock, allocate
-//! or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the code here, which
-//! sets its own timer and looks again a little later.
+//! In both the handler runs on the interrupted code's stack, at a point that nobody chose: it must not take a lock,
+//! allocate or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the
+//! code here, which sets its own timer and looks again a little later.
 
 use crate::{Descriptor, Result, call};
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -268,8 +268,8 @@ pub fn enter_handler_again() {
     }
 }
 
-/// Has the handler called after so many ticks, if the worker has a timer of its own (back end `imsic`). The earliest of several
-/// counts.
+/// Has the handler called after so many ticks, if the worker has a timer of its own (back end `imsic`). The earliest of
+/// several counts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline]
 pub fn call_handler_after(ticks: u64) {
@@ -301,8 +301,8 @@ pub const AGAIN_TICKS: u64 = 200;
 
 /// Takes an interrupt in VS-mode: calls the handler with the identities that have come, if that may be.
 ///
-/// Whoever may send can do so all the time. What has come again when the handler is done is taken a few times more; after that
-/// the program goes on for a while with no more than its timer.
+/// Whoever may send can do so all the time. What has come again when the handler is done is taken a few times more;
+/// after that the program goes on for a while with no more than its timer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 extern "C" fn take(cause: u64, pc: usize) {
     let mut identities = 0u64;
@@ -394,8 +394,8 @@ fn take_other(cause: u64) {
     }
 }
 
-/// What was interrupted is in the scheduler's image: leaves the identities in the worker's word for the next interrupt, which
-/// comes soon.
+/// What was interrupted is in the scheduler's image: leaves the identities in the worker's word for the next interrupt,
+/// which comes soon.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[cold]
 fn take_later(identities: u64) {
@@ -428,9 +428,9 @@ pub fn is_in_hardware() -> bool {
     crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_USER_INTERRUPTS) == Some(1)
 }
 
-/// Makes `handler` the function that user interrupts of the calling worker call, with the identities that have come in hardware;
-/// others stand in the worker's word of the process page. All workers of a process that have a handler have the same. `worker`
-/// tells the number of the worker that calls it.
+/// Makes `handler` the function that user interrupts of the calling worker call, with the identities that have come in
+/// hardware; others stand in the worker's word of the process page. All workers of a process that have a handler have
+/// the same. `worker` tells the number of the worker that calls it.
 ///
 /// # Errors
 ///
@@ -482,8 +482,8 @@ pub unsafe fn set_handler(_handler: extern "C" fn(u64), _worker: fn() -> usize) 
     Err(crate::Errno::ENOSYS)
 }
 
-/// Makes the calling worker a receiver of user interrupts with this identity, 1 to 62. Dropping the descriptor ends every
-/// right to it.
+/// Makes the calling worker a receiver of user interrupts with this identity, 1 to 62. Dropping the descriptor ends
+/// every right to it.
 ///
 /// # Errors
 ///

@@ -154,7 +154,8 @@ pub fn limit(process: u32, resource: u32) -> Result<(u64, u64)> {
 ///
 /// # Errors
 ///
-/// As [`limit`]; `EINVAL` if what is in force would be more than the largest; `EPERM` to raise the largest without privilege.
+/// As [`limit`]; `EINVAL` if what is in force would be more than the largest; `EPERM` to raise the largest without
+/// privilege.
 pub fn set_limit(process: u32, resource: u32, soft: u64, hard: u64) -> Result<()> {
     let bytes = limit::to_bytes(soft, hard);
     // SAFETY: the kernel reads a `struct rlimit64`, which is of this length.

@@ -34,11 +34,11 @@ pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
     set(process, scheduling::CEILING, ceiling.number().into(), 0)
 }
 
-/// Gives the process, together with children it starts from now on, so many nanoseconds of processor time in each period,
-/// over all harts; when they are used up it falls behind all others. `None` takes the limit away.
+/// Gives the process, together with children it starts from now on, so many nanoseconds of processor time in each
+/// period, over all harts; when they are used up it falls behind all others. `None` takes the limit away.
 ///
-/// What a process chooses for itself is a second limit beside the one that its parent or a privileged process gave. A new
-/// limit is used up as far as the old one was.
+/// What a process chooses for itself is a second limit beside the one that its parent or a privileged process gave. A
+/// new limit is used up as far as the old one was.
 ///
 /// # Errors
 ///

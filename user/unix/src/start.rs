@@ -4,8 +4,8 @@
 //! to them, NULL, pointers to the environment's strings, NULL, pairs of the auxiliary vector up to key 0. `_start` only
 //! makes the stack's top an argument; everything else is Rust.
 //!
-//! The program lies elsewhere each time, and relocates itself before anything else: whatever holds an address is wrong until
-//! then. Its constants, of which some are addresses, are writable before and never again.
+//! The program lies elsewhere each time, and relocates itself before anything else: whatever holds an address is wrong
+//! until then. Its constants, of which some are addresses, are writable before and never again.
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -93,8 +93,9 @@ unsafe fn relocate_program() {
     let _ = unsafe { crate::call!(Protect, constants.start, constants.end - constants.start, protection) };
 }
 
-/// Adds `moved` to the words of a program that a packed list names (`SHT_RELR` of the System V ABI): an even entry is the
-/// address of a word; an odd one is a bitmap, from bit 1 on, of the 63 words behind what the entries before have covered.
+/// Adds `moved` to the words of a program that a packed list names (`SHT_RELR` of the System V ABI): an even entry is
+/// the address of a word; an odd one is a bitmap, from bit 1 on, of the 63 words behind what the entries before have
+/// covered.
 ///
 /// # Safety
 ///

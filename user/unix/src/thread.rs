@@ -7,8 +7,8 @@ use abi_unix::types::{TimeSpec, futex};
 use crate::{Result, call};
 
 /// Starts a thread that calls `entry` with `argument` on the stack that ends at `stack`, with `thread_pointer` in `tp`.
-/// Its number is stored in `number`, which becomes 0, and is woken as a futex, when the kernel is done with the thread and
-/// its stack. Returns the number.
+/// Its number is stored in `number`, which becomes 0, and is woken as a futex, when the kernel is done with the thread
+/// and its stack. Returns the number.
 ///
 /// # Errors
 ///

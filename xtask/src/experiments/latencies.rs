@@ -1,7 +1,7 @@
 //! What the kernel itself has measured: how long requests took from the card to the answer, for each priority.
 //!
-//! The program `monitor` in the machine tells it to everybody who connects. Ranges are a sixteenth of an octave wide; sums are
-//! exact.
+//! The program `monitor` in the machine tells it to everybody who connects. Ranges are a sixteenth of an octave wide;
+//! sums are exact.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};

@@ -2,8 +2,8 @@
 //!
 //! By the wall clock, the client of `bench/load` on the host keeps connections that pause for 100 ms after each answer,
 //! as the papers' client does, and then connections that do not pause, which shows the most that a server can do. In
-//! instructions, a client inside the machine does not pause either, on one hart, and a request is client, server, and the
-//! network between.
+//! instructions, a client inside the machine does not pause either, on one hart, and a request is client, server, and
+//! the network between.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

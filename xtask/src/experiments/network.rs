@@ -1,7 +1,8 @@
-//! The network as a program: echo and matrix server on the microkernel, through its network server, beside the Unix kernel and Linux.
+//! The network as a program: echo and matrix server on the microkernel, through its network server, beside the Unix
+//! kernel and Linux.
 //!
-//! The servers do the same and are asked by the same clients on the host. What differs is where the network is: on the microkernel every byte goes
-//! through another program, by asynchronous IPC, which is what this measures.
+//! The servers do the same and are asked by the same clients on the host. What differs is where the network is: on the
+//! microkernel every byte goes through another program, by asynchronous IPC, which is what this measures.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

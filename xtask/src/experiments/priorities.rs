@@ -5,12 +5,12 @@
 //!
 //! # Three clocks
 //!
-//! The client's clock shows what a user sees. It also shows whether the host had a processor for a hart, for the emulator's
-//! network and for the client, which share the host's cores. So the kernel measures too, from the card's interrupt to the answer
-//! in the card's queue ([`latencies`]): in the same run by the host's time (*machine*), which leaves out client and network, but not
-//! that the host does not run a hart; and on one hart by a clock that counts instructions (*instructions*), where the host has no
-//! part but the moments at which requests come. Of several harts there is no such clock: QEMU runs them in turn then, and a hart
-//! that is busy may not come to its turn at all.
+//! The client's clock shows what a user sees. It also shows whether the host had a processor for a hart, for the
+//! emulator's network and for the client, which share the host's cores. So the kernel measures too, from the card's
+//! interrupt to the answer in the card's queue ([`latencies`]): in the same run by the host's time (*machine*), which
+//! leaves out client and network, but not that the host does not run a hart; and on one hart by a clock that counts
+//! instructions (*instructions*), where the host has no part but the moments at which requests come. Of several harts
+//! there is no such clock: QEMU runs them in turn then, and a hart that is busy may not come to its turn at all.
 //!
 //! Counting instructions the emulator is slow and the client is not, so that of eight connections at level 0 several
 //! would always be at the server at once, and wait for each other. There each connection has a priority of its own.

@@ -21,8 +21,8 @@ fn tasks(lab: &Lab<'_>) -> Vec<usize> {
     }
 }
 
-/// Milliseconds of the machine's time that one point may take; larger rings are left out. The papers' threads, which try
-/// again, cost the square of their number.
+/// Milliseconds of the machine's time that one point may take; larger rings are left out. The papers' threads, which
+/// try again, cost the square of their number.
 fn limit_ms(lab: &Lab<'_>) -> u32 {
     if lab.quick { 500 } else { 60_000 }
 }

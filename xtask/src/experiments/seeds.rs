@@ -1,7 +1,7 @@
 //! What the papers measured: the figures that stand beside ours.
 //!
-//! Matrix server: an FPGA with four harts at 100 MHz; their axis says "IOPS", and every point fits messages of the whole
-//! five seconds. Rings: QEMU, 4,000 tasks.
+//! Matrix server: an FPGA with four harts at 100 MHz; their axis says "IOPS", and every point fits messages of the
+//! whole five seconds. Rings: QEMU, 4,000 tasks.
 
 /// Connections of the matrix server.
 const CONNECTIONS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 96.0];

@@ -1,5 +1,5 @@
-//! User interrupts: from the send to the handler's end, and to a coroutine that goes on, with both back ends; Linux's ways
-//! to wake somebody beside them.
+//! User interrupts: from the send to the handler's end, and to a coroutine that goes on, with both back ends; Linux's
+//! ways to wake somebody beside them.
 //!
 //! COPS runs on the machine that has guest interrupt files, Linux on the other one, where it runs at all. What is
 //! compared are instructions of a process and the kernel, in which the interrupt controllers have no part.

@@ -1,8 +1,8 @@
 //! One job on 1 to 8 workers over four harts: does it become faster, and what happens with more workers than harts?
 //!
-//! Only the wall clock can tell: counting instructions QEMU runs the harts in turn, and for so long at a time that whoever
-//! waits for another hart waits for very many instructions. What can be counted is the work that several workers are on
-//! one hart; that is the other plot.
+//! Only the wall clock can tell: counting instructions QEMU runs the harts in turn, and for so long at a time that
+//! whoever waits for another hart waits for very many instructions. What can be counted is the work that several
+//! workers are on one hart; that is the other plot.
 
 use anyhow::{Result, bail};
 

@@ -1,4 +1,5 @@
-//! The longest time for which a process that is ready does not run, while another one has 4,000 threads that never rest.
+//! The longest time for which a process that is ready does not run, while another one has 4,000 threads that never
+//! rest.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! How much longer a request of the most important connections takes in the machine, from the card to the answer, beside 56 busy
-//! connections that are less important, than one alone.
+//! How much longer a request of the most important connections takes in the machine, from the card to the answer,
+//! beside 56 busy connections that are less important, than one alone.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! The longest stretch of the Unix kernel between two looks for interrupts, in instructions, over all calls whose work can be
-//! long, each at its largest.
+//! The longest stretch of the Unix kernel between two looks for interrupts, in instructions, over all calls whose work
+//! can be long, each at its largest.
 
 use anyhow::Result;
 

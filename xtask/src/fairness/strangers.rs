@@ -1,8 +1,8 @@
-//! What strangers on the network can do: they see the numbers of their own connections, flood the server with requests from
-//! forged addresses, and never read what they asked for; meanwhile an honest client wants to be served.
+//! What strangers on the network can do: they see the numbers of their own connections, flood the server with requests
+//! from forged addresses, and never read what they asked for; meanwhile an honest client wants to be served.
 //!
-//! The machine's network card ends in a UDP socket of this program, which sends it whatever frames it likes. The honest client
-//! is the system's own TCP, [`network`], on that socket.
+//! The machine's network card ends in a UDP socket of this program, which sends it whatever frames it likes. The honest
+//! client is the system's own TCP, [`network`], on that socket.
 
 #[path = "../../../lib/network/tests/predictor/mod.rs"]
 mod predictor;

@@ -1,8 +1,8 @@
-//! Every call of the table in every way to make it, repeated for ever by a process with a budget of a tenth of the machine:
-//! what a second process, which never rests, does not get.
+//! Every call of the table in every way to make it, repeated for ever by a process with a budget of a tenth of the
+//! machine: what a second process, which never rests, does not get.
 //!
-//! A call that would soon fail for ever because it makes something is followed by its opposite ([`undo`]); what a call needs
-//! to mean something stands in [`arguments`]; what cannot be repeated is in [`EXCEPTIONS`], with the reason.
+//! A call that would soon fail for ever because it makes something is followed by its opposite ([`undo`]); what a call
+//! needs to mean something stands in [`arguments`]; what cannot be repeated is in [`EXCEPTIONS`], with the reason.
 
 use alloc::string::{String, ToString};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Processes that take all kernel memory and all calls that they may have, beside one that sleeps, starts processes and uses
-//! pipes: how many of its calls fail.
+//! Processes that take all kernel memory and all calls that they may have, beside one that sleeps, starts processes and
+//! uses pipes: how many of its calls fail.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,7 +1,8 @@
-//! Every call whose work can be long, at its largest: for how long the kernel goes without a look for interrupts at most.
+//! Every call whose work can be long, at its largest: for how long the kernel goes without a look for interrupts at
+//! most.
 //!
-//! The kernel measures that itself, for each call. Each drive does what makes one or a few calls as long as they can be, on an
-//! otherwise idle machine; in the end the kernel is asked what it has seen.
+//! The kernel measures that itself, for each call. Each drive does what makes one or a few calls as long as they can
+//! be, on an otherwise idle machine; in the end the kernel is asked what it has seen.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -236,7 +236,8 @@ pub fn handlers_that_are_dead_or_none(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Sets all registers, lets the thread make one system call, and gives the registers with which it comes to the instruction behind.
+/// Sets all registers, lets the thread make one system call, and gives the registers with which it comes to the
+/// instruction behind.
 fn registers_after(
     bench: &mut Bench<'_>,
     number: i64,

@@ -1,8 +1,8 @@
 //! A thread that makes random system calls with random capabilities.
 //!
-//! It has an address space of its own, in which it sees this program's code but none of its data, and a CSpace of its own with an object of
-//! each kind. Whatever it does with them must concern nobody else. When it faults or waits it is started anew, and when nothing helps any more
-//! everything that it had is revoked, and it gets another life.
+//! It has an address space of its own, in which it sees this program's code but none of its data, and a CSpace of its
+//! own with an object of each kind. Whatever it does with them must concern nobody else. When it faults or waits it is
+//! started anew, and when nothing helps any more everything that it had is revoked, and it gets another life.
 
 use sel4::abi::{CapabilityTag, MessageInfo, SlotRegion, SystemCall};
 use sel4::allocator::Slots;

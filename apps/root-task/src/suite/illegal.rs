@@ -60,7 +60,8 @@ pub fn empty_messages(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// The last of all tests: what the interface's table says that can go wrong has gone wrong in a test, and nothing else has.
+/// The last of all tests: what the interface's table says that can go wrong has gone wrong in a test, and nothing else
+/// has.
 pub fn every_error_of_every_invocation_is_seen(_: &mut Bench<'_>) -> Outcome {
     let mut wrong = 0;
     for &invocation in Invocation::ALL {

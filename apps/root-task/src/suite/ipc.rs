@@ -215,7 +215,8 @@ pub fn callers_of_the_dead(bench: &mut Bench<'_>) -> Outcome {
     endpoint.receive();
     caller.delete()?;
     reply(&Message::new(0, &[1]));
-    // An endpoint goes while somebody waits: the call ends without an answer, and the thread tries the instruction again.
+    // An endpoint goes while somebody waits: the call ends without an answer, and the thread tries the instruction
+    // again.
     let memory = bench.allocator.memory(4)?.untyped();
     let slot = bench.slot()?;
     memory.retype(ObjectType::Endpoint, 0, Slot { root: initial::CNODE, index: 0, depth: 0 }, slot.index, 1)?;

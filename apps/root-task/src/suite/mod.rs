@@ -1,5 +1,5 @@
-//! The suite: what the manual says of each invocation and of each of its errors, and what seL4 15.0.0 was seen to do where the manual is
-//! silent. It has passed on seL4 itself.
+//! The suite: what the manual says of each invocation and of each of its errors, and what seL4 15.0.0 was seen to do
+//! where the manual is silent. It has passed on seL4 itself.
 
 pub mod address_space;
 pub mod asynchronous;

@@ -84,7 +84,8 @@ fn signal_all(argument: u64) {
     record(9);
 }
 
-/// A thread that is woken by one that is as important runs next, before others that were ready already; the one that woke it keeps its turn.
+/// A thread that is woken by one that is as important runs next, before others that were ready already; the one that
+/// woke it keeps its turn.
 pub fn the_last_of_equals_that_was_woken_runs_next(bench: &mut Bench<'_>) -> Outcome {
     clear();
     const WAITERS: u64 = 5;

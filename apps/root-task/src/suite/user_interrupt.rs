@@ -1,4 +1,5 @@
-//! Notifications as user interrupts, which seL4 does not have: on a kernel without them these tests say so and test nothing.
+//! Notifications as user interrupts, which seL4 does not have: on a kernel without them these tests say so and test
+//! nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +37,8 @@ fn note(badge: u64) {
     }
 }
 
-/// A thread that has not started yet, and the notification that interrupts it; `None` on kernels that know no such thing.
+/// A thread that has not started yet, and the notification that interrupts it; `None` on kernels that know no such
+/// thing.
 fn receiver(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<Option<Receiver>, Failure> {
     SEEN.store(0, Ordering::Relaxed);
     COUNT.store(0, Ordering::Relaxed);
@@ -507,7 +509,8 @@ pub fn a_store_interrupts_a_thread_that_computes(bench: &mut Bench<'_>) -> Outco
             equal!(SEEN.load(Ordering::Relaxed), seen);
         }
         let Way::Store(sender) = way else { continue };
-        // Identities that do not exist, are nobody's hint, or no number of one; and places where there is nothing. Only hints come.
+        // Identities that do not exist, are nobody's hint, or no number of one; and places where there is nothing. Only
+        // hints come.
         let count = COUNT.load(Ordering::Relaxed);
         for value in [0, 1, 5, 41, 63, 64, 100, 255, 256, 1 << 31, u64::MAX] {
             store(sender.address(), value);
@@ -667,8 +670,8 @@ pub fn two_threads_interrupt_each_other_without_the_kernel(bench: &mut Bench<'_>
     until(interrupted(2))?;
     first.notification.signal();
     until(|| STEPS.load(Ordering::Acquire) >= TIMES)?;
-    // The page of either was mapped by a fault, and again whenever the other had lost its hart; and the signal's handler has
-    // returned. That is nothing beside the stores.
+    // The page of either was mapped by a fault, and again whenever the other had lost its hart; and the signal's
+    // handler has returned. That is nothing beside the stores.
     check!(first.thread.end_user_interrupts()? <= TIMES / 1000);
     check!(second.thread.end_user_interrupts()? <= TIMES / 1000);
     Ok(())
@@ -942,7 +945,8 @@ pub fn one_program_cannot_take_all_pages_for_sending(bench: &mut Bench<'_>) -> O
     let space = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
     initial::ASID_POOL.assign(space)?;
     equal!(take_all_pages(bench, &receiver, space)?, 0);
-    // Capabilities that are gone give theirs back, whoever had them, and what was signalled through the kernel is stored now.
+    // Capabilities that are gone give theirs back, whoever had them, and what was signalled through the kernel is
+    // stored now.
     Slot::own(receiver.notification.pointer()).revoke()?;
     let right = receiver.sender(bench, 2)?;
     let signaller = Signaller::prepare(&mut bench.allocator, &mut bench.window, right, 1)?;

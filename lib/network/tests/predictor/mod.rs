@@ -38,7 +38,8 @@ fn first_within(factor: u128, modulus: u128, low: u128, high: u128) -> Option<u1
     Some((low + modulus * turns).div_ceil(factor))
 }
 
-/// What is known of a state from its number, for each place of it: the state with zeros below, and how many bits these are.
+/// What is known of a state from its number, for each place of it: the state with zeros below, and how many bits these
+/// are.
 fn places(number: u32) -> impl Iterator<Item = (u64, u32)> {
     (0..8u64).flat_map(move |highest| {
         let unknown = 29 - highest as u32;

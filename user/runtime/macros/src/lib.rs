@@ -1,16 +1,16 @@
 //! `#[cops::main]`.
 //!
-//! The attribute reads four tokens of the function and adds an item behind it; for that it needs no parser, so this crate
-//! has no dependencies.
+//! The attribute reads four tokens of the function and adds an item behind it; for that it needs no parser, so this
+//! crate has no dependencies.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, TokenStream, TokenTree};
 
 /// Makes an `async fn main()` the first coroutine of the process.
 ///
-/// The function may return nothing, an exit status (`i32`), or a `Result` of either whose error is printed. Arguments in
-/// parentheses set the number of workers and main's priority: `#[cops::main(workers = 4, priority = 2)]`; without them
-/// there is one worker, and the priority is the default.
+/// The function may return nothing, an exit status (`i32`), or a `Result` of either whose error is printed. Arguments
+/// in parentheses set the number of workers and main's priority: `#[cops::main(workers = 4, priority = 2)]`; without
+/// them there is one worker, and the priority is the default.
 #[proc_macro_attribute]
 pub fn main(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = function.clone().into_iter().collect();

@@ -1,7 +1,7 @@
 //! `#[sel4::root_task]`.
 //!
-//! The attribute reads three tokens of the function and adds an item behind it; for that it needs no parser, so this crate has no
-//! dependencies.
+//! The attribute reads three tokens of the function and adds an item behind it; for that it needs no parser, so this
+//! crate has no dependencies.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, TokenStream, TokenTree};

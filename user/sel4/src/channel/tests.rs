@@ -157,8 +157,8 @@ type Doors = Arc<Mutex<BTreeMap<u64, (bool, Option<Waker>)>>>;
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Calls, answers in any order, drops, sleeps: every call that is not dropped gets its own answer, and whoever sleeps although something
-    /// is there for it was rung.
+    /// Calls, answers in any order, drops, sleeps: every call that is not dropped gets its own answer, and whoever
+    /// sleeps although something is there for it was rung.
     #[test]
     fn every_call_gets_its_answer(steps in prop::collection::vec((0_u8..6, any::<u16>()), 1..300)) {
         let (client, server, bells) = pair(16);
@@ -250,7 +250,8 @@ proptest! {
         prop_assert_eq!(answered + dropped, made);
     }
 
-    /// A server that writes anything anywhere: the client neither panics nor gives an answer that is none, and every call ends.
+    /// A server that writes anything anywhere: the client neither panics nor gives an answer that is none, and every
+    /// call ends.
     #[test]
     fn a_client_survives_any_server(
         writes in prop::collection::vec((0_usize..320, prop_oneof![0_u64..40, any::<u64>()], 0_u8..4), 0..200),
@@ -290,7 +291,8 @@ proptest! {
         prop_assert_eq!(free.len(), state.free.len());
     }
 
-    /// A client that writes anything anywhere: the server neither panics nor works on more than it has places for, and learns of the end.
+    /// A client that writes anything anywhere: the server neither panics nor works on more than it has places for, and
+    /// learns of the end.
     #[test]
     fn a_server_survives_any_client(
         writes in prop::collection::vec((0_usize..320, prop_oneof![0_u64..40, any::<u64>()], 0_u8..4), 0..200),
