@@ -1,7 +1,8 @@
 //! Authority: what a process may do to others, with and without capabilities.
 
 use abi_unix::authority::{CapabilitySet, Held, version};
-use abi_unix::call::ASYNCHRONOUS;
+use abi_unix::call::WILL_BE_POSTED;
+use abi_unix::errno::decode;
 use abi_unix::types::{limit, reboot, scheduling as attribute, signal, system_scheduling, terminal};
 use abi_unix::{Act, Errno};
 use alloc::format;
@@ -12,14 +13,50 @@ use cops::system::{self, SystemCall, authority, scheduling};
 use cops::time::Duration;
 
 use crate::harness::{self, Outcome, act, call, until};
+use crate::ring::Raw;
 use crate::{check_eq, must};
 
 /// Where nothing is mapped.
 const NOWHERE: usize = 8;
 
+/// A way to make a call. The kernel's check must stand behind all of them.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Synchronously,
+    Asynchronously,
+    ThroughTheRing,
+}
+
+/// The token of calls that complete in the ring.
+const TOKEN: u64 = 4711;
+
+/// The result of a call that reads what its caller keeps until then.
+fn make(ring: &mut Raw, way: Way, which: SystemCall, arguments: [usize; 6]) -> system::Result<usize> {
+    match way {
+        Way::Synchronously => return call(which, arguments),
+        Way::Asynchronously => {
+            // SAFETY: the calls of the table read what the caller keeps, and write to memory of nobody's.
+            let word = unsafe { system::syscall_asynchronous(which as usize, arguments, 0, 4, TOKEN) };
+            if word != WILL_BE_POSTED {
+                return decode(word);
+            }
+        }
+        Way::ThroughTheRing => {
+            ring.submit(which, TOKEN, &arguments).map_err(|_| Errno::EIO)?;
+            system::worker::ring_enter(0, 0)?;
+        }
+    }
+    loop {
+        if let Some(completion) = ring.take() {
+            return if completion.token == TOKEN { decode(completion.result as usize) } else { Err(Errno::EIO) };
+        }
+        system::worker::yield_now();
+    }
+}
+
 /// What comes of an act towards another process, which is alone in its group. It does no harm if it is allowed, unless
 /// it is `meant`.
-fn attempt(act: Act, other: usize, meant: bool, form: usize) -> system::Result<usize> {
+fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> system::Result<usize> {
     let group = (other as i32).to_le_bytes();
     let header = [version::THREE, other as u32];
     let nothing = [0u32; 6];
@@ -48,8 +85,7 @@ fn attempt(act: Act, other: usize, meant: bool, form: usize) -> system::Result<u
         Act::PressKey => [0, terminal::INSERT as usize, NOWHERE, 0, 0, 0],
         Act::SetForeground => [0, terminal::SET_FOREGROUND as usize, group.as_ptr() as usize, 0, 0, 0],
     };
-    // SAFETY: the calls read what lives here, and nothing in the program depends on what they do.
-    abi_unix::errno::decode(unsafe { system::syscall(act.call() as usize | form, arguments) })
+    make(ring, way, act.call(), arguments)
 }
 
 /// An act of this program: `others NUMBER CAPABILITIES`, tries every act towards a process and expects that those of
@@ -62,17 +98,20 @@ pub fn others(argument: Option<&str>) -> i32 {
         cops::eprintln!("what is held is {:?}", authority::held(0));
         return 1;
     }
+    let Ok(mut ring) = Raw::new() else { return 3 };
     for act in Act::ALL {
         let is_allowed = set.has(act.capability());
-        for form in [0, ASYNCHRONOUS] {
-            let result = attempt(*act, other, !is_allowed, form);
-            if (result == Err(Errno::EPERM)) == is_allowed {
-                cops::eprintln!("{act:?} with {bits:#x} gives {result:?}");
+        for way in [Way::Synchronously, Way::Asynchronously, Way::ThroughTheRing] {
+            let result = attempt(&mut ring, way, *act, other, !is_allowed);
+            if (result == Err(Errno::EPERM)) == is_allowed || result == Err(Errno::EIO) {
+                cops::eprintln!("{act:?} {way:?} with {bits:#x} gives {result:?}");
                 return 2;
             }
         }
     }
-    0
+    // A ring that lost its requests would have refused nothing.
+    let (parent, number) = (cops::process::parent() as usize, SystemCall::GetParent);
+    i32::from(make(&mut ring, Way::ThroughTheRing, number, [0; 6]) != Ok(parent))
 }
 
 /// A process that sleeps, alone in its group.
