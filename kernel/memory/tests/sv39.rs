@@ -1,12 +1,12 @@
 //! Page tables against a map from page to frame, and against a pretend TLB that remembers everything it could.
 
 use memory::sv39::{
-    Access, DEVICE_RANGES, DevicePage, InvalidDevices, KernelHalf, Leaf, MapError, PageTable, Protection, RootSize,
-    Scope, Translation, USER, WritableAndExecutable, permit_devices,
+    Access, DEVICE_RANGES, DevicePage, Edge, InvalidDevices, KernelHalf, Leaf, MapError, PageTable, Protection,
+    RootSize, Scope, Translation, USER, WritableAndExecutable, permit_devices,
 };
 use memory::{Block, Frame, PAGE_SIZE, frames, pretend};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -168,6 +168,243 @@ proptest! {
         }
         prop_assert_eq!(frames::free_frames(), before);
     }
+}
+
+/// Pages of the small space: two of one table, one of the next table, and one under the next entry of the root.
+const SMALL: [u64; 4] = [0x1f_e000, 0x1f_f000, 0x20_0000, 0x4000_0000];
+
+/// Ranges of the small space: each page, pages of two tables, and all that one entry of each level covers.
+const RANGES: [(u64, u64); 9] = [
+    (SMALL[0], SMALL[0] + PAGE_SIZE),
+    (SMALL[1], SMALL[1] + PAGE_SIZE),
+    (SMALL[2], SMALL[2] + PAGE_SIZE),
+    (SMALL[3], SMALL[3] + PAGE_SIZE),
+    (SMALL[1], SMALL[2] + PAGE_SIZE),
+    (0x1000, 0x20_0000),
+    (0x20_0000, 0x40_0000),
+    (0x1000, 0x4000_0000),
+    (0x1000, USER.end),
+];
+
+/// How a range is unmapped.
+#[derive(Clone, Copy, Debug)]
+enum Portion {
+    AtOnce,
+    From(Edge),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Map { page: usize, is_device: bool, protection: Protection },
+    Unmap((u64, u64), Portion),
+    Protect((u64, u64), Protection),
+}
+
+/// A page of the naive map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NaivePage {
+    is_device: bool,
+    is_accessible: bool,
+}
+
+/// The naive map: pages, and the first addresses of the tables of both levels below the root.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Naive {
+    pages: BTreeMap<u64, NaivePage>,
+    bottom: BTreeSet<u64>,
+    middle: BTreeSet<u64>,
+}
+
+/// Bytes that a table of the last level maps, and one of the level above it.
+const SPANS: [u64; 2] = [0x20_0000, 0x4000_0000];
+
+impl Naive {
+    /// Carries out a move; what must be forgotten, and how many owned pages are gone.
+    fn change(&mut self, step: Move) -> (Scope, usize) {
+        match step {
+            Move::Map { page, is_device, protection } => {
+                let address = SMALL[page];
+                let is_accessible = protection != Protection::None;
+                self.pages.entry(address).or_insert(NaivePage { is_device, is_accessible });
+                self.bottom.insert(address / SPANS[0] * SPANS[0]);
+                self.middle.insert(address / SPANS[1] * SPANS[1]);
+                (Scope::Nothing, 0)
+            }
+            Move::Unmap((start, end), _) => {
+                let gone: Vec<_> = self.pages.extract_if(start..end, |_, _| true).collect();
+                let tables = self.bottom.len() + self.middle.len();
+                // The first page of all is nobody's.
+                let is_covered = |table: u64, span| start <= table.max(USER.start) && end >= table + span;
+                self.bottom.retain(|&table| !is_covered(table, SPANS[0]));
+                self.middle.retain(|&table| !is_covered(table, SPANS[1]));
+                let owned = gone.iter().filter(|(_, page)| !page.is_device).count();
+                if self.bottom.len() + self.middle.len() < tables {
+                    return (Scope::All, owned);
+                }
+                (Self::hull(gone.iter().filter(|(_, page)| page.is_accessible).map(|(address, _)| *address)), owned)
+            }
+            Move::Protect((start, end), protection) => {
+                let is_accessible = protection != Protection::None;
+                let mut changed = Vec::new();
+                for (address, page) in self.pages.range_mut(start..end) {
+                    if page.is_accessible && !is_accessible {
+                        changed.push(*address);
+                    }
+                    page.is_accessible = is_accessible;
+                }
+                (Self::hull(changed.into_iter()), 0)
+            }
+        }
+    }
+
+    /// The smallest range with all these pages.
+    fn hull(pages: impl Iterator<Item = u64> + Clone) -> Scope {
+        match (pages.clone().min(), pages.max()) {
+            (Some(first), Some(last)) => Scope::Pages(first..last + PAGE_SIZE),
+            _ => Scope::Nothing,
+        }
+    }
+}
+
+/// A table and a naive map that have had the same moves.
+struct Both {
+    table: PageTable,
+    naive: Naive,
+    /// Physical addresses of the pages.
+    addresses: BTreeMap<u64, u64>,
+}
+
+impl Both {
+    fn new() -> Both {
+        let table = PageTable::new(&KernelHalf::empty(), RootSize::Page).expect("there is memory");
+        Both { table, naive: Naive::default(), addresses: BTreeMap::new() }
+    }
+
+    /// Carries out a move on both; what it says has to be the same.
+    fn change(&mut self, step: Move) {
+        let before = self.naive.clone();
+        let (scope, gone) = self.naive.change(step);
+        match step {
+            Move::Map { page, is_device, protection } => {
+                let device = 0x1000_0000 + page as u64 * PAGE_SIZE;
+                let leaf = if is_device {
+                    Leaf::Device(DevicePage::new(device).expect("no memory"))
+                } else {
+                    Leaf::Owned(Frame::allocate_zeroed().expect("there is memory"))
+                };
+                let address = match &leaf {
+                    Leaf::Owned(frame) => frame.physical_address(),
+                    Leaf::Device(_) => device,
+                };
+                match self.table.map(SMALL[page], leaf, protection) {
+                    Ok(()) => assert!(self.addresses.insert(SMALL[page], address).is_none(), "{before:?} {step:?}"),
+                    Err((error, _)) => {
+                        assert_eq!(error, MapError::Occupied, "{before:?} {step:?}");
+                        assert!(before.pages.contains_key(&SMALL[page]), "{before:?} {step:?}");
+                    }
+                }
+            }
+            Move::Unmap((start, end), Portion::AtOnce) => {
+                let unmapped = self.table.unmap(start..end);
+                assert_eq!((unmapped.scope(), unmapped.pages()), (&scope, gone), "{before:?} {step:?}");
+                unmapped.after(|_| ());
+            }
+            Move::Unmap((start, end), Portion::From(edge)) => {
+                let (mut rest, mut pages, mut flushed) = (start..end, 0, Vec::new());
+                while !rest.is_empty() {
+                    let part = self.table.reach(rest.clone(), edge);
+                    assert!(!part.is_empty(), "{before:?} {step:?}");
+                    let unmapped = self.table.unmap_part(part.clone(), &(start..end));
+                    pages += unmapped.pages();
+                    flushed.push(unmapped.scope().clone());
+                    unmapped.after(|_| ());
+                    match edge {
+                        Edge::Start => rest.start = part.end,
+                        Edge::End => rest.end = part.start,
+                    }
+                }
+                assert_eq!(pages, gone, "{before:?} {step:?}");
+                // Each part names its own; together that is at least what was to be named.
+                let is_named = |page: u64| {
+                    flushed.iter().any(|scope| match scope {
+                        Scope::Nothing => false,
+                        Scope::Pages(pages) => pages.contains(&page),
+                        Scope::All => true,
+                    })
+                };
+                match scope {
+                    Scope::All => assert!(flushed.contains(&Scope::All), "{before:?} {step:?}"),
+                    _ => {
+                        let was = before.pages.range(start..end).filter(|(_, page)| page.is_accessible);
+                        assert!(was.map(|(address, _)| *address).all(is_named), "{before:?} {step:?}: {flushed:?}");
+                    }
+                }
+            }
+            Move::Protect((start, end), protection) => {
+                let unmapped = self.table.protect(start..end, protection);
+                assert_eq!((unmapped.scope(), unmapped.pages()), (&scope, 0), "{before:?} {step:?}");
+                unmapped.after(|_| ());
+            }
+        }
+        self.addresses.retain(|address, _| self.naive.pages.contains_key(address));
+    }
+
+    /// What can be seen of the table is what the naive map has.
+    fn check(&self, step: Move) {
+        let tables = 1 + self.naive.bottom.len() + self.naive.middle.len();
+        assert_eq!(self.table.table_frames(), tables, "{:?} after {step:?}", self.naive);
+        for page in SMALL {
+            for address in [page - PAGE_SIZE, page, page + 5, page + PAGE_SIZE] {
+                let known = self.naive.pages.get(&(address / PAGE_SIZE * PAGE_SIZE));
+                let physical =
+                    self.addresses.get(&(address / PAGE_SIZE * PAGE_SIZE)).map(|at| at + address % PAGE_SIZE);
+                let protection = known.map(|page| match page.is_accessible {
+                    true => Protection::ReadWrite,
+                    false => Protection::None,
+                });
+                let expected = physical.zip(protection);
+                let found = self.table.translate(address).map(|found| (found.address, found.protection));
+                assert_eq!(found, expected, "{:?} after {step:?}", self.naive);
+                let visible = expected.filter(|(_, protection)| *protection != Protection::None);
+                let hardware = visible.map(|(at, protection)| (at, bits(protection) | 0b1101_0001));
+                assert_eq!(walk(&self.table, address), hardware, "{:?} after {step:?}", self.naive);
+            }
+        }
+    }
+}
+
+/// Every history of any length over the small space: each state of the naive map that moves lead to is visited, and
+/// each move is tried in it, until no move leads to a new state.
+#[test]
+fn every_history_of_a_small_space_agrees_with_a_map() {
+    let _alone = alone();
+    let protections = [Protection::None, Protection::ReadWrite];
+    let portions = [Portion::AtOnce, Portion::From(Edge::Start), Portion::From(Edge::End)];
+    let maps = (0..SMALL.len()).flat_map(|page| [false, true].map(|is_device| (page, is_device)));
+    let mut moves: Vec<Move> = maps
+        .flat_map(|(page, is_device)| protections.map(|protection| Move::Map { page, is_device, protection }))
+        .collect();
+    moves.extend(RANGES.iter().flat_map(|&range| portions.map(|portion| Move::Unmap(range, portion))));
+    moves.extend(RANGES.iter().flat_map(|&range| protections.map(|protection| Move::Protect(range, protection))));
+    let before = frames::free_frames();
+    let mut known = BTreeSet::from([Naive::default()]);
+    let mut new = VecDeque::from([Vec::new()]);
+    while let Some(history) = new.pop_front() {
+        for &step in &moves {
+            let mut both = Both::new();
+            for &step in history.iter().chain([&step]) {
+                both.change(step);
+            }
+            both.check(step);
+            if known.insert(both.naive.clone()) {
+                new.push_back(history.iter().copied().chain([step]).collect());
+            }
+            drop(both);
+            assert_eq!(frames::free_frames(), before, "after {history:?} and {step:?}");
+        }
+    }
+    // A table has its pages, none of them, or is not there: fewer states would mean that moves do nothing.
+    assert_eq!(known.len(), (26 * 6 + 1) * 6);
 }
 
 #[test]
