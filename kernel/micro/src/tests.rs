@@ -24,6 +24,8 @@ use crate::node::{Next, Ready};
 use crate::smp::Shared;
 use crate::{cspace, derivation};
 
+mod spaces;
+
 fn slots(bits: u32) -> Ref<Slot> {
     claim_slice(pretend(bits + 5), 1 << bits)
 }
