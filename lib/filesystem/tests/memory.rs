@@ -1,27 +1,16 @@
 //! The machine runs out of memory at every possible point: each operation fails with an error or works, and what failed
 //! changed nothing.
-//!
-//! One test only: the limit is the whole process's.
 
-use std::alloc::System;
 use std::ops::ControlFlow;
 
-use cap::Cap;
 use filesystem::cpio::Writer;
 use filesystem::{Access, Creation, Error, Filesystem, LastLink, OpenOptions, PopulateError, Replacement, Timestamp};
+use property::{Limited, with_memory};
 
 #[global_allocator]
-static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+static MEMORY: Limited = Limited;
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
-
-/// Runs `action` with at most `bytes` more memory than is in use.
-fn with_memory<R>(bytes: usize, action: impl FnOnce() -> R) -> R {
-    MEMORY.set_limit(MEMORY.allocated() + bytes).unwrap();
-    let result = action();
-    MEMORY.set_limit(usize::MAX).unwrap();
-    result
-}
 
 type Step = fn(&Filesystem) -> Result<(), Error>;
 

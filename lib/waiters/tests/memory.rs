@@ -1,17 +1,14 @@
 //! Without memory a newcomer is refused, and nobody else notices.
-//!
-//! One test only: the limit is the whole process's.
 
-use std::alloc::System;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use cap::Cap;
+use property::{Limited, with_memory};
 use waiters::{OutOfMemory, Waiters};
 
 #[global_allocator]
-static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+static MEMORY: Limited = Limited;
 
 struct Bell(AtomicUsize);
 
@@ -29,13 +26,13 @@ fn newcomers_are_refused_when_memory_is_short() {
     for bytes in (0..20_000).step_by(40) {
         let mut waiters = Waiters::new();
         outcomes.clear();
-        MEMORY.set_limit(MEMORY.allocated() + bytes).unwrap();
-        // Twice, because who was refused may ask again, and who was not is there.
-        for _ in 0..2 {
-            outcomes.clear();
-            outcomes.extend(wakers.iter().map(|waker| waiters.register(waker)));
-        }
-        MEMORY.set_limit(usize::MAX).unwrap();
+        with_memory(bytes, || {
+            // Twice, because who was refused may ask again, and who was not is there.
+            for _ in 0..2 {
+                outcomes.clear();
+                outcomes.extend(wakers.iter().map(|waker| waiters.register(waker)));
+            }
+        });
         assert_eq!(outcomes[0], Ok(()), "the first needs no memory");
         assert!(bells.iter().all(|bell| bell.0.swap(0, Ordering::Relaxed) == 0), "a newcomer wakes another");
         assert!(bytes > 0 || outcomes[1..].iter().all(|&outcome| outcome == Err(OutOfMemory)));

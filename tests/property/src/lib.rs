@@ -10,15 +10,17 @@
 //! Each test prints the seed that it uses, which the test harness shows when the test fails. Files of failing cases are
 //! not written: a case worth keeping becomes a test with a name.
 
-// The one module with unsafe code is compiled with the feature `libfuzzer` only.
 #![deny(unsafe_code)]
 
 mod fuzz;
 #[cfg(feature = "libfuzzer")]
 #[allow(unsafe_code)]
 mod libfuzzer;
+#[allow(unsafe_code)]
+mod shortage;
 
 pub use fuzz::{FUZZ, Numbers, fuzz};
+pub use shortage::{Limited, with_memory};
 
 use std::fmt::Debug;
 use std::ops::Range;
