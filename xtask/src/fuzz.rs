@@ -5,6 +5,7 @@
 //! take new branches are collected in the target directory; `--keep` adds the smallest set with the same branches to
 //! the tree, where every run of the tests tries it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,10 +40,10 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
 /// The longest input in bytes. What needs a longer one to break is found by the seeds, which may be longer.
-const LONGEST: u32 = 4096;
+const LONGEST: u32 = 8192;
 
-/// The longest input that is kept in the tree.
-const LONGEST_KEPT: u64 = 4096;
+/// Bytes of one target that are kept in the tree, about.
+const MOST_KEPT: u64 = 128 << 10;
 
 /// Seconds that one input may take, on a host that does something else too.
 const PATIENCE: u32 = 60;
@@ -103,35 +104,104 @@ fn run(context: &Context, target: &Target, seconds: u64, keep: bool) -> Result<(
     libfuzzer(context, target, &arguments)
         .with_context(|| format!("an input broke it, or it was not built; inputs are in {}", failures.display()))?;
     if keep {
-        let smallest = folder.join("smallest");
-        let _ = std::fs::remove_dir_all(&smallest);
-        std::fs::create_dir_all(&smallest)?;
-        let arguments = ["-merge=1".into(), "-detect_leaks=0".into(), found.display().to_string()];
-        libfuzzer(context, target, &[&[smallest.display().to_string()], &arguments[..]].concat())?;
-        let count = replace(&kept, &smallest)?;
-        println!("fuzz {}: {count} inputs in {}", target.name, kept.display());
+        let inputs = sorted(&[&found, &kept])?;
+        let covered = compare(context, target, &folder.join("control"), &inputs)?;
+        let mut smallest: Vec<&Input> = smallest(&covered).into_iter().filter_map(|index| inputs.get(index)).collect();
+        // The test has its seeds without the corpus.
+        smallest.retain(|input| input.is_found);
+        let mut bytes = 0;
+        let fits = |input: &&&Input| {
+            bytes += input.length;
+            bytes <= MOST_KEPT
+        };
+        let count = smallest.iter().take_while(fits).count();
+        replace(&kept, &smallest[..count])?;
+        println!("fuzz {}: {count} of {} inputs are in {}", target.name, inputs.len(), kept.display());
     }
     Ok(())
 }
 
-/// Replaces the kept inputs by the new ones that are short enough; says how many there are.
-fn replace(kept: &Path, new: &Path) -> Result<usize> {
+/// An input that libFuzzer found, or one that it began with.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Input {
+    // In the order in which inputs are preferred.
+    is_found: bool,
+    length: u64,
+    path: PathBuf,
+}
+
+/// The inputs in some folders: the test's own seeds, then the others, the shortest first.
+fn sorted(folders: &[&Path]) -> Result<Vec<Input>> {
+    let mut inputs = Vec::new();
+    for folder in folders.iter().filter(|folder| folder.is_dir()) {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let is_found = !entry.file_name().to_string_lossy().starts_with("seed-");
+            inputs.push(Input { is_found, length: entry.metadata()?.len(), path: entry.path() });
+        }
+    }
+    inputs.sort();
+    Ok(inputs)
+}
+
+/// Which branches each input takes.
+///
+/// libFuzzer's own merge would start the program anew with its own arguments, which the harness of tests does not
+/// understand. Its inner step alone reads a list of inputs and writes what each one covers behind it.
+fn compare(context: &Context, target: &Target, control: &Path, inputs: &[Input]) -> Result<Vec<Vec<u64>>> {
+    let mut list = format!("{}\n0\n", inputs.len());
+    for input in inputs {
+        list.push_str(&format!("{}\n", input.path.display()));
+    }
+    std::fs::write(control, list).with_context(|| format!("cannot write {}", control.display()))?;
+    let arguments = [format!("-merge_control_file={}", control.display()), "-merge_inner=1".into()];
+    libfuzzer(context, target, &[&arguments[..], &["-rss_limit_mb=0".into(), "-detect_leaks=0".into()]].concat())?;
+    let covered = coverage(&std::fs::read_to_string(control)?, inputs.len());
+    if covered.iter().all(Vec::is_empty) {
+        bail!("libFuzzer says of no input what it covers: {}", control.display());
+    }
+    Ok(covered)
+}
+
+/// The branches of each input, from lines `COV input branch branch ...`: those that an earlier input took are left out.
+fn coverage(control: &str, count: usize) -> Vec<Vec<u64>> {
+    let mut covered = vec![Vec::new(); count];
+    for line in control.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() == Some("COV")
+            && let Some(place) = words.next().and_then(|index| covered.get_mut(index.parse::<usize>().ok()?))
+        {
+            place.extend(words.filter_map(|word| word.parse::<u64>().ok()));
+        }
+    }
+    covered
+}
+
+/// Inputs that together take every branch, the first ones preferred.
+fn smallest(covered: &[Vec<u64>]) -> Vec<usize> {
+    let mut taken = BTreeSet::new();
+    let adds = |branches: &Vec<u64>| branches.iter().filter(|branch| taken.insert(**branch)).count() > 0;
+    let added: Vec<bool> = covered.iter().map(adds).collect();
+    (0..covered.len()).filter(|&index| added[index]).collect()
+}
+
+/// Replaces the kept inputs. The name of each is made from its bytes, so that an input that stays keeps its name.
+fn replace(kept: &Path, inputs: &[&Input]) -> Result<()> {
+    let contents = inputs.iter().map(|input| std::fs::read(&input.path)).collect::<Result<Vec<_>, _>>()?;
     if kept.is_dir() {
         std::fs::remove_dir_all(kept).with_context(|| format!("cannot empty {}", kept.display()))?;
     }
     std::fs::create_dir_all(kept)?;
-    let entries = std::fs::read_dir(new)?.collect::<Result<Vec<_>, _>>()?;
-    let paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
-    let mut count = 0;
-    for path in paths {
-        if path.metadata()?.len() <= LONGEST_KEPT
-            && let Some(name) = path.file_name()
-        {
-            std::fs::copy(&path, kept.join(name))?;
-            count += 1;
-        }
+    for bytes in contents {
+        std::fs::write(kept.join(name(&bytes)), bytes)?;
     }
-    Ok(count)
+    Ok(())
+}
+
+/// A name for an input (FNV-1a).
+fn name(bytes: &[u8]) -> String {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
 /// Builds the target's test program with counters, and gives it to libFuzzer.
@@ -188,5 +258,29 @@ mod tests {
             assert_eq!(program.is_some_and(|program| file.ends_with(program)), target.program.is_some());
         }
         assert!(find("nothing").is_err_and(|error| error.to_string().contains("device_tree")));
+    }
+
+    #[test]
+    fn every_target_has_a_corpus_in_the_tree() {
+        let workspace = crate::workspace::Workspace::load().unwrap();
+        for target in &TARGETS {
+            let kept = workspace.root.join("tests/property/corpora").join(target.name);
+            let inputs = sorted(&[&kept]).unwrap();
+            assert!(!inputs.is_empty(), "{} has no corpus", target.name);
+            for input in inputs {
+                let bytes = std::fs::read(&input.path).unwrap();
+                assert!(input.path.ends_with(name(&bytes)), "{} is not as it was kept", input.path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn an_input_that_takes_no_new_branch_is_not_kept() {
+        let control = "3\n0\na\nb\nc\nSTARTED 0 1\nFT 0 9\nCOV 0 1 2\nSTARTED 1 1\nFT 1 9\nCOV 1\nCOV 2 2 3\n";
+        let covered = coverage(control, 3);
+        assert_eq!(covered, [vec![1, 2], vec![], vec![2, 3]]);
+        assert_eq!(smallest(&covered), [0, 2]);
+        assert_eq!(name(b""), "cbf29ce484222325");
+        assert_ne!(name(b"a"), name(b"b"));
     }
 }

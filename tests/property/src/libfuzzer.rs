@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 // Linked for libFuzzer itself; its own way to name a target is for programs that are nothing else.
 use libfuzzer_sys as _;
 
-/// The variable with libFuzzer's arguments, one a line: the folder that it works in first.
+/// The variable with libFuzzer's arguments, one a line: the folder that it works in first, if it is to look for inputs.
 const ARGUMENTS: &str = "COPS_FUZZ_ARGUMENTS";
 
 static RUN: OnceLock<fn(&[u8])> = OnceLock::new();
@@ -27,8 +27,11 @@ pub(crate) fn drive(seeds: &[&[u8]], run: fn(&[u8])) -> ! {
     RUN.set(run).expect("one property is fuzzed in one process");
     let given = std::env::var(ARGUMENTS).expect("`cargo xtask fuzz` says what libFuzzer is to do");
     let folder = PathBuf::from(given.lines().next().unwrap_or_default());
-    for (number, seed) in seeds.iter().enumerate() {
-        std::fs::write(folder.join(format!("seed-{number}")), seed).expect("the folder can be written");
+    // When inputs are compared, no folder is named.
+    if folder.is_dir() {
+        for (number, seed) in seeds.iter().enumerate() {
+            std::fs::write(folder.join(format!("seed-{number}")), seed).expect("the folder can be written");
+        }
     }
     let text = |text: &str| CString::new(text).expect("arguments have no zeros").into_raw();
     let mut arguments: Vec<*mut c_char> = std::iter::once("fuzz").chain(given.lines()).map(text).collect();
