@@ -97,6 +97,25 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
     Ok(())
 }
 
+/// A call that is dropped while it waits for input is over at once: who begins calls and drops them has no more in flight
+/// than that, however busy the machine is with others.
+pub async fn dropped_calls_do_not_pile_up() -> Outcome {
+    let in_flight = counter(Counter::CallsInFlight)?;
+    let (reader, writer) = must!(pipe());
+    for _ in 0..1000 {
+        let mut read = reader.read(alloc::vec![0; 64]);
+        check!(poll_once(&mut read).await.is_none());
+        check_eq!(counter(Counter::CallsInFlight)?, in_flight + 1);
+        drop(read);
+        check_eq!(counter(Counter::CallsInFlight)?, in_flight);
+    }
+    check_eq!(writer.write(&b"still"[..]).await.0, Ok(5));
+    let (result, buffer) = reader.read(alloc::vec![0; 8]).await;
+    check_eq!(result, Ok(5));
+    check_eq!(&buffer[..5], b"still");
+    Ok(())
+}
+
 /// A call that was polled owns its buffer until its completion, whatever is then done with the future.
 pub async fn a_call_under_way_is_not_made_again() -> Outcome {
     let in_flight = counter(Counter::CallsInFlight)?;

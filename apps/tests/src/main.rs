@@ -107,6 +107,7 @@ const TESTS: &[Test] = tests![
     calls::what_is_ready_is_done_in_place;
     calls::errors_reach_the_awaiter_with_the_buffer;
     calls::a_dropped_call_lets_go_of_its_buffer;
+    calls::dropped_calls_do_not_pile_up;
     calls::a_call_under_way_is_not_made_again;
     calls::dropped_at_every_await;
     calls::a_dropped_accept_leaves_no_connection;

@@ -123,6 +123,38 @@ impl InputCall {
         }
     }
 
+    /// Ends the call early, in the time of whoever cancels it; `false` if the finisher has it, or will have it next, and
+    /// is to see that it was cancelled.
+    ///
+    /// If this were always left to the finisher, which takes turns with everybody as important, a process that begins
+    /// calls and drops them would have ever more of them, each with its buffer.
+    fn end_early(self: &Arc<InputCall>) -> bool {
+        let Some(mut slot) = self.operation.try_lock() else { return false };
+        let Some(mut operation) = slot.take() else { return true };
+        let calls = &self.process.input_calls;
+        let is_queued = {
+            let _list = calls.list.lock();
+            // What the list has it keeps until its turn, and goes on counting as a call in flight.
+            let is_queued = self.place.is_queued();
+            // Under the list's lock: nobody enters the call from here on.
+            self.done.store(!is_queued, Ordering::Release);
+            is_queued
+        };
+        if is_queued {
+            *slot = Some(operation);
+            return false;
+        }
+        drop(slot);
+        operation.forget(&Waker::from(self.clone()));
+        let result = operation.give_up(Errno::ECANCELED);
+        // Before anybody hears that the call is over, and may count on that.
+        drop(operation);
+        let completion = Completion { token: self.token, cid: self.cid, result: errno::encode(result) as u64 };
+        self.process.complete_calls(&[(self.key, completion)], self.priority);
+        calls.count_one_less();
+        true
+    }
+
     /// Tries the call again; if it is done its result, and how many bytes it moved.
     #[inline]
     fn attempt(self: &Arc<InputCall>, process: &Arc<Process>) -> Option<(Result<usize, Errno>, usize)> {
@@ -242,6 +274,15 @@ impl InputCalls {
         }
     }
 
+    /// A call was done without the finisher, which waits for the last one if the process has ended.
+    fn count_one_less(&self) {
+        let list = self.list.lock();
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        if list.is_last() {
+            executor::wake(self.finisher());
+        }
+    }
+
     /// Whether the process has ended and all its calls are done.
     pub fn are_over(&self) -> bool {
         self.list.lock().is_last() && self.count.load(Ordering::Relaxed) == 0
@@ -281,6 +322,14 @@ pub fn begin(
     });
     call.wait(call.operation.lock().insert(operation));
     Ok(call)
+}
+
+/// Ends a call that its process has cancelled: at once, unless the finisher is about to try it. Called without the lock
+/// of the process's calls.
+pub fn end_early(call: &Arc<InputCall>) {
+    if !call.end_early() {
+        call.wake_by_ref();
+    }
 }
 
 /// The coroutine that goes on with a process's calls when their input has come, until the process has ended.

@@ -961,14 +961,25 @@ impl Process {
         self.has_cancelled.load(Ordering::Acquire) && self.calls.lock().get(key).is_some_and(|call| call.cancelled)
     }
 
-    /// Asks that a call ends early. `ENOENT` if it is not in flight.
+    /// Asks that a call ends early. `ENOENT` if it is not in flight. One that waits for input is over when this returns,
+    /// unless its input has come.
     pub fn cancel_call(&self, token: u64) -> Result<(), Errno> {
-        let mut calls = self.calls.lock();
-        let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
-        call.cancelled = true;
-        self.has_cancelled.store(true, Ordering::Release);
-        // Waking under the lock is fine: whoever goes on with the call on another hart at once waits for the lock.
-        call.carrier.wake();
+        let waiting = {
+            let mut calls = self.calls.lock();
+            let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
+            call.cancelled = true;
+            self.has_cancelled.store(true, Ordering::Release);
+            match &call.carrier {
+                Carrier::Finisher(waiting) => waiting.clone(),
+                // Waking under the lock is fine: whoever goes on with the call on another hart at once waits for the
+                // lock.
+                carrier => {
+                    carrier.wake();
+                    return Ok(());
+                }
+            }
+        };
+        input::end_early(&waiting);
         Ok(())
     }
 
