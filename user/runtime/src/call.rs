@@ -405,6 +405,12 @@ pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacit
 /// Set while a worker takes completions: the ring has one taker at a time.
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
+/// How often in a row workers have found another one taking.
+static HELD_UP: AtomicUsize = AtomicUsize::new(0);
+
+/// A worker that takes on another hart is done within so many looks of others; one that does not run needs a hart.
+const LOOKS: usize = 32;
+
 /// Takes what the kernel has posted and wakes those who wait for it. Cheap if there is nothing.
 #[inline]
 pub fn drain() {
@@ -428,8 +434,15 @@ fn drain_ring() {
         // Acquire: the ring's `head` as the last taker left it. If another worker is at it, it looks once more after
         // it has let go, so nothing is left behind.
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // The other one may have been interrupted, and wait for a hart behind this worker, which the completions in
+            // the ring make important: the ring would stay full while this worker makes ever more calls. To a worker
+            // that gives way the kernel prefers those of its process that wait.
+            if HELD_UP.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1 {
+                unix::worker::yield_now();
+            }
             return;
         }
+        HELD_UP.store(0, Ordering::Relaxed);
         let Some(ring) = ring() else { return };
         // What comes meanwhile is found by the next look, above.
         let taken = ring.take_all(|completion| complete(completion.token, completion.cid, completion.result as usize));
