@@ -222,6 +222,9 @@ const ALARM_INDEX: u64 = 0xffff_ffff;
 /// When the alarm that is in the kernel will come; `u64::MAX` if there is none. Written under the lock of `TIMERS`.
 static ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// The token of the alarm that was decided on last. Written under the lock of `TIMERS`.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+
 /// A change of the alarm that has been decided under the lock and is to be told to the kernel without it.
 struct NewAlarm {
     deadline_ns: u64,
@@ -245,6 +248,8 @@ impl Timers {
         ALARM.store(earliest, Ordering::Relaxed);
         let cancelled = (alarm != u64::MAX).then_some(alarm_token(self.alarms));
         self.alarms = self.alarms.wrapping_add(1);
+        // Relaxed: whoever compares with it has made a call since, as has whoever cancels; the kernel orders them.
+        LATEST.store(alarm_token(self.alarms), Ordering::Relaxed);
         Some(NewAlarm { deadline_ns: earliest, token: alarm_token(self.alarms), cancelled })
     }
 }
@@ -284,6 +289,10 @@ fn set_alarm(alarm: Option<NewAlarm>) {
         // deadline. This one looks at once, since it may have something else to run that never pauses.
         ALARM.store(u64::MAX, Ordering::Relaxed);
         crate::interrupt::raise_attention();
+    } else if LATEST.load(Ordering::Relaxed) != alarm.token {
+        // Another worker has replaced this alarm since, and may have cancelled it before the kernel had it: it would
+        // stay in flight until its deadline, which may be far away.
+        let _ = unix::worker::cancel(alarm.token);
     }
 }
 
