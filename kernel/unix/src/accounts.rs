@@ -32,6 +32,10 @@
 //! without those that are kept for workers, so that a process can be started while others have all calls that they may.
 //! (A slot that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
 //!
+//! *Connections* are charged by the network stack, which keeps them when no process has them: before somebody has
+//! accepted them, and after they were closed ([`Shares`](crate::network::Shares)). No process has more of them than there
+//! are left for others, nor more records of ended ones; one that may not have a record ends its connections without.
+//!
 //! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended. Names and inodes
 //! are bounded for all together, by the file system's own limit.
 //!
@@ -423,6 +427,19 @@ impl Account {
             return Err(Errno::ENOMEM);
         }
         if has_machine_memory() { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+}
+
+/// For what is kept where charges have another form; each amount that is taken is given back.
+impl Account {
+    /// Takes so many bytes of memory, as [`charge`](Self::charge) does.
+    pub fn take_memory(&self, bytes: usize) -> Result<(), Errno> {
+        self.take(Resource::Memory, bytes)
+    }
+
+    /// Gives them back.
+    pub fn give_memory(&self, bytes: usize) {
+        self.give(Resource::Memory, bytes);
     }
 }
 

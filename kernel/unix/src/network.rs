@@ -15,7 +15,7 @@ use core::task::{Poll, Waker};
 use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
 use abi_unix::{Errno, errno};
 use network::{
-    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive,
+    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Held, Interest, Keepalive,
     ListenerId, LocalConnections, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use platform::{Platform, println};
@@ -210,71 +210,103 @@ enum State {
 }
 
 /// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that
-/// has made them, and connections to the maker of the listening socket, whoever uses them.
-#[derive(Default)]
+/// has made them, and connections to the maker of the listening socket, whoever uses them. Connections and what is
+/// remembered of them may last longer than their sockets, and than the process.
 pub struct Shares {
-    /// Of datagram sockets, and of sockets that were connected.
-    taken: [AtomicUsize; 2],
+    /// Of datagram sockets, of connections, and of records of connections that have ended.
+    taken: [AtomicUsize; 3],
+    account: Arc<Account>,
+}
+
+impl Shares {
+    /// Of a process with this account, nothing yet.
+    pub fn new(account: Arc<Account>) -> Arc<Shares> {
+        Arc::new(Shares { taken: Default::default(), account })
+    }
+
+    /// Counts one more if `free` are left in the system: `false` for a process that has as many as that already. So no
+    /// process gets more than half, and as long as anything is left there is some for one that has none.
+    fn take(&self, of: Limited, free: usize) -> bool {
+        let limit = |taken| (taken < free).then_some(taken + 1);
+        self.taken[of as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit).is_ok()
+    }
+
+    fn give_back(&self, of: Limited) {
+        self.taken[of as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn limited(held: Held) -> Option<Limited> {
+        match held {
+            // The listener's backlog bounds them.
+            Held::Request => None,
+            Held::Connection => Some(Limited::Connections),
+            Held::Record => Some(Limited::Records),
+        }
+    }
+}
+
+/// EVERY-BYTE: what the stack keeps for a process.
+impl network::Owner for Shares {
+    fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
+        self.account.take_memory(bytes).map_err(|_| Error::OutOfMemory)?;
+        if Shares::limited(held).is_some_and(|of| !self.take(of, free)) {
+            self.account.give_memory(bytes);
+            return Err(Error::Limit);
+        }
+        Ok(())
+    }
+
+    fn refund(&self, held: Held, bytes: usize) {
+        if let Some(of) = Shares::limited(held) {
+            self.give_back(of);
+        }
+        self.account.give_memory(bytes);
+    }
 }
 
 /// The process that has made a socket, as far as what it has and may have goes.
-#[derive(Clone)]
-struct Owner {
-    shares: Arc<Shares>,
-    account: Arc<Account>,
-}
+type Owner = Arc<Shares>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limited {
     Datagrams,
     Connections,
+    Records,
 }
 
-/// One of a process's share, and the memory that goes with it; given back when it is dropped.
+/// A datagram socket of a process's share, and the memory that goes with it; given back when it is dropped.
 struct Share {
     owner: Owner,
-    of: Limited,
     /// EVERY-BYTE: for buffers as large as they may become.
     _charge: Charge,
 }
 
 impl Share {
-    /// Takes one more if `free` are left in the system: `ENOBUFS` for a process that has as many as that already. So no
-    /// process gets more than half, and as long as anything is left there is some for one that has none.
-    fn take(owner: &Owner, of: Limited, bytes: usize, free: usize) -> Result<Share, Errno> {
+    /// Takes one more if `free` are left in the system; `ENOBUFS` if it may not, `ENOMEM`.
+    fn take(owner: &Owner, bytes: usize, free: usize) -> Result<Share, Errno> {
         let charge = owner.account.charge(Resource::Memory, bytes)?;
-        let limit = |taken| (taken < free).then_some(taken + 1);
-        match owner.shares.taken[of as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit) {
-            Ok(_) => Ok(Share { owner: owner.clone(), of, _charge: charge }),
-            Err(_) => Err(Errno::ENOBUFS),
+        match owner.take(Limited::Datagrams, free) {
+            true => Ok(Share { owner: owner.clone(), _charge: charge }),
+            false => Err(Errno::ENOBUFS),
         }
     }
 
     fn of_datagrams(owner: &Owner) -> Result<Share, Errno> {
         let free = with_stack(|stack, _| Ok(stack.free_counts().1))?;
-        Share::take(owner, Limited::Datagrams, DatagramOptions::default().memory(), free)
-    }
-
-    fn of_connection(owner: &Owner, options: &TcpOptions) -> Result<Share, Errno> {
-        let free = with_stack(|stack, _| Ok(stack.free_counts().0))?;
-        Share::take(owner, Limited::Connections, options.memory(), free)
-    }
-
-    /// For a connection that exists already, and counts however many there are.
-    fn of_accepted(owner: &Owner, options: &TcpOptions) -> Result<Share, Errno> {
-        Share::take(owner, Limited::Connections, options.memory(), usize::MAX)
+        Share::take(owner, DatagramOptions::default().memory(), free)
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.owner.shares.taken[self.of as usize].fetch_sub(1, Ordering::Relaxed);
+        self.owner.give_back(Limited::Datagrams);
     }
 }
 
 struct Inner {
     state: State,
-    share: Option<Share>,
+    /// Of a datagram socket. Connections are charged by the stack, which keeps them when the socket has gone.
+    _share: Option<Share>,
     tcp: TcpOptions,
     sharing: Sharing,
     linger_abort: bool,
@@ -293,7 +325,7 @@ pub struct Socket {
 impl Socket {
     fn new(kind: u32, state: State, tcp: TcpOptions, owner: Owner, share: Option<Share>) -> Socket {
         let sharing = Sharing::Exclusive;
-        let inner = Inner { state, share, tcp, sharing, linger_abort: false, linger: (0, 0) };
+        let inner = Inner { state, _share: share, tcp, sharing, linger_abort: false, linger: (0, 0) };
         Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
     }
 
@@ -305,7 +337,7 @@ impl Socket {
         let charge = file::charge(&process.account)?;
         let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
         let kind = kind & !flags;
-        let owner = Owner { shares: process.shares.clone(), account: process.account.clone() };
+        let owner = process.shares.clone();
         let mut share = None;
         let state = match (kind, protocol) {
             (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => State::Fresh(None),
@@ -362,8 +394,10 @@ impl Socket {
                         None => stack.tcp_bind(any, Sharing::Exclusive)?,
                     };
                     let listener = stack.tcp_listen(own, backlog, &options);
-                    if listener.is_err() && binding.is_none() {
-                        stack.release(own)?;
+                    match listener {
+                        Ok(listener) => stack.set_listener_owner(listener, self.owner.clone())?,
+                        Err(_) if binding.is_none() => stack.release(own)?,
+                        Err(_) => {}
                     }
                     listener
                 })?;
@@ -382,8 +416,6 @@ impl Socket {
         let State::Listening(listener) = inner.state else {
             return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
         };
-        // Before the connection is taken out of the queue, where it stays if this is refused.
-        let share = Share::of_accepted(&self.owner, &inner.tcp)?;
         let accepted = with_stack(|stack, _| {
             let accepted = stack.accept(listener)?;
             if let (None, Some(waker)) = (&accepted, waker) {
@@ -394,7 +426,7 @@ impl Socket {
         match accepted {
             Some((id, from)) => {
                 let (state, owner) = (State::Connected(id), self.owner.clone());
-                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, Some(share)), address(from))))
+                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, None), address(from))))
             }
             None => Poll::Pending,
         }
@@ -406,9 +438,11 @@ impl Socket {
         match inner.state {
             State::Fresh(binding) => {
                 let options = inner.tcp;
-                let share = Share::of_connection(&self.owner, &options)?;
-                let id = with_stack_and_send(|stack, now| stack.tcp_connect(binding, endpoint(to), &options, now))?;
-                (inner.state, inner.share) = (State::Connected(id), Some(share));
+                let owner: Arc<dyn network::Owner> = self.owner.clone();
+                let id = with_stack_and_send(|stack, now| {
+                    stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)
+                })?;
+                inner.state = State::Connected(id);
                 *started = true;
             }
             State::Connected(id) if !*started => {
@@ -439,7 +473,7 @@ impl Socket {
             Err(error) => {
                 // The socket can be used again, as on Linux.
                 let _ = with_stack(|stack, now| stack.close(id, now));
-                (inner.state, inner.share) = (State::Fresh(None), None);
+                inner.state = State::Fresh(None);
                 Poll::Ready(Err(error))
             }
         }
@@ -934,38 +968,59 @@ impl Drop for Socket {
 
 #[cfg(test)]
 mod tests {
+    use network::Owner as _;
+
     use super::*;
 
     #[test]
     fn nobody_takes_more_than_half_and_everybody_gets_something() {
         const ALL: usize = 1000;
-        let take = |owner: &Owner, of, left| Share::take(owner, of, 100, left);
         let account = Account::of_the_first();
-        let owner = || Owner { shares: Arc::default(), account: account.clone() };
+        let owner = || Shares::new(account.clone());
         let mut left = ALL;
         let mut hoarders = Vec::new();
         for _ in 0..6 {
             let hoarder = owner();
             let mut hoard = Vec::new();
-            while let Ok(share) = take(&hoarder, Limited::Datagrams, left) {
+            while let Ok(share) = Share::take(&hoarder, 100, left) {
                 hoard.push(share);
                 left -= 1;
             }
             assert!(!hoard.is_empty() && hoard.len() <= left + 1);
             hoarders.push((hoarder, hoard));
         }
-        assert!(left > 0 && take(&owner(), Limited::Datagrams, left).is_ok());
+        assert!(left > 0 && Share::take(&owner(), 100, left).is_ok());
         assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
         // What is of another kind is another matter, and what was given back can be taken again.
         let (hoarder, hoard) = &mut hoarders[0];
-        assert!(take(hoarder, Limited::Connections, left).is_ok());
-        assert!(take(hoarder, Limited::Datagrams, left).is_err());
+        assert_eq!(hoarder.charge(Held::Connection, 10, left), Ok(()));
+        assert!(Share::take(hoarder, 100, left).is_err());
         let count = hoard.len();
         hoard.clear();
-        assert!(take(hoarder, Limited::Datagrams, left + count).is_ok());
-        assert_eq!(hoarder.shares.taken[0].load(Ordering::Relaxed), 0);
+        assert!(Share::take(hoarder, 100, left + count).is_ok());
+        assert_eq!(hoarder.taken[0].load(Ordering::Relaxed), 0);
+        hoarder.refund(Held::Connection, 10);
         drop(hoarders);
         assert_eq!(account.used(Resource::Memory), 0);
+    }
+
+    #[test]
+    fn what_the_stack_holds_is_charged_and_counted() {
+        let account = Account::of_the_first();
+        account.set_limit(Resource::Memory, crate::accounts::Limit::both(100));
+        let owner = Shares::new(account.clone());
+        assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
+        // As many as are left in the system, it has already.
+        assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));
+        assert_eq!(owner.charge(Held::Record, 40, 1), Ok(()));
+        assert_eq!(owner.charge(Held::Request, 40, 1), Err(Error::OutOfMemory));
+        assert_eq!(owner.charge(Held::Request, 20, 0), Ok(()));
+        assert_eq!(account.used(Resource::Memory), 100);
+        owner.refund(Held::Connection, 40);
+        owner.refund(Held::Record, 40);
+        owner.refund(Held::Request, 20);
+        assert_eq!(account.used(Resource::Memory), 0);
+        assert_eq!(owner.taken.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 3]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{TcpControl, TcpRepr};
 
 use crate::Error;
+use crate::charge::{Charge, Held};
 use crate::frame::Segment;
 use crate::host::{Cause, Host, Next, RETRY, Via, endpoint, poll_one};
 use crate::link::{Link, Sink};
@@ -86,9 +87,18 @@ struct Request {
     repeated: u8,
 }
 
+/// A request, and what its listener's owner is charged for it.
+struct Answered {
+    request: Request,
+    _charge: Charge,
+}
+
+/// Bytes of memory for a request: itself, entries of a work list and of the table, and a timer with its position.
+const MEMORY: usize = size_of::<Answered>() + 16 + 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
+
 /// All requests that were answered and not acknowledged.
 pub(crate) struct HalfOpen {
-    requests: Slab<Request>,
+    requests: Slab<Answered>,
     table: Table,
     timers: Timers,
     /// Those whose answer is to be repeated.
@@ -116,17 +126,22 @@ impl HalfOpen {
         self.timers.next()
     }
 
-    fn add(&mut self, request: Request) -> Result<u32, Error> {
+    fn get(&self, index: u32) -> Option<&Request> {
+        self.requests.get(index).map(|answered| &answered.request)
+    }
+
+    fn add(&mut self, request: Request, charge: Charge) -> Result<u32, Error> {
         let index = self.requests.next_index()?;
         self.timers.reserve(index)?;
         self.work.reserve(index)?;
         self.table.insert(request.course.key, index)?;
-        self.requests.insert(request).inspect_err(|_| self.table.remove(request.course.key))
+        let answered = Answered { request, _charge: charge };
+        self.requests.insert(answered).inspect_err(|_| self.table.remove(request.course.key))
     }
 
     fn remove(&mut self, index: u32) {
-        if let Some(request) = self.requests.get(index) {
-            self.table.remove(request.course.key);
+        if let Some(key) = self.get(index).map(|request| request.course.key) {
+            self.table.remove(key);
             self.timers.remove(index);
             self.requests.remove(index);
         }
@@ -228,16 +243,14 @@ impl Host {
         let ours = initial_sequence_number(&self.sequence_numbers, key, now);
         let made = if half_open < backlog {
             let receive_buffer = receive_buffer as u32;
-            self.half_open.add(Request {
-                course,
-                listener,
-                ours,
-                theirs,
-                offer,
-                receive_buffer,
-                since: now,
-                repeated: 0,
-            })
+            let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
+            let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
+            let Ok(charge) = Charge::new(owner, Held::Request, MEMORY, usize::MAX) else {
+                // For a connection there would be no memory either.
+                self.counters.requests_dropped += 1;
+                return;
+            };
+            self.half_open.add(request, charge)
         } else {
             Err(Error::Limit)
         };
@@ -267,7 +280,7 @@ impl Host {
     }
 
     fn forget_request(&mut self, index: u32) {
-        let listener = self.half_open.requests.get(index).map(|request| request.listener);
+        let listener = self.half_open.get(index).map(|request| request.listener);
         self.half_open.remove(index);
         if let Some(Ok(listener)) = listener.map(|id| self.listener(id)) {
             listener.half_open = listener.half_open.saturating_sub(1);
@@ -284,7 +297,7 @@ impl Host {
         answer: T,
         now: Instant,
     ) {
-        let Some(&request) = self.half_open.requests.get(index) else {
+        let Some(&request) = self.half_open.get(index) else {
             return;
         };
         let Request { listener, ours, theirs, offer, .. } = request;
@@ -392,14 +405,18 @@ impl Host {
             self.counters.requests_dropped += 1;
             return Established::NotNow;
         }
+        let owner = listener.owner.clone();
         let Course { via, key, .. } = request.course;
         let mtu = self.mtu_of(via);
-        let made = answered(request, &options, mtu).and_then(|mut wire| {
-            wire.look();
-            wire.last_heard = now;
-            wire.acknowledged = segment.acknowledgement;
-            self.add(Connection::new(key, Holder::Queued, Engine::Wire(wire)))
-        });
+        let charged = Charge::new(owner.as_ref(), Held::Connection, options.memory(), free);
+        let made = charged.and_then(|charge| Ok((charge, answered(request, &options, mtu)?))).and_then(
+            |(charge, mut wire)| {
+                wire.look();
+                wire.last_heard = now;
+                wire.acknowledged = segment.acknowledgement;
+                self.add(Connection::new(key, Holder::Queued, Engine::Wire(wire), charge))
+            },
+        );
         let Ok(index) = made else {
             self.counters.requests_dropped += 1;
             return Established::NotNow;
@@ -431,7 +448,7 @@ impl Host {
             let Some(index) = self.half_open.timers.expired(now) else {
                 return;
             };
-            let Some(request) = self.half_open.requests.get(index) else {
+            let Some(request) = self.half_open.get(index) else {
                 continue;
             };
             let (since, listener) = (request.since, request.listener);
@@ -451,7 +468,7 @@ impl Host {
             };
             let patience = duration(self.patience.handshake_ns);
             let ethernet_mtu = self.ethernet_mtu;
-            let Some(request) = self.half_open.requests.get_mut(index) else {
+            let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) else {
                 continue;
             };
             let Request { course, ours, theirs, offer, receive_buffer, since, .. } = *request;

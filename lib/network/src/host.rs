@@ -17,6 +17,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, TcpControl};
 
 use crate::Error;
+use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
 use crate::half_open::HalfOpen;
@@ -27,7 +28,7 @@ use crate::secrets::Secret;
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, Ports, Table};
 use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, duration};
-use crate::time_wait::{Remains, TimeWait, Verdict};
+use crate::time_wait::{self, Remains, TimeWait, Verdict};
 use crate::udp::Datagrams;
 
 /// How many segments a connection may send before the next one's turn.
@@ -738,15 +739,18 @@ impl Host {
 
     /// Replaces a closed connection in TIME-WAIT by the few words that must be remembered of it.
     fn retire(&mut self, index: u32, now: Instant) {
-        let Some(Connection { key, engine: Engine::Wire(wire), .. }) = self.connections.get(index) else {
+        let Some(Connection { key, engine: Engine::Wire(wire), charge, .. }) = self.connections.get(index) else {
             return;
         };
         let (key, remains) = (*key, wire.remains);
+        let free = self.time_wait.free();
+        // The connection's charge is larger, but others may wait for that.
+        let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY, free);
         // The port stays in use until the time is over, or the memory for remembering is short.
-        let remembered = self.ports.join(key.local().port()).is_ok();
+        let remembered = charged.and_then(|charge| self.ports.join(key.local().port()).map(|()| charge));
         self.discard(index);
-        if remembered {
-            match self.time_wait.enter(key, remains, now) {
+        if let Ok(charge) = remembered {
+            match self.time_wait.enter(key, remains, charge, now) {
                 Ok(None) => {}
                 Ok(Some(oldest)) => self.ports.leave(oldest.local().port()),
                 Err(_) => self.ports.leave(key.local().port()),

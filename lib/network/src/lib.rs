@@ -27,6 +27,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod charge;
 mod configuration;
 mod error;
 mod frame;
@@ -45,6 +46,7 @@ mod tcp;
 mod time_wait;
 mod udp;
 
+pub use charge::{Held, Owner};
 pub use configuration::{
     Address, Configuration, Counters, Interest, Limits, LocalConnections, Patience, Readiness, Received, Sent, Shutdown,
 };

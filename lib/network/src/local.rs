@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use smoltcp::time::Instant;
 
 use crate::Error;
+use crate::charge::{Charge, Held};
 use crate::configuration::{Received, Sent};
 use crate::host::{ADMISSION_RETRY, FULL_RETRY, Host};
 use crate::slab::ConnectionId;
@@ -174,11 +175,12 @@ impl Host {
         &mut self,
         key: Key,
         options: &TcpOptions,
+        charge: Charge,
         now: Instant,
     ) -> Result<ConnectionId, Error> {
         let listener = self.find_listener(key.remote());
         let phase = if listener.is_some() { Phase::Waiting } else { Phase::Refused };
-        let mut connection = Connection::new(key, Holder::Application, Local::engine(phase, *options, 0));
+        let mut connection = Connection::new(key, Holder::Application, Local::engine(phase, *options, 0), charge);
         if phase == Phase::Refused {
             connection.failure = Some(Error::Refused);
         }
@@ -278,9 +280,12 @@ impl Host {
         if !(self.admits)() {
             return Err(Error::OutOfMemory);
         }
+        // Not counted against others: the other end is counted with whoever connects.
+        let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
+        let charge = Charge::new(owner, Held::Connection, server.memory(), usize::MAX)?;
         let mirrored = Key::new(key.remote(), key.local());
         let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
-        let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine))?;
+        let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine, charge))?;
         if let Some(connection) = self.connections.get_mut(client_index)
             && let Engine::Local(local) = &mut connection.engine
         {

@@ -1,11 +1,13 @@
 //! Operations on TCP: what the methods of [`Stack`](crate::Stack) do.
 
+use alloc::sync::Arc;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 
 use crate::Error;
+use crate::charge::{Charge, Held, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via, endpoint, ip_endpoint};
 use crate::link::LOOPBACK_MTU;
@@ -99,6 +101,7 @@ impl Host {
         from: Option<BindingId>,
         remote: SocketAddrV4,
         options: &TcpOptions,
+        owner: Option<&Arc<dyn Owner>>,
         now: Instant,
     ) -> Result<ConnectionId, Error> {
         // As everywhere: a connection to no address in particular is one to this host.
@@ -138,8 +141,9 @@ impl Host {
         if self.table.find(key).is_some() || self.time_wait.contains(key) {
             return Err(Error::AddressInUse);
         }
+        let charge = Charge::new(owner, Held::Connection, options.memory(), self.connections.free())?;
         let id = match (via, self.local_connections) {
-            (Via::Local, LocalConnections::Joined) => self.local_connect(key, options, now)?,
+            (Via::Local, LocalConnections::Joined) => self.local_connect(key, options, charge, now)?,
             _ => {
                 let mut wire = Wire::new(via, options, now)?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
@@ -147,7 +151,7 @@ impl Host {
                 wire.socket_mut()
                     .connect(interface.context(), ip_endpoint(remote), endpoint(local))
                     .map_err(|_| Error::Invalid)?;
-                let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire)))?;
+                let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;
                 self.touch(index, now);
                 ConnectionId { index, generation: self.connections.generation(index) }
             }

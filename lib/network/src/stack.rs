@@ -1,5 +1,6 @@
 //! The stack: the operations for a kernel's sockets, and the poll that drives everything.
 
+use alloc::sync::Arc;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::Waker;
 
@@ -9,6 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
 use crate::Error;
+use crate::charge::Owner;
 use crate::configuration::{Configuration, Counters, Interest, LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::half_open::HalfOpen;
 use crate::host::{Host, Interfaces};
@@ -246,6 +248,12 @@ impl<L: Link> Stack<L> {
         Ok(())
     }
 
+    /// Has requests and connections of a listener charged to this owner from now on.
+    pub fn set_listener_owner(&mut self, id: ListenerId, owner: Arc<dyn Owner>) -> Result<(), Error> {
+        self.host.listener(id)?.owner = Some(owner);
+        Ok(())
+    }
+
     /// Takes the connection that was established first, with its remote end, or `None`: register and wait.
     pub fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddrV4)>, Error> {
         self.host.accept(id)
@@ -292,7 +300,22 @@ impl<L: Link> Stack<L> {
         options: &TcpOptions,
         now_ns: u64,
     ) -> Result<ConnectionId, Error> {
-        self.host.tcp_connect(from, remote, options, instant(now_ns))
+        self.host.tcp_connect(from, remote, options, None, instant(now_ns))
+    }
+
+    /// The same, charged to this owner.
+    ///
+    /// # Errors
+    /// As [`tcp_connect`](Self::tcp_connect), and what the owner answers.
+    pub fn tcp_connect_for(
+        &mut self,
+        owner: &Arc<dyn Owner>,
+        from: Option<BindingId>,
+        remote: SocketAddrV4,
+        options: &TcpOptions,
+        now_ns: u64,
+    ) -> Result<ConnectionId, Error> {
+        self.host.tcp_connect(from, remote, options, Some(owner), instant(now_ns))
     }
 
     /// Whether the handshake has ended well; `Ok(false)` while it is under way.

@@ -1,6 +1,7 @@
 //! What the stack keeps of each TCP connection and each listener.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddrV4;
 
@@ -10,6 +11,7 @@ use smoltcp::time::{Duration, Instant};
 use waiters::Waiters;
 
 use crate::Error;
+use crate::charge::{Charge, Owner};
 use crate::configuration::{Interest, Readiness};
 use crate::frame::Segment;
 use crate::host::Via;
@@ -108,6 +110,8 @@ pub(crate) struct Connection {
     /// When the other side's silence becomes a failure.
     pub(crate) give_up_at: Option<Instant>,
     pub(crate) engine: Engine,
+    /// Goes with the connection, and not with its holder.
+    pub(crate) charge: Charge,
 }
 
 /// What moves the bytes.
@@ -168,7 +172,7 @@ pub(crate) fn duration(ns: u64) -> Duration {
 }
 
 impl Connection {
-    pub(crate) fn new(key: Key, holder: Holder, engine: Engine) -> Self {
+    pub(crate) fn new(key: Key, holder: Holder, engine: Engine, charge: Charge) -> Self {
         Connection {
             key,
             holder,
@@ -179,6 +183,7 @@ impl Connection {
             senders: Waiters::default(),
             give_up_at: None,
             engine,
+            charge,
         }
     }
 
@@ -474,6 +479,8 @@ impl Wire {
 pub(crate) struct Listener {
     pub(crate) local: SocketAddrV4,
     pub(crate) options: TcpOptions,
+    /// Who answers for requests and connections.
+    pub(crate) owner: Option<Arc<dyn Owner>>,
     pub(crate) backlog: usize,
     /// Requests that were answered and are not acknowledged yet.
     pub(crate) half_open: usize,
@@ -491,6 +498,7 @@ impl Listener {
         Listener {
             local,
             options,
+            owner: None,
             backlog,
             half_open: 0,
             cookies_until: None,

@@ -12,6 +12,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::TcpControl;
 
 use crate::Error;
+use crate::charge::Charge;
 use crate::frame::Segment;
 use crate::reply::Course;
 use crate::table::{Hash, Key, Table};
@@ -52,8 +53,18 @@ struct Record {
     key: Key,
     remains: Remains,
     expires: Instant,
-    live: bool,
+    /// While the record is remembered.
+    charge: Option<Charge>,
 }
+
+impl Record {
+    fn is_live(&self) -> bool {
+        self.charge.is_some()
+    }
+}
+
+/// Bytes of memory for a record: itself, its entry in the table, and that of its port.
+pub(crate) const MEMORY: usize = size_of::<Record>() + 4 * (size_of::<(Key, u32)>() + 1);
 
 pub(crate) struct TimeWait {
     records: VecDeque<Record>,
@@ -82,8 +93,19 @@ impl TimeWait {
         self.records.front().map(|record| record.expires)
     }
 
+    /// How many more may be remembered before the oldest give way.
+    pub(crate) fn free(&self) -> usize {
+        self.limit.saturating_sub(self.live)
+    }
+
     /// Remembers a connection. If there are too many, the oldest one is forgotten and returned.
-    pub(crate) fn enter(&mut self, key: Key, remains: Remains, now: Instant) -> Result<Option<Key>, Error> {
+    pub(crate) fn enter(
+        &mut self,
+        key: Key,
+        remains: Remains,
+        charge: Charge,
+        now: Instant,
+    ) -> Result<Option<Key>, Error> {
         if self.limit == 0 {
             return Err(Error::Limit);
         }
@@ -95,7 +117,7 @@ impl TimeWait {
         }
         let number = self.first.wrapping_add(self.records.len() as u32);
         self.table.insert(key, number)?;
-        self.records.push_back(Record { key, remains, expires: now + self.duration, live: true });
+        self.records.push_back(Record { key, remains, expires: now + self.duration, charge: Some(charge) });
         self.live += 1;
         Ok(oldest)
     }
@@ -104,7 +126,7 @@ impl TimeWait {
     fn pop(&mut self) -> Option<Key> {
         let record = self.records.pop_front()?;
         self.first = self.first.wrapping_add(1);
-        if !record.live {
+        if !record.is_live() {
             return None;
         }
         self.table.remove(record.key);
@@ -139,7 +161,7 @@ impl TimeWait {
         }
         let ahead = segment.sequence.wrapping_sub(record.remains.theirs) as i32;
         if segment.opens() && wanted && ahead > 0 {
-            record.live = false;
+            record.charge = None;
             self.live -= 1;
             self.table.remove(key);
             return Verdict::Replaced;
@@ -151,19 +173,24 @@ impl TimeWait {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::charge::Held;
     use core::net::{Ipv4Addr, SocketAddrV4};
 
     fn key(port: u16) -> Key {
         Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
     }
 
+    fn nobody() -> Charge {
+        Charge::new(None, Held::Record, MEMORY, 1).unwrap()
+    }
+
     #[test]
     fn records_expire_in_order_and_the_oldest_makes_room() {
         let mut waiting = TimeWait::new(Hash::new([3; 16]), 2, Duration::from_secs(10));
         let at = Instant::from_secs;
-        assert_eq!(waiting.enter(key(1), Remains::default(), at(0)), Ok(None));
-        assert_eq!(waiting.enter(key(2), Remains::default(), at(1)), Ok(None));
-        assert_eq!(waiting.enter(key(3), Remains::default(), at(2)), Ok(Some(key(1))));
+        assert_eq!(waiting.enter(key(1), Remains::default(), nobody(), at(0)), Ok(None));
+        assert_eq!(waiting.enter(key(2), Remains::default(), nobody(), at(1)), Ok(None));
+        assert_eq!(waiting.enter(key(3), Remains::default(), nobody(), at(2)), Ok(Some(key(1))));
         assert!(!waiting.contains(key(1)) && waiting.contains(key(2)));
         assert_eq!(waiting.expired(at(10)), None);
         assert_eq!(waiting.expired(at(11)), Some(key(2)));
