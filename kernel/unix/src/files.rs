@@ -8,7 +8,8 @@ use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{self, control, open as flag};
 use filesystem::{
-    Access, Contents, Creation, Expect, Filesystem, LastLink, Node, OpenOptions, Replacement, Timestamp, Writes,
+    Access, Contents, Creation, Expect, Filesystem, LastLink, Maker, Node, OpenOptions, Owner, Replacement, Timestamp,
+    Writes,
 };
 use spin::Once;
 
@@ -49,6 +50,11 @@ pub fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     }
     ROOT.call_once(|| root);
     Ok(())
+}
+
+/// EVERY-BYTE: names and inodes are charged as pages are, to the process that makes them.
+fn made_by(owner: &Arc<dyn Owner>) -> Maker<'_> {
+    Maker { now: now(), owner: Some(owner) }
 }
 
 fn root() -> &'static Filesystem {
@@ -153,7 +159,8 @@ pub fn open(process: &Process, directory: i32, path: usize, flags: u32, mode: u3
         refuse_archived(&base, &path, options.last_link)?;
     }
     let charge = file::charge(&process.account)?;
-    let opened = root().open(&base, &path, &options, now()).map_err(errno_of)?;
+    let owner: Arc<dyn Owner> = process.account.clone();
+    let opened = root().open(&base, &path, &options, made_by(&owner)).map_err(errno_of)?;
     let file = Arc::new(OpenFile::stored(opened, flags & flag::NONBLOCK != 0, charge)?);
     process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)
 }
@@ -259,7 +266,8 @@ pub fn change_directory(process: &Process, path: usize) -> Result<usize, Errno> 
 pub fn make_directory(process: &Process, directory: i32, path: usize, mode: u32) -> Result<usize, Errno> {
     let path = read_path(process, path)?;
     let base = base(process, directory, &path)?;
-    root().make_directory(&base, &path, (mode & 0o7777) as u16, now()).map(|_| 0).map_err(errno_of)
+    let owner: Arc<dyn Owner> = process.account.clone();
+    root().make_directory(&base, &path, (mode & 0o7777) as u16, made_by(&owner)).map(|_| 0).map_err(errno_of)
 }
 
 /// `unlinkat`.
@@ -281,7 +289,8 @@ pub fn symbolic_link(process: &Process, target: usize, directory: i32, path: usi
     let target = read_path(process, target)?;
     let path = read_path(process, path)?;
     let base = base(process, directory, &path)?;
-    root().make_symbolic_link(&base, &path, &target, now()).map(|_| 0).map_err(errno_of)
+    let owner: Arc<dyn Owner> = process.account.clone();
+    root().make_symbolic_link(&base, &path, &target, made_by(&owner)).map(|_| 0).map_err(errno_of)
 }
 
 /// `linkat`.
@@ -303,7 +312,8 @@ pub fn link(
     let old_base = base(process, old_directory, &old)?;
     let new_base = base(process, new_directory, &new)?;
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
-    root().link(&old_base, &old, last, &new_base, &new, now()).map(|()| 0).map_err(errno_of)
+    let owner: Arc<dyn Owner> = process.account.clone();
+    root().link(&old_base, &old, last, &new_base, &new, made_by(&owner)).map(|()| 0).map_err(errno_of)
 }
 
 /// `renameat2`.
@@ -325,7 +335,8 @@ pub fn rename(
     let new = read_path(process, new)?;
     let old_base = base(process, old_directory, &old)?;
     let new_base = base(process, new_directory, &new)?;
-    root().rename(&old_base, &old, &new_base, &new, replacement, now()).map(|()| 0).map_err(errno_of)
+    let owner: Arc<dyn Owner> = process.account.clone();
+    root().rename(&old_base, &old, &new_base, &new, replacement, made_by(&owner)).map(|()| 0).map_err(errno_of)
 }
 
 /// `readlinkat`: cuts off what does not fit.

@@ -9,6 +9,7 @@
 //! time on average.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
 
@@ -17,7 +18,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::error::Error;
 use crate::memory;
 use crate::node::FileKind;
-use crate::quota::Quota;
+use crate::quota::{Owner, Quota, Share};
 
 /// Cursors 0 and 1 are `.` and `..`, which are not stored.
 pub(crate) const FIRST_CURSOR: u64 = 2;
@@ -32,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) inode: u32,
     /// The inode's kind, which never changes: listings report it.
     pub(crate) kind: FileKind,
+    /// What whoever made the name is charged.
+    _share: Option<Share>,
 }
 
 impl Entry {
@@ -50,6 +53,7 @@ struct Place {
 #[must_use]
 pub(crate) struct Prepared {
     name: Box<[u8]>,
+    share: Option<Share>,
 }
 
 pub(crate) struct Directory {
@@ -99,7 +103,12 @@ impl Directory {
     }
 
     /// Makes room for a name that is not there yet, and charges for it.
-    pub(crate) fn prepare(&mut self, quota: &Quota, name: &[u8]) -> Result<Prepared, Error> {
+    pub(crate) fn prepare(
+        &mut self,
+        quota: &Quota,
+        owner: Option<&Arc<dyn Owner>>,
+        name: &[u8],
+    ) -> Result<Prepared, Error> {
         if u32::try_from(self.places.len()).is_err() {
             return Err(Error::NoSpace);
         }
@@ -107,8 +116,9 @@ impl Directory {
         self.places.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         let (hasher, places) = (&self.hasher, &self.places);
         self.names.try_reserve(1, |&place| hash_of(hasher, places, place)).map_err(|_| Error::OutOfMemory)?;
+        let share = Share::of(owner, Directory::cost(name))?;
         quota.charge(Directory::cost(name))?;
-        Ok(Prepared { name: copy })
+        Ok(Prepared { name: copy, share })
     }
 
     /// Gives back what [`Directory::prepare`] charged, when the name will not be inserted after all.
@@ -120,7 +130,8 @@ impl Directory {
         let hash = self.hasher.hash_one(&prepared.name[..]);
         // `prepare` has seen to it that this fits.
         let place = self.places.len() as u32;
-        self.places.push(Place { cursor: self.next_cursor, entry: Some(Entry { name: prepared.name, inode, kind }) });
+        let entry = Entry { name: prepared.name, inode, kind, _share: prepared.share };
+        self.places.push(Place { cursor: self.next_cursor, entry: Some(entry) });
         self.next_cursor += 1;
         let (hasher, places) = (&self.hasher, &self.places);
         self.names.insert_unique(hash, place, |&place| hash_of(hasher, places, place));
@@ -204,7 +215,7 @@ mod tests {
                 let name = [name];
                 match (action, model.contains_key(&name)) {
                     (0, false) => {
-                        let prepared = directory.prepare(&quota, &name).unwrap();
+                        let prepared = directory.prepare(&quota, None, &name).unwrap();
                         directory.insert(prepared, number, FileKind::Regular);
                         model.insert(name, (number, number));
                     }

@@ -61,6 +61,6 @@ pub use error::Error;
 pub use node::{DeviceNumber, DirectoryEntry, FileKind, Metadata, Node, Timestamp};
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};
 pub use populate::PopulateError;
-pub use quota::Owner;
+pub use quota::{Maker, Owner};
 pub use tree::{Filesystem, Replacement, Usage};
 pub use walk::{LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS};

@@ -12,7 +12,7 @@ use spin::Mutex;
 use crate::contents::{MAX_FILE_LENGTH, WriteFrom};
 use crate::error::Error;
 use crate::node::{DirectoryEntry, FileKind, Node, Timestamp, copier};
-use crate::quota::Owner;
+use crate::quota::{Maker, Owner};
 use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
 use crate::walk::{Final, LastLink, walk};
@@ -130,7 +130,14 @@ impl Filesystem {
     /// or made; [`Error::NotADirectory`] with [`Expect::Directory`] or a trailing slash;
     /// [`Error::TooManySymbolicLinks`] also for a link in last place with [`LastLink::Keep`];
     /// [`Error::InvalidArgument`] to make a directory; [`Error::NoSpace`].
-    pub fn open(&self, base: &Node, path: &[u8], options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
+    pub fn open<'owner>(
+        &self,
+        base: &Node,
+        path: &[u8],
+        options: &OpenOptions,
+        by: impl Into<Maker<'owner>>,
+    ) -> Result<OpenFile, Error> {
+        let by = by.into();
         let held = if options.creation == Creation::Never {
             let position = walk(self.base(base)?, path, options.last_link.into())?;
             position.target()?
@@ -138,7 +145,7 @@ impl Filesystem {
             if options.expect == Expect::Directory {
                 return Err(Error::InvalidArgument);
             }
-            let (held, is_new) = self.open_or_create(base, path, options, now)?;
+            let (held, is_new) = self.open_or_create(base, path, options, by)?;
             if is_new {
                 // Whatever the permissions are: who makes a file may use it.
                 return Ok(OpenFile::new(&held, options));
@@ -158,7 +165,7 @@ impl Filesystem {
                 return Err(Error::IsADirectory);
             }
             FileKind::Regular if options.contents == Contents::Discard => {
-                file.node.truncate(0, now)?;
+                file.node.truncate(0, by.now)?;
             }
             _ => {}
         }
@@ -170,7 +177,7 @@ impl Filesystem {
         base: &'node Node,
         path: &[u8],
         options: &OpenOptions,
-        now: Timestamp,
+        by: Maker<'_>,
     ) -> Result<(Held<'node>, bool), Error> {
         let last = Final::Make(match options.creation {
             Creation::Always => LastLink::Keep,
@@ -191,7 +198,7 @@ impl Filesystem {
                 return Ok((position.target()?, false));
             }
             let recipe = Recipe::File(&[]);
-            let made = create(&position.directory, name, &recipe, options.permissions, now);
+            let made = create(&position.directory, name, &recipe, options.permissions, by);
             match made {
                 Ok(held) => return Ok((held, true)),
                 // Somebody else was faster: use theirs.

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
+use crate::node::Timestamp;
 
 /// Somebody whose bytes are counted beside those of the whole tree: a process, to whoever uses the tree.
 pub trait Owner: Send + Sync {
@@ -16,6 +17,21 @@ pub trait Owner: Send + Sync {
 
     /// Gives so many back.
     fn refund(&self, bytes: u64);
+}
+
+/// Who makes something, and when.
+#[derive(Clone, Copy)]
+pub struct Maker<'owner> {
+    /// The time that what is made and changed shows.
+    pub now: Timestamp,
+    /// Who is charged for names and inodes, for as long as there are any; nobody but the tree if there is none.
+    pub owner: Option<&'owner Arc<dyn Owner>>,
+}
+
+impl From<Timestamp> for Maker<'_> {
+    fn from(now: Timestamp) -> Self {
+        Maker { now, owner: None }
+    }
 }
 
 /// Bytes that are charged to an owner, until this is dropped.

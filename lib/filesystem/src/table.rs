@@ -24,6 +24,7 @@
 //! | `parent` | under the directory's own lock, or the rename lock | under both, or before anyone knows the inode |
 //! | `attributes` | under its lock | under its lock |
 //! | `content` | under its lock | under its lock; the variant changes only when the inode is made and freed |
+//! | `share` | never | under its lock, when the inode is made and freed |
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -37,7 +38,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Timestamp};
-use crate::quota::Quota;
+use crate::quota::{Owner, Quota, Share};
 
 /// The root directory's index. The root is made with the table and never freed.
 pub(crate) const ROOT: u32 = 0;
@@ -129,6 +130,8 @@ pub(crate) struct Inode {
     parent: AtomicU32,
     pub(crate) attributes: Mutex<Attributes>,
     content: RwLock<Content>,
+    /// What whoever made the inode is charged for it, beside the pages of a file.
+    share: Mutex<Option<Share>>,
 }
 
 impl Inode {
@@ -143,6 +146,7 @@ impl Inode {
                 changed: Timestamp::default(),
             }),
             content: RwLock::new(Content::Vacant),
+            share: Mutex::new(None),
         }
     }
 
@@ -237,6 +241,7 @@ impl Shared {
                 modified: Timestamp::default(),
                 changed: Timestamp::default(),
             },
+            None,
             ROOT,
         )?;
         // The link and the handle it was made with are never given up.
@@ -260,8 +265,15 @@ impl Shared {
     }
 
     /// Makes an inode with one link and one handle.
-    pub(crate) fn allocate(&self, content: Content, attributes: Attributes, parent: u32) -> Result<u32, Error> {
+    pub(crate) fn allocate(
+        &self,
+        content: Content,
+        attributes: Attributes,
+        owner: Option<&Arc<dyn Owner>>,
+        parent: u32,
+    ) -> Result<u32, Error> {
         let extra = content.charged();
+        let share = Share::of(owner, INODE_COST + extra)?;
         self.quota.charge(INODE_COST + extra)?;
         let index = match self.take_free() {
             Ok(index) => index,
@@ -274,6 +286,7 @@ impl Shared {
         inode.set_parent(parent);
         *inode.attributes.lock() = attributes;
         *inode.exclusive() = content;
+        *inode.share.lock() = share;
         inode.counts.store(LINK + HANDLE, Ordering::Relaxed);
         Ok(index)
     }
@@ -337,6 +350,7 @@ impl Shared {
                         drop(content);
                     }
                 }
+                drop(inode.share.lock().take());
                 self.free.lock().indices.push(index);
             }
         }

@@ -15,6 +15,7 @@ use crate::directory::{Directory, FIRST_CURSOR};
 use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
+use crate::quota::Maker;
 use crate::table::{Attributes, Content, Held, ROOT, Shared};
 use crate::walk::{Final, Last, LastLink, MAX_PATH_LENGTH, Position, resolve, walk};
 
@@ -118,15 +119,27 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
-    pub fn make_directory(&self, base: &Node, path: &[u8], permissions: u16, now: Timestamp) -> Result<Node, Error> {
-        self.make(base, path, Recipe::Directory, permissions, now)
+    pub fn make_directory<'owner>(
+        &self,
+        base: &Node,
+        path: &[u8],
+        permissions: u16,
+        by: impl Into<Maker<'owner>>,
+    ) -> Result<Node, Error> {
+        self.make(base, path, Recipe::Directory, permissions, by.into())
     }
 
     /// Makes a symbolic link that points to `target`, which need not exist (`symlinkat`).
     ///
     /// # Errors
     /// [`Error::NotFound`] also if the target is empty, [`Error::AlreadyExists`], [`Error::NoSpace`].
-    pub fn make_symbolic_link(&self, base: &Node, path: &[u8], target: &[u8], now: Timestamp) -> Result<Node, Error> {
+    pub fn make_symbolic_link<'owner>(
+        &self,
+        base: &Node,
+        path: &[u8],
+        target: &[u8],
+        by: impl Into<Maker<'owner>>,
+    ) -> Result<Node, Error> {
         if target.is_empty() {
             return Err(Error::NotFound);
         }
@@ -136,7 +149,7 @@ impl Filesystem {
         if target.contains(&0) {
             return Err(Error::InvalidArgument);
         }
-        self.make(base, path, Recipe::SymbolicLink(target), 0o777, now)
+        self.make(base, path, Recipe::SymbolicLink(target), 0o777, by.into())
     }
 
     /// Makes a device node (`mknodat` with `S_IFCHR`).
@@ -151,7 +164,7 @@ impl Filesystem {
         permissions: u16,
         now: Timestamp,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::Device(device), permissions, now)
+        self.make(base, path, Recipe::Device(device), permissions, now.into())
     }
 
     /// Makes a regular file whose contents are `backing` until it is written to.
@@ -166,7 +179,7 @@ impl Filesystem {
         permissions: u16,
         now: Timestamp,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::File(backing), permissions, now)
+        self.make(base, path, Recipe::File(backing), permissions, now.into())
     }
 
     fn make(
@@ -175,11 +188,11 @@ impl Filesystem {
         path: &[u8],
         recipe: Recipe<'_>,
         permissions: u16,
-        now: Timestamp,
+        by: Maker<'_>,
     ) -> Result<Node, Error> {
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = new_name(&position, matches!(recipe, Recipe::Directory))?;
-        let held = create(&position.directory, name, &recipe, permissions, now)?;
+        let held = create(&position.directory, name, &recipe, permissions, by)?;
         Ok(Node::new(&held))
     }
 
@@ -187,17 +200,17 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::AlreadyExists`], [`Error::TooManyLinks`], [`Error::NoSpace`].
-    pub fn link(
+    pub fn link<'owner>(
         &self,
         existing_base: &Node,
         existing: &[u8],
         last: LastLink,
         base: &Node,
         path: &[u8],
-        now: Timestamp,
+        by: impl Into<Maker<'owner>>,
     ) -> Result<(), Error> {
         let file = resolve(self.base(existing_base)?, existing, last)?;
-        self.link_held(&file, base, path, now)
+        self.link_held(&file, base, path, by.into())
     }
 
     /// Gives a file that is held another name (`linkat` with `AT_EMPTY_PATH`).
@@ -205,10 +218,11 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::link`]; [`Error::NotFound`] also if it has lost its last name.
     pub fn link_node(&self, file: &Node, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        self.link_held(&self.base(file)?, base, path, now)
+        self.link_held(&self.base(file)?, base, path, now.into())
     }
 
-    fn link_held(&self, file: &Held<'_>, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
+    fn link_held(&self, file: &Held<'_>, base: &Node, path: &[u8], by: Maker<'_>) -> Result<(), Error> {
+        let Maker { now, owner } = by;
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = new_name(&position, false)?;
         let inode = position.directory.inode();
@@ -218,7 +232,7 @@ impl Filesystem {
         if file.is_directory() {
             return Err(Error::NotPermitted);
         }
-        let prepared = directory.prepare(&self.shared.quota, name)?;
+        let prepared = directory.prepare(&self.shared.quota, owner, name)?;
         if let Err(error) = file.inode().add_link() {
             Directory::forget(&self.shared.quota, prepared);
             return Err(error);
@@ -299,15 +313,16 @@ impl Filesystem {
     /// [`Error::IsADirectory`] or [`Error::NotADirectory`] if one may not replace the other; [`Error::Busy`] for the
     /// root and for paths that end in
     /// `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`]; [`Error::NoSpace`].
-    pub fn rename(
+    pub fn rename<'owner>(
         &self,
         old_base: &Node,
         old_path: &[u8],
         new_base: &Node,
         new_path: &[u8],
         replacement: Replacement,
-        now: Timestamp,
+        by: impl Into<Maker<'owner>>,
     ) -> Result<(), Error> {
+        let Maker { now, owner } = by.into();
         let old = walk(self.base(old_base)?, old_path, Final::Keep)?;
         let new = walk(self.base(new_base)?, new_path, Final::Keep)?;
         let old_name = old.name().ok_or(Error::Busy)?;
@@ -383,7 +398,7 @@ impl Filesystem {
                 pair.source()?.remove(&self.shared.quota, old_name);
             }
             (None, _) => {
-                let prepared = pair.destination()?.prepare(&self.shared.quota, new_name)?;
+                let prepared = pair.destination()?.prepare(&self.shared.quota, owner, new_name)?;
                 // Insert before removing: a directory that becomes empty gives up the room that was prepared.
                 pair.destination()?.insert(prepared, source.0, source.1);
                 pair.source()?.remove(&self.shared.quota, old_name);
@@ -480,8 +495,9 @@ pub(crate) fn create<'shared>(
     name: &[u8],
     recipe: &Recipe<'_>,
     permissions: u16,
-    now: Timestamp,
+    by: Maker<'_>,
 ) -> Result<Held<'shared>, Error> {
+    let Maker { now, owner } = by;
     let shared = parent.shared;
     let content = recipe.content()?;
     let kind = content.kind();
@@ -490,8 +506,8 @@ pub(crate) fn create<'shared>(
     let mut guard = inode.exclusive();
     let directory = guard.directory_mut()?;
     check_free(directory, name)?;
-    let prepared = directory.prepare(&shared.quota, name)?;
-    let index = match shared.allocate(content, attributes, parent.index) {
+    let prepared = directory.prepare(&shared.quota, owner, name)?;
+    let index = match shared.allocate(content, attributes, owner, parent.index) {
         Ok(index) => index,
         Err(error) => {
             Directory::forget(&shared.quota, prepared);

@@ -1,10 +1,14 @@
 //! What happens at the edges: lengths, depths, counts, and a file system that is full.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use filesystem::{
     Access, Contents, Creation, Error, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
-    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, Node, OpenOptions, PAGE_SIZE, Replacement, SeekFrom, Timestamp, Writes,
+    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, Maker, Node, OpenOptions, Owner, PAGE_SIZE, Replacement, SeekFrom, Timestamp,
+    Writes,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -22,6 +26,62 @@ fn write_options() -> OpenOptions {
         permissions: 0o644,
         ..OpenOptions::default()
     }
+}
+
+/// Somebody who may take so many bytes, and has taken some.
+#[derive(Default)]
+struct Account {
+    limit: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Owner for Account {
+    fn charge(&self, bytes: u64) -> bool {
+        let fits = self.used.load(Relaxed) + bytes <= self.limit.load(Relaxed);
+        self.used.fetch_add(if fits { bytes } else { 0 }, Relaxed);
+        fits
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}
+
+#[test]
+fn names_and_inodes_are_charged_to_whoever_makes_them() {
+    let (filesystem, root) = new();
+    let accounts = [Arc::<Account>::default(), Arc::<Account>::default()];
+    let [one, two] = accounts.each_ref().map(|account| account.clone() as Arc<dyn Owner>);
+    let by = |owner| Maker { now: NOW, owner: Some(owner) };
+    let used = || accounts.each_ref().map(|account| account.used.load(Relaxed));
+    // Who may have nothing makes nothing, in whatever way.
+    let free = filesystem.usage();
+    assert_eq!(filesystem.make_directory(&root, b"directory", 0o755, by(&one)), Err(Error::NoSpace));
+    assert_eq!(filesystem.make_symbolic_link(&root, b"link", b"target", by(&one)), Err(Error::NoSpace));
+    assert!(matches!(filesystem.open(&root, b"file", &write_options(), by(&one)), Err(Error::NoSpace)));
+    assert_eq!((filesystem.usage(), used()), (free, [0, 0]));
+    accounts.iter().for_each(|account| account.limit.store(1 << 20, Relaxed));
+    filesystem.make_directory(&root, b"directory", 0o755, by(&one)).unwrap();
+    filesystem.make_symbolic_link(&root, b"directory/link", &[b't'; 1000], by(&one)).unwrap();
+    drop(filesystem.open(&root, b"directory/file", &write_options(), by(&one)).unwrap());
+    let [made, _] = used();
+    assert!(made > 1000 && used() == [made, 0]);
+    // A second name, and a name instead of another, are those of whoever gives them.
+    filesystem.link(&root, b"directory/file", LastLink::Keep, &root, b"other", by(&two)).unwrap();
+    let [_, name] = used();
+    assert!(name > 0 && used() == [made, name]);
+    filesystem.rename(&root, b"directory/file", &root, b"directory/elif", Replacement::Replace, by(&two)).unwrap();
+    let [rest, names] = used();
+    assert!(rest < made && names > name && made - rest == names - name);
+    // Each goes with what it is for, whoever removes that; a file with its last name.
+    filesystem.unlink(&root, b"directory/elif", NOW).unwrap();
+    assert_eq!(used(), [rest, name]);
+    filesystem.unlink(&root, b"other", NOW).unwrap();
+    assert_eq!(used()[1], 0);
+    assert!(used()[0] < rest);
+    filesystem.unlink(&root, b"directory/link", NOW).unwrap();
+    filesystem.remove_directory(&root, b"directory", NOW).unwrap();
+    assert_eq!((filesystem.usage(), used()), (free, [0, 0]));
 }
 
 #[test]
