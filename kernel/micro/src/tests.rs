@@ -1239,59 +1239,73 @@ proptest! {
 
     #[test]
     fn nonsense_in_a_buffer_harms_nobody_else(seed: u64) {
-        let simulation = Simulation::new();
-        let machine = Machine::new(&simulation);
-        let mut random = Random(seed | 1);
-        let first = machine.first_empty() + PLAYGROUND;
-        let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), first);
-        for round in 0..200 {
-            for _ in 0..random.below(40) {
-                let offset = match random.below(6) {
-                    0 => random.choose([0, 8, 64, 72, 80, 128]),
-                    _ => random.below(syscall_buffer::size(64) as u64 / 8) * 8,
-                };
-                let value = match random.below(4) {
-                    0 => random.next(),
-                    1 => machine.first_empty() + random.below(64),
-                    2 => MessageInfo::new(random.below(48), random.below(4) as usize, random.below(12) as usize).0,
-                    _ => random.below(80),
-                };
-                buffer.set(offset as usize, value);
-            }
-            // Real requests in between take objects away, sometimes the buffer's own.
-            for (target, invocation, words, capabilities) in random_invocations(&mut random, &machine, 3) {
-                buffer.put(request(target, invocation, &words, &capabilities));
-            }
-            if random.below(8) == 0 {
-                buffer.put(request(2, Invocation::CNodeRevoke, &[first + random.below(5), 64], &[]));
-            }
-            buffer.wake();
-            machine.kernel.check();
-            if machine.init.handler.state() == objects::HandlerState::None {
-                // Nonsense may have deleted the thread's own space of capabilities: its next call is a fault that
-                // nobody handles. Or it has put another capability where the node was: a call of an endpoint there
-                // would wait.
-                if machine.init.own_slot(own::CSPACE).is_empty()
-                    || !matches!(machine.slot(2).capability.get(), Capability::CNode { .. })
-                {
-                    break;
-                }
-                for index in 0..5 {
-                    machine.call(2, Invocation::CNodeDelete, &[first + index, 64], &[]);
-                }
-                let memory = machine.untyped(16);
-                machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
-                // Nonsense may have deleted the thread's own capability, and who has none registers nothing; or its
-                // message buffer, without which it can name no capability.
-                let is_itself = machine.slot(1).capability.get() == (Capability::Thread { tcb: machine.init });
-                if !is_itself || machine.init.own_slot(own::BUFFER).is_empty() {
-                    break;
-                }
-                buffer = SyscallBuffer::register(&machine, memory, first);
-            }
-            prop_assert_eq!(machine.init.state(), ThreadState::Running, "round {}", round);
-        }
+        put_nonsense_into_a_buffer(seed);
     }
+}
+
+/// Fills the buffer of asynchronous invocations at random, with real requests in between.
+fn put_nonsense_into_a_buffer(seed: u64) {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let mut random = Random(seed | 1);
+    let first = machine.first_empty() + PLAYGROUND;
+    let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), first);
+    for round in 0..200 {
+        for _ in 0..random.below(40) {
+            let offset = match random.below(6) {
+                0 => random.choose([0, 8, 64, 72, 80, 128]),
+                _ => random.below(syscall_buffer::size(64) as u64 / 8) * 8,
+            };
+            let value = match random.below(4) {
+                0 => random.next(),
+                1 => machine.first_empty() + random.below(64),
+                2 => MessageInfo::new(random.below(48), random.below(4) as usize, random.below(12) as usize).0,
+                _ => random.below(80),
+            };
+            buffer.set(offset as usize, value);
+        }
+        // Real requests in between take objects away, sometimes the buffer's own.
+        for (target, invocation, words, capabilities) in random_invocations(&mut random, &machine, 3) {
+            buffer.put(request(target, invocation, &words, &capabilities));
+        }
+        if random.below(8) == 0 {
+            buffer.put(request(2, Invocation::CNodeRevoke, &[first + random.below(5), 64], &[]));
+        }
+        buffer.wake();
+        machine.kernel.check();
+        if machine.init.handler.state() == objects::HandlerState::None {
+            // Nonsense may have deleted the thread's own space of capabilities: its next call is a fault that
+            // nobody handles. Or it has put another capability where the node was: a call of an endpoint there
+            // would wait.
+            if machine.init.own_slot(own::CSPACE).is_empty()
+                || !matches!(machine.slot(2).capability.get(), Capability::CNode { .. })
+            {
+                break;
+            }
+            for index in 0..5 {
+                machine.call(2, Invocation::CNodeDelete, &[first + index, 64], &[]);
+            }
+            let memory = machine.untyped(16);
+            machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
+            // Or the memory.
+            if !matches!(machine.slot(memory).capability.get(), Capability::Untyped { .. }) {
+                break;
+            }
+            // Nonsense may have deleted the thread's own capability, and who has none registers nothing; or its
+            // message buffer, without which it can name no capability.
+            let is_itself = machine.slot(1).capability.get() == (Capability::Thread { tcb: machine.init });
+            if !is_itself || machine.init.own_slot(own::BUFFER).is_empty() {
+                break;
+            }
+            buffer = SyscallBuffer::register(&machine, memory, first);
+        }
+        assert_eq!(machine.init.state(), ThreadState::Running, "round {}", round);
+    }
+}
+
+#[test]
+fn nonsense_that_deletes_its_own_memory_harms_nobody_else() {
+    put_nonsense_into_a_buffer(5_632_170_323_087_330_452);
 }
 
 #[test]
