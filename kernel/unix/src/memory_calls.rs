@@ -188,7 +188,8 @@ pub fn set_break(process: &Arc<Process>, end: usize) -> Begun {
 fn move_break(process: &Process, end: u64) -> bool {
     let mut space = process.space.lock();
     let now = space.break_end();
-    let given_back = end.next_multiple_of(PAGE as u64)..now.next_multiple_of(PAGE as u64);
+    // An end that is not below the present one gives nothing back, and may be too large to be rounded up.
+    let given_back = end.min(now).next_multiple_of(PAGE as u64)..now.next_multiple_of(PAGE as u64);
     let to = if given_back.is_empty() { end } else { end.max(space.part(&given_back, Edge::End).start) };
     let moved = space.set_break(to);
     drop(space);
