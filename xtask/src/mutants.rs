@@ -88,6 +88,8 @@ fn test(context: &Context, tools: &Path, subject: &Subject, part: Option<&str>, 
     let mut command = Command::new(tools.join("bin/cargo-mutants"));
     command.current_dir(&context.workspace.root);
     command.args(["mutants", "--package", subject.package, "--timeout", PATIENCE, "--colors", "never"]);
+    // The models are tests themselves, compiled for loom only.
+    command.args(["--exclude", "**/loom*.rs"]);
     for package in [&[subject.package], subject.dependants].concat() {
         command.args(["--test-package", package]);
     }
