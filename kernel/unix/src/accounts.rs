@@ -33,12 +33,13 @@
 //! (A slot that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
 //!
 //! *Connections* are charged by the network stack, which keeps them when no process has them: before somebody has
-//! accepted them, and after they were closed ([`Shares`](crate::network::Shares)). No process has more of them than there
-//! are left for others, nor more records of ended ones; one that may not have a record ends its connections without.
+//! accepted them, and after they were closed ([`Shares`](crate::network::Shares)). No process has more of them than
+//! there are left for others, nor more records of ended ones; one that may not have a record ends its connections
+//! without.
 //!
-//! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended. Names and
-//! inodes are charged alike to the process that makes them, until they are gone. All together have the file system's own
-//! limit too.
+//! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended.
+//! Names and inodes are charged alike to the process that makes them, until they are gone. All together have the file
+//! system's own limit too.
 //!
 //! If the machine has nothing left, although everybody is within limits, the [killer](crate::process::end_largest) is
 //! called, in a coroutine of its own, because whoever is refused may hold locks.
