@@ -15,8 +15,9 @@
 //! the caller's turn. A handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has
 //! nothing more important, and at each kernel entry one turn of one that is as important as the thread that runs. A
 //! turn is [`TURN`] requests, so handlers of one priority share; the kernel's lock is given back after each, and
-//! interrupts, and harts that wait for the lock, are looked for after each request. So requests of a less important
-//! thread never keep a more important one waiting for longer than one of them takes.
+//! interrupts, and harts that wait for the lock, are looked for after each request, and who runs is decided anew before
+//! the next one. So requests of a less important thread never keep a more important one waiting for longer than one of
+//! them takes.
 //!
 //! A hart that has nothing else to do goes on looking for [`LINGER`] of a tick, so that a thread that keeps making
 //! requests enters the kernel for none of them.
@@ -382,15 +383,16 @@ impl Kernel {
         let node = self.node();
         if let Some(thread) = node.serving.get() {
             let current = node.current.get();
-            if node.serves_own.get() && current == Some(thread) {
+            let is_outdone = self.is_outdone(thread);
+            if node.serves_own.get() && current == Some(thread) && !is_outdone {
                 self.note_kernel();
                 return Some(Next::Serve);
             }
             let priority = thread.priority.get();
             let lingers = node.linger_until.get() != 0;
-            let has_better = self.best_handler().is_some_and(|best| lingers || best.priority.get() > priority)
-                || current.is_some_and(|current| lingers || current.priority.get() >= priority)
-                || thread.domain.get() != self.domain.get();
+            let has_better = is_outdone
+                || lingers && self.best_handler().is_some()
+                || current.is_some_and(|current| lingers || current.priority.get() >= priority);
             if !has_better && !node.serves_own.get() {
                 return Some(self.dismiss());
             }
@@ -435,10 +437,31 @@ impl Kernel {
         Next::Serve
     }
 
+    /// Serves interrupts that are pending; a turn of the handler that this hart runs if there are none. Who runs is
+    /// decided between the two, so that what an interrupt makes ready waits for one request at most.
+    pub(crate) fn look_or_serve(&self) {
+        match platform::machine::pending().is_empty() {
+            true => self.serve(),
+            false => self.serve_interrupts(),
+        }
+    }
+
+    /// Whether something more important than this thread's handler is there for this hart, which another hart may have
+    /// made ready while this one waited for the lock.
+    fn is_outdone(&self, thread: Ref<Tcb>) -> bool {
+        let is_above = |priority: u8| priority > thread.priority.get();
+        thread.domain.get() != self.domain.get()
+            || self.best_handler().is_some_and(|best| is_above(best.priority.get()))
+            || !self.is_highest(thread.priority.get())
+    }
+
     /// A turn of the handler that this hart runs.
     pub(crate) fn serve(&self) {
         let node = self.node();
         let Some(thread) = node.serving.get() else { return };
+        if self.is_outdone(thread) {
+            return self.reschedule();
+        }
         let turn = self.turn(thread);
         let is_idle = node.current.get().is_none() && self.node_count.get() > 1;
         match turn {

@@ -23,7 +23,7 @@
 //! others of the ring belong to somebody else's deletion, or could not be reached by anybody before.
 //! [Decision 024](../../../docs/decisions/024-deleting-and-revoking.md) says what has to hold, and why it does.
 
-use objects::{Capability, Dying, Queue, Ref, Slot};
+use objects::{Capability, Dying, Page, Queue, Ref, Slot};
 
 use crate::error::Preempted;
 use crate::kernel::Kernel;
@@ -58,11 +58,25 @@ impl Kernel {
 
     /// Deletes everything that was derived from what is in a slot. That may take away what is in the slot, too.
     pub(crate) fn revoke(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
-        while let Some(descendant) = slot.next.get().filter(|next| derivation::is_parent(&slot, next)) {
-            self.delete(descendant)?;
+        while let Some(next) = slot.next.get() {
+            match next.capability.page() {
+                // Most of what is made of memory is pages and tables, and each of them goes in one step.
+                Some(page) if derivation::has_page(&slot, page) => self.delete_page(next, page),
+                _ if derivation::is_parent(&slot, &next) => self.delete(next)?,
+                _ => break,
+            }
             self.preemption_point()?;
         }
         Ok(())
+    }
+
+    /// Deletes a capability of a page, or of a page table that is mapped nowhere: the last one as any other.
+    #[inline(always)]
+    fn delete_page(&self, slot: Ref<Slot>, page: Page) {
+        if let Some(mapping) = page.mapping {
+            self.unmap_frame(page.base, page.size, mapping);
+        }
+        derivation::remove(slot);
     }
 
     /// Takes one step towards an empty slot.
@@ -79,14 +93,15 @@ impl Kernel {
 
     /// Deletes a capability, if that is short; otherwise its object's remains take its place.
     fn begin_deletion(&self, slot: Ref<Slot>, capability: Capability) {
+        if let Some(page) = slot.capability.page() {
+            return self.delete_page(slot, page);
+        }
         if let Capability::Notification { page: Some(page), .. } = capability {
             self.revoke_sender(page);
         }
         if !derivation::is_final(slot) {
-            match capability {
-                Capability::Frame { base, size, mapping: Some(mapping), .. } => self.unmap_frame(base, size, mapping),
-                Capability::PageTable { mapping: Some(_), .. } => self.begin_space_epoch(),
-                _ => {}
+            if let Capability::PageTable { mapping: Some(_), .. } = capability {
+                self.begin_space_epoch();
             }
             return derivation::remove(slot);
         }
@@ -108,10 +123,6 @@ impl Kernel {
             Capability::IrqHandler { irq } => {
                 self.stop_irq(irq);
                 unused_irq = Some(irq);
-                None
-            }
-            Capability::Frame { base, size, mapping: Some(mapping), .. } => {
-                self.unmap_frame(base, size, mapping);
                 None
             }
             Capability::PageTable { table, mapping: Some(mapping) } => {

@@ -8,7 +8,7 @@
 //! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that
 //! makes them look like children of whatever sibling stands before.
 
-use objects::{Capability, Ref, Slot, tag};
+use objects::{Capability, Page, Ref, Slot, tag};
 
 use crate::capability::{is_within, same_object, same_region};
 use crate::error::Error;
@@ -37,6 +37,14 @@ pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
 #[inline]
 pub fn has_children(slot: Ref<Slot>) -> bool {
     slot.next.get().is_some_and(|next| is_parent(&slot, &next))
+}
+
+/// As [`is_parent`], for a page or a page table that is mapped nowhere, behind a slot that holds memory.
+#[inline(always)]
+pub fn has_page(parent: &Slot, page: Page) -> bool {
+    let Some((base, bits)) = parent.capability.untyped() else { return false };
+    // An object never begins in a memory and ends outside of it, unless the memory lies in the object.
+    parent.is_revocable() && page.base.wrapping_sub(base) >> bits == 0 && page.size.bits() <= u32::from(bits)
 }
 
 /// As [`has_children`], for a slot that holds this memory: the other kinds need not be told apart.

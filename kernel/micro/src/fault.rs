@@ -1,6 +1,8 @@
 //! Faults: what a thread did wrong becomes a message to its fault handler, and the answer makes it go on.
 
+use abi_sel4::fault::status;
 use abi_sel4::{MessageInfo, Rights, message};
+use hal_api::{Access, Trap};
 use objects::{Fault, Ref, Tcb, ThreadState, Words};
 
 use crate::cspace;
@@ -69,14 +71,11 @@ impl Kernel {
                 SYSTEM_CALL_REGISTERS.iter().for_each(|&register| put(sender.register_at(register).get()));
                 put(number);
             }
-            Fault::User { number, code } => {
-                let stack = sender.register::<2>().get();
-                put_four(receiver, [sender.fault_pc.get(), stack, number, code]);
-                length = 4;
-            }
-            Fault::Memory { address, status, instruction } => {
-                put_four(receiver, [sender.fault_pc.get(), address, instruction.into(), status]);
-                length = 4;
+            Fault::User { .. } | Fault::Memory { .. } => {
+                if let Some(words) = short_message(sender, sender.fault_pc.get(), fault) {
+                    put_four(receiver, words);
+                    length = words.len();
+                }
             }
         }
         (fault.label(), length)
@@ -114,9 +113,43 @@ impl Kernel {
     }
 }
 
+/// What a trap means for the thread that it came from; `None` if that has done nothing wrong.
+#[inline(always)]
+pub fn of_trap(trap: Trap) -> Option<Fault> {
+    let memory = |address, access| {
+        let status = match access {
+            Access::Read => status::LOAD,
+            Access::Write => status::STORE,
+            Access::Execute => status::FETCH,
+        };
+        Some(Fault::Memory { address, status, instruction: access == Access::Execute })
+    };
+    let user = |number| Some(Fault::User { number, code: 0 });
+    match trap {
+        Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
+        Trap::IllegalInstruction { .. } => user(2),
+        Trap::Breakpoint => user(3),
+        Trap::Misaligned { access: Access::Execute, .. } => user(0),
+        Trap::Misaligned { access: Access::Read, .. } => user(4),
+        Trap::Misaligned { access: Access::Write, .. } => user(6),
+        Trap::Other { cause, .. } => user(cause),
+        Trap::SystemCall | Trap::Interrupt => None,
+    }
+}
+
+/// The message about a fault at this address, if it fits into registers.
+#[inline(always)]
+pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: Fault) -> Option<[u64; 4]> {
+    match fault {
+        Fault::User { number, code } => Some([pc, sender.register::<2>().get(), number, code]),
+        Fault::Memory { address, status, instruction } => Some([pc, address, instruction.into(), status]),
+        Fault::None | Fault::Capability { .. } | Fault::UnknownSystemCall { .. } => None,
+    }
+}
+
 /// Writes a message that fits into registers.
 #[inline(always)]
-fn put_four(receiver: Ref<Tcb>, words: [u64; 4]) {
+pub fn put_four(receiver: Ref<Tcb>, words: [u64; 4]) {
     receiver.register::<12>().set(words[0]);
     receiver.register::<13>().set(words[1]);
     receiver.register::<14>().set(words[2]);

@@ -445,7 +445,7 @@ pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
     if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
         kernel.serve_interrupts();
     } else if kernel.leave_virtualised(thread, trap) {
-        kernel.handle_again(thread, trap);
+        kernel.handle(thread, trap);
     }
     kernel.leave_and_poke()
 }

@@ -216,13 +216,24 @@ impl Kernel {
     /// A word of signals arrives.
     #[inline]
     pub(crate) fn signal(&self, notification: Ref<Notification>, badge: u64) {
-        if let Some(waiter) = notification.queue.head.get() {
-            dequeue_waiting(&notification.queue, waiter);
-            self.set_state(waiter, ThreadState::Running);
-            waiter.register::<10>().set(badge);
-            self.possibly_switch_to(waiter);
-            return;
+        match notification.queue.head.get() {
+            Some(waiter) => self.signal_waiter(notification, waiter, badge),
+            None => self.signal_nobody(notification, badge),
         }
+    }
+
+    /// A function of its own, which calls no other and so has no registers to keep.
+    #[inline(never)]
+    fn signal_waiter(&self, notification: Ref<Notification>, waiter: Ref<Tcb>, badge: u64) {
+        dequeue_waiting(&notification.queue, waiter);
+        self.set_state(waiter, ThreadState::Running);
+        waiter.register::<10>().set(badge);
+        self.possibly_switch_here(waiter);
+    }
+
+    /// A word of signals arrives for which nobody waits at the notification itself.
+    #[inline]
+    fn signal_nobody(&self, notification: Ref<Notification>, badge: u64) {
         if notification.is_active.get() == 0 {
             let bound = notification.bound.get();
             if let Some(thread) = bound

@@ -151,7 +151,14 @@ impl Kernel {
     #[inline(always)]
     fn goes_on(&self, thread: Ref<Tcb>) -> bool {
         let node = self.node();
-        debug_assert!(node.action.get() != Action::Resume || node.current.get() == Some(thread));
+        // A fault may have been handed over by the short way, to the one that was entered since.
+        debug_assert!(
+            node.action.get() != Action::Resume
+                || node
+                    .current
+                    .get()
+                    .is_some_and(|current| { current == thread || node.entered.get() == Some(current) })
+        );
         node.action.get() == Action::Resume
             && node.entered.get() == Some(thread)
             && thread.state() == ThreadState::Running
@@ -212,10 +219,7 @@ pub fn run() -> ! {
             Next::Serve => {
                 let (next, pause) = {
                     let kernel = KERNEL.enter(hart);
-                    if !platform::machine::pending().is_empty() {
-                        kernel.serve_interrupts();
-                    }
-                    kernel.serve();
+                    kernel.look_or_serve();
                     let pause = if kernel.lingers() { PAUSE } else { 0 };
                     (kernel.leave_and_poke(), pause)
                 };
@@ -244,15 +248,17 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
             kernel.serve_interrupts();
             return kernel.leave_and_poke();
         }
-        if trap == Trap::SystemCall
-            && let Some(next) = kernel.short_way(thread)
-        {
-            thread = next;
-            kernel.check_after_entry();
-            kernel.note_user();
-            continue;
+        if trap == Trap::SystemCall {
+            if let Some(next) = kernel.short_way(thread) {
+                thread = next;
+                kernel.check_after_entry();
+                kernel.note_user();
+                continue;
+            }
+            kernel.handle_call(thread);
+        } else {
+            kernel.handle_other(thread, trap);
         }
-        kernel.handle(thread, trap);
         if kernel.goes_on(thread) {
             kernel.poke_others();
             kernel.check_after_entry();

@@ -111,6 +111,11 @@ pub fn enable_irq(source: u32, edge: bool) {
     if let Some(place) = IS_EDGE.get(source as usize) {
         place.store(edge, Relaxed);
     }
+    with(source, |interrupts| {
+        if let Kind::Plic(plic) = &interrupts.kind {
+            plic.enable(interrupts.position, source);
+        }
+    });
     unmask_irq(source);
 }
 
@@ -119,11 +124,8 @@ pub fn unmask_irq(source: u32) {
     let is_edge = IS_EDGE.get(source as usize).is_some_and(|edge| edge.load(Relaxed));
     let trigger = if is_edge { Trigger::RisingEdge } else { Trigger::HighLevel };
     with(source, |interrupts| match &interrupts.kind {
-        Kind::Plic(plic) => {
-            plic.enable(interrupts.position, source);
-            // Last, and even if it is set already: QEMU looks for interrupts that were pending before only now.
-            plic.set_priority(source, 1);
-        }
+        // A source without priority never interrupts.
+        Kind::Plic(plic) => plic.set_priority(source, 1),
         Kind::Aplic(aplic) => aplic.enable(source, trigger, interrupts.position, source + 1),
         Kind::Messages(aplic) => {
             aplic.enable(source, trigger, interrupts.position, source + 1);
@@ -154,7 +156,7 @@ pub fn take_irq() -> Option<u32> {
             // QEMU's controller wants the completion at once; then the source is masked until its driver has done its
             // work.
             plic.complete(interrupts.position, source);
-            plic.disable(interrupts.position, source);
+            plic.set_priority(source, 0);
             Some(source)
         }
         Kind::Aplic(aplic) => {

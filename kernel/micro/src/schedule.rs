@@ -91,8 +91,14 @@ impl Kernel {
     }
 
     /// A thread can run again: now, if it is the best.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn possibly_switch_to(&self, thread: Ref<Tcb>) {
+        self.possibly_switch_here(thread);
+    }
+
+    /// As [`possibly_switch_to`](Kernel::possibly_switch_to), where there is no time for a call.
+    #[inline(always)]
+    pub(crate) fn possibly_switch_here(&self, thread: Ref<Tcb>) {
         let elsewhere = cfg!(feature = "smp") && self.node_of(thread) != self.here();
         if thread.domain.get() != self.domain.get() || elsewhere {
             self.enqueue(thread);
@@ -126,7 +132,7 @@ impl Kernel {
 
     /// A thread that was woken runs at once if it is more important than the one that made this kernel entry. Otherwise
     /// that one goes on with its turn, and the other comes next of those that are as important.
-    #[inline(never)]
+    #[inline(always)]
     fn schedule_now(&self, action: Action) {
         let node = self.node();
         node.action.set(Action::Resume);
@@ -153,6 +159,7 @@ impl Kernel {
         }
     }
 
+    #[inline(never)]
     fn choose(&self) {
         if self.domain_time.get() == 0 {
             self.next_domain();

@@ -4,15 +4,15 @@
 //! as it usually is (no more words than registers, no capabilities, no faults, the other side waits, and nobody more
 //! important is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes
 //! straight on with the other thread. It does exactly what the long way does; whatever is not usual is left to that,
-//! with nothing changed.
+//! with nothing changed. A fault whose handler waits is such a call, too: its message fits into registers.
 
 use abi_sel4::call::number;
 use abi_sel4::{MessageInfo, Rights};
-use objects::{Ref, Slot, Space, Tcb, ThreadState, own};
+use objects::{Endpoint, Fault, Ref, Slot, Space, Tcb, ThreadState, own};
 
 use crate::kernel::Kernel;
 use crate::node::Action;
-use crate::{cspace, ipc};
+use crate::{cspace, fault, ipc};
 
 impl Kernel {
     /// Serves a system call if everything about it is usual; the thread that runs next.
@@ -38,19 +38,37 @@ impl Kernel {
         let receiver = endpoint.queue.head.get()?;
         let space = self.can_hand_over(thread, receiver)?;
 
-        // The receiver leaves the queue, of which it is the first.
-        let next = receiver.wait_next.get();
-        endpoint.queue.head.set(next);
-        match next {
-            Some(next) => next.wait_previous.set(None),
-            None => endpoint.queue.tail.set(None),
-        }
-        let grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
-        ipc::give_reply_right(thread, receiver, grant);
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
-        thread.set_state_word(ThreadState::BlockedOnReply);
+        begin_call(thread, endpoint, receiver);
         self.hand_over(thread, receiver, badge, (information, length), space);
         Some(receiver)
+    }
+
+    /// Serves a fault if everything about it is usual; says whether the handler runs next.
+    #[inline(always)]
+    pub(crate) fn short_fault(&self, thread: Ref<Tcb>, fault: Fault) -> bool {
+        self.try_short_fault(thread, fault).is_some()
+    }
+
+    #[inline(always)]
+    fn try_short_fault(&self, thread: Ref<Tcb>, fault: Fault) -> Option<()> {
+        let slot = cspace::lookup(thread, thread.fault_handler.get()).ok()?;
+        let (endpoint, badge, rights) = slot.capability.endpoint()?;
+        if !rights.contains(Rights::WRITE) || !rights.intersects(ipc::MAY_BE_ANSWERED) || endpoint.is_sending.get() != 0
+        {
+            return None;
+        }
+        let receiver = endpoint.queue.head.get()?;
+        let space = self.can_hand_over(thread, receiver)?;
+        let pc = thread.pc().get();
+        let words = fault::short_message(thread, pc, fault)?;
+
+        thread.fault_pc.set(pc);
+        thread.set_fault(fault);
+        begin_call(thread, endpoint, receiver);
+        fault::put_four(receiver, words);
+        self.hand_over(thread, receiver, badge, (MessageInfo::new(fault.label(), 0, words.len()), 0), space);
+        Some(())
     }
 
     #[inline(always)]
@@ -133,6 +151,20 @@ impl Kernel {
         self.node().current.set(Some(to));
         self.enter_space(to, space);
     }
+}
+
+/// Makes a thread wait for the answer of a receiver, which leaves the queue of which it is the first.
+#[inline(always)]
+fn begin_call(thread: Ref<Tcb>, endpoint: Ref<Endpoint>, receiver: Ref<Tcb>) {
+    let next = receiver.wait_next.get();
+    endpoint.queue.head.set(next);
+    match next {
+        Some(next) => next.wait_previous.set(None),
+        None => endpoint.queue.tail.set(None),
+    }
+    let grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
+    ipc::give_reply_right(thread, receiver, grant);
+    thread.set_state_word(ThreadState::BlockedOnReply);
 }
 
 /// Empties a slot with a right to answer: before it in the list is the caller's own reply capability, behind it

@@ -5,7 +5,6 @@
 //! thread then makes the same system call again, which goes on where it stopped.
 
 use abi_sel4::call::number;
-use abi_sel4::fault::status;
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{Invocation, MessageInfo, Rights};
 use hal_api::{Access, Trap};
@@ -16,30 +15,43 @@ use crate::invocation::{Arguments, Done, NUMBERING};
 use crate::ipc::Sending;
 use crate::kernel::Kernel;
 use crate::message::{buffer, sent_capability, set_message_register};
-use crate::{cnode, console, cspace, domain, interrupt, thread, untyped, vspace};
+use crate::{cnode, console, cspace, domain, fault, interrupt, thread, untyped, vspace};
 
 impl Kernel {
-    /// Serves what brought the current thread into the kernel.
-    #[inline(always)]
+    /// Serves what brought a thread that is not entered as others are into the kernel. A function of its own, so that
+    /// the way of the others stays as it is.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn handle(&self, thread: Ref<Tcb>, trap: Trap) {
-        if trap == Trap::SystemCall {
-            thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
-            return self.system_call(thread);
-        }
-        thread.fault_pc.set(thread.pc().get());
         match trap {
-            Trap::Interrupt => self.serve_interrupts(),
-            // By reference: the compiler would copy it byte by byte, and before the match.
-            ref other => self.exception(thread, other),
+            Trap::SystemCall => self.handle_call(thread),
+            other => self.handle_other(thread, other),
         }
     }
 
-    /// The same for a thread that is not entered as others are. A function of its own, so that the way above stays as
-    /// it is.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn handle_again(&self, thread: Ref<Tcb>, trap: Trap) {
-        self.handle(thread, trap);
+    /// Serves a system call of the current thread.
+    #[inline(always)]
+    pub(crate) fn handle_call(&self, thread: Ref<Tcb>) {
+        // The quickest first: it never has to be made again, so that it does not matter from where.
+        if thread.register::<17>().get() == number::Reply {
+            return self.reply_to_caller(thread);
+        }
+        thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
+        self.system_call(thread);
+    }
+
+    /// Serves what is no system call.
+    #[inline(always)]
+    pub(crate) fn handle_other(&self, thread: Ref<Tcb>, trap: Trap) {
+        thread.fault_pc.set(thread.pc().get());
+        if trap == Trap::Interrupt {
+            return self.serve_interrupts();
+        }
+        let is_store = matches!(trap, Trap::PageFault { access: Access::Write, .. });
+        // What follows gets the fault and not the trap, which would have to stand in memory for all others, too.
+        if let Some(fault) = fault::of_trap(trap) {
+            self.exception(thread, is_store, fault);
+        }
     }
 
     #[inline(always)]
@@ -55,10 +67,6 @@ impl Kernel {
             number::NBSend => self.invoke(thread, false, false),
             number::Recv => {
                 self.receive(thread, true);
-                Ok(())
-            }
-            number::Reply => {
-                self.reply_to_caller(thread);
                 Ok(())
             }
             number::Yield => {
@@ -79,33 +87,17 @@ impl Kernel {
         }
     }
 
-    #[cold]
-    fn exception(&self, thread: Ref<Tcb>, trap: &Trap) {
-        let memory = |address, access| {
-            let status = match access {
-                Access::Read => status::LOAD,
-                Access::Write => status::STORE,
-                Access::Execute => status::FETCH,
-            };
-            Fault::Memory { address, status, instruction: access == Access::Execute }
-        };
-        let user = |number| Fault::User { number, code: 0 };
-        if let Trap::PageFault { address, access: Access::Write } = *trap
+    #[inline(never)]
+    fn exception(&self, thread: Ref<Tcb>, is_store: bool, fault: Fault) {
+        if is_store
+            && let Fault::Memory { address, .. } = fault
             && self.store_without_page(thread, address)
         {
             return;
         }
-        let fault = match *trap {
-            Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
-            Trap::IllegalInstruction { .. } => user(2),
-            Trap::Breakpoint => user(3),
-            Trap::Misaligned { access: Access::Execute, .. } => user(0),
-            Trap::Misaligned { access: Access::Read, .. } => user(4),
-            Trap::Misaligned { access: Access::Write, .. } => user(6),
-            Trap::Other { cause, .. } => user(cause),
-            Trap::SystemCall | Trap::Interrupt => return,
-        };
-        self.fault(thread, fault);
+        if !self.short_fault(thread, fault) {
+            self.fault(thread, fault);
+        }
     }
 
     /// Sends a message to whatever a capability means.

@@ -1473,8 +1473,11 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     simulation.set_external(0, true);
     kernel.serve();
     assert_eq!(done(&mut buffer), 1);
-    // It makes the more important thread run, and while that does no request is carried out.
+    assert!(matches!(kernel.leave_to_handler_after_scheduling(), Some(Next::Serve)));
+    // It makes the more important thread ready, and nothing else happens before who runs is decided.
+    kernel.look_or_serve();
     kernel.resume(important);
+    assert_eq!(done(&mut buffer), 0);
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!(kernel.current(), important);
     assert_eq!(done(&mut buffer), 0);
@@ -1493,6 +1496,79 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     kernel.leave_to_handler_after_scheduling();
     buffer.work();
     assert_eq!(done(&mut buffer), 19);
+    kernel.check();
+}
+
+/// As if another hart had queued it while this one waited for the lock, about to carry out the requests of a less
+/// important thread in that one's own turn: nothing tells this hart.
+#[test]
+fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let kernel = &machine.kernel;
+    let free = machine.first_empty();
+    let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
+    let thread = free + 10;
+    assert_eq!(machine.retype(machine.untyped(14), ObjectType::Tcb, 0, thread, 1).0, 0);
+    assert_eq!(machine.call(thread, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
+    assert_eq!(machine.call(thread, Invocation::TcbSetPriority, &[200], &[1]).0, 0);
+    assert_eq!(machine.call(1, Invocation::TcbSetPriority, &[100], &[1]).0, 0);
+    // The more important one has a buffer of its own.
+    let memory = free + 11;
+    assert_eq!(machine.retype(machine.untyped(16), ObjectType::Page, 0, memory, BUFFER_FRAMES).0, 0);
+    let words = [64, memory, BUFFER_FRAMES];
+    let register = Invocation::TcbRegisterAsyncSyscall;
+    assert_eq!(machine.call(thread, register, &words, &[free + BUFFER_FRAMES]).0, 0);
+    let Capability::Frame { base, .. } = machine.slot(memory).capability.get() else { panic!("no page") };
+    let mut other = SyscallBuffer { machine: &machine, base, capacity: 64, requests: 0, responses: 0 };
+    let Capability::Thread { tcb: important } = machine.slot(thread).capability.get() else { panic!("no thread") };
+    let done = |buffer: &mut SyscallBuffer| std::iter::from_fn(|| buffer.take()).count();
+    let ask = request(free, Invocation::PageGetAddress, &[], &[]);
+    for buffer in [&mut buffer, &mut other] {
+        (0..40).for_each(|_| buffer.put(ask));
+        buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 40);
+    }
+    machine.trap(-64, 0, 0, &[], &[]);
+    assert_eq!(kernel.node().serving.get(), Some(machine.init), "it is carried out in the caller's own turn");
+    important.set_state_word(ThreadState::BlockedOnReply);
+    kernel.wake_handler(important);
+    assert_eq!(important.handler.state(), objects::HandlerState::Queued);
+    let mut order = Vec::new();
+    for _ in 0..40 {
+        kernel.look_or_serve();
+        order.push((done(&mut buffer), done(&mut other)));
+        kernel.leave();
+    }
+    let after = order.iter().rposition(|&(_, important)| important > 0).expect("its requests are carried out");
+    let (less, more): (Vec<_>, Vec<_>) = order[..=after].iter().copied().unzip();
+    assert_eq!((less.iter().sum::<usize>(), more.iter().sum::<usize>()), (0, 40));
+    assert_eq!(order[after..].iter().map(|&(less, _)| less).sum::<usize>(), 40);
+    // A thread that another hart has made ready here does not wait either, nor does another domain.
+    for round in 0..2 {
+        (0..40).for_each(|_| buffer.put(ask));
+        buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, buffer.requests);
+        machine.trap(-64, 0, 0, &[], &[]);
+        assert_eq!(kernel.node().serving.get(), Some(machine.init));
+        if round == 0 {
+            important.set_state_word(ThreadState::Restart);
+            kernel.enqueue(important);
+        } else {
+            kernel.domain.set(1);
+        }
+        kernel.look_or_serve();
+        assert_eq!(done(&mut buffer), 0);
+        kernel.leave();
+        assert_eq!((kernel.node().current.get() == Some(important), done(&mut buffer)), (round == 0, 0));
+        kernel.suspend(important);
+        kernel.domain.set(0);
+        kernel.reschedule();
+        kernel.leave();
+        while kernel.handlers_awake.get() != 0 {
+            kernel.look_or_serve();
+            kernel.leave();
+        }
+        assert_eq!(done(&mut buffer), 40);
+    }
     kernel.check();
 }
 

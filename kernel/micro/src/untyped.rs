@@ -89,7 +89,7 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
         return Err(Error::RangeError { minimum: 1, maximum: size - node_offset });
     }
     let first = slots.slot(node_offset);
-    if (0..count).any(|index| !first.slot(index).is_empty()) {
+    if !Slot::are_empty(first.row(count)) {
         return Err(Error::DeleteFirst);
     }
 

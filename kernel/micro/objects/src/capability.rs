@@ -9,6 +9,7 @@ use abi_sel4::Rights;
 use abi_sel4::object::{PAGE_BITS, PAGE_TABLE_INDEX_BITS};
 
 use crate::Ref;
+use crate::reference::UNIT;
 use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, TCB_SLOTS, Tcb};
 
 /// What a page's capability allows programs to do with it.
@@ -417,6 +418,17 @@ fn low_bits(value: u64, count: u64) -> u64 {
     value >> 1 >> (63 - count)
 }
 
+/// What can be deleted in one step: a page, or a page table that is mapped nowhere, which is as large as a small page.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// The physical address.
+    pub base: u64,
+    /// How large it is.
+    pub size: FrameSize,
+    /// Where a page is mapped.
+    pub mapping: Option<Mapping>,
+}
+
 /// A cell that holds a capability.
 #[repr(transparent)]
 pub struct CapabilityCell(Cell<Packed>);
@@ -465,6 +477,30 @@ impl CapabilityCell {
         }
         let byte = (first >> 8) as u8;
         Some(((second & 0xffff_ffff) << 12, frame_size(byte), frame_rights(byte)))
+    }
+
+    /// The page or unmapped page table that is there, if there is one.
+    #[inline(always)]
+    pub fn page(&self) -> Option<Page> {
+        let Packed([first, second]) = self.0.get();
+        match first & TAG_MASK {
+            tag::FRAME => {
+                let asid = (first >> 32) as u16;
+                let mapping = (asid != 0).then_some(Mapping { asid, address: second >> 32 << 12 });
+                Some(Page { base: (second & 0xffff_ffff) << 12, size: frame_size((first >> 8) as u8), mapping })
+            }
+            tag::PAGE_TABLE if (first >> 8) as u16 == 0 => {
+                Some(Page { base: (first >> 32) * UNIT, size: FrameSize::Small, mapping: None })
+            }
+            _ => None,
+        }
+    }
+
+    /// The untyped memory that is there: where, and the logarithm of its size, if there is any.
+    #[inline(always)]
+    pub fn untyped(&self) -> Option<(u64, u8)> {
+        let Packed([first, base]) = self.0.get();
+        (first & TAG_MASK == tag::UNTYPED).then_some((base, (first >> 8) as u8))
     }
 
     /// The notification that is there, with its badge, if there is one that may be signalled.

@@ -32,7 +32,7 @@ mod reference;
 mod types;
 mod user;
 
-pub use capability::{Capability, Dying, FrameSize, Mapping, Node, Ring, VirtualRights, tag};
+pub use capability::{Capability, Dying, FrameSize, Mapping, Node, Page, Ring, VirtualRights, tag};
 pub use lock::{Lock, Locked, lock_with};
 pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 #[cfg(not(target_os = "none"))]

@@ -100,6 +100,14 @@ impl Ref<crate::Slot> {
 }
 
 impl Ref<crate::Slot> {
+    /// This slot and those behind it, all of one node, which has so many from here on.
+    #[inline(always)]
+    pub fn row(&self, count: u64) -> &[crate::Slot] {
+        // SAFETY: LIVE-OBJECT: a node's slots lie in a row, which are as many as the caller says; otherwise as in
+        // `deref`.
+        unsafe { core::slice::from_raw_parts(self.pointer(), count as usize) }
+    }
+
     /// As [`slot`](Ref::slot), from the first slot of a node. Nodes are aligned to their size, so nothing carries.
     #[inline(always)]
     pub fn in_node(self, index: u64) -> Ref<crate::Slot> {

@@ -7,7 +7,7 @@ use abi_sel4::{Fault as FaultLabel, LookupFailure as LookupNumber, object};
 use hal_api::UserContext;
 
 use crate::capability::{Capability, CapabilityCell};
-use crate::{Ref, memory};
+use crate::{Ref, memory, tag};
 
 /// A place for a capability, 32 bytes: the capability, and its place in the derivation tree.
 ///
@@ -96,6 +96,15 @@ impl Slot {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.capability.is_null()
+    }
+
+    /// Whether there is no capability in any of these slots. Several at a time: this is done for all that one call
+    /// fills, without a look for interrupts.
+    #[inline]
+    pub fn are_empty(slots: &[Slot]) -> bool {
+        let tags = |slots: &[Slot]| slots.iter().fold(0, |tags, slot| tags | slot.capability.tag());
+        let (rows, rest) = slots.as_chunks::<8>();
+        rows.iter().all(|row| tags(row) == tag::NULL) && tags(rest) == tag::NULL
     }
 }
 
