@@ -143,6 +143,11 @@ const TESTS: &[Test] = tests![
     user_interrupt::a_hostile_supervisor_harms_itself,
     user_interrupt::a_handler_that_loses_its_interrupt_file_goes_on,
     user_interrupt::a_flood_of_stores_leaves_a_receiver_time,
+    crowd::objects_that_several_harts_delete_are_gone,
+    crowd::only_one_of_several_harts_gets_a_slot_or_an_address,
+    crowd::a_thread_is_killed_by_several_harts,
+    crowd::whoever_waits_for_what_several_harts_delete_is_told,
+    crowd::harts_that_attack_the_same_objects_harm_nobody_else,
     hostile::random_calls_concern_nobody_else,
     illegal::every_error_of_every_invocation_is_seen,
 ];

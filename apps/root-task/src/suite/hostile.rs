@@ -32,8 +32,8 @@ const SHARED: u64 = 0x20_0002_0000;
 const SEEN: u64 = 0x18_0000_0000;
 
 /// Offsets of fields of the IPC buffer.
-const MESSAGE: u64 = 8;
-const CAPABILITIES: u64 = 976;
+pub const MESSAGE: u64 = 8;
+pub const CAPABILITIES: u64 = 976;
 const RECEIVE_SLOT: u64 = 1000;
 
 /// How often the thread is made anew, and how many calls it may make each time.
@@ -41,9 +41,19 @@ const LIVES: u64 = 250;
 const CALLS: u64 = 4_000;
 
 /// Marsaglia's xorshift: enough to go everywhere, the same each time.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
+    /// Begins with a number that is not 0.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.bits()
+    }
+
     fn bits(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -51,12 +61,13 @@ impl Random {
         self.0
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    /// A number below this one.
+    pub fn below(&mut self, end: u64) -> u64 {
         (self.bits() >> 8) % end
     }
 
     /// Mostly a slot of the CSpace.
-    fn pointer(&mut self) -> u64 {
+    pub fn pointer(&mut self) -> u64 {
         match self.below(40) {
             0 => self.bits(),
             1 => 1 << SLOT_BITS,
@@ -65,7 +76,7 @@ impl Random {
     }
 
     /// What an argument may be.
-    fn word(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         match self.below(12) {
             0..=2 => self.below(16),
             3..=4 => self.below(1 << SLOT_BITS),
@@ -123,6 +134,21 @@ fn attack(shared: u64) {
     }
 }
 
+/// Maps this program's code and constants in another address space, where they can be read only.
+pub fn show_code(bench: &Bench<'_>, own: &mut Allocator, space: PageTable) -> Result<(), Wrong> {
+    for (index, page) in bench.boot.image_pages().enumerate() {
+        let address = IMAGE + ((index as u64) << 12);
+        // Writable data begin behind what does not change.
+        if !(memory::text_start()..memory::data_start()).contains(&address) {
+            continue;
+        }
+        let copy = own.slot()?;
+        Slot::own(copy).copy_from(Slot::own(page.pointer()), Rights::READ)?;
+        mapping::map(own, space, Page::from_pointer(copy), address, Rights::READ, 0)?;
+    }
+    Ok(())
+}
+
 /// Makes the thread and lets it run until it has made its calls or can make no more. Gives how many it made.
 fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wrong> {
     let space = PageTable::from_pointer(own.object(ObjectType::PageTable)?);
@@ -130,20 +156,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     let pool = Slot::own(own.slot()?);
     initial::ASID_CONTROL.make_pool(pool_memory, pool)?;
     AsidPool::from_pointer(pool.index).assign(space)?;
-    for (index, page) in bench.boot.image_pages().enumerate() {
-        let address = IMAGE + ((index as u64) << 12);
-        if address < memory::text_start() {
-            continue;
-        }
-        let copy = own.slot()?;
-        Slot::own(copy).copy_from(Slot::own(page.pointer()), Rights::READ)?;
-        // Writable data begin behind what does not change.
-        if address >= memory::data_start() {
-            Slot::own(copy).delete()?;
-            break;
-        }
-        mapping::map(&mut own, space, Page::from_pointer(copy), address, Rights::READ, 0)?;
-    }
+    show_code(bench, &mut own, space)?;
     let mut pages = [Page::from_pointer(0); 4];
     for (page, address) in pages.iter_mut().zip([STACK, STACK + 0x1000, BUFFER, SHARED]) {
         *page = Page::from_pointer(own.object(ObjectType::Page)?);

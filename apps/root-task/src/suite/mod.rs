@@ -4,6 +4,7 @@
 pub mod address_space;
 pub mod asynchronous;
 pub mod capability;
+pub mod crowd;
 pub mod fault;
 pub mod hostile;
 pub mod illegal;
