@@ -237,34 +237,37 @@ pub fn run() -> ! {
     }
 }
 
-/// Runs a thread, and those it hands over to by the short way, until something else is to be decided.
+/// Runs a thread, and those it hands over to by the short way, until something else is to be decided. Two loops: what is
+/// worked out about a thread is not worked out again while it goes on.
 #[inline(always)]
 fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
-    loop {
-        let trap = KERNEL.visit(thread, hart);
-        let kernel = KERNEL.enter(hart);
-        // Another hart may have stopped the thread in the meantime; then it makes its call again, some time.
-        if cfg!(feature = "smp") && kernel.node().current.get().is_none() {
-            kernel.serve_interrupts();
-            return kernel.leave_and_poke();
-        }
-        if trap == Trap::SystemCall {
-            if let Some(next) = kernel.short_way(thread) {
-                thread = next;
+    'threads: loop {
+        loop {
+            let trap = KERNEL.visit(thread, hart);
+            let kernel = KERNEL.enter(hart);
+            // Another hart may have stopped the thread in the meantime; then it makes its call again, some time.
+            if cfg!(feature = "smp") && kernel.node().current.get().is_none() {
+                kernel.serve_interrupts();
+                return kernel.leave_and_poke();
+            }
+            if trap == Trap::SystemCall {
+                if let Some(next) = kernel.short_way(thread) {
+                    thread = next;
+                    kernel.check_after_entry();
+                    kernel.note_user();
+                    continue 'threads;
+                }
+                kernel.handle_call(thread);
+            } else {
+                kernel.handle_other(thread, trap);
+            }
+            if kernel.goes_on(thread) {
+                kernel.poke_others();
                 kernel.check_after_entry();
                 kernel.note_user();
                 continue;
             }
-            kernel.handle_call(thread);
-        } else {
-            kernel.handle_other(thread, trap);
+            return kernel.leave_and_poke();
         }
-        if kernel.goes_on(thread) {
-            kernel.poke_others();
-            kernel.check_after_entry();
-            kernel.note_user();
-            continue;
-        }
-        return kernel.leave_and_poke();
     }
 }

@@ -32,10 +32,6 @@ impl Kernel {
     /// Serves a system call of the current thread.
     #[inline(always)]
     pub(crate) fn handle_call(&self, thread: Ref<Tcb>) {
-        // The quickest first: it never has to be made again, so that it does not matter from where.
-        if thread.register::<17>().get() == number::Reply {
-            return self.reply_to_caller(thread);
-        }
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
         self.system_call(thread);
     }
@@ -67,6 +63,10 @@ impl Kernel {
             number::NBSend => self.invoke(thread, false, false),
             number::Recv => {
                 self.receive(thread, true);
+                Ok(())
+            }
+            number::Reply => {
+                self.reply_to_caller(thread);
                 Ok(())
             }
             number::Yield => {
