@@ -440,18 +440,32 @@ mod tests {
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
-    struct HostPages;
+    /// Mappings by their addresses, with their sizes. They go with the heap, or many cases would need all memory.
+    #[derive(Default)]
+    struct HostPages(std::sync::Mutex<BTreeMap<usize, usize>>);
 
     impl Pages for HostPages {
         fn map(&self, size: usize) -> Option<NonNull<u8>> {
             let layout = Layout::from_size_align(size, PAGE).ok()?;
             // SAFETY: the size is not 0.
-            NonNull::new(unsafe { System.alloc_zeroed(layout) })
+            let start = NonNull::new(unsafe { System.alloc_zeroed(layout) })?;
+            self.0.lock().unwrap().insert(start.as_ptr() as usize, size);
+            Some(start)
         }
 
         unsafe fn unmap(&self, address: NonNull<u8>, size: usize) {
+            assert_eq!(self.0.lock().unwrap().remove(&(address.as_ptr() as usize)), Some(size));
             // SAFETY: it came from `map` with this layout.
             unsafe { System.dealloc(address.as_ptr(), Layout::from_size_align(size, PAGE).unwrap()) }
+        }
+    }
+
+    impl Drop for HostPages {
+        fn drop(&mut self) {
+            for (&start, &size) in self.0.get_mut().unwrap().iter() {
+                // SAFETY: it came from `map` with this layout, and the heap that knew it is gone.
+                unsafe { System.dealloc(start as *mut u8, Layout::from_size_align(size, PAGE).unwrap()) }
+            }
         }
     }
 
@@ -479,7 +493,7 @@ mod tests {
 
     #[test]
     fn freed_blocks_come_back_through_the_depot() {
-        let heap = Heap::new(HostPages);
+        let heap = Heap::new(HostPages::default());
         let (producer, consumer) = (Cache::new(), Cache::new());
         let layout = Layout::from_size_align(64, 8).unwrap();
         let mut seen = std::collections::BTreeSet::new();
@@ -534,7 +548,7 @@ mod tests {
         /// Against a list of what is allocated: blocks never overlap, are aligned, and keep their contents.
         #[test]
         fn blocks_are_disjoint_aligned_and_kept(steps in steps()) {
-            let heap = Heap::new(HostPages);
+            let heap = Heap::new(HostPages::default());
             let caches = [Cache::new(), Cache::new()];
             let mut live: BTreeMap<usize, (Layout, u8)> = BTreeMap::new();
             let mut stamp = 0u8;
