@@ -1,0 +1,129 @@
+use alloc::collections::{TryReserveError, VecDeque};
+use alloc::vec::Vec;
+
+use crate::shift_for;
+
+/// A queue in pieces. Room for elements stays when they go.
+#[derive(Debug)]
+pub struct Queue<T> {
+    /// The oldest first. All in use are full but the last; empty ones, which are room, come behind.
+    segments: VecDeque<Vec<T>>,
+    /// Elements of the first segment that were taken.
+    taken: usize,
+    length: usize,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue::new()
+    }
+}
+
+impl<T> Queue<T> {
+    const PER_SEGMENT: usize = 1 << shift_for(size_of::<T>());
+
+    /// None.
+    pub const fn new() -> Queue<T> {
+        Queue { segments: VecDeque::new(), taken: 0, length: 0 }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// For how many there is room, with those that are there.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.segments.len() * Self::PER_SEGMENT - self.taken
+    }
+
+    /// Makes room for so many, with those that are there.
+    ///
+    /// # Errors
+    /// There is no memory; the elements are as they were.
+    pub fn reserve(&mut self, length: usize) -> Result<(), TryReserveError> {
+        while self.capacity() < length {
+            self.segments.try_reserve(1)?;
+            let mut segment = Vec::new();
+            segment.try_reserve_exact(Self::PER_SEGMENT)?;
+            self.segments.push_back(segment);
+        }
+        Ok(())
+    }
+
+    /// Adds an element at the end, for which there is [room](Self::reserve).
+    pub fn push_back(&mut self, value: T) {
+        self.segments[(self.taken + self.length) / Self::PER_SEGMENT].push(value);
+        self.length += 1;
+    }
+
+    /// Its pieces, for whoever drops a large one in steps.
+    pub fn into_segments(self) -> impl Iterator<Item = Vec<T>> {
+        self.segments.into_iter()
+    }
+}
+
+impl<T: Copy> Queue<T> {
+    /// The first.
+    #[inline]
+    pub fn front(&self) -> Option<&T> {
+        self.segments.front()?.get(self.taken)
+    }
+
+    /// Takes the first.
+    pub fn pop_front(&mut self) -> Option<T> {
+        let value = *self.front()?;
+        self.taken += 1;
+        self.length -= 1;
+        if self.taken == Self::PER_SEGMENT
+            && let Some(mut segment) = self.segments.pop_front()
+        {
+            self.taken = 0;
+            segment.clear();
+            self.segments.push_back(segment);
+        }
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Against the standard library's queue.
+        #[test]
+        fn a_queue_keeps_its_order_and_its_room(steps in prop::collection::vec((any::<bool>(), 0usize..60), 0..100)) {
+            let mut queue: Queue<[usize; 30]> = Queue::new();
+            let mut model = VecDeque::new();
+            let mut room = 0;
+            for (adds, count) in steps {
+                for number in 0..count {
+                    if adds {
+                        queue.reserve(model.len() + 1).unwrap();
+                        queue.push_back([number; 30]);
+                        model.push_back([number; 30]);
+                    } else {
+                        prop_assert_eq!(queue.pop_front(), model.pop_front());
+                    }
+                }
+                prop_assert_eq!((queue.len(), queue.front()), (model.len(), model.front()));
+                prop_assert!(queue.capacity() + queue.taken >= room);
+                room = queue.capacity() + queue.taken;
+            }
+            let left = queue.into_segments().map(|segment| segment.len()).sum::<usize>();
+            prop_assert!((model.len()..model.len() + Queue::<[usize; 30]>::PER_SEGMENT).contains(&left));
+        }
+    }
+}

@@ -1,0 +1,251 @@
+use alloc::collections::TryReserveError;
+use alloc::vec::Vec;
+
+use crate::shift_for;
+
+/// Lists of more segments than this are given back when one is left.
+const KEPT: usize = 16;
+
+/// A vector whose elements never move, but for those of a first small segment.
+#[derive(Debug)]
+pub struct Segments<T> {
+    /// All are full but the last in use; empty ones, which are room, come behind. The first grows by doubling, so that a
+    /// few elements take little memory, and all others have their size from the beginning.
+    segments: Vec<Vec<T>>,
+    length: usize,
+}
+
+impl<T> Default for Segments<T> {
+    fn default() -> Segments<T> {
+        Segments::new()
+    }
+}
+
+impl<T> Segments<T> {
+    const SHIFT: u32 = shift_for(size_of::<T>());
+    /// Elements in a segment.
+    pub const PER_SEGMENT: usize = 1 << Self::SHIFT;
+
+    /// None.
+    pub const fn new() -> Segments<T> {
+        Segments { segments: Vec::new(), length: 0 }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// For how many there is room, with those that are there.
+    pub fn capacity(&self) -> usize {
+        match &self.segments[..] {
+            [] => 0,
+            [first] => first.capacity().min(Self::PER_SEGMENT),
+            segments => segments.len() << Self::SHIFT,
+        }
+    }
+
+    /// Makes room for so many more.
+    ///
+    /// # Errors
+    /// There is no memory; nothing has changed that can be seen.
+    #[inline]
+    pub fn reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
+        let wanted = self.length + more;
+        if self.capacity() < wanted { self.grow(wanted) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn grow(&mut self, wanted: usize) -> Result<(), TryReserveError> {
+        if self.segments.is_empty() {
+            self.segments.try_reserve(1)?;
+            self.segments.push(Vec::new());
+        }
+        // There is a first one now.
+        if let Some(first) = self.segments.first_mut()
+            && first.capacity() < Self::PER_SEGMENT.min(wanted)
+        {
+            let room = wanted.next_power_of_two().clamp(4, Self::PER_SEGMENT);
+            first.try_reserve_exact(room - first.len())?;
+        }
+        while self.capacity() < wanted {
+            self.segments.try_reserve(1)?;
+            let mut segment = Vec::new();
+            segment.try_reserve_exact(Self::PER_SEGMENT)?;
+            self.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    /// Adds an element at the end, for which there is [room](Self::reserve).
+    #[inline]
+    pub fn push(&mut self, value: T) {
+        debug_assert!(self.length < self.capacity(), "room is reserved first");
+        self.segments[self.length >> Self::SHIFT].push(value);
+        self.length += 1;
+    }
+
+    /// Takes the last element.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        self.pop_keeping(0)
+    }
+
+    /// The same, with room for so many more kept beside those that are left.
+    pub fn pop_keeping(&mut self, room: usize) -> Option<T> {
+        let last = self.length.checked_sub(1)?;
+        let value = self.segments[last >> Self::SHIFT].pop();
+        self.length = last;
+        if last % Self::PER_SEGMENT == 0 {
+            self.trim(room);
+        }
+        value
+    }
+
+    /// Gives a segment back if more than one is empty, beside room for so many more.
+    fn trim(&mut self, room: usize) {
+        let needed = (self.length + room).div_ceil(Self::PER_SEGMENT).max(1);
+        if self.segments.len() > needed + 1 {
+            self.segments.pop();
+        }
+        if self.segments.len() <= 2 && self.length == 0 && room == 0 && self.segments.capacity() > KEPT {
+            self.segments = Vec::new();
+        }
+    }
+
+    /// An element.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.segments.get(index >> Self::SHIFT)?.get(index & (Self::PER_SEGMENT - 1))
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.segments.get_mut(index >> Self::SHIFT)?.get_mut(index & (Self::PER_SEGMENT - 1))
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<&T> {
+        self.get(self.length.checked_sub(1)?)
+    }
+
+    /// Takes an element out, in whose place the last one comes.
+    pub fn swap_remove(&mut self, index: usize) -> Option<T> {
+        if index + 1 == self.length {
+            return self.pop();
+        }
+        if index >= self.length {
+            return None;
+        }
+        let last = self.pop()?;
+        self.get_mut(index).map(|place| core::mem::replace(place, last))
+    }
+
+    /// All, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.segments.iter().flatten()
+    }
+
+    /// All, in their order, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.segments.iter_mut().flatten()
+    }
+
+    /// All, each taken out. The memory of a segment is given back behind its last one.
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.segments.into_iter().flatten()
+    }
+}
+
+impl<T> core::ops::Index<usize> for Segments<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        &self.segments[index >> Self::SHIFT][index & (Self::PER_SEGMENT - 1)]
+    }
+}
+
+impl<T> core::ops::IndexMut<usize> for Segments<T> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        &mut self.segments[index >> Self::SHIFT][index & (Self::PER_SEGMENT - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Against the standard library's vector, with elements of which few fit into a segment.
+        #[test]
+        fn segments_are_a_vector(steps in prop::collection::vec((0u8..8, 0usize..200), 0..400)) {
+            let mut segments: Segments<[usize; 30]> = Segments::new();
+            let mut model = Vec::new();
+            for (what, number) in steps {
+                match what {
+                    0..4 => {
+                        segments.reserve(1).unwrap();
+                        segments.push([number; 30]);
+                        model.push([number; 30]);
+                    }
+                    4 => prop_assert_eq!(segments.pop(), model.pop()),
+                    5 => {
+                        segments.reserve(number).unwrap();
+                        prop_assert!(segments.capacity() >= model.len() + number);
+                    }
+                    6 => {
+                        let expected = (number < model.len()).then(|| model.swap_remove(number));
+                        prop_assert_eq!(segments.swap_remove(number), expected);
+                    }
+                    _ => {
+                        if let Some(place) = segments.get_mut(number) {
+                            *place = [7; 30];
+                            model[number] = [7; 30];
+                        }
+                    }
+                }
+                prop_assert_eq!((segments.len(), segments.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!((segments.get(number), segments.last()), (model.get(number), model.last()));
+            }
+            prop_assert!(segments.iter().eq(&model));
+            prop_assert!(segments.into_values().eq(model));
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_is_given_back_a_segment_at_a_time() {
+        let mut segments = Segments::new();
+        segments.reserve(10_300).unwrap();
+        for number in 0..10_000u64 {
+            segments.push(number);
+        }
+        let mut before = segments.segments.len();
+        while segments.pop_keeping(300).is_some() {
+            assert!(before - segments.segments.len() <= 1);
+            assert!(segments.capacity() >= segments.len() + 300);
+            before = segments.segments.len();
+        }
+        assert!(segments.capacity() <= 300 + 2 * Segments::<u64>::PER_SEGMENT);
+    }
+
+    #[test]
+    fn a_few_take_little() {
+        let mut segments = Segments::new();
+        segments.reserve(1).unwrap();
+        segments.push(1u64);
+        assert_eq!(segments.capacity(), 4);
+    }
+}

@@ -1,0 +1,262 @@
+use alloc::collections::TryReserveError;
+
+use crate::Segments;
+
+/// The end of a chain.
+const NONE: u32 = u32::MAX;
+
+/// So many chains are not worth uniting.
+const FEW: usize = 8;
+
+#[derive(Debug)]
+struct Slot<T> {
+    hash: u32,
+    /// The next of the chain.
+    next: u32,
+    value: T,
+}
+
+/// A hash table of at most 2^32 - 1 entries. Each has an index, from 0 up without gaps, which is its own until an entry
+/// is removed: then the last one moves into the gap.
+///
+/// The caller computes hashes, of which the low bits count first, and compares. If outsiders choose what is entered,
+/// hashes have to depend on something that they do not know.
+#[derive(Debug)]
+pub struct Table<T> {
+    slots: Segments<Slot<T>>,
+    /// The first of each chain.
+    chains: Segments<u32>,
+    /// All ones: as many as it takes for the number of the last chain.
+    mask: u32,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table::new()
+    }
+}
+
+impl<T> Table<T> {
+    /// None.
+    pub const fn new() -> Table<T> {
+        Table { slots: Segments::new(), chains: Segments::new(), mask: 0 }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Where a hash belongs: the chains that were not split in this round still have the entries of those that they will
+    /// be split into.
+    #[inline]
+    fn chain(&self, hash: u32) -> usize {
+        let chain = (hash & self.mask) as usize;
+        if chain < self.chains.len() { chain } else { chain & (self.mask >> 1) as usize }
+    }
+
+    /// The index of the entry with this hash that is meant.
+    #[inline]
+    pub fn find(&self, hash: u32, mut is_meant: impl FnMut(&T) -> bool) -> Option<usize> {
+        let mut at = *self.chains.get(self.chain(hash))?;
+        while let Some(slot) = self.slots.get(at as usize) {
+            if slot.hash == hash && is_meant(&slot.value) {
+                return Some(at as usize);
+            }
+            at = slot.next;
+        }
+        None
+    }
+
+    /// Makes room for one more.
+    ///
+    /// # Errors
+    /// There is no memory; nothing has changed that can be seen.
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.slots.reserve(1)?;
+        self.chains.reserve(1)
+    }
+
+    /// Enters what is not there, and for which there is [room](Self::reserve); gives its index, the last.
+    pub fn insert(&mut self, hash: u32, value: T) -> usize {
+        if self.chains.len() <= self.slots.len() {
+            self.split();
+        }
+        let index = self.slots.len();
+        let chain = self.chain(hash);
+        let next = core::mem::replace(&mut self.chains[chain], index as u32);
+        self.slots.push(Slot { hash, next, value });
+        index
+    }
+
+    /// Adds a chain, with its part of what was in another one.
+    fn split(&mut self) {
+        let new = self.chains.len() as u32;
+        if new > self.mask {
+            self.mask = self.mask << 1 | 1;
+        }
+        self.chains.push(NONE);
+        if new == 0 {
+            return;
+        }
+        let old = (new & self.mask >> 1) as usize;
+        let mut at = core::mem::replace(&mut self.chains[old], NONE);
+        while at != NONE {
+            let slot = &mut self.slots[at as usize];
+            let chain = if slot.hash & self.mask == new { new as usize } else { old };
+            let next = core::mem::replace(&mut slot.next, self.chains[chain]);
+            self.chains[chain] = at;
+            at = next;
+        }
+    }
+
+    /// Takes the last chain back into the one that it was split from.
+    fn unite(&mut self) {
+        let Some(mut at) = self.chains.pop() else { return };
+        let left = self.chains.len() as u32;
+        let chain = (left & self.mask >> 1) as usize;
+        if left == self.mask.div_ceil(2) {
+            self.mask >>= 1;
+        }
+        while at != NONE {
+            let slot = &mut self.slots[at as usize];
+            let next = core::mem::replace(&mut slot.next, self.chains[chain]);
+            self.chains[chain] = at;
+            at = next;
+        }
+    }
+
+    /// Changes the link that leads to an entry.
+    fn relink(&mut self, hash: u32, from: u32, to: u32) {
+        let chain = self.chain(hash);
+        let mut at = self.chains[chain];
+        if at == from {
+            self.chains[chain] = to;
+            return;
+        }
+        while let Some(slot) = self.slots.get_mut(at as usize) {
+            if slot.next == from {
+                slot.next = to;
+                return;
+            }
+            at = slot.next;
+        }
+    }
+
+    /// Takes an entry out. If there was one behind it, the last entry has its index now.
+    pub fn remove(&mut self, index: usize) -> Option<T> {
+        let slot = self.slots.get(index)?;
+        self.relink(slot.hash, index as u32, slot.next);
+        let last = self.slots.len() - 1;
+        if index != last {
+            self.relink(self.slots[last].hash, last as u32, index as u32);
+        }
+        let slot = self.slots.swap_remove(index)?;
+        // Two, to keep up.
+        for _ in 0..2 {
+            if self.chains.len() > FEW && self.chains.len() > 2 * self.slots.len() {
+                self.unite();
+            }
+        }
+        Some(slot.value)
+    }
+
+    /// The entry with this index.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.slots.get(index).map(|slot| &slot.value)
+    }
+
+    /// The same, to change it. Its hash stays the same.
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.slots.get_mut(index).map(|slot| &mut slot.value)
+    }
+
+    /// All, by index.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().map(|slot| &slot.value)
+    }
+
+    /// All, by index, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().map(|slot| &mut slot.value)
+    }
+
+    /// All, each taken out.
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.slots.into_values().map(|slot| slot.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Against a vector, with hashes that are often the same, in runs that fill the table and empty it again.
+        #[test]
+        fn a_table_is_a_set_with_places(
+            runs in prop::collection::vec((any::<bool>(), 0u32..200, 1u32..4000), 0..30),
+            spread in prop_oneof![Just(1u32), Just(7), Just(0x9e37_79b9)],
+        ) {
+            let mut table = Table::new();
+            let mut model: Vec<u32> = Vec::new();
+            let hash = |key: u32| (key / 2).wrapping_mul(spread);
+            for (enters, count, start) in runs {
+                for key in (start..start + count).map(|key| key % 1000) {
+                    let found = table.find(hash(key), |other| *other == key);
+                    prop_assert_eq!(found, model.iter().position(|other| *other == key));
+                    match found {
+                        None if enters => {
+                            table.reserve().unwrap();
+                            prop_assert_eq!(table.insert(hash(key), key), model.len());
+                            model.push(key);
+                        }
+                        Some(index) if !enters => {
+                            prop_assert_eq!(table.remove(index), Some(key));
+                            model.swap_remove(index);
+                        }
+                        _ => {}
+                    }
+                }
+                prop_assert!(table.values().eq(&model));
+                prop_assert!(table.chains.len() <= FEW.max(2 * model.len() + 1));
+                prop_assert!(table.chains.len() >= model.len());
+                let (chains, mask) = (table.chains.len() as u32, table.mask);
+                prop_assert!(chains <= mask + 1 && (chains == 0 || chains > mask >> 1));
+            }
+            prop_assert_eq!(table.remove(model.len()), None);
+            prop_assert!(table.into_values().eq(model));
+        }
+    }
+
+    #[test]
+    fn chains_stay_short() {
+        let mut table = Table::new();
+        for key in 0..50_000u32 {
+            table.reserve().unwrap();
+            table.insert(key.wrapping_mul(0x9e37_79b9).rotate_left(16), key);
+        }
+        let mut longest = 0;
+        for chain in 0..table.chains.len() {
+            let (mut length, mut at) = (0, table.chains[chain]);
+            while at != NONE {
+                (length, at) = (length + 1, table.slots[at as usize].next);
+            }
+            longest = longest.max(length);
+        }
+        assert!(longest < 16, "{longest}");
+    }
+}
