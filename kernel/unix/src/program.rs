@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use ::program::layout::{Layout, STACK_GUARD};
-use ::program::stack::{AuxiliaryValue, Contents, StackError, StackImage};
+use ::program::stack::{AuxiliaryValue, Contents, StackError, Texts};
 use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
 use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
@@ -47,6 +47,8 @@ const GUARD_NAME: &str = "[guard]";
 const LARGEST_STRINGS: usize = 128 * 1024;
 /// Most strings in one list.
 const MOST_STRINGS: usize = 4096;
+/// Strings that are read in a step.
+const STRINGS_AT_A_TIME: usize = 16;
 /// Longest path.
 pub const LONGEST_PATH: usize = 4096;
 
@@ -56,8 +58,8 @@ pub struct Plan {
     content: Content,
     image: Image,
     layout: Layout,
-    arguments: Vec<Vec<u8>>,
-    environment: Vec<Vec<u8>>,
+    arguments: Texts,
+    environment: Texts,
 }
 
 /// The error numbers of what can go wrong with mappings.
@@ -97,9 +99,17 @@ fn image_error(error: ImageError) -> Errno {
     }
 }
 
+fn stack_error(error: StackError) -> Errno {
+    match error {
+        StackError::TooBig => Errno::E2BIG,
+        StackError::NulInString => Errno::EINVAL,
+        StackError::OutOfMemory => Errno::ENOMEM,
+    }
+}
+
 /// Reads a NULL-terminated list of string addresses, and the strings, in steps.
-async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut strings = Vec::new();
+async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Result<Texts, Errno> {
+    let mut strings = Texts::new();
     if address == 0 {
         return Ok(strings);
     }
@@ -108,16 +118,15 @@ async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -
         process.copy_in(address, &mut word)?;
         let pointer = usize::from_le_bytes(word);
         if pointer == 0 {
+            steps::pause(process).await;
             return Ok(strings);
         }
-        let string = read_string(process, pointer, *left).await?;
-        *left = left.saturating_sub(string.len() + 1);
-        if strings.len() >= MOST_STRINGS {
+        let length = read_string(process, pointer, *left, &mut strings).await?;
+        *left = left.saturating_sub(length + 1);
+        if strings.len() > MOST_STRINGS {
             return Err(Errno::E2BIG);
         }
-        strings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        strings.push(string);
-        if strings.len().is_multiple_of(steps::ENTRIES) {
+        if strings.len().is_multiple_of(STRINGS_AT_A_TIME) {
             steps::pause(process).await;
         }
         address = address.checked_add(8).filter(|&next| next < USER_END).ok_or(Errno::EFAULT)?;
@@ -159,24 +168,25 @@ pub fn is_in_guard(space: &Space, address: u64, stack: u64) -> bool {
     region.is_some_and(|region| region.name == GUARD_NAME || region.protection == Protection::None && is_near)
 }
 
-/// Reads a string, in steps. `E2BIG` if it is longer than `limit`.
-async fn read_string(process: &Process, address: usize, limit: usize) -> Result<Vec<u8>, Errno> {
-    let mut string = Vec::new();
+/// Reads a string, in steps, and gives its length. `E2BIG` if it is longer than `limit`.
+async fn read_string(process: &Process, address: usize, limit: usize, strings: &mut Texts) -> Result<usize, Errno> {
+    let mut length = 0;
     loop {
-        let at = address.checked_add(string.len()).ok_or(Errno::EFAULT)?;
+        let at = address.checked_add(length).ok_or(Errno::EFAULT)?;
         // Up to the end of a piece, so that it does not cross a page behind the end of the string.
         let mut piece = [0; 256];
         let piece = &mut piece[..256 - at % 256];
         process.copy_in(at, piece)?;
         let end = piece.iter().position(|&byte| byte == 0);
         let found = &piece[..end.unwrap_or(piece.len())];
-        if string.len() + found.len() > limit {
+        if length + found.len() > limit {
             return Err(Errno::E2BIG);
         }
-        string.try_reserve(found.len()).map_err(|_| Errno::ENOMEM)?;
-        string.extend_from_slice(found);
+        strings.push_part(found).map_err(stack_error)?;
+        length += found.len();
         if end.is_some() {
-            return Ok(string);
+            strings.end().map_err(stack_error)?;
+            return Ok(length);
         }
         if (at / 256).is_multiple_of(16) {
             steps::pause(process).await;
@@ -211,6 +221,19 @@ async fn pause_for(whom: For<'_>) -> Result<(), Errno> {
     }
 }
 
+/// Copies some words to an address; gives the address behind them. (A function, because what lives while a future waits
+/// makes the future large.)
+fn copy_words(space: &Space, address: u64, words: &mut impl Iterator<Item = u64>) -> Result<u64, Errno> {
+    let mut bytes = [0; 1024];
+    let mut length = 0;
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+        length += 8;
+    }
+    space.lock().copy_out(address, &bytes[..length]).map_err(|_| Errno::ENOMEM)?;
+    Ok(address + length as u64)
+}
+
 impl Plan {
     /// Reads what a process asks for: path, arguments and environment from its memory.
     ///
@@ -226,12 +249,7 @@ impl Plan {
     }
 
     /// Finds and checks a program.
-    pub fn new(
-        directory: &Node,
-        path: Vec<u8>,
-        arguments: Vec<Vec<u8>>,
-        environment: Vec<Vec<u8>>,
-    ) -> Result<Plan, Errno> {
+    pub fn new(directory: &Node, path: Vec<u8>, arguments: Texts, environment: Texts) -> Result<Plan, Errno> {
         let content = files::executable(directory, &path)?;
         let mut head = [0; HEAD_LENGTH];
         let length = content.read_at(0, &mut head);
@@ -252,8 +270,11 @@ impl Plan {
         Ok(count)
     }
 
-    /// What lies on the first stack: arguments, environment, and what the kernel tells.
-    fn stack(&self, space: &Space, shared: &Shared) -> Result<StackImage, Errno> {
+    /// Writes what lies on the first stack: arguments, environment, and what the kernel tells. Gives its lowest address.
+    ///
+    /// # Cancellation
+    /// A part of it is written.
+    async fn write_stack(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<u64, Errno> {
         let mut random = [0; 16];
         crate::random::bytes(&mut random);
         let number = |value: usize| AuxiliaryValue::Number(value as u64);
@@ -281,11 +302,21 @@ impl Plan {
             (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
-        contents.build(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(|error| match error {
-            StackError::TooBig => Errno::E2BIG,
-            StackError::NulInString => Errno::EINVAL,
-            StackError::OutOfMemory => Errno::ENOMEM,
-        })
+        let image = contents.lay_out(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(stack_error)?;
+        let (mut words, mut address) = (image.words(), image.pointer());
+        loop {
+            let end = copy_words(space, address, &mut words)?;
+            if end == address {
+                break;
+            }
+            address = end;
+            pause_for(whom).await?;
+        }
+        for (address, piece) in image.data() {
+            space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
+            pause_for(whom).await?;
+        }
+        Ok(image.pointer())
     }
 
     /// Fills an empty address space and gives the first registers, in steps on behalf of a process.
@@ -307,10 +338,12 @@ impl Plan {
                 let count = self.copy_piece(space, address, offset..segment.file.end)?;
                 offset += count as u64;
                 address += count;
-                if address / steps::BYTES != (address - count) / steps::BYTES {
+                // Each piece is copied twice, and each page made anew.
+                if address / PAGE_SIZE != (address - count) / PAGE_SIZE {
                     pause_for(whom).await?;
                 }
             }
+            pause_for(whom).await?;
             let protection = match segment.protection {
                 SegmentProtection::Read => Protection::Read,
                 SegmentProtection::ReadWrite => continue,
@@ -333,15 +366,10 @@ impl Plan {
             map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
         }
         pause_for(whom).await?;
-        let stack = self.stack(space, shared)?;
-        pause_for(whom).await?;
-        let mut address = stack.pointer();
-        for piece in stack.bytes().chunks(steps::BYTES / 2) {
-            space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
-            address += piece.len() as u64;
-            pause_for(whom).await?;
-        }
-        Ok(UserContext::new(self.image.entry(), stack.pointer()))
+        // In memory of its own, for which the pause has asked: it would make the future of every call that loads a
+        // program too large.
+        let stack = Box::pin(self.write_stack(space, shared, whom)).await?;
+        Ok(UserContext::new(self.image.entry(), stack))
     }
 
     /// Replaces the program of a process that is down to one worker. After an error the process cannot go on.
@@ -372,6 +400,7 @@ impl Plan {
     /// # Cancellation
     /// Nothing is left of it.
     async fn load_anew(&self, whom: For<'_>) -> Result<Loaded, Errno> {
+        pause_for(whom).await?;
         let space =
             Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
         let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
@@ -484,7 +513,8 @@ pub async fn spawn(
 
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
 pub fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
-    let environment = alloc::vec![b"PATH=/bin".to_vec(), b"HOME=/".to_vec()];
+    let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
+    let arguments = Texts::of(&arguments).map_err(stack_error)?;
     let plan = Plan::new(&files::root_directory(), path.as_bytes().to_vec(), arguments, environment)?;
     let account = Account::of_the_first();
     let place = Place::new(&account)?;

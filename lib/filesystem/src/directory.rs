@@ -5,15 +5,16 @@
 //! grows; entries are stored in the order of their cursors; and a listing continues after the last cursor it has seen,
 //! wherever that now is. A hash table beside them finds an entry by its name.
 //!
-//! Removal leaves a gap; when more than half of the places are gaps they are closed up, so that removing takes constant
-//! time on average.
+//! Removal leaves a gap. When more than half of the places are gaps they are closed up, some with each change of the
+//! directory: entries move to the front one after the other, in their order, and between those that have moved and those
+//! that have not there are only gaps. Nothing else moves when a directory grows or shrinks, so that no change takes long.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
+use tables::{Segments, Table};
 
 use crate::error::Error;
 use crate::memory;
@@ -25,6 +26,9 @@ pub(crate) const FIRST_CURSOR: u64 = 2;
 
 /// Below this many places gaps are not worth closing.
 const SMALL: usize = 32;
+
+/// Places that a change looks at while gaps are closed up.
+const AT_A_TIME: usize = 16;
 
 /// A name and what it names.
 pub(crate) struct Entry {
@@ -56,9 +60,18 @@ pub(crate) struct Prepared {
     share: Option<Share>,
 }
 
+/// How far the gaps are closed up: what stood in front of `from` has moved to places in front of `to`.
+#[derive(Clone, Copy)]
+struct Closing {
+    to: usize,
+    from: usize,
+}
+
 pub(crate) struct Directory {
-    places: Vec<Place>,
-    names: HashTable<u32>,
+    places: Segments<Place>,
+    /// The place of each name.
+    names: Table<u32>,
+    closing: Option<Closing>,
     hasher: DefaultHashBuilder,
     next_cursor: u64,
     /// How many of the entries are directories.
@@ -70,8 +83,9 @@ pub(crate) struct Directory {
 impl Directory {
     pub(crate) fn new() -> Directory {
         Directory {
-            places: Vec::new(),
-            names: HashTable::new(),
+            places: Segments::new(),
+            names: Table::new(),
+            closing: None,
             hasher: DefaultHashBuilder::default(),
             next_cursor: FIRST_CURSOR,
             subdirectories: 0,
@@ -89,7 +103,7 @@ impl Directory {
 
     /// What a name is charged.
     fn cost(name: &[u8]) -> u64 {
-        (name.len() + size_of::<Place>() + size_of::<u32>()) as u64
+        (name.len() + size_of::<Place>() + 4 * size_of::<u32>()) as u64
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<&Entry> {
@@ -97,9 +111,20 @@ impl Directory {
         self.places[place].entry.as_ref()
     }
 
-    fn place(&self, name: &[u8]) -> Option<usize> {
+    fn hash(&self, name: &[u8]) -> u32 {
         let hash = self.hasher.hash_one(name);
-        self.names.find(hash, |&place| holds(&self.places, place, name)).map(|&place| place as usize)
+        (hash ^ hash >> 32) as u32
+    }
+
+    /// The index of a name in the table of names.
+    fn index(&self, name: &[u8]) -> Option<usize> {
+        let is_meant =
+            |&place: &u32| self.places[place as usize].entry.as_ref().is_some_and(|entry| *entry.name == *name);
+        self.names.find(self.hash(name), is_meant)
+    }
+
+    fn place(&self, name: &[u8]) -> Option<usize> {
+        self.names.get(self.index(name)?).map(|&place| place as usize)
     }
 
     /// Makes room for a name that is not there yet, and charges for it.
@@ -113,9 +138,8 @@ impl Directory {
             return Err(Error::NoSpace);
         }
         let copy = memory::copy(name)?;
-        self.places.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
-        let (hasher, places) = (&self.hasher, &self.places);
-        self.names.try_reserve(1, |&place| hash_of(hasher, places, place)).map_err(|_| Error::OutOfMemory)?;
+        self.places.reserve(1).map_err(|_| Error::OutOfMemory)?;
+        self.names.reserve().map_err(|_| Error::OutOfMemory)?;
         let share = Share::of(owner, Directory::cost(name))?;
         quota.charge(Directory::cost(name))?;
         Ok(Prepared { name: copy, share })
@@ -127,14 +151,13 @@ impl Directory {
     }
 
     pub(crate) fn insert(&mut self, prepared: Prepared, inode: u32, kind: FileKind) {
-        let hash = self.hasher.hash_one(&prepared.name[..]);
+        let hash = self.hash(&prepared.name);
         // `prepare` has seen to it that this fits.
-        let place = self.places.len() as u32;
+        self.names.insert(hash, self.places.len() as u32);
         let entry = Entry { name: prepared.name, inode, kind, _share: prepared.share };
         self.places.push(Place { cursor: self.next_cursor, entry: Some(entry) });
         self.next_cursor += 1;
-        let (hasher, places) = (&self.hasher, &self.places);
-        self.names.insert_unique(hash, place, |&place| hash_of(hasher, places, place));
+        self.close_gaps();
     }
 
     /// Lets an existing name mean something else; the entry keeps its cursor. Returns the former inode.
@@ -146,47 +169,71 @@ impl Directory {
     }
 
     pub(crate) fn remove(&mut self, quota: &Quota, name: &[u8]) -> Option<Entry> {
-        let hash = self.hasher.hash_one(name);
-        let places = &self.places;
-        let place = self.names.find_entry(hash, |&place| holds(places, place, name)).ok()?.remove().0;
+        let place = self.names.remove(self.index(name)?)?;
         let entry = self.places[place as usize].entry.take();
         quota.refund(Directory::cost(name));
         self.close_gaps();
         entry
     }
 
+    /// Begins to close gaps if it is worth it, and goes on with it.
     fn close_gaps(&mut self) {
         if self.names.is_empty() {
-            self.places = Vec::new();
-            self.names = HashTable::new();
-        } else if self.places.len() > SMALL && self.names.len() * 2 < self.places.len() {
-            self.places.retain(|place| place.entry.is_some());
-            // Clearing keeps the capacity, so that the insertions below never allocate.
-            self.names.clear();
-            let (hasher, places) = (&self.hasher, &self.places);
-            for place in 0..places.len() as u32 {
-                let hash = hash_of(hasher, places, place);
-                self.names.insert_unique(hash, place, |&place| hash_of(hasher, places, place));
+            // Of the places only those are left that have not been given back yet.
+            (self.places, self.names, self.closing) = (Segments::new(), Table::new(), None);
+            return;
+        }
+        if self.closing.is_none() && self.places.len() > SMALL && self.names.len() * 2 < self.places.len() {
+            self.closing = Some(Closing { to: 0, from: 0 });
+        }
+        for _ in 0..AT_A_TIME {
+            let Some(Closing { to, from }) = self.closing else { return };
+            if from < self.places.len() {
+                self.move_entry(from, to);
+            } else if to < from {
+                self.places.pop();
+                self.closing = Some(Closing { to, from: from - 1 });
+            } else {
+                self.closing = None;
             }
         }
     }
 
+    /// Moves what is in a place to another one in front of it, if there is something.
+    fn move_entry(&mut self, from: usize, to: usize) {
+        let Place { cursor, entry } = &mut self.places[from];
+        let cursor = *cursor;
+        let Some(entry) = entry.take() else {
+            self.closing = Some(Closing { to, from: from + 1 });
+            return;
+        };
+        let index = self.names.find(self.hash(&entry.name), |&place| place as usize == from);
+        if let Some(place) = index.and_then(|index| self.names.get_mut(index)) {
+            *place = to as u32;
+        }
+        self.places[to] = Place { cursor, entry: Some(entry) };
+        self.closing = Some(Closing { to: to + 1, from: from + 1 });
+    }
+
+    /// A cursor that orders a place among the others. Those of gaps that were passed are those of entries that have
+    /// moved: they count as what comes behind them.
+    fn order(&self, place: usize) -> u64 {
+        let place = match self.closing {
+            Some(Closing { to, from }) if (to..from).contains(&place) => from,
+            _ => place,
+        };
+        self.places.get(place).map_or(u64::MAX, |place| place.cursor)
+    }
+
     /// The entries from `cursor` on, each with its own cursor.
     pub(crate) fn entries_from(&self, cursor: u64) -> impl Iterator<Item = (u64, &Entry)> {
-        let start = self.places.partition_point(|place| place.cursor < cursor);
-        self.places[start..].iter().filter_map(|place| Some((place.cursor, place.entry.as_ref()?)))
-    }
-}
-
-fn holds(places: &[Place], place: u32, name: &[u8]) -> bool {
-    places[place as usize].entry.as_ref().is_some_and(|entry| *entry.name == *name)
-}
-
-fn hash_of(hasher: &DefaultHashBuilder, places: &[Place], place: u32) -> u64 {
-    match &places[place as usize].entry {
-        Some(entry) => hasher.hash_one(&entry.name[..]),
-        // Gaps are not in the table of names.
-        None => 0,
+        let (mut start, mut end) = (0, self.places.len());
+        while start < end {
+            let middle = start + (end - start) / 2;
+            if self.order(middle) < cursor { start = middle + 1 } else { end = middle }
+        }
+        let places = (start..self.places.len()).filter_map(|place| self.places.get(place));
+        places.filter_map(|place| Some((place.cursor, place.entry.as_ref()?)))
     }
 }
 
@@ -194,6 +241,7 @@ fn hash_of(hasher: &DefaultHashBuilder, places: &[Place], place: u32) -> u64 {
 mod tests {
     use super::*;
     use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     proptest! {
@@ -234,7 +282,7 @@ mod tests {
                 }
                 prop_assert_eq!(directory.find(&name).map(|entry| entry.inode), model.get(&name).map(|entry| entry.0));
                 prop_assert_eq!(directory.length(), model.len());
-                prop_assert!(directory.places.len() <= SMALL.max(2 * model.len()) + 1);
+                prop_assert!(directory.places.len() <= SMALL + AT_A_TIME + 3 * model.len());
                 if let Some((at, entry)) = directory.entries_from(cursor).next() {
                     cursor = at + 1;
                     let name = [entry.name()[0]];

@@ -13,12 +13,15 @@
 //! top ->           the first address above the stack, rounded down to 16
 //! ```
 //!
-//! The image is built in a buffer and not in the new process's memory, so that it can be checked against a limit before
-//! the old program is given up, and so that this code knows nothing of address spaces. The numbers of auxiliary types
-//! belong to the system-call interface; here they are only numbers.
+//! Where everything lies is decided before anything is written, so that it can be checked against a limit before the old
+//! program is given up, and this code knows nothing of address spaces. It gives words and pieces of bytes one after the
+//! other: with thousands of arguments the whole takes long, and whoever copies them can pause in between. The numbers of
+//! auxiliary types belong to the system-call interface; here they are only numbers.
 
 use alloc::vec::Vec;
 use core::fmt;
+
+use tables::Segments;
 
 /// The alignment the RISC-V calling convention demands of the stack pointer.
 const ALIGNMENT: u64 = 16;
@@ -58,52 +61,157 @@ impl fmt::Display for StackError {
 
 impl core::error::Error for StackError {}
 
+/// Strings, one behind the other as they will lie on the stack, each with its NUL. They are kept in pieces, so that
+/// adding one moves no other.
+#[derive(Debug, Default)]
+pub struct Texts {
+    pieces: Vec<Vec<u8>>,
+    /// Of each string, with its NUL.
+    lengths: Segments<u32>,
+    /// Of all.
+    total: usize,
+    /// Of the one that is not finished.
+    unfinished: usize,
+}
+
+/// Bytes of a piece.
+const PIECE: usize = 4096;
+
+impl Texts {
+    /// None.
+    pub const fn new() -> Texts {
+        Texts { pieces: Vec::new(), lengths: Segments::new(), total: 0, unfinished: 0 }
+    }
+
+    /// These strings.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn of<Text: AsRef<[u8]>>(strings: &[Text]) -> Result<Texts, StackError> {
+        let mut texts = Texts::new();
+        for string in strings {
+            texts.push(string.as_ref())?;
+        }
+        Ok(texts)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
+    /// Bytes of all of them, with their NULs.
+    pub fn bytes(&self) -> usize {
+        self.total
+    }
+
+    /// Adds a string.
+    ///
+    /// # Errors
+    /// [`StackError`]; then the texts are of no use any more.
+    pub fn push(&mut self, string: &[u8]) -> Result<(), StackError> {
+        self.push_part(string)?;
+        self.end()
+    }
+
+    /// Adds a part of a string, which is added when it [ends](Self::end).
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_part(&mut self, part: &[u8]) -> Result<(), StackError> {
+        check_text(part)?;
+        self.put(part)
+    }
+
+    /// Ends a string.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn end(&mut self) -> Result<(), StackError> {
+        self.put(&[0])?;
+        self.lengths.reserve(1).map_err(|_| StackError::OutOfMemory)?;
+        let length = u32::try_from(core::mem::take(&mut self.unfinished)).map_err(|_| StackError::TooBig)?;
+        self.lengths.push(length);
+        self.total += length as usize;
+        Ok(())
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> Result<(), StackError> {
+        self.unfinished += bytes.len();
+        while !bytes.is_empty() {
+            match self.pieces.last_mut() {
+                Some(piece) if piece.len() < PIECE => {
+                    let (now, later) = bytes.split_at(bytes.len().min(PIECE - piece.len()));
+                    // The first grows by doubling.
+                    piece.try_reserve(now.len()).map_err(|_| StackError::OutOfMemory)?;
+                    piece.extend_from_slice(now);
+                    bytes = later;
+                }
+                others => {
+                    let mut piece = Vec::new();
+                    if others.is_some() {
+                        piece.try_reserve_exact(PIECE).map_err(|_| StackError::OutOfMemory)?;
+                    }
+                    self.pieces.try_reserve(1).map_err(|_| StackError::OutOfMemory)?;
+                    self.pieces.push(piece);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each begins, if the first is at `start`.
+    fn addresses(&self, start: u64) -> impl Iterator<Item = u64> {
+        self.lengths.iter().scan(start, |next, &length| Some(core::mem::replace(next, *next + u64::from(length))))
+    }
+
+    /// The pieces, if the first is at `start`.
+    fn pieces(&self, start: u64) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pieces
+            .iter()
+            .scan(start, |next, piece| Some((core::mem::replace(next, *next + piece.len() as u64), &piece[..])))
+    }
+}
+
 /// What goes on the stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Contents<'data, Text> {
+pub struct Contents<'data> {
     /// `argv`, the program's name first.
-    pub arguments: &'data [Text],
+    pub arguments: &'data Texts,
     /// `envp`, each `NAME=value`.
-    pub environment: &'data [Text],
+    pub environment: &'data Texts,
     /// Types and values, without the pair of zeros that ends the vector.
     pub auxiliary: &'data [(u64, AuxiliaryValue<'data>)],
 }
 
-/// The finished bytes: copy them to [`StackImage::pointer`] and start the program with that stack pointer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StackImage {
+/// What lies where on the first stack: start the program with [`StackImage::pointer`], and before that copy the
+/// [words](StackImage::words) there and the [data](StackImage::data) to where they belong. The bytes in between are 0, as
+/// fresh memory is.
+#[derive(Clone, Copy, Debug)]
+pub struct StackImage<'data> {
+    contents: Contents<'data>,
     pointer: u64,
-    bytes: Vec<u8>,
+    /// The first byte above the words.
+    data: u64,
 }
 
-impl StackImage {
-    /// The initial stack pointer, 16-byte aligned: the address of the first byte.
-    pub fn pointer(&self) -> u64 {
-        self.pointer
-    }
-
-    /// What lies from the stack pointer upwards.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl<Text: AsRef<[u8]>> Contents<'_, Text> {
+impl<'data> Contents<'data> {
     /// Lays the contents out below `top`, the first address above the stack, in at most `limit` bytes.
     ///
     /// # Errors
-    /// [`StackError`]; nothing is allocated beyond `limit`.
-    pub fn build(&self, top: u64, limit: usize) -> Result<StackImage, StackError> {
-        for text in self.arguments.iter().chain(self.environment) {
-            check_text(text.as_ref())?;
-        }
+    /// [`StackError`].
+    pub fn lay_out(&self, top: u64, limit: usize) -> Result<StackImage<'data>, StackError> {
         for (_, value) in self.auxiliary {
             if let AuxiliaryValue::Text(text) = value {
                 check_text(text)?;
             }
         }
-
-        // The size first, with checked arithmetic; from then on nothing can fail.
+        // Checked arithmetic; from then on nothing can fail.
         let words = self.word_count().ok_or(StackError::TooBig)?;
         let data = self.data_length().ok_or(StackError::TooBig)?;
         let top = top & !(ALIGNMENT - 1);
@@ -114,19 +222,10 @@ impl<Text: AsRef<[u8]>> Contents<'_, Text> {
             .and_then(|length| length.checked_add(data_length))
             .ok_or(StackError::TooBig)?;
         let pointer = top.checked_sub(length).ok_or(StackError::TooBig)?;
-        let length = usize::try_from(length).map_err(|_| StackError::TooBig)?;
-        if length > limit {
+        if length > limit as u64 {
             return Err(StackError::TooBig);
         }
-
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| StackError::OutOfMemory)?;
-        bytes.resize(length, 0);
-        let (vectors, data) = bytes.split_at_mut(length - data_length as usize);
-        let mut writer =
-            Writer { vectors: vectors.chunks_exact_mut(WORD as usize), data, data_address: top - data_length, used: 0 };
-        writer.lay_out(self);
-        Ok(StackImage { pointer, bytes })
+        Ok(StackImage { contents: *self, pointer, data: top - data_length })
     }
 
     fn word_count(&self) -> Option<u64> {
@@ -140,91 +239,89 @@ impl<Text: AsRef<[u8]>> Contents<'_, Text> {
     /// The bytes of the part above the vectors. Aligned bytes come first, so that nothing is lost between them and
     /// text.
     fn data_length(&self) -> Option<u64> {
+        let mut length = self.aligned_length()?;
+        for text in self.texts() {
+            length = length.checked_add(text.len() as u64)?.checked_add(1)?;
+        }
+        length.checked_add(self.arguments.bytes() as u64)?.checked_add(self.environment.bytes() as u64)
+    }
+
+    /// Of the aligned bytes.
+    fn aligned_length(&self) -> Option<u64> {
         let mut length = 0u64;
         for (_, value) in self.auxiliary {
             if let AuxiliaryValue::Bytes(bytes) = value {
                 length = length.checked_add(bytes.len() as u64)?.checked_next_multiple_of(ALIGNMENT)?;
             }
         }
-        let texts = self.auxiliary.iter().filter_map(|(_, value)| match value {
+        Some(length)
+    }
+
+    /// The texts of the auxiliary vector.
+    fn texts(&self) -> impl Iterator<Item = &'data [u8]> {
+        self.auxiliary.iter().filter_map(|(_, value)| match value {
             AuxiliaryValue::Text(text) => Some(*text),
             _ => None,
+        })
+    }
+}
+
+impl<'data> StackImage<'data> {
+    /// The initial stack pointer, 16-byte aligned: the address of the first byte.
+    pub fn pointer(&self) -> u64 {
+        self.pointer
+    }
+
+    /// Where the arguments, the environment and the texts of the auxiliary vector begin, behind the aligned bytes.
+    fn starts(&self) -> [u64; 3] {
+        let arguments = self.data + self.contents.aligned_length().unwrap_or(0);
+        let environment = arguments + self.contents.arguments.bytes() as u64;
+        [arguments, environment, environment + self.contents.environment.bytes() as u64]
+    }
+
+    /// What lies from the stack pointer upwards: the count, the pointers and the auxiliary vector.
+    pub fn words(&self) -> impl Iterator<Item = u64> {
+        let Contents { arguments, environment, auxiliary } = self.contents;
+        let [first, second, mut text] = self.starts();
+        let mut aligned = self.data;
+        let auxiliary = auxiliary.iter().flat_map(move |&(kind, value)| {
+            let value = match value {
+                AuxiliaryValue::Number(number) => number,
+                AuxiliaryValue::Bytes(bytes) => {
+                    let after = (aligned + bytes.len() as u64).next_multiple_of(ALIGNMENT);
+                    core::mem::replace(&mut aligned, after)
+                }
+                AuxiliaryValue::Text(string) => {
+                    let after = text + string.len() as u64 + 1;
+                    core::mem::replace(&mut text, after)
+                }
+            };
+            [kind, value]
         });
-        let strings = self.arguments.iter().chain(self.environment);
-        for text in texts.chain(strings.map(AsRef::as_ref)) {
-            length = length.checked_add(text.len() as u64)?.checked_add(1)?;
-        }
-        Some(length)
+        let pointers = arguments.addresses(first).chain([0]).chain(environment.addresses(second)).chain([0]);
+        [arguments.len() as u64].into_iter().chain(pointers).chain(auxiliary).chain([0, 0])
+    }
+
+    /// What lies above that, in pieces with their addresses.
+    pub fn data(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
+        let Contents { arguments, environment, auxiliary } = self.contents;
+        let [first, second, text] = self.starts();
+        let aligned = auxiliary.iter().filter_map(|(_, value)| match value {
+            AuxiliaryValue::Bytes(bytes) => Some(*bytes),
+            _ => None,
+        });
+        let aligned = aligned.scan(self.data, |next, bytes| {
+            let after = (*next + bytes.len() as u64).next_multiple_of(ALIGNMENT);
+            Some((core::mem::replace(next, after), bytes))
+        });
+        let texts = self
+            .contents
+            .texts()
+            .scan(text, |next, string| Some((core::mem::replace(next, *next + string.len() as u64 + 1), string)));
+        aligned.chain(arguments.pieces(first)).chain(environment.pieces(second)).chain(texts)
     }
 }
 
 fn check_text(text: &[u8]) -> Result<(), StackError> {
     if text.contains(&0) { Err(StackError::NulInString) } else { Ok(()) }
-}
-
-/// Fills the two parts of the image. The sizes were computed by [`Contents::build`], in the same order.
-struct Writer<'bytes> {
-    vectors: core::slice::ChunksExactMut<'bytes, u8>,
-    data: &'bytes mut [u8],
-    data_address: u64,
-    used: usize,
-}
-
-impl Writer<'_> {
-    fn lay_out<Text: AsRef<[u8]>>(&mut self, contents: &Contents<'_, Text>) {
-        // Aligned bytes go to the start of the data, in the order of the vector; their addresses follow from their
-        // lengths again below, when the vector itself is written.
-        for (_, value) in contents.auxiliary {
-            if let AuxiliaryValue::Bytes(bytes) = value {
-                self.put(bytes);
-                self.used = self.used.next_multiple_of(ALIGNMENT as usize);
-            }
-        }
-        self.word(contents.arguments.len() as u64);
-        self.texts(contents.arguments);
-        self.texts(contents.environment);
-        let mut aligned = self.data_address;
-        for &(kind, value) in contents.auxiliary {
-            self.word(kind);
-            let value = match value {
-                AuxiliaryValue::Number(number) => number,
-                AuxiliaryValue::Bytes(bytes) => {
-                    let address = aligned;
-                    aligned = (aligned + bytes.len() as u64).next_multiple_of(ALIGNMENT);
-                    address
-                }
-                AuxiliaryValue::Text(text) => self.text(text),
-            };
-            self.word(value);
-        }
-        self.word(0);
-        self.word(0);
-    }
-
-    fn texts<Text: AsRef<[u8]>>(&mut self, texts: &[Text]) {
-        for text in texts {
-            let address = self.text(text.as_ref());
-            self.word(address);
-        }
-        self.word(0);
-    }
-
-    fn text(&mut self, text: &[u8]) -> u64 {
-        let address = self.put(text);
-        self.used += 1; // the NUL: the buffer is zero
-        address
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> u64 {
-        let address = self.data_address + self.used as u64;
-        self.data[self.used..self.used + bytes.len()].copy_from_slice(bytes);
-        self.used += bytes.len();
-        address
-    }
-
-    fn word(&mut self, word: u64) {
-        if let Some(place) = self.vectors.next() {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-    }
 }

@@ -1,16 +1,32 @@
 //! A naive reader of the initial stack, written from the layout and not from the builder, gets back what went in.
 
-use program::stack::{AuxiliaryValue, Contents, StackError, StackImage};
+use program::stack::{AuxiliaryValue, Contents, StackError, StackImage, Texts};
 use proptest::prelude::*;
 
 const TOP: u64 = 0x3f_0000_0000;
 
-struct Reader<'image>(&'image StackImage);
+/// A stack: its lowest address, and its bytes, which were 0.
+struct Reader(u64, Vec<u8>);
 
-impl Reader<'_> {
+impl Reader {
+    /// Copies everything to where it belongs, and checks that it comes in its order.
+    fn new(image: &StackImage<'_>, top: u64) -> Reader {
+        let mut bytes = vec![0; (top - image.pointer()) as usize];
+        let mut end = image.pointer();
+        let words: Vec<(u64, Vec<u8>)> =
+            image.words().enumerate().map(|(at, word)| (end + 8 * at as u64, word.to_le_bytes().to_vec())).collect();
+        let data = image.data().map(|(address, piece)| (address, piece.to_vec()));
+        for (address, piece) in words.into_iter().chain(data) {
+            assert!(address >= end && piece.len() <= 4096);
+            let offset = (address - image.pointer()) as usize;
+            bytes[offset..offset + piece.len()].copy_from_slice(&piece);
+            end = address + piece.len() as u64;
+        }
+        Reader(image.pointer(), bytes)
+    }
+
     fn byte(&self, address: u64) -> u8 {
-        let offset = address.checked_sub(self.0.pointer()).unwrap();
-        self.0.bytes()[offset as usize]
+        self.1[address.checked_sub(self.0).unwrap() as usize]
     }
 
     fn word(&self, address: u64) -> u64 {
@@ -40,12 +56,11 @@ impl Reader<'_> {
     }
 }
 
-type Texts = Vec<Vec<u8>>;
+type Strings = Vec<Vec<u8>>;
 
-fn read(image: &StackImage) -> (Texts, Texts, Vec<(u64, u64)>) {
-    let reader = Reader(image);
-    let count = reader.word(image.pointer());
-    let mut address = image.pointer() + 8;
+fn read(reader: &Reader) -> (Strings, Strings, Vec<(u64, u64)>) {
+    let count = reader.word(reader.0);
+    let mut address = reader.0 + 8;
     let arguments = reader.texts(&mut address);
     assert_eq!(arguments.len() as u64, count);
     let environment = reader.texts(&mut address);
@@ -101,19 +116,15 @@ proptest! {
         top in TOP - 40..TOP,
     ) {
         let borrowed: Vec<_> = auxiliary.iter().map(|(kind, value)| (*kind, value.borrow())).collect();
-        let contents = Contents {
-            arguments: &arguments,
-            environment: &environment,
-            auxiliary: &borrowed,
-        };
-        let image = contents.build(top, 1 << 20).unwrap();
+        let (texts, variables) = (Texts::of(&arguments).unwrap(), Texts::of(&environment).unwrap());
+        let contents = Contents { arguments: &texts, environment: &variables, auxiliary: &borrowed };
+        let image = contents.lay_out(top, 1 << 20).unwrap();
         prop_assert_eq!(image.pointer() % 16, 0);
-        prop_assert_eq!(image.pointer() + image.bytes().len() as u64, top & !15);
-        let (read_arguments, read_environment, read_auxiliary) = read(&image);
+        let reader = Reader::new(&image, top & !15);
+        let (read_arguments, read_environment, read_auxiliary) = read(&reader);
         prop_assert_eq!(&read_arguments, &arguments);
         prop_assert_eq!(&read_environment, &environment);
         prop_assert_eq!(read_auxiliary.len(), auxiliary.len());
-        let reader = Reader(&image);
         for ((kind, value), (read_kind, read_value)) in auxiliary.iter().zip(read_auxiliary) {
             prop_assert_eq!(*kind, read_kind);
             match value {
@@ -129,29 +140,52 @@ proptest! {
         }
 
         // The limit is exact.
-        let length = image.bytes().len();
-        prop_assert_eq!(contents.build(top, length), Ok(image));
-        prop_assert_eq!(contents.build(top, length - 1), Err(StackError::TooBig));
+        let length = reader.1.len();
+        prop_assert_eq!(contents.lay_out(top, length).map(|image| image.pointer()), Ok(image.pointer()));
+        prop_assert_eq!(contents.lay_out(top, length - 1).err(), Some(StackError::TooBig));
     }
 }
 
 #[test]
 fn empty_stack_is_a_zero_count_and_three_ends() {
-    let contents: Contents<'_, &[u8]> = Contents { arguments: &[], environment: &[], auxiliary: &[] };
-    let image = contents.build(TOP, 4096).unwrap();
+    let none = Texts::new();
+    let contents = Contents { arguments: &none, environment: &none, auxiliary: &[] };
+    let image = contents.lay_out(TOP, 4096).unwrap();
     assert_eq!(image.pointer(), TOP - 48);
-    assert_eq!(image.bytes(), [0; 48]);
+    assert_eq!(Reader::new(&image, TOP).1, [0; 48]);
+    assert!(none.is_empty());
+}
+
+/// However long the lists are, what is copied comes in pieces that are bounded, and in their order.
+#[test]
+fn long_lists_come_in_pieces() {
+    let strings: Vec<Vec<u8>> = (0..3000).map(|number| vec![b'a' + (number % 26) as u8; number % 100]).collect();
+    let mut texts = Texts::new();
+    for string in &strings {
+        // Strings come in parts as well.
+        let (front, back) = string.split_at(string.len() / 3);
+        texts.push_part(front).unwrap();
+        texts.push_part(back).unwrap();
+        texts.end().unwrap();
+    }
+    let long = Texts::of(&[vec![b'x'; 20_000]]).unwrap();
+    let contents = Contents { arguments: &texts, environment: &long, auxiliary: &[] };
+    let image = contents.lay_out(TOP, 1 << 20).unwrap();
+    let (arguments, environment, _) = read(&Reader::new(&image, TOP));
+    assert_eq!((arguments, environment), (strings, vec![vec![b'x'; 20_000]]));
+    assert_eq!((texts.len(), long.bytes()), (3000, 20_001));
 }
 
 #[test]
 fn bad_requests_are_refused() {
-    let build =
-        |arguments: &[&[u8]], top| Contents { arguments, environment: &[], auxiliary: &[] }.build(top, usize::MAX);
-    assert_eq!(build(&[b"ls", b"a\0b"], TOP), Err(StackError::NulInString));
-    assert_eq!(build(&[b"ls"], 32), Err(StackError::TooBig));
-    assert_eq!(build(&[b"ls"], 0), Err(StackError::TooBig));
+    let none = Texts::new();
+    assert_eq!(Texts::of(&[&b"ls"[..], b"a\0b"]).err(), Some(StackError::NulInString));
+    let texts = Texts::of(&[b"ls"]).unwrap();
+    let contents = Contents { arguments: &texts, environment: &none, auxiliary: &[] };
+    assert_eq!(contents.lay_out(32, usize::MAX).err(), Some(StackError::TooBig));
+    assert_eq!(contents.lay_out(0, usize::MAX).err(), Some(StackError::TooBig));
     let auxiliary = [(31, AuxiliaryValue::Text(b"\0"))];
-    let contents: Contents<'_, &[u8]> = Contents { arguments: &[], environment: &[], auxiliary: &auxiliary };
-    assert_eq!(contents.build(TOP, 4096), Err(StackError::NulInString));
+    let contents = Contents { arguments: &none, environment: &none, auxiliary: &auxiliary };
+    assert_eq!(contents.lay_out(TOP, 4096).err(), Some(StackError::NulInString));
     assert!(StackError::TooBig.to_string().contains("too long"));
 }
