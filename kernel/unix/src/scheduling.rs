@@ -32,8 +32,8 @@
 //! and calls the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged
 //! as well.
 //!
-//! Charged to nobody are interrupts that find no process running, the choice of the next coroutine, and what the
-//! network's own coroutine does for packets.
+//! Charged to nobody are interrupts that find no process running, the choice of the next coroutine, what the network's
+//! own coroutine does for packets, and waking the rest of thousands who wait for one thing ([`rests`](crate::rests)).
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of its
 //! polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first process
@@ -62,7 +62,7 @@ use spin::Mutex;
 use crate::executor::Cid;
 use crate::process::{self, Look, Member, Process};
 use crate::user::UserBuffer;
-use crate::{authority, counters, executor, input, shared, time};
+use crate::{authority, counters, executor, input, shared, stretch, time};
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
 /// others.
@@ -563,6 +563,8 @@ impl Pace {
         self.steps += 1;
         if self.steps < STEPS_AT_A_TIME {
             let _ = crate::on_interrupt();
+            counters::count(Counter::Looks);
+            stretch::looked();
         } else {
             self.steps = 0;
             executor::yield_now().await;
@@ -830,7 +832,11 @@ pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns
             };
             standing.budget.change(ticks, period, by, Machine::now())?;
             standing.budget.covers_children.store(true, Ordering::Relaxed);
-            wake_keeper();
+            // Others can only give less: nobody is to be forgiven before the keeper would look anyway, and its looks
+            // are charged to nobody.
+            if by == By::Privileged {
+                wake_keeper();
+            }
         }
         scheduling::MODE => {
             let mode = Mode::from_number(value).ok_or(Errno::EINVAL)?;
