@@ -365,6 +365,33 @@ pub async fn wait_often() -> i32 {
     3
 }
 
+/// Reads at a pipe that are there together.
+const READERS: usize = 2000;
+
+/// Thousands wait at one pipe: a byte and then its end wake all of them, in portions. All have their results.
+pub async fn thousands_who_wait_at_one_pipe_are_woken_in_portions() -> Outcome {
+    static mut BYTE: u8 = 0;
+    let mut ends = [0u32; 2];
+    must!(call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
+    let target = (&raw mut BYTE) as usize;
+    for _ in 0..READERS {
+        let arguments = [ends[0] as usize, target, 1, 0, 0, 0];
+        // SAFETY: the byte is there for ever, and nobody looks at it.
+        let result = unsafe { system::raw::syscall_asynchronous(SystemCall::Read as usize, arguments, 0, 7, 0) };
+        check_eq!(result, WILL_BE_POSTED);
+    }
+    let before = counter(Counter::Completions)?;
+    let looks = counter(Counter::Looks)?;
+    write_to(ends[1])?;
+    reaches(Counter::Completions, before + 1).await?;
+    close(ends[1])?;
+    reaches(Counter::Completions, before + READERS as u64).await?;
+    close(ends[0])?;
+    let looked = counter(Counter::Looks)? - looks;
+    check!(looked >= (READERS / ENTRIES) as u64, "{looked} looks while {READERS} were woken");
+    Ok(())
+}
+
 pub async fn children_of_others_wake_nobody() -> Outcome {
     let before = counter(Counter::CallsInFlight)?;
     let other = must!(act("wait-often"));

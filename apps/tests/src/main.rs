@@ -242,6 +242,7 @@ const TESTS: &[Test] = tests![
     long::a_process_that_polls_thousands_of_descriptors_can_be_killed;
     long::an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps;
     long::thousands_of_waiters_are_woken_and_moved_in_steps;
+    long::thousands_who_wait_at_one_pipe_are_woken_in_portions;
     long::children_of_others_wake_nobody;
     long::a_parent_hears_of_its_own_children_only;
     long::lines_that_nobody_takes_hold_nobody_up;

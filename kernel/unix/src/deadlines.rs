@@ -9,15 +9,15 @@
 //! Rejected: a tree map, whose insertions cannot report that there is no memory; and lists through the waiters' own
 //! memory, which would need unsafe code for what happens a few times in a millisecond.
 
-use alloc::vec::Vec;
 use core::task::Waker;
 
 use abi_unix::Errno;
+use tables::Segments;
 
 const NONE: u32 = u32::MAX;
 
-/// Room for more entries than this is given back when the last one has gone.
-const KEPT: usize = 64;
+/// Free slots that are given back at a time.
+const AT_A_TIME: usize = 32;
 
 /// A deadline that was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ struct Entry {
 
 /// What an entry belongs to, in a place that does not move.
 struct Slot {
-    /// Of the entry in the heap; the next free slot if there is no waker.
+    /// Of the entry in the heap; if there is no waker, the next free slot, and in `number` the one before.
     position: u32,
     number: u64,
     waker: Option<Waker>,
@@ -44,8 +44,8 @@ struct Slot {
 
 /// Deadlines in ticks, each with a waker.
 pub struct Deadlines {
-    heap: Vec<Entry>,
-    slots: Vec<Slot>,
+    heap: Segments<Entry>,
+    slots: Segments<Slot>,
     free: u32,
     last_number: u64,
     reserved: usize,
@@ -60,12 +60,12 @@ impl Default for Deadlines {
 impl Deadlines {
     /// None.
     pub const fn new() -> Deadlines {
-        Deadlines { heap: Vec::new(), slots: Vec::new(), free: NONE, last_number: 0, reserved: 0 }
+        Deadlines { heap: Segments::new(), slots: Segments::new(), free: NONE, last_number: 0, reserved: 0 }
     }
 
     /// The earliest.
     pub fn next(&self) -> Option<u64> {
-        self.heap.first().map(|entry| entry.ticks)
+        self.heap.get(0).map(|entry| entry.ticks)
     }
 
     /// How many there are.
@@ -92,10 +92,11 @@ impl Deadlines {
 
     /// Room for `more` entries beside those that are there and those that are reserved.
     fn make_room(&mut self, more: usize) -> Result<(), Errno> {
-        let wanted = self.heap.len() + self.reserved + more;
-        let missing = |length: usize| wanted.saturating_sub(length);
-        self.heap.try_reserve(missing(self.heap.len())).map_err(|_| Errno::ENOMEM)?;
-        self.slots.try_reserve(missing(self.slots.len())).map_err(|_| Errno::ENOMEM)
+        let wanted = self.reserved + more;
+        self.heap.reserve(wanted).map_err(|_| Errno::ENOMEM)?;
+        // As many as there are in the heap are in use.
+        let free = self.slots.len() - self.heap.len();
+        self.slots.reserve(wanted.saturating_sub(free)).map_err(|_| Errno::ENOMEM)
     }
 
     /// Enters a deadline; `ENOMEM` if there is no memory for it.
@@ -114,11 +115,9 @@ impl Deadlines {
         let number = self.last_number;
         let position = self.heap.len() as u32;
         let fresh = Slot { position, number, waker: Some(waker.clone()) };
-        let slot = match self.slots.get_mut(self.free as usize) {
-            Some(place) => {
-                let slot = self.free;
-                self.free = place.position;
-                *place = fresh;
+        let slot = match self.take_free() {
+            Some(slot) => {
+                self.slots[slot as usize] = fresh;
                 slot
             }
             None => {
@@ -147,71 +146,112 @@ impl Deadlines {
     }
 
     fn remove_at(&mut self, position: usize) -> Option<Waker> {
-        let entry = self.heap.swap_remove(position);
-        if position < self.heap.len() {
-            self.note_position(position);
-            // One of the two does nothing.
-            self.sift_up(position);
-            self.sift_down(position);
+        let entry = self.heap[position];
+        if let Some(last) = self.heap.pop_keeping(self.reserved + 1)
+            && position < self.heap.len()
+        {
+            self.put(position, last);
+            if position > 0 && last.is_before(&self.heap[(position - 1) / 2]) {
+                self.sift_up(position);
+            } else {
+                self.sift_down(position);
+            }
         }
-        let slot = &mut self.slots[entry.slot as usize];
-        slot.position = core::mem::replace(&mut self.free, entry.slot);
-        let waker = slot.waker.take();
-        if self.heap.is_empty() && self.slots.len() > KEPT.max(4 * self.reserved) {
-            self.shrink();
-        }
+        let waker = self.slots[entry.slot as usize].waker.take();
+        self.link_free(entry.slot);
+        self.give_free_back();
         waker
     }
 
-    /// Gives memory back while nothing is entered. What is reserved keeps its room.
-    fn shrink(&mut self) {
-        let (mut heap, mut slots) = (Vec::new(), Vec::new());
-        if heap.try_reserve_exact(self.reserved).is_ok() && slots.try_reserve_exact(self.reserved).is_ok() {
-            (self.heap, self.slots, self.free) = (heap, slots, NONE);
+    /// Gives free slots at the end back, some at a time: others are free in front of them.
+    fn give_free_back(&mut self) {
+        for _ in 0..AT_A_TIME {
+            if self.slots.last().is_none_or(|slot| slot.waker.is_some()) {
+                return;
+            }
+            self.unlink_free(self.slots.len() as u32 - 1);
+            let in_use = self.heap.len() + self.reserved + 1;
+            self.slots.pop_keeping(in_use.saturating_sub(self.slots.len() - 1));
         }
     }
 
-    fn note_position(&mut self, position: usize) {
-        let slot = self.heap[position].slot;
-        self.slots[slot as usize].position = position as u32;
+    /// Takes the first free slot.
+    fn take_free(&mut self) -> Option<u32> {
+        let slot = (self.free != NONE).then_some(self.free)?;
+        self.unlink_free(slot);
+        Some(slot)
     }
 
-    fn is_before(&self, first: usize, second: usize) -> bool {
-        let key = |position: usize| (self.heap[position].ticks, self.heap[position].number);
-        key(first) < key(second)
+    fn link_free(&mut self, slot: u32) {
+        let next = core::mem::replace(&mut self.free, slot);
+        let place = &mut self.slots[slot as usize];
+        (place.position, place.number) = (next, u64::from(NONE));
+        if let Some(next) = self.slots.get_mut(next as usize) {
+            next.number = u64::from(slot);
+        }
     }
 
-    fn exchange(&mut self, first: usize, second: usize) {
-        self.heap.swap(first, second);
-        self.note_position(first);
-        self.note_position(second);
+    fn unlink_free(&mut self, slot: u32) {
+        let (next, previous) = (self.slots[slot as usize].position, self.slots[slot as usize].number as u32);
+        match self.slots.get_mut(previous as usize) {
+            Some(previous) => previous.position = next,
+            None => self.free = next,
+        }
+        if let Some(next) = self.slots.get_mut(next as usize) {
+            next.number = u64::from(previous);
+        }
     }
 
+    /// Puts an entry in a place, and notes that.
+    fn put(&mut self, position: usize, entry: Entry) {
+        self.heap[position] = entry;
+        self.slots[entry.slot as usize].position = position as u32;
+    }
+
+    /// Moves an entry up to its place, and what is in its way down. Each is written once.
     fn sift_up(&mut self, mut position: usize) {
+        let entry = self.heap[position];
         while position > 0 {
             let parent = (position - 1) / 2;
-            if !self.is_before(position, parent) {
-                return;
+            let above = self.heap[parent];
+            if !entry.is_before(&above) {
+                break;
             }
-            self.exchange(position, parent);
+            self.put(position, above);
             position = parent;
         }
+        self.put(position, entry);
     }
 
+    /// The same downwards.
     fn sift_down(&mut self, mut position: usize) {
+        let entry = self.heap[position];
+        let length = self.heap.len();
         loop {
             let left = 2 * position + 1;
-            if left >= self.heap.len() {
-                return;
+            if left >= length {
+                break;
             }
-            let right = left + 1;
-            let child = if right < self.heap.len() && self.is_before(right, left) { right } else { left };
-            if !self.is_before(child, position) {
-                return;
+            let (mut child, mut below) = (left, self.heap[left]);
+            if left + 1 < length {
+                let right = self.heap[left + 1];
+                if right.is_before(&below) {
+                    (child, below) = (left + 1, right);
+                }
             }
-            self.exchange(position, child);
+            if !below.is_before(&entry) {
+                break;
+            }
+            self.put(position, below);
             position = child;
         }
+        self.put(position, entry);
+    }
+}
+
+impl Entry {
+    fn is_before(&self, other: &Entry) -> bool {
+        (self.ticks, self.number) < (other.ticks, other.number)
     }
 }
 
@@ -298,6 +338,9 @@ mod tests {
                 // What is reserved never allocates.
                 let room = |capacity: usize| capacity >= deadlines.heap.len() + deadlines.reserved;
                 prop_assert!(room(deadlines.heap.capacity()) && room(deadlines.slots.capacity()));
+                let after = |slot: &u32| deadlines.slots.get(*slot as usize).map(|slot| slot.position);
+                let free = core::iter::successors(Some(deadlines.free), after);
+                prop_assert_eq!(free.take_while(|slot| *slot != NONE).count(), deadlines.slots.len() - deadlines.len());
             }
         }
     }
@@ -308,12 +351,17 @@ mod tests {
         for _ in 0..10 {
             deadlines.reserve().unwrap();
         }
-        let keys: Vec<_> = (0..100).map(|ticks| deadlines.set(ticks, Waker::noop()).unwrap()).collect();
+        let keys: Vec<_> = (0..1000).map(|ticks| deadlines.set(ticks, Waker::noop()).unwrap()).collect();
         let (heap, slots) = (deadlines.heap.capacity(), deadlines.slots.capacity());
         let reserved: Vec<_> = (0..10).map(|ticks| deadlines.set_reserved(ticks, Waker::noop())).collect();
         assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
         keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
         assert!(deadlines.is_empty());
-        assert!(deadlines.slots.capacity() >= 10 && deadlines.slots.capacity() < 64);
+        // What the last ones stood behind is given back by those who come and go later.
+        for _ in 0..1000 / AT_A_TIME {
+            let key = deadlines.set(1, Waker::noop()).unwrap();
+            deadlines.remove(key);
+        }
+        assert!(deadlines.slots.capacity() >= 10 && deadlines.slots.capacity() < 200);
     }
 }

@@ -20,9 +20,21 @@ struct Entry {
 /// Entries that a table has room for at least.
 const SMALLEST: usize = 16;
 
+/// Entries of a piece of the table, of which only the first begins smaller: so growing moves no more than one.
+const PIECE: usize = 256;
+
+/// A part of a table.
+#[derive(Default)]
+struct Piece {
+    /// None if no descriptor of the piece was used so far.
+    entries: Vec<Option<Entry>>,
+    /// How many are open.
+    used: usize,
+}
+
 /// The open files of a process.
 pub struct Descriptors {
-    entries: Vec<Option<Entry>>,
+    pieces: Vec<Piece>,
     /// No descriptor below this one is free.
     lowest_free: usize,
     /// For the entries.
@@ -32,7 +44,7 @@ pub struct Descriptors {
 impl Descriptors {
     /// None, of a process with this account.
     pub fn new(account: &Arc<Account>) -> Descriptors {
-        Descriptors { entries: Vec::new(), lowest_free: 0, charge: account.nothing(Resource::Memory) }
+        Descriptors { pieces: Vec::new(), lowest_free: 0, charge: account.nothing(Resource::Memory) }
     }
 
     /// One more than the largest descriptor that there may be.
@@ -47,12 +59,18 @@ impl Descriptors {
         core::mem::replace(self, none)
     }
 
+    #[inline(always)]
+    fn entry(&self, descriptor: usize) -> Option<&Entry> {
+        self.pieces.get(descriptor / PIECE)?.entries.get(descriptor % PIECE)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, descriptor: usize) -> Option<&mut Entry> {
+        self.pieces.get_mut(descriptor / PIECE)?.entries.get_mut(descriptor % PIECE)?.as_mut()
+    }
+
     /// The file behind a descriptor; `EBADF` if there is none.
     pub fn get(&self, descriptor: usize) -> Result<&Arc<OpenFile>, Errno> {
-        match self.entries.get(descriptor) {
-            Some(Some(entry)) => Ok(&entry.file),
-            _ => Err(Errno::EBADF),
-        }
+        self.entry(descriptor).map(|entry| &entry.file).ok_or(Errno::EBADF)
     }
 
     /// Gives a file the lowest free descriptor that is at least `least`; `EMFILE` if there is none, `EINVAL` if `least`
@@ -68,8 +86,15 @@ impl Descriptors {
             return Err(Errno::EINVAL);
         }
         let mut at = least.max(self.lowest_free);
-        while self.entries.get(at).is_some_and(Option::is_some) {
-            at += 1;
+        // Pieces of which all are open are skipped.
+        while let Some(piece) = self.pieces.get(at / PIECE) {
+            if piece.used == PIECE {
+                at = (at / PIECE + 1) * PIECE;
+            } else if piece.entries.get(at % PIECE).is_some_and(Option::is_some) {
+                at += 1;
+            } else {
+                break;
+            }
         }
         self.make_room(at, Errno::EMFILE)?;
         Ok(Vacancy { descriptors: self, at, least })
@@ -83,64 +108,74 @@ impl Descriptors {
         close_on_execute: bool,
     ) -> Result<Option<Arc<OpenFile>>, Errno> {
         self.make_room(at, Errno::EBADF)?;
-        let old = self.entries[at].replace(Entry { file, close_on_execute });
-        Ok(old.map(|entry| entry.file))
+        Ok(self.put(at, Entry { file, close_on_execute }))
     }
 
-    /// Makes the table long enough for this descriptor; `beyond` if it is beyond the limit.
+    /// Makes room for the entry of this descriptor; `beyond` if it is beyond the limit.
     fn make_room(&mut self, at: usize, beyond: Errno) -> Result<(), Errno> {
-        // Also where the table is long enough: the limit may have been lowered.
+        // Also where there is room: the limit may have been lowered.
         if at >= self.limit() {
             return Err(beyond);
         }
-        if at >= self.entries.len() {
-            let room = (at + 1).next_power_of_two().max(SMALLEST);
-            if room > self.entries.capacity() {
-                self.charge.resize(room * size_of::<Option<Entry>>())?;
-                self.entries.try_reserve_exact(room - self.entries.len()).map_err(|_| Errno::ENOMEM)?;
-            }
-            self.entries.resize_with(at + 1, || None);
+        let (number, place) = (at / PIECE, at % PIECE);
+        if self.pieces.get(number).is_some_and(|piece| place < piece.entries.len()) {
+            return Ok(());
         }
+        let room = if at < PIECE { (at + 1).next_power_of_two().max(SMALLEST) } else { PIECE };
+        let before = self.pieces.get(number).map_or(0, |piece| piece.entries.len());
+        let pieces = (number + 1).saturating_sub(self.pieces.len());
+        let more = pieces * size_of::<Piece>() + (room - before) * size_of::<Option<Entry>>();
+        let charge = self.charge.account().charge(Resource::Memory, more)?;
+        self.pieces.try_reserve_exact(pieces).map_err(|_| Errno::ENOMEM)?;
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
+        self.charge.merge(charge);
+        self.pieces.resize_with(self.pieces.len().max(number + 1), Piece::default);
+        entries.append(&mut self.pieces[number].entries);
+        entries.resize_with(room, || None);
+        self.pieces[number].entries = entries;
         Ok(())
+    }
+
+    /// Puts an entry where there is [room](Self::make_room); gives back the file that was there.
+    fn put(&mut self, at: usize, entry: Entry) -> Option<Arc<OpenFile>> {
+        let piece = &mut self.pieces[at / PIECE];
+        let old = piece.entries[at % PIECE].replace(entry);
+        piece.used += usize::from(old.is_none());
+        old.map(|entry| entry.file)
     }
 
     /// Takes a descriptor away. The caller drops the file when it holds no lock.
     pub fn remove(&mut self, descriptor: usize) -> Result<Arc<OpenFile>, Errno> {
-        let entry = self.entries.get_mut(descriptor).and_then(Option::take).ok_or(Errno::EBADF)?;
+        let piece = self.pieces.get_mut(descriptor / PIECE).ok_or(Errno::EBADF)?;
+        let entry = piece.entries.get_mut(descriptor % PIECE).and_then(Option::take).ok_or(Errno::EBADF)?;
+        piece.used -= 1;
         self.lowest_free = self.lowest_free.min(descriptor);
         Ok(entry.file)
     }
 
     /// Whether `execve` closes the descriptor.
     pub fn closes_on_execute(&self, descriptor: usize) -> Result<bool, Errno> {
-        match self.entries.get(descriptor) {
-            Some(Some(entry)) => Ok(entry.close_on_execute),
-            _ => Err(Errno::EBADF),
-        }
+        self.entry(descriptor).map(|entry| entry.close_on_execute).ok_or(Errno::EBADF)
     }
 
     /// Sets whether `execve` closes the descriptor.
     pub fn set_close_on_execute(&mut self, descriptor: usize, close: bool) -> Result<(), Errno> {
-        match self.entries.get_mut(descriptor) {
-            Some(Some(entry)) => {
-                entry.close_on_execute = close;
-                Ok(())
-            }
-            _ => Err(Errno::EBADF),
-        }
+        self.entry_mut(descriptor).ok_or(Errno::EBADF)?.close_on_execute = close;
+        Ok(())
     }
 
     /// Bytes of files in memory that would be free if these descriptors were closed. Each of several that lead to
     /// one open file answers for its share.
     pub fn memory_of_files(&self) -> usize {
-        let files = self.entries.iter().flatten().map(|entry| &entry.file);
+        let files = self.pieces.iter().flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
         files.map(|file| file.memory_if_closed() / Arc::strong_count(file).max(1)).sum()
     }
 
     /// All files, each taken out; those of several descriptors several times.
     pub fn into_files(self) -> impl Iterator<Item = Arc<OpenFile>> {
-        let Descriptors { entries, charge, .. } = self;
-        entries.into_iter().flatten().map(move |entry| {
+        let Descriptors { pieces, charge, .. } = self;
+        pieces.into_iter().flat_map(|piece| piece.entries).flatten().map(move |entry| {
             // For the table, which is there as long as there are entries.
             let _ = &charge;
             entry.file
@@ -150,9 +185,14 @@ impl Descriptors {
     /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a
     /// list of them would need memory when nothing may fail any more.
     pub fn take_closing(&mut self, at: &mut usize) -> Option<Arc<OpenFile>> {
-        while let Some(slot) = self.entries.get_mut(*at) {
+        while let Some(piece) = self.pieces.get_mut(*at / PIECE) {
+            let Some(slot) = piece.entries.get_mut(*at % PIECE).filter(|_| piece.used > 0) else {
+                *at = (*at / PIECE + 1) * PIECE;
+                continue;
+            };
             *at += 1;
             if let Some(entry) = slot.take_if(|entry| entry.close_on_execute) {
+                piece.used -= 1;
                 self.lowest_free = self.lowest_free.min(*at - 1);
                 return Some(entry.file);
             }
@@ -172,7 +212,7 @@ impl Vacancy<'_> {
     /// Gives the descriptor to a file. Cannot fail.
     pub fn fill(self, file: Arc<OpenFile>, close_on_execute: bool) -> usize {
         let Vacancy { descriptors, at, least } = self;
-        descriptors.entries[at] = Some(Entry { file, close_on_execute });
+        descriptors.put(at, Entry { file, close_on_execute });
         if least <= descriptors.lowest_free {
             descriptors.lowest_free = at + 1;
         }

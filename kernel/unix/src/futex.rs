@@ -32,6 +32,9 @@ use crate::time;
 use crate::time_limit::TimeLimit;
 use crate::user::USER_END;
 
+/// Waiters that one step looks at: to move one takes some thousand instructions if there are thousands.
+const AT_A_TIME: usize = 12;
+
 struct Waiter {
     waker: Waker,
     bits: u32,
@@ -90,7 +93,7 @@ impl Table {
 
     /// A step of a round: wakes up to `count` who have one of these bits; says how many.
     fn wake(&mut self, round: &mut Round, count: usize, bits: u32) -> usize {
-        let (mut woken, mut looks) = (0, steps::ENTRIES);
+        let (mut woken, mut looks) = (0, AT_A_TIME);
         while woken < count {
             let Some(key) = self.next(round, &mut looks, bits) else { break };
             if let Some(waiter) = self.queue.remove(&key) {
@@ -104,7 +107,7 @@ impl Table {
 
     /// A step of a round: makes up to `count` wait for another word; says how many.
     fn move_waiters(&mut self, round: &mut Round, to: usize, count: usize) -> usize {
-        let (mut done, mut looks) = (0, steps::ENTRIES);
+        let (mut done, mut looks) = (0, AT_A_TIME);
         while done < count {
             let Some(key) = self.next(round, &mut looks, operation::BITSET_ANY) else { break };
             if let Some(waiter) = self.queue.remove(&key) {
@@ -408,7 +411,7 @@ mod tests {
         loop {
             let before = work.done;
             let is_over = work.step(&mut table);
-            assert!(work.done - before <= steps::ENTRIES);
+            assert!(work.done - before <= AT_A_TIME);
             late = late.or_else(|| Some(enter(&mut table, 8, 1)));
             rounds += 1;
             if is_over {
@@ -416,7 +419,7 @@ mod tests {
             }
         }
         assert_eq!(work.done, 125);
-        assert!(rounds >= 1000 / steps::ENTRIES);
+        assert!(rounds >= 1000 / AT_A_TIME);
         assert!(
             bells.iter().enumerate().all(|(index, bell)| bell.0.load(Ordering::Relaxed) == usize::from(index % 8 == 0))
         );

@@ -41,6 +41,7 @@ pub mod program;
 pub mod random;
 pub mod ready_calls;
 pub mod report;
+pub mod rests;
 pub mod ring;
 pub mod scheduling;
 pub mod shared;
@@ -111,6 +112,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     trace::start(boot_option(platform.arguments, "trace"), platform.hart_ids.len());
     executor::start(parts.scheduler)?;
     accounts::start(platform.hart_ids.len());
+    rests::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     scheduling::start(|name| boot_option(platform.arguments, name))?;

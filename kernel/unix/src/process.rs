@@ -16,7 +16,7 @@
 //! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a
 //! call.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
@@ -36,6 +36,7 @@ use memory::SharedFrame;
 use memory::space::StringError;
 use platform::println;
 use spin::Mutex;
+use tables::Queue;
 use usermode::{Fault, Space};
 use waiters::Waiters;
 
@@ -66,6 +67,10 @@ pub const MAXIMUM_PROCESSES: usize = 4096;
 /// Asynchronous calls that one process can have in flight; more are answered with `EBUSY`, which no call that can wait
 /// answers for another reason, so that a runtime knows to wait for completions and to try again.
 pub const MAXIMUM_CALLS: usize = 65536;
+/// Descriptors that one step of the end of a process closes. What was behind them may be in many lists.
+const CLOSED_AT_A_TIME: usize = 8;
+/// Children that one such step takes leave of: each is in several indexes.
+const CHILDREN_AT_A_TIME: usize = 8;
 /// Processes that one step looks at, in search of somebody.
 const MOST_LOOKED_AT: usize = 256;
 /// Processes that can be above each other. What the tree decides is found by going up.
@@ -149,7 +154,7 @@ struct Completions {
     /// For the frames that the ring was given beyond those at the beginning.
     more_frames: Charge,
     /// Those that found the ring full. Room is reserved when a call is submitted, so this never fails.
-    waiting: VecDeque<Completion>,
+    waiting: Queue<Completion>,
     /// The most important of those in the ring.
     most_important: Priority,
 }
@@ -164,7 +169,7 @@ impl Completions {
             promised: 0,
             charged: Batch::new(account, Resource::Calls, crate::operation::MEMORY_OF_A_CALL),
             more_frames: account.nothing(Resource::Memory),
-            waiting: VecDeque::new(),
+            waiting: Queue::new(),
             most_important: Priority::LOWEST,
         };
         completions.tell_capacity();
@@ -198,7 +203,7 @@ impl Completions {
     /// Makes room for so many that wait, with those that wait already.
     #[cold]
     fn reserve(&mut self, places: usize) -> Result<(), Errno> {
-        self.waiting.try_reserve(places - self.waiting.len()).map_err(|_| Errno::ENOMEM)
+        self.waiting.reserve(places).map_err(|_| Errno::ENOMEM)
     }
 
     /// Makes what was pushed visible. If there is nothing, the process's words stay as they are.
@@ -820,7 +825,7 @@ impl Process {
         let descriptors = self.descriptors.lock().take();
         for (number, file) in descriptors.into_files().enumerate() {
             drop(file);
-            if number % steps::ENTRIES == 0 || files::has_remains() {
+            if number % CLOSED_AT_A_TIME == 0 || files::has_remains() {
                 steps::pause_at_the_end().await;
             }
             while files::free_remains() {
@@ -887,16 +892,21 @@ impl Process {
         self.threads.lock().clear();
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
         let ticks = self.cpu_ticks() + self.children_ticks();
-        while TABLE.lock().lets_go_of_children(self) {
-            steps::pause_at_the_end().await;
-        }
-        let waiters = TABLE.lock().has_ended(self, ending, ticks);
-        for (number, waker) in waiters.into_wakers().enumerate() {
-            waker.wake();
-            if number % steps::ENTRIES == steps::ENTRIES - 1 {
+        // Room for completions, which there will be none of.
+        let room = core::mem::take(&mut self.completions.lock().waiting);
+        for (number, segment) in room.into_segments().enumerate() {
+            drop(segment);
+            if number % steps::ENTRIES == 0 {
                 steps::pause_at_the_end().await;
             }
         }
+        while TABLE.lock().lets_go_of_children(self) {
+            steps::pause_at_the_end().await;
+        }
+        steps::pause_at_the_end().await;
+        // Out of the lock before they are woken.
+        let mut waiters = TABLE.lock().has_ended(self, ending, ticks);
+        waiters.wake_all();
         if self.id == FIRST {
             crate::first_process_has_ended(ending);
         }
@@ -1033,7 +1043,8 @@ impl Process {
         };
         let promised = wanted.min(room);
         // In case the process changes the indexes meanwhile.
-        if promised == 0 || completions.waiting.try_reserve(calls.len() + completions.promised + promised).is_err() {
+        let places = completions.waiting.len() + calls.len() + completions.promised + promised;
+        if promised == 0 || completions.reserve(places).is_err() {
             return 0;
         }
         completions.promised += promised;
@@ -1364,7 +1375,7 @@ impl Table {
     /// wait for them. Of those that have ended nothing remains.
     fn lets_go_of_children(&mut self, process: &Process) -> bool {
         let above = process.above.load(Ordering::Relaxed);
-        for _ in 0..steps::ENTRIES {
+        for _ in 0..CHILDREN_AT_A_TIME {
             if let Some(&child) = self.ended.range(family(process.id, None)).next() {
                 self.ended.remove(&child);
                 self.entries.remove(&child.2);

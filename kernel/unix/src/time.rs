@@ -13,7 +13,6 @@ use platform::{Machine, println};
 use spin::Mutex;
 
 use crate::deadlines::{Deadlines, Key};
-use crate::steps;
 
 /// How long a worker runs before others of the same priority get their turn.
 pub const SLICE_NS: u64 = 10_000_000;
@@ -181,13 +180,16 @@ pub fn stop_slice() {
     SLICE_END[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
 }
 
+/// Deadlines that one interrupt deals with. Taking one of many thousands out takes more than a thousand instructions.
+const DUE_AT_A_TIME: usize = 8;
+
 /// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next. Of thousands that
 /// are due at once some are woken, and the timer interrupts again at the next look.
 pub fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();
     let mut deadlines = DEADLINES[hart].lock();
-    for _ in 0..steps::ENTRIES {
+    for _ in 0..DUE_AT_A_TIME {
         let Some(waker) = deadlines.expired(now) else { break };
         waker.wake();
     }

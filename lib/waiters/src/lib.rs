@@ -17,6 +17,13 @@
 //! Any number may wait for one thing: entering, forgetting and waking cost the same for the first and for the
 //! thousandth. One waiter, the usual number, costs no allocation; if there is no memory for a further one, that one is
 //! refused.
+//!
+//! # Waking thousands
+//! Whoever changes a condition holds its lock, and in a kernel that takes no interrupts meanwhile. So no more than
+//! [`PORTION`] are woken there; the others are handed on as a [`Rest`] to whom the kernel has named
+//! ([`wake_rests_with`]), who wakes them in portions, without the lock. They are not in the list any more: one of them
+//! that gives up meanwhile is woken for nothing, and one that comes back is there twice. Who wakes them must wake them
+//! all; without anybody named, as on the developer's computer, all are woken at once.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -27,7 +34,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::task::Waker;
 
-use hashbrown::HashTable;
+use spin::Once;
+use tables::Table;
 
 /// There is no memory for one more waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +49,30 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// Memory for more waiters than this is given back when it turns out to be much too large.
-const KEPT: usize = 64;
+/// As many are woken at once.
+pub const PORTION: usize = 32;
+
+/// Who wakes rests.
+static WAKES_RESTS: Once<fn(Rest)> = Once::new();
+
+/// Names a function that sees to it that all of a rest are woken, soon and in [portions](Rest::wake_portion). It is called
+/// under the locks of whoever wakes. The first that is named counts.
+pub fn wake_rests_with(wakes: fn(Rest)) {
+    WAKES_RESTS.call_once(|| wakes);
+}
+
+/// Those who were not woken with the first, because they are many.
+#[derive(Debug)]
+#[must_use = "whoever drops it lets some sleep for ever"]
+pub struct Rest(Box<[Queue; 1]>);
+
+impl Rest {
+    /// Wakes some, in the order in which they came; whether there are more.
+    pub fn wake_portion(&mut self) -> bool {
+        let [queue] = &mut *self.0;
+        queue.wake_portion()
+    }
+}
 
 /// The wakers of those who wait for one condition. All are woken at once; each finds out for itself
 /// whether it was meant, and registers again if not.
@@ -53,32 +83,32 @@ pub struct Waiters {
     more: Option<Box<[Queue; 1]>>,
 }
 
-/// Wakers in the order in which they came, each at most once.
-#[derive(Debug, Default)]
+/// Wakers in the order in which they came, each at most once: a list, whose links are indices of the table.
+#[derive(Debug)]
 struct Queue {
-    /// `None` is the place of one that was forgotten; the last is never `None`.
-    wakers: Vec<Option<Waker>>,
-    /// Where each stands in `wakers`.
-    positions: HashTable<usize>,
+    waiting: Table<Waiting>,
+    first: u32,
+    last: u32,
 }
 
+#[derive(Debug)]
+struct Waiting {
+    waker: Waker,
+    before: u32,
+    after: u32,
+}
+
+/// No index.
+const NONE: u32 = u32::MAX;
+
 /// Wakers are looked up by the address of what they wake. No outsider chooses these, so mixing is all that is needed.
-fn hash(waker: &Waker) -> u64 {
+fn hash(waker: &Waker) -> u32 {
     mixed(waker.data().addr() as u64)
 }
 
-/// Spreads addresses, whose low bits are alike, over the low and the high bits of a hash: the table uses both.
-fn mixed(address: u64) -> u64 {
-    let product = address.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    product ^ product >> 32
-}
-
-fn hash_at(wakers: &[Option<Waker>], position: usize) -> u64 {
-    wakers.get(position).and_then(Option::as_ref).map_or(0, hash)
-}
-
-fn is_at(wakers: &[Option<Waker>], position: usize, waker: &Waker) -> bool {
-    wakers.get(position).and_then(Option::as_ref).is_some_and(|other| other.will_wake(waker))
+/// Spreads addresses, whose low bits are alike, over the low bits of a hash, which count first.
+fn mixed(address: u64) -> u32 {
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 impl Waiters {
@@ -109,7 +139,7 @@ impl Waiters {
             Some(more) => &mut **more,
             none => &mut **none.insert(Queue::boxed()?),
         };
-        if self.first.is_none() && queue.wakers.is_empty() {
+        if self.first.is_none() && queue.waiting.is_empty() {
             self.first = Some(waker.clone());
             return Ok(());
         }
@@ -129,7 +159,7 @@ impl Waiters {
     /// Whether nobody waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.first.is_none() && self.more.as_deref().is_none_or(|[queue]| queue.wakers.is_empty())
+        self.first.is_none() && self.more.as_deref().is_none_or(|[queue]| queue.waiting.is_empty())
     }
 
     /// Wakes everybody, in the order in which they came, and forgets them.
@@ -143,22 +173,16 @@ impl Waiters {
         }
     }
 
-    /// All who wait, in the order in which they came, for an owner who wakes them one by one, outside of its lock.
-    pub fn into_wakers(self) -> impl Iterator<Item = Waker> {
-        let others = self.more.into_iter().flat_map(|more| (*more).into_iter());
-        self.first.into_iter().chain(others.flat_map(|queue| queue.wakers.into_iter().flatten()))
-    }
-
     #[cold]
     fn wake_others(&mut self) {
-        if let Some([queue]) = self.more.as_deref_mut() {
-            let count = queue.wakers.len();
-            queue.positions.clear();
-            for waker in queue.wakers.drain(..).flatten() {
-                waker.wake();
-            }
-            if queue.wakers.capacity() > KEPT.max(4 * count) {
-                self.more = None;
+        let Some([queue]) = self.more.as_deref_mut() else { return };
+        if queue.wake_portion()
+            && let Some(others) = self.more.take()
+        {
+            let mut rest = Rest(others);
+            match WAKES_RESTS.get() {
+                Some(wakes) => wakes(rest),
+                None => while rest.wake_portion() {},
             }
         }
     }
@@ -168,43 +192,71 @@ impl Queue {
     fn boxed() -> Result<Box<[Queue; 1]>, OutOfMemory> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).map_err(|_| OutOfMemory)?;
-        one.push(Queue::default());
+        one.push(Queue { waiting: Table::new(), first: NONE, last: NONE });
         one.into_boxed_slice().try_into().map_err(|_| OutOfMemory)
     }
 
+    fn find(&self, waker: &Waker) -> Option<usize> {
+        self.waiting.find(hash(waker), |other| other.waker.will_wake(waker))
+    }
+
     fn register(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
-        let Queue { wakers, positions } = self;
-        if positions.find(hash(waker), |&position| is_at(wakers, position, waker)).is_some() {
+        if self.find(waker).is_some() {
             return Ok(());
         }
-        wakers.try_reserve(1).map_err(|_| OutOfMemory)?;
-        positions.try_reserve(1, |&position| hash_at(wakers, position)).map_err(|_| OutOfMemory)?;
-        positions.insert_unique(hash(waker), wakers.len(), |&position| hash_at(wakers, position));
-        wakers.push(Some(waker.clone()));
+        self.waiting.reserve().map_err(|_| OutOfMemory)?;
+        let newcomer = Waiting { waker: waker.clone(), before: self.last, after: NONE };
+        let index = self.waiting.insert(hash(waker), newcomer) as u32;
+        self.link(index, self.last, NONE);
         Ok(())
     }
 
+    /// Lets the entries before and behind an index lead to it.
+    fn link(&mut self, index: u32, before: u32, after: u32) {
+        match self.waiting.get_mut(before as usize) {
+            Some(before) => before.after = index,
+            None => self.first = index,
+        }
+        match self.waiting.get_mut(after as usize) {
+            Some(after) => after.before = index,
+            None => self.last = index,
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Waker> {
+        let &Waiting { before, after, .. } = self.waiting.get(index)?;
+        // The two lead to each other.
+        match self.waiting.get_mut(before as usize) {
+            Some(before) => before.after = after,
+            None => self.first = after,
+        }
+        match self.waiting.get_mut(after as usize) {
+            Some(after) => after.before = before,
+            None => self.last = before,
+        }
+        let removed = self.waiting.remove(index)?;
+        // The last of the table has this index now.
+        if let Some(&Waiting { before, after, .. }) = self.waiting.get(index) {
+            self.link(index as u32, before, after);
+        }
+        Some(removed.waker)
+    }
+
     fn forget(&mut self, waker: &Waker) {
-        let Queue { wakers, positions } = self;
-        let Ok(entry) = positions.find_entry(hash(waker), |&position| is_at(wakers, position, waker)) else {
-            return;
-        };
-        let (position, _) = entry.remove();
-        if let Some(place) = wakers.get_mut(position) {
-            *place = None;
+        if let Some(index) = self.find(waker) {
+            self.remove(index);
         }
-        while let Some(None) = wakers.last() {
-            wakers.pop();
-        }
-        // More than half of the places are empty: as many were forgotten as are moved now.
-        if wakers.len() > 2 * positions.len() {
-            wakers.retain(Option::is_some);
-            positions.clear();
-            for (position, waker) in wakers.iter().flatten().enumerate() {
-                // There is room, because there are no more of them than before.
-                positions.insert_unique(hash(waker), position, |&position| hash_at(wakers, position));
+    }
+
+    /// Wakes some from the front; whether there are more.
+    fn wake_portion(&mut self) -> bool {
+        for _ in 0..PORTION {
+            match self.remove(self.first as usize) {
+                Some(waker) => waker.wake(),
+                None => return false,
             }
         }
+        !self.waiting.is_empty()
     }
 }
 
@@ -255,35 +307,36 @@ mod tests {
         assert!(waiters.is_empty());
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
         assert!(bells.is_sorted_by_key(|(bell, _)| bell.turn.load(Ordering::Relaxed)));
-        assert!(waiters.more.is_some(), "whoever waited with a thousand will do so again");
         waiters.wake_all();
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
-        assert!(waiters.more.is_none(), "the memory for a thousand is kept for nobody");
     }
 
+    /// However many wait, as many as a portion are woken at once: the others when their turn comes.
     #[test]
-    fn addresses_are_spread_over_both_ends_of_a_hash() {
-        use alloc::collections::BTreeSet;
-        let hashes: Vec<u64> = (0..1024).map(|index| mixed(0x7f12_3456_7000 + 64 * index)).collect();
-        let low: BTreeSet<u64> = hashes.iter().map(|hash| hash & 1023).collect();
-        let high: BTreeSet<u64> = hashes.iter().map(|hash| hash >> 57).collect();
-        assert!(low.len() > 500, "{} of 1024 places", low.len());
-        assert_eq!(high.len(), 128);
-    }
-
-    #[test]
-    fn memory_for_the_usual_number_is_kept() {
-        let bells = bells(KEPT + 1);
+    fn a_rest_is_woken_in_portions() {
+        let bells = bells(1000);
         let mut waiters = Waiters::default();
         for (_, waker) in &bells {
             waiters.register(waker).unwrap();
         }
-        let room = |waiters: &Waiters| waiters.more.as_deref().map(|[queue]| queue.wakers.capacity());
-        assert_eq!(room(&waiters), Some(KEPT), "vectors grow by doubling");
-        for _ in 0..3 {
-            waiters.wake_all();
-            assert_eq!(room(&waiters), Some(KEPT));
+        let rung = || bells.iter().filter(|(bell, _)| bell.rings() == 1).count();
+        let mut rest = Rest(waiters.more.take().unwrap());
+        // The first of all is not with the others.
+        let mut expected = 0;
+        while rest.wake_portion() {
+            expected += PORTION;
+            assert_eq!(rung(), expected);
         }
+        assert_eq!(rung(), 999);
+        assert!(bells[1..].is_sorted_by_key(|(bell, _)| bell.turn.load(Ordering::Relaxed)));
+        assert!(!rest.wake_portion());
+    }
+
+    #[test]
+    fn addresses_are_spread_over_the_low_bits() {
+        use alloc::collections::BTreeSet;
+        let low: BTreeSet<u32> = (0..1024).map(|index| mixed(0x7f12_3456_7000 + 64 * index) & 1023).collect();
+        assert!(low.len() > 500, "{} of 1024 places", low.len());
     }
 
     #[test]
@@ -334,9 +387,6 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(waiters.is_empty(), model.is_empty());
-                if let Some([queue]) = waiters.more.as_deref() {
-                    prop_assert!(queue.wakers.len() <= 2 * queue.positions.len());
-                }
                 for (index, (bell, _)) in bells.iter().enumerate() {
                     prop_assert_eq!(bell.rings(), rings[index]);
                     let registered = usize::from(model.contains(&index));
