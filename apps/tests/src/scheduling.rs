@@ -438,7 +438,7 @@ pub async fn the_system_s_mode_reaches_a_busy_process() -> Outcome {
 pub async fn forged_bitmaps_count_for_no_more_than_the_ceiling() -> Outcome {
     // It claims to be the most important there is; what that is worth is another matter.
     let child = must!(start("forge"));
-    until(|| Ok(of(&child)?.priority == 1)).await?;
+    until(|| Ok(of(&child)?.priority == 0)).await?;
     must!(scheduling::set_ceiling(number(&child), Priority::saturating(20)));
     for _ in 0..50 {
         let priority = must!(of(&child)).priority;

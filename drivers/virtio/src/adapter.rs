@@ -3,7 +3,7 @@
 use drivers::Registers;
 use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use network::time::Instant;
-use network::{ChecksumOffload, Link};
+use network::{BEGINNING, ChecksumOffload, Link, ReceivedFrame};
 
 use crate::Memory;
 use crate::network_device::{LARGEST_FRAME, Network, Offload, Sender};
@@ -72,5 +72,18 @@ impl<R: Registers, M: Memory> Link for Network<R, M> {
 
     fn flush(&mut self) {
         self.notify();
+    }
+
+    fn receive_into(&mut self, room: &mut [u8], _: Instant) -> Option<ReceivedFrame> {
+        self.next_frame_into(room, BEGINNING)
+    }
+
+    fn take_kept(&mut self, kept: u16, room: &mut [u8]) {
+        self.read_frame(kept, room);
+        self.drop_kept(kept);
+    }
+
+    fn drop_kept(&mut self, kept: u16) {
+        self.give_back(kept);
     }
 }

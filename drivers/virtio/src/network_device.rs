@@ -3,10 +3,11 @@
 use alloc::vec::Vec;
 
 use drivers::Registers;
+use network::ReceivedFrame;
 
 use crate::checksum;
 use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
-use crate::queue::{self, Direction, Notify, Queue, Used};
+use crate::queue::{self, Direction, Notify, Queue};
 use crate::{Error, Memory};
 
 const RECEIVE: u32 = 0;
@@ -66,6 +67,8 @@ pub struct Network<R: Registers, M: Memory> {
     transport: Mmio<R>,
     receive: Queue<M>,
     receive_memory: M,
+    /// How many buffers have frames in them that were not taken yet.
+    kept: u16,
     transmit: Queue<M>,
     transmit_memory: M,
     free: Vec<u16>,
@@ -171,6 +174,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
             transport,
             receive,
             receive_memory,
+            kept: 0,
             transmit,
             transmit_memory,
             free,
@@ -263,23 +267,36 @@ impl<R: Registers, M: Memory> Network<R, M> {
 
     /// Copies the next frame that has arrived to where [`split`](Self::split) finds it, and returns its length.
     pub(crate) fn next_frame(&mut self) -> Option<usize> {
+        let mut arrived = core::mem::take(&mut self.arrived);
+        let received = self.next_frame_into(&mut arrived, usize::MAX);
+        self.arrived = arrived;
+        received.map(|frame| frame.length)
+    }
+
+    /// Copies the next frame that has arrived to the beginning of `room`. Of a longer one than `enough` only so many bytes
+    /// are copied, and its buffer is kept until it is [given back](Self::give_back), unless half of them are. A frame that
+    /// does not fit is dropped.
+    pub(crate) fn next_frame_into(&mut self, room: &mut [u8], enough: usize) -> Option<ReceivedFrame> {
         loop {
             if self.failure.is_some() {
                 return None;
             }
             match self.receive.take() {
                 Ok(Some(used)) => {
-                    let length = self.copy_out(used);
-                    self.receive.offer(used.buffer);
-                    // Give back in good time, lest the device run out of buffers during a long batch.
-                    if self.receive.unpublished() >= RECEIVE_BUFFERS / 4 {
-                        self.notify();
+                    let length = (used.length as usize).checked_sub(self.header).filter(|&length| length <= room.len());
+                    // A frame too short to be one is dropped, and one that is too long.
+                    let Some(length) = length else {
+                        self.offer(used.buffer);
+                        continue;
+                    };
+                    let keeps = length > enough && self.kept < self.receive.size() / 2;
+                    self.read_frame(used.buffer, &mut room[..if keeps { enough } else { length }]);
+                    match keeps {
+                        true => self.kept += 1,
+                        false => self.offer(used.buffer),
                     }
-                    // A frame too short to be one is dropped.
-                    if length.is_some() {
-                        self.counters.received += 1;
-                        return length;
-                    }
+                    self.counters.received += 1;
+                    return Some(ReceivedFrame { length, kept: keeps.then_some(used.buffer) });
                 }
                 Ok(None) => {
                     if !self.receive.arm() {
@@ -291,11 +308,23 @@ impl<R: Registers, M: Memory> Network<R, M> {
         }
     }
 
-    fn copy_out(&mut self, used: Used) -> Option<usize> {
-        let length = (used.length as usize).checked_sub(self.header)?;
-        let frame = self.arrived.get_mut(..length)?;
-        self.receive_memory.read(usize::from(used.buffer) * BUFFER + self.header, frame);
-        Some(length)
+    fn offer(&mut self, buffer: u16) {
+        self.receive.offer(buffer);
+        // Give back in good time, lest the device run out of buffers during a long batch.
+        if self.receive.unpublished() >= RECEIVE_BUFFERS / 4 {
+            self.notify();
+        }
+    }
+
+    /// Copies the beginning of the frame in a buffer.
+    pub(crate) fn read_frame(&self, buffer: u16, into: &mut [u8]) {
+        self.receive_memory.read(usize::from(buffer) * BUFFER + self.header, into);
+    }
+
+    /// Gives the buffer of a frame back that was kept.
+    pub(crate) fn give_back(&mut self, buffer: u16) {
+        self.kept -= 1;
+        self.offer(buffer);
     }
 
     /// Finds a free buffer.

@@ -173,6 +173,11 @@ impl<M: Memory> Queue<M> {
         self.offers = self.offers.wrapping_add(1);
     }
 
+    /// How many buffers it has.
+    pub(crate) fn size(&self) -> u16 {
+        self.size
+    }
+
     /// How many offered buffers the device was not shown yet.
     pub(crate) fn unpublished(&self) -> u16 {
         self.offers.wrapping_sub(self.published)

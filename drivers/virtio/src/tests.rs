@@ -7,7 +7,7 @@ use std::vec::Vec;
 use drivers::Registers as _;
 use network::phy::{Device as _, RxToken, TxToken};
 use network::time::Instant;
-use network::{Address, Configuration, Link, Received, Sharing, Stack, TcpOptions};
+use network::{Address, BEGINNING, Configuration, Link, Received, Sharing, Stack, TcpOptions};
 use proptest::prelude::*;
 
 use crate::pretend::{ADDRESS, CHECKSUM, Device, EVENT_INDEX, MODERN, Model, Piece, STATUS};
@@ -88,6 +88,68 @@ fn frames_get_through_in_both_directions_for_ever() {
         assert_eq!(receive(&mut network), None);
         assert_eq!(network.counters().received, 70_000);
         assert_eq!(network.failure(), None);
+    }
+}
+
+#[test]
+fn long_frames_stay_in_their_buffers_until_somebody_wants_them() {
+    for (version, features) in models() {
+        let device = Device::network(version, features);
+        let mut network = start(&device);
+        let frame = |number: u16| {
+            let mut frame = vec![number as u8; 100 + usize::from(number)];
+            frame[..2].copy_from_slice(&number.to_le_bytes());
+            frame
+        };
+        let mut room = [0; 1514];
+        // Many times round, taken in another order than that of their arrival, and one of three dropped.
+        for round in 0..200u16 {
+            let mut kept = vec![];
+            for number in 0..48 {
+                assert!(device.deliver(&frame(number + round)));
+                let received = network.receive_into(&mut room, NOW).unwrap();
+                assert_eq!(received.length, frame(number + round).len());
+                assert_eq!(room[..BEGINNING], frame(number + round)[..BEGINNING]);
+                kept.push((number + round, received.kept.expect("a long frame stays")));
+            }
+            kept.rotate_left(usize::from(round) % 48);
+            for (number, place) in kept {
+                if number % 3 == 0 {
+                    network.drop_kept(place);
+                } else {
+                    let expected = frame(number);
+                    network.take_kept(place, &mut room[..expected.len()]);
+                    assert_eq!(room[..expected.len()], expected);
+                }
+            }
+            assert_eq!(network.receive_into(&mut room, NOW), None);
+            network.flush();
+        }
+        // A short one is there at once, and so is a long one when half of the buffers are kept.
+        assert!(device.deliver(&[7; BEGINNING]));
+        assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.kept), Some(None));
+        let mut kept = 0;
+        while device.deliver(&[9; 1000]) {
+            let received = network.receive_into(&mut room, NOW).unwrap();
+            if received.kept.is_none() {
+                assert_eq!(room[..1000], [9; 1000]);
+                break;
+            }
+            kept += 1;
+            network.flush();
+        }
+        assert!(kept >= 8, "{kept}");
+        // Others still come and go.
+        for _ in 0..1000 {
+            assert!(device.deliver(&[3; 1000]));
+            assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.kept), Some(None));
+            network.flush();
+        }
+        // What does not fit is dropped.
+        assert!(device.deliver(&[1; 1600]));
+        assert!(device.deliver(&[2; 60]));
+        assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.length), Some(60));
+        assert_eq!(room[..60], [2; 60]);
     }
 }
 

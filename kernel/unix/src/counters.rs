@@ -57,7 +57,7 @@ pub fn read(counter: Counter) -> u64 {
         Counter::HeapBytes => memory::heap::bytes_in_use() as u64,
         Counter::HeapFootprint => memory::heap::statistics().footprint as u64,
         Counter::UptimeNs => crate::time::now_ns(),
-        Counter::Connections => crate::network::connections(),
+        Counter::Connections => crate::network_stack::connections(),
         _ => (0..MAXIMUM_HARTS).fold(0, |sum, hart| sum.wrapping_add(of_hart(hart, counter))),
     }
 }

@@ -9,6 +9,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
+use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, TimeSpec, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber, FileKind, Metadata, SeekFrom, Writes};
@@ -259,12 +260,12 @@ impl OpenFile {
         Ok(found & wanted)
     }
 
-    /// Registers a waker for input of a pipe or a socket; `false` if there is some or an end of it already, if this
+    /// Registers a waker for input of a pipe or a socket, which a call of this priority waits for; `false` if there is some or an end of it already, if this
     /// fails, and for everything else: then to try is all there is to do.
-    pub fn register_for_input(&self, waker: &Waker) -> bool {
+    pub fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
         match &self.kind {
             Kind::Reader(reader) => reader.register_for_input(waker),
-            Kind::Socket(socket) => socket.register_for_input(waker),
+            Kind::Socket(socket) => socket.register_for_input(process, priority, waker),
             _ => false,
         }
     }
@@ -709,7 +710,7 @@ impl OpenFile {
         let vacancy = descriptors.vacancy(0)?;
         process.account.admit()?;
         let charge = charge(&process.account)?;
-        let (socket, from) = match listener.accept(waker) {
+        let (socket, from) = match listener.accept(process, waker) {
             Poll::Ready(accepted) => accepted?,
             Poll::Pending => return Poll::Pending,
         };

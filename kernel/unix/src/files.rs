@@ -17,7 +17,7 @@ use crate::file::{self, OpenFile, errno_of, status_of};
 use crate::process::Process;
 use crate::program::LONGEST_PATH;
 use crate::user::UserBuffer;
-use crate::{epoll, executor, pipe, time};
+use crate::{epoll, executor, pipe, scheduling, time};
 
 /// Bytes that files written at run time may take in all, as a share of memory: a half, like Linux's tmpfs.
 const MEMORY_SHARE: usize = 2;
@@ -28,7 +28,7 @@ static ROOT: Once<Filesystem> = Once::new();
 pub fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     let limit = memory::frames::free_frames() * abi_queue::pages::PAGE_SIZE / MEMORY_SHARE;
     let root = Filesystem::new(limit as u64).map_err(|_| "there is no memory for the root file system")?;
-    executor::spawn_for_kernel(Priority::DEFAULT, epoll::clean());
+    executor::spawn_for_kernel(scheduling::worth_of(Priority::DEFAULT), epoll::clean());
     if let Err(error) = root.populate(archive) {
         platform::println!("initramfs: {error}");
         return Err("the initramfs is damaged: build it again with `cargo xtask build`");

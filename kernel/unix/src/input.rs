@@ -45,7 +45,8 @@ use crate::executor::{self, Cid, SpawnError};
 use crate::latency;
 use crate::operation::Operation;
 use crate::process::Process;
-use crate::ready_calls::{Next, Ordered, Place, ReadyCalls, Tell};
+use crate::ready_calls::{Next, Ordered, Place, Rank, ReadyCalls, Tell};
+use crate::scheduling::Standing;
 use crate::stretch;
 
 /// Calls that are tried before others get their turn.
@@ -118,7 +119,10 @@ impl InputCall {
     /// Waits for input. If there is some already the call is entered in the list at once.
     fn wait(self: &Arc<InputCall>, operation: &Operation) {
         let waker = Waker::from(self.clone());
-        if !operation.waits_for_input_of().is_some_and(|file| file.register_for_input(&waker)) {
+        if !operation
+            .waits_for_input_of()
+            .is_some_and(|file| file.register_for_input(&self.process, self.priority, &waker))
+        {
             waker.wake();
         }
     }
@@ -190,6 +194,14 @@ impl InputCall {
     }
 }
 
+/// What a finisher's rank is worth now beside other processes.
+fn worth(standing: &Standing, rank: Rank) -> Priority {
+    match rank {
+        Rank::First => standing.limit(Priority::HIGHEST),
+        Rank::Call(priority) => standing.worth(priority),
+    }
+}
+
 /// A process's calls that wait for input.
 #[derive(Default)]
 pub struct InputCalls {
@@ -214,7 +226,7 @@ impl InputCalls {
         match tell {
             Tell::Nothing => return,
             Tell::Wake => {}
-            Tell::WakeAt(priority) => executor::set_priority(finisher, process.standing.limit(priority)),
+            Tell::WakeAt(rank) => executor::set_priority(finisher, worth(&process.standing, rank)),
         }
         // By its waker, so that it runs on the hart that the input came to.
         executor::waker(finisher).wake();
@@ -228,7 +240,7 @@ impl InputCalls {
         list.reserve(priority).map_err(|_| Errno::ENOMEM)?;
         if list.is_new() {
             let (own, future) = (process.clone(), Finisher { process: process.clone() });
-            let finisher = executor::spawn_blocked_for(own, list.priority(), future);
+            let finisher = executor::spawn_blocked_for(own, worth(&process.standing, list.rank()), future);
             let finisher = finisher.map_err(|SpawnError(_)| Errno::ENOMEM)?;
             self.finisher.store(finisher.raw(), Ordering::Relaxed);
         }
@@ -259,9 +271,9 @@ impl InputCalls {
             SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
         }
         let standing = &process.standing;
-        let next = list.next(turn_is_over, done, |priority| executor::is_ready_above(standing.limit(priority)));
-        if let Next::Later(Some(priority)) = next {
-            executor::set_priority(self.finisher(), standing.limit(priority));
+        let next = list.next(turn_is_over, done, |rank| executor::is_ready_above(worth(standing, rank)));
+        if let Next::Later(Some(rank)) = next {
+            executor::set_priority(self.finisher(), worth(standing, rank));
         }
         next
     }
@@ -270,7 +282,7 @@ impl InputCalls {
     pub fn order_anew(&self, process: &Process) {
         let list = self.list.lock();
         if !list.is_new() {
-            executor::set_priority(self.finisher(), process.standing.limit(list.priority()));
+            executor::set_priority(self.finisher(), worth(&process.standing, list.rank()));
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A client outside sees more than the kernel can answer for: the way through the emulator or the wire, and whether the
 //! host had a processor for a hart. So the kernel can measure its own part. A request's time begins with the interrupt
-//! by which the card tells of its frame, or with the look that finds the frame if the card had no need to interrupt. It
+//! by which the card tells of its last frame, or with the look that finds the frame if the card had no need to interrupt. It
 //! goes along with the call that waits for the connection's input, then with the socket, and ends when an answer has
 //! been given to the card's queue. The level is the priority of the call that waited, which is that of its coroutine.
 //!
@@ -28,7 +28,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 static LEVELS: Once<Vec<Level>> = Once::new();
 /// When the card interrupted first since the last look at its queue; 0 if it has not.
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
-/// When the frames arrived that are looked at now; 0 while nobody looks. Written under the stack's lock.
+/// When the frame arrived that is handled now; 0 while none is. Written under the stack's lock.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether latencies are measured.
@@ -60,24 +60,31 @@ pub fn card_interrupts() {
     }
 }
 
-/// Says that a look at the card's queue begins: frames that are found there arrived at the last interrupt, or now.
-pub fn look_begins() {
+/// Says that a look at the card's queue begins, and when the frames arrived that are found there: at the last interrupt,
+/// or now.
+pub fn look_begins() -> u64 {
     if is_on() {
-        let at = match INTERRUPTED.swap(0, Ordering::Relaxed) {
-            0 => Machine::now(),
-            at => at,
-        };
-        ARRIVED.store(at, Ordering::Relaxed);
+        let at = INTERRUPTED.swap(0, Ordering::Relaxed);
+        if at != 0 {
+            return at;
+        }
+    }
+    Machine::now()
+}
+
+/// Says that a frame is handled that arrived at this time.
+pub fn handles(arrived: u64) {
+    if is_on() {
+        ARRIVED.store(arrived, Ordering::Relaxed);
     }
 }
 
-/// Says that the look ends; `more` if frames were left in the queue, which may have arrived as early as those that were
-/// taken.
-pub fn look_ends(more: bool) {
+/// Says that the look ends. Frames that arrived at `more` may have been left in the queue, if it is not 0.
+pub fn look_ends(more: u64) {
     if is_on() {
-        let at = ARRIVED.swap(0, Ordering::Relaxed);
-        if more {
-            INTERRUPTED.store(at, Ordering::Relaxed);
+        ARRIVED.store(0, Ordering::Relaxed);
+        if more != 0 {
+            INTERRUPTED.store(more, Ordering::Relaxed);
         }
     }
 }
@@ -90,15 +97,16 @@ pub fn arrival() -> u64 {
 /// The request that a connection's next answer is for.
 #[derive(Default)]
 pub struct Request {
-    /// When its first frame arrived; 0 for no request.
+    /// When its last frame arrived; 0 for no request.
     arrived: AtomicU64,
     level: AtomicU8,
 }
 
 impl Request {
-    /// Notes that a call of this priority has received what arrived then.
+    /// Notes that a call of this priority has received what arrived then. Of a request that comes in several frames the
+    /// last one counts: before that there is nothing to answer.
     pub fn begin(&self, arrived: u64, level: Priority) {
-        if arrived != 0 && self.arrived.load(Ordering::Relaxed) == 0 {
+        if arrived != 0 {
             self.level.store(level.number(), Ordering::Relaxed);
             self.arrived.store(arrived, Ordering::Relaxed);
         }

@@ -34,6 +34,7 @@ pub mod limits;
 pub mod line_discipline;
 pub mod memory_calls;
 pub mod network;
+pub mod network_stack;
 pub mod operation;
 pub mod pipe;
 pub mod process;
@@ -121,7 +122,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     files::start(parts.initial_files)?;
     console::start();
     latency::start(boot_option(platform.arguments, "latencies"));
-    network::start(platform);
+    network_stack::start(platform);
     Ok(())
 }
 
@@ -133,7 +134,7 @@ pub fn run_hart() -> ! {
         let _ = on_interrupt();
         stretch::looked_by_the_executor();
         usermode::release_retired();
-        shared::publish(executor::waiting());
+        shared::publish(scheduling::claims_worth(executor::waiting()));
         // Who leaves remains on this hart comes by here before it sleeps.
         if worker.run_one() {
             continue;

@@ -1,33 +1,32 @@
 //! Sockets: the Berkeley interface over the network stack.
 //!
-//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. Data
-//! moves straight between a connection's buffers and user pages while the lock is held. What arrives from the wire is
-//! handled by one kernel coroutine of the highest priority, which the device's interrupt wakes; what a call changes is
-//! sent before the call returns.
+//! Data moves straight between a connection's buffers and user pages while the stack's lock is held. Whoever begins to
+//! wait at a socket tells the stack how important that is ([`Reader`]): so important are the frames that come for it
+//! ([`network_stack`](crate::network_stack)).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddrV4};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
+use abi_queue::Priority;
 use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
 use abi_unix::{Errno, errno};
 use network::{
     BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Held, Interest, Keepalive,
-    ListenerId, LocalConnections, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    ListenerId, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
-use platform::{Platform, println};
 use spin::Mutex;
 
 use crate::accounts::{Account, Charge, Resource};
 use crate::file::{self, OpenFile};
+use crate::network_stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::operation::{AddressOut, length_of};
 use crate::process::Process;
 use crate::user::UserBuffer;
 use crate::wire::Wire;
-use crate::{executor, latency, scheduling, time};
+use crate::{executor, latency, scheduling};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
@@ -37,156 +36,10 @@ const LONGEST_DATAGRAM: usize = 65507;
 /// it).
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
 
-/// For so long a program that is as important as the network runs before the rest of many frames is handled.
-const TURN_OF_EQUALS_NS: u64 = 100_000;
-
-static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
-/// The coroutine that handles what arrives.
-static HANDLER: Mutex<Option<Waker>> = Mutex::new(None);
-static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
-
-fn errno_of(error: Error) -> Errno {
-    match error {
-        Error::Stale => Errno::EBADF,
-        Error::AddressInUse => Errno::EADDRINUSE,
-        Error::AddressUnavailable => Errno::EADDRNOTAVAIL,
-        Error::Unreachable => Errno::ENETUNREACH,
-        Error::Refused => Errno::ECONNREFUSED,
-        Error::Reset => Errno::ECONNRESET,
-        Error::TimedOut => Errno::ETIMEDOUT,
-        Error::NotConnected => Errno::ENOTCONN,
-        Error::Closed => Errno::EPIPE,
-        Error::TooLong => Errno::EMSGSIZE,
-        Error::Limit => Errno::ENOBUFS,
-        Error::OutOfMemory => Errno::ENOMEM,
-        Error::Invalid => Errno::EINVAL,
-    }
+/// The calling coroutine, which works for this process, as it waits at a socket.
+fn reader(process: u32) -> Reader {
+    Reader { owner: process, level: scheduling::claim_worth(executor::current_priority()).number() }
 }
-
-/// Starts the stack over the first network device, or with the loopback interface alone.
-pub fn start(platform: &'static Platform) {
-    let wire = Wire::find(platform, wake_handler);
-    let configuration = network::Configuration {
-        address: wire.is_connected().then_some(network::Address {
-            // QEMU's user network, which has no other way to tell a machine its address than DHCP.
-            address: Ipv4Addr::new(10, 0, 2, 15),
-            prefix: 24,
-            gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
-        }),
-        seeds: network::Seeds::draw(crate::random::bytes),
-        local_connections: local_connections(crate::boot_option(platform.arguments, "local")),
-        ..network::Configuration::default()
-    };
-    match Stack::new(wire, &configuration, time::now_ns()) {
-        Ok(mut stack) => {
-            // ADMISSION: for what no call of ours asks for, and for the rings of connections within the host.
-            stack.set_admission(crate::accounts::has_machine_memory);
-            *STACK.lock() = Some(stack);
-        }
-        Err(error) => println!("network: not available: {error}"),
-    }
-    let Ok(deadline) = time::Reservation::new() else {
-        println!("network: there is no memory to start it");
-        return;
-    };
-    // Not before programs that claim everything: packets are charged to nobody.
-    executor::spawn_for_kernel(scheduling::MOST_CLAIM, handle_arrivals(deadline));
-}
-
-/// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
-fn local_connections(wanted: Option<&str>) -> LocalConnections {
-    match wanted {
-        None | Some("joined") => LocalConnections::Joined,
-        Some("packets") => LocalConnections::Packets,
-        Some(other) => {
-            println!("network: local={other} is neither joined nor packets; connections within the host are joined");
-            LocalConnections::Joined
-        }
-    }
-}
-
-/// Makes the handler look at the device and at its deadlines.
-fn wake_handler() {
-    HAS_ARRIVED.store(true, Ordering::Release);
-    if let Some(waker) = HANDLER.lock().as_ref() {
-        waker.wake_by_ref();
-    }
-}
-
-/// Handles arrivals and deadlines of the stack, for ever.
-async fn handle_arrivals(deadline: time::Reservation) {
-    loop {
-        let next = {
-            let mut guard = STACK.lock();
-            let now = time::now_ns();
-            latency::look_begins();
-            let next = guard.as_mut().and_then(|stack| stack.poll(now));
-            latency::look_ends(next.is_some_and(|next| next <= now));
-            // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
-            NEXT_ALARM.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
-            next
-        };
-        if next.is_some_and(|next| next <= time::now_ns()) {
-            // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
-            // their turn first; a program among them for a moment, until the alarm interrupts it.
-            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-            let alarm = deadline.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
-            executor::yield_now().await;
-            time::clear(alarm);
-            continue;
-        }
-        let mut alarm = None;
-        let mut registered = false;
-        poll_fn(|cx| {
-            if !registered {
-                *HANDLER.lock() = Some(cx.waker().clone());
-                alarm = next.map(|ns| deadline.set(time::ticks_at_ns(ns), cx.waker()));
-                registered = true;
-            } else {
-                return Poll::Ready(());
-            }
-            if HAS_ARRIVED.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        HAS_ARRIVED.store(false, Ordering::Release);
-        if let Some(alarm) = alarm {
-            time::clear(alarm);
-        }
-    }
-}
-
-/// TCP connections that exist.
-pub fn connections() -> u64 {
-    STACK.lock().as_ref().map_or(0, |stack| stack.connection_counts().0 as u64)
-}
-
-/// Uses the stack for a call, and lets it do at once what the call made necessary.
-fn with_stack<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
-    let mut guard = STACK.lock();
-    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
-    act(stack, time::now_ns()).map_err(errno_of)
-}
-
-/// As [`with_stack`], and then sends what the call left to be sent; an earlier deadline reaches the handler.
-fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
-    let mut guard = STACK.lock();
-    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
-    let now = time::now_ns();
-    let result = act(stack, now).map_err(errno_of);
-    let next = stack.flush(now).unwrap_or(u64::MAX);
-    let is_earlier = next < NEXT_ALARM.load(Ordering::Relaxed);
-    if is_earlier {
-        NEXT_ALARM.store(next, Ordering::Relaxed);
-    }
-    drop(guard);
-    if is_earlier {
-        wake_handler();
-    }
-    result
-}
-
-/// When the handler's alarm will ring, in nanoseconds; all ones if it is not set. Used under the stack's lock.
-static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The size that a buffer gets for which a program asks.
 fn buffer_size(wanted: u32) -> usize {
@@ -216,12 +69,14 @@ pub struct Shares {
     /// Of datagram sockets, of connections, and of records of connections that have ended.
     taken: [AtomicUsize; 3],
     account: Arc<Account>,
+    /// The process's number.
+    process: u32,
 }
 
 impl Shares {
-    /// Of a process with this account, nothing yet.
-    pub fn new(account: Arc<Account>) -> Arc<Shares> {
-        Arc::new(Shares { taken: Default::default(), account })
+    /// Of the process with this number and account, nothing yet.
+    pub fn new(process: u32, account: Arc<Account>) -> Arc<Shares> {
+        Arc::new(Shares { taken: Default::default(), account, process })
     }
 
     /// Counts one more if `free` are left in the system: `false` for a process that has as many as that already. So no
@@ -411,7 +266,7 @@ impl Socket {
     }
 
     /// One step of `accept`: the next connection as a new file, and who it is from.
-    pub fn accept(&self, waker: Option<&Waker>) -> Poll<Result<(Socket, SocketAddress), Errno>> {
+    pub fn accept(&self, process: &Process, waker: Option<&Waker>) -> Poll<Result<(Socket, SocketAddress), Errno>> {
         let inner = self.inner.lock();
         let State::Listening(listener) = inner.state else {
             return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
@@ -420,6 +275,7 @@ impl Socket {
             let accepted = stack.accept(listener)?;
             if let (None, Some(waker)) = (&accepted, waker) {
                 stack.register_accept(listener, waker)?;
+                stack.set_acceptor(listener, reader(process.id));
             }
             Ok(accepted)
         })?;
@@ -464,6 +320,7 @@ impl Socket {
             let connected = stack.connected(id)?;
             if let (false, Some(waker)) = (connected, waker) {
                 stack.register(id, Interest::Send, waker)?;
+                stack.set_reader(id, reader(self.owner.process));
             }
             Ok(connected)
         });
@@ -518,6 +375,7 @@ impl Socket {
                         if stack.tcp_send_with(id, fill, now)? == Sent::Full {
                             if let Some(waker) = waker {
                                 stack.register(id, Interest::Send, waker)?;
+                                stack.set_reader(id, reader(process.id));
                             }
                             return Ok(false);
                         }
@@ -593,6 +451,7 @@ impl Socket {
                     let received = stack.tcp_receive_with(id, take, now)?;
                     if let (Received::Nothing, Some(waker)) = (&received, waker) {
                         stack.register(id, Interest::Receive, waker)?;
+                        stack.set_reader(id, reader(process.id));
                     }
                     Ok(received)
                 });
@@ -696,6 +555,7 @@ impl Socket {
             };
             if let (None, Some(waker)) = (&received, waker) {
                 stack.udp_register(id, Interest::Receive, waker)?;
+                stack.set_datagram_reader(id, reader(process.id));
             }
             Ok(received)
         });
@@ -713,16 +573,24 @@ impl Socket {
         }
     }
 
-    /// Registers a waker for input; `false` if there is some or an end of it already, or if this fails.
-    pub fn register_for_input(&self, waker: &Waker) -> bool {
+    /// Registers a waker for input, which a call of this priority waits for; `false` if there is some or an end of it
+    /// already, or if this fails.
+    pub fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
         let inner = self.inner.lock();
+        let reader = Reader { owner: process.id, level: priority.number() };
         let register = |stack: &mut Stack<Wire>| match inner.state {
             State::Fresh(_) => Ok(false),
             State::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
-            State::Listening(id) => stack.register_accept(id, waker).map(|()| true),
-            State::Connected(id) => stack.register_for_input(id, waker),
+            State::Listening(id) => {
+                stack.set_acceptor(id, reader);
+                stack.register_accept(id, waker).map(|()| true)
+            }
+            State::Connected(id) => stack.register_for_input(id, waker, reader),
             State::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
-            State::Datagram(id) => stack.udp_register(id, Interest::Receive, waker).map(|()| true),
+            State::Datagram(id) => {
+                stack.set_datagram_reader(id, reader);
+                stack.udp_register(id, Interest::Receive, waker).map(|()| true)
+            }
         };
         STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
     }
@@ -737,12 +605,14 @@ impl Socket {
             State::Listening(id) => {
                 if let Some(waker) = waker {
                     stack.register_accept(id, waker)?;
+                    stack.set_acceptor(id, reader(self.owner.process));
                 }
                 stack.listener_readiness(id)
             }
             State::Connected(id) => {
                 if let Some(waker) = waker {
                     stack.register(id, Interest::Receive, waker)?;
+                    stack.set_reader(id, reader(self.owner.process));
                     if sends {
                         stack.register(id, Interest::Send, waker)?;
                     }
@@ -752,6 +622,7 @@ impl Socket {
             State::Datagram(id) => {
                 if let Some(waker) = waker {
                     stack.udp_register(id, Interest::Receive, waker)?;
+                    stack.set_datagram_reader(id, reader(self.owner.process));
                     if sends {
                         stack.udp_register(id, Interest::Send, waker)?;
                     }
@@ -976,7 +847,7 @@ mod tests {
     fn nobody_takes_more_than_half_and_everybody_gets_something() {
         const ALL: usize = 1000;
         let account = Account::of_the_first();
-        let owner = || Shares::new(account.clone());
+        let owner = || Shares::new(1, account.clone());
         let mut left = ALL;
         let mut hoarders = Vec::new();
         for _ in 0..6 {
@@ -1008,7 +879,7 @@ mod tests {
     fn what_the_stack_holds_is_charged_and_counted() {
         let account = Account::of_the_first();
         account.set_limit(Resource::Memory, crate::accounts::Limit::both(100));
-        let owner = Shares::new(account.clone());
+        let owner = Shares::new(1, account.clone());
         assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
         // As many as are left in the system, it has already.
         assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));
@@ -1021,12 +892,5 @@ mod tests {
         owner.refund(Held::Request, 20);
         assert_eq!(account.used(Resource::Memory), 0);
         assert_eq!(owner.taken.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 3]);
-    }
-
-    #[test]
-    fn connections_within_the_host_are_joined_unless_the_command_line_says_otherwise() {
-        assert_eq!(local_connections(None), LocalConnections::Joined);
-        assert_eq!(local_connections(Some("joined")), LocalConnections::Joined);
-        assert_eq!(local_connections(Some("packets")), LocalConnections::Packets);
     }
 }

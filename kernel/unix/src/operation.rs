@@ -449,7 +449,7 @@ impl Future for AsynchronousCall {
                 Poll::Ready(result) => result,
                 Poll::Pending => {
                     // It may have run because it had been ready for long, and does so for this time only.
-                    let priority = this.process.standing.limit(this.priority);
+                    let priority = this.process.standing.worth(this.priority);
                     if executor::current_priority() != priority {
                         executor::set_priority(executor::current(), priority);
                     }
@@ -476,7 +476,7 @@ pub fn go_on_asynchronously(
     cid: u64,
     priority: Priority,
 ) -> Result<(), (Errno, Operation)> {
-    let priority = process.standing.claim(priority);
+    let priority = process.standing.within_ceiling(priority);
     let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
     if is_polled {
         process.begin_call(token, priority, operation, |key, operation| {
@@ -491,7 +491,7 @@ pub fn go_on_asynchronously(
         }
         let waiting = Waiting { operation, registered: None };
         let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
-        let spawned = executor::spawn_for(process.clone(), process.standing.limit(priority), call)
+        let spawned = executor::spawn_for(process.clone(), process.standing.worth(priority), call)
             .map_err(|SpawnError(mut call)| core::mem::replace(&mut call.waiting.operation, Operation::NOTHING));
         spawned.map(Carrier::Coroutine)
     })?;

@@ -427,7 +427,7 @@ impl Process {
             authority,
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
-            shares: crate::network::Shares::new(account.clone()),
+            shares: crate::network::Shares::new(id, account.clone()),
             kernel_side: Choice::default(),
             dropped_lines: report::Dropped::default(),
             parent: AtomicU32::new(parent),
@@ -600,7 +600,7 @@ impl Process {
         for place in places {
             if let Some(Call { carrier: Carrier::Coroutine(cid), priority, .. }) = calls.at_place(place) {
                 let priority = Priority::saturating(u64::from(*priority));
-                crate::executor::set_priority(*cid, self.standing.limit(priority));
+                crate::executor::set_priority(*cid, self.standing.worth(priority));
             }
         }
         next

@@ -68,8 +68,27 @@ pub struct ReadyCalls<C> {
     is_last: bool,
     /// The finisher has been woken, and looks until nothing is left.
     awake: bool,
-    /// The priority that the finisher was given last.
-    priority: Priority,
+    /// What the finisher was told to be last.
+    rank: Rank,
+}
+
+/// How important the finisher is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Before all that anybody claims: some call starves, or the process has ended.
+    First,
+    /// As a call of this priority.
+    Call(Priority),
+}
+
+impl Rank {
+    fn is_more_important_than(self, other: Rank) -> bool {
+        match (self, other) {
+            (_, Rank::First) => false,
+            (Rank::First, Rank::Call(_)) => true,
+            (Rank::Call(own), Rank::Call(other)) => own.is_more_important_than(other),
+        }
+    }
 }
 
 /// What the finisher has to be told.
@@ -80,8 +99,8 @@ pub enum Tell {
     Nothing,
     /// It is to look.
     Wake,
-    /// It is to look, with this priority from now on.
-    WakeAt(Priority),
+    /// It is to look, with this rank from now on.
+    WakeAt(Rank),
 }
 
 /// What the finisher does next.
@@ -91,8 +110,8 @@ pub enum Next<C> {
     Call(Arc<C>),
     /// It posts what it has done, since the next call is less important than that.
     Post,
-    /// It lets others have their turn first, and has this priority from now on if it is another one.
-    Later(Option<Priority>),
+    /// It lets others have their turn first, and has this rank from now on if it is another one.
+    Later(Option<Rank>),
     /// It sleeps until a call can go on.
     Nothing,
 }
@@ -105,7 +124,7 @@ impl<C> Default for ReadyCalls<C> {
             starving: 0,
             is_last: false,
             awake: false,
-            priority: Priority::default(),
+            rank: Rank::Call(Priority::default()),
         }
     }
 }
@@ -116,9 +135,9 @@ impl<C: Ordered> ReadyCalls<C> {
         self.levels.is_empty()
     }
 
-    /// The priority that the finisher was given last, or begins with.
-    pub fn priority(&self) -> Priority {
-        self.priority
+    /// How important the finisher was told to be last, or is when it begins.
+    pub fn rank(&self) -> Rank {
+        self.rank
     }
 
     /// Whether [`everything_is_last`](Self::everything_is_last) was said.
@@ -154,7 +173,7 @@ impl<C: Ordered> ReadyCalls<C> {
             None => level.first = Some(call.clone()),
         }
         self.ready |= priority.bit();
-        self.rouse(priority)
+        self.rouse(Rank::Call(priority))
     }
 
     /// Has a call that is in the order count as starving.
@@ -165,7 +184,7 @@ impl<C: Ordered> ReadyCalls<C> {
         }
         level.starving += 1;
         self.starving |= call.priority().bit();
-        self.rouse(Priority::HIGHEST)
+        self.rouse(Rank::First)
     }
 
     /// From now on the finisher is as important as can be, and looks until nothing is left.
@@ -173,25 +192,25 @@ impl<C: Ordered> ReadyCalls<C> {
         self.is_last = true;
         // Also if it was awake: whatever it saw last was before this.
         self.awake = false;
-        self.rouse(Priority::HIGHEST)
+        self.rouse(Rank::First)
     }
 
-    /// Makes sure that the finisher looks, no later than something of this priority has its turn.
-    fn rouse(&mut self, priority: Priority) -> Tell {
-        let priority = if self.is_last { Priority::HIGHEST } else { priority };
-        if self.awake && !priority.is_more_important_than(self.priority) {
+    /// Makes sure that the finisher looks, no later than something of this rank has its turn.
+    fn rouse(&mut self, rank: Rank) -> Tell {
+        let rank = if self.is_last { Rank::First } else { rank };
+        if self.awake && !rank.is_more_important_than(self.rank) {
             return Tell::Nothing;
         }
         self.awake = true;
-        match self.follow(priority) {
-            Some(priority) => Tell::WakeAt(priority),
+        match self.follow(rank) {
+            Some(rank) => Tell::WakeAt(rank),
             None => Tell::Wake,
         }
     }
 
-    fn follow(&mut self, priority: Priority) -> Option<Priority> {
-        let before = core::mem::replace(&mut self.priority, priority);
-        (before != priority).then_some(priority)
+    fn follow(&mut self, rank: Rank) -> Option<Rank> {
+        let before = core::mem::replace(&mut self.rank, rank);
+        (before != rank).then_some(rank)
     }
 
     /// Whether some calls stand behind more important ones: then the finisher's priority does not say that they wait.
@@ -203,12 +222,12 @@ impl<C: Ordered> ReadyCalls<C> {
     /// first if its turn has been long enough, or if `is_ready_above` says that something more important than the next
     /// call is ready. That is asked before the first call of a turn, too: if it is so the finisher had a priority that
     /// it should not have had, or something has become ready just now; and that has its turn first, since the finisher
-    /// takes the next call's priority.
+    /// takes the next call's rank.
     pub fn next(
         &mut self,
         turn_is_over: bool,
         done: Option<Priority>,
-        is_ready_above: impl FnOnce(Priority) -> bool,
+        is_ready_above: impl FnOnce(Rank) -> bool,
     ) -> Next<C> {
         // Those that starve are among those that are ready.
         let Some(most_important) = Priority::most_important_in(self.ready) else {
@@ -216,9 +235,9 @@ impl<C: Ordered> ReadyCalls<C> {
             return Next::Nothing;
         };
         let starving = Priority::most_important_in(self.starving);
-        let priority = if starving.is_some() || self.is_last { Priority::HIGHEST } else { most_important };
-        if turn_is_over || is_ready_above(priority) {
-            return Next::Later(self.follow(priority));
+        let rank = if starving.is_some() || self.is_last { Rank::First } else { Rank::Call(most_important) };
+        if turn_is_over || is_ready_above(rank) {
+            return Next::Later(self.follow(rank));
         }
         let level = starving.unwrap_or(most_important);
         if done.is_some_and(|done| done.is_more_important_than(level)) {
@@ -312,11 +331,11 @@ mod tests {
     fn a_starving_call_comes_after_what_is_done_has_been_posted_and_before_what_is_more_important() {
         let (important, starving) = (call(0, 1), call(1, 6));
         let mut order = order(&[&starving, &important]);
-        assert_eq!(order.hasten(&starving), Tell::WakeAt(Priority::HIGHEST));
+        assert_eq!(order.hasten(&starving), Tell::WakeAt(Rank::First));
         assert!(matches!(order.next(false, Some(priority(1)), |_| false), Next::Post));
         assert_eq!(take(&mut order, None), Some(1));
         // It starves no more, so the other is as important as it is.
-        assert!(matches!(order.next(true, None, |_| false), Next::Later(Some(one)) if one == priority(1)));
+        assert!(matches!(order.next(true, None, |_| false), Next::Later(Some(Rank::Call(one))) if one == priority(1)));
         assert_eq!(take(&mut order, Some(priority(6))), Some(0));
     }
 
@@ -324,15 +343,27 @@ mod tests {
     fn the_first_call_of_a_turn_waits_for_what_is_more_important_too() {
         let waiting = call(0, 4);
         let mut order = order(&[&waiting]);
-        let outranked = |than: Priority| priority(3).is_more_important_than(than);
+        let outranked = |than: Rank| Rank::Call(priority(3)).is_more_important_than(than);
         assert!(matches!(order.next(false, None, outranked), Next::Later(None)));
         // Whoever starves, or is the last, waits for nobody.
         let _ = order.hasten(&waiting);
         assert!(matches!(order.next(false, None, outranked), Next::Call(_)));
         let _ = order.push(&waiting);
-        assert!(matches!(order.next(false, None, outranked), Next::Later(Some(four)) if four == priority(4)));
-        assert_eq!(order.everything_is_last(), Tell::WakeAt(Priority::HIGHEST));
+        assert!(
+            matches!(order.next(false, None, outranked), Next::Later(Some(Rank::Call(four))) if four == priority(4))
+        );
+        assert_eq!(order.everything_is_last(), Tell::WakeAt(Rank::First));
         assert!(matches!(order.next(false, None, outranked), Next::Call(_)));
+    }
+
+    #[test]
+    fn the_most_important_call_there_can_be_starves_not_by_itself() {
+        let (important, starving) = (call(0, 0), call(1, 5));
+        let mut order = order(&[&starving]);
+        assert_eq!(order.push(&important), Tell::WakeAt(Rank::Call(Priority::HIGHEST)));
+        assert_eq!(order.hasten(&starving), Tell::WakeAt(Rank::First));
+        assert_eq!(take(&mut order, None), Some(1));
+        assert!(matches!(order.next(true, None, |_| false), Next::Later(Some(Rank::Call(Priority::HIGHEST)))));
     }
 
     #[test]
@@ -374,7 +405,7 @@ mod tests {
             // Numbers of calls in the order that they came in, and whether each starves.
             let mut list: Vec<(usize, bool)> = Vec::new();
             let (mut awake, mut last) = (false, false);
-            let mut finisher = order.priority();
+            let mut finisher = order.rank();
             for step in steps {
                 let (told, wanted) = match step {
                     Step::Push(number) => {
@@ -382,28 +413,30 @@ mod tests {
                         if is_new {
                             list.push((number, false));
                         }
-                        (order.push(&calls[number]), is_new.then_some(calls[number].priority))
+                        (order.push(&calls[number]), is_new.then_some(Rank::Call(calls[number].priority)))
                     }
                     Step::Hasten(number) => {
                         let entry = list.iter_mut().find(|(other, starves)| *other == number && !starves);
-                        let wanted = entry.map(|entry| { entry.1 = true; Priority::HIGHEST });
+                        let wanted = entry.map(|entry| { entry.1 = true; Rank::First });
                         (order.hasten(&calls[number]), wanted)
                     }
                     Step::Last => {
                         (last, awake) = (true, false);
-                        (order.everything_is_last(), Some(Priority::HIGHEST))
+                        (order.everything_is_last(), Some(Rank::First))
                     }
                     Step::Take { done, turn_is_over, ready } => {
                         let level = |(number, _): &(usize, bool)| number % 5;
                         let starving = list.iter().filter(|entry| entry.1).map(level).min();
                         let best = list.iter().map(level).min();
-                        let worth = if last || starving.is_some() { Some(0) } else { best };
-                        let next = order.next(turn_is_over, done.map(priority), |than| ready < usize::from(than.number()));
+                        let first = last || starving.is_some();
+                        let outranks = |than: Rank| Rank::Call(priority(ready)).is_more_important_than(than);
+                        let next = order.next(turn_is_over, done.map(priority), outranks);
+                        let worth = best.map(|best| if first { Rank::First } else { Rank::Call(priority(best)) });
                         match (worth, starving.or(best)) {
-                            (Some(worth), Some(_)) if turn_is_over || ready < worth => {
+                            (Some(worth), Some(_)) if turn_is_over || outranks(worth) => {
                                 let Next::Later(told) = next else { panic!("others have their turn") };
-                                prop_assert_eq!(told, (finisher != priority(worth)).then_some(priority(worth)));
-                                finisher = priority(worth);
+                                prop_assert_eq!(told, (finisher != worth).then_some(worth));
+                                finisher = worth;
                             }
                             (Some(_), Some(level)) if done.is_some_and(|done| done < level) => {
                                 prop_assert!(matches!(next, Next::Post));
@@ -423,7 +456,7 @@ mod tests {
                     }
                 };
                 // Told at most once until it has seen everything, unless it has to be more important.
-                let expected = match wanted.map(|wanted| if last { Priority::HIGHEST } else { wanted }) {
+                let expected = match wanted.map(|wanted| if last { Rank::First } else { wanted }) {
                     Some(wanted) if !awake || wanted.is_more_important_than(finisher) => {
                         let told = if wanted == finisher { Tell::Wake } else { Tell::WakeAt(wanted) };
                         (finisher, awake) = (wanted, true);

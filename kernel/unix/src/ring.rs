@@ -385,7 +385,7 @@ impl Ring {
         let mut most_important = Priority::LOWEST;
         let mut end = End::More;
         let ready = executor::ready_here();
-        // What the last claim was worth, and the bits of what is more important than that. Most claim the same, and
+        // The last claim, what it was worth, and the bits of what is more important than that. Most claim the same, and
         // what it is worth may change from batch to batch.
         let mut known = (u64::MAX, Priority::LOWEST, Priority::LOWEST, 0);
         for _ in 0..promised {
@@ -396,8 +396,8 @@ impl Ring {
             let Some(request) = taker.take(view).map(Request::from_words) else { break };
             let claim = request.call >> request::PRIORITY_SHIFT & 63;
             if claim != known.0 {
-                let claimed = process.standing.claim(Priority::saturating(claim));
-                let priority = process.standing.limit(claimed);
+                let claimed = process.standing.within_ceiling(Priority::saturating(claim));
+                let priority = process.standing.worth(claimed);
                 known = (claim, claimed, priority, priority.bit() - 1);
             }
             let (_, claimed, priority, more_important) = known;
@@ -413,8 +413,8 @@ impl Ring {
             if let Some(result) = perform(worker, &request, token, cid, claimed) {
                 // There is room: no more are taken than fit.
                 let _ = results.push(Completion { token, cid, result: result as u64 });
-                if priority.is_more_important_than(most_important) {
-                    most_important = priority;
+                if claimed.is_more_important_than(most_important) {
+                    most_important = claimed;
                 }
             }
         }

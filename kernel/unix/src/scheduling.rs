@@ -4,7 +4,7 @@
 //! module is what keeps claims from being worth more than they should:
 //!
 //! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim at all counts for as much as the
-//!   most important priority, which is the kernel's ([`MOST_CLAIM`]).
+//!   most important priority of the kernel's executor: a claim counts for the priority behind its own ([`MOST_CLAIM`]).
 //! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used up the
 //!   process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes at that
 //!   priority is what nobody else wanted, and costs it nothing; all other time is charged, and an overrun, at most a slice
@@ -350,10 +350,15 @@ impl Standing {
         Mode::from_number(self.mode.load(Ordering::Relaxed).into()).unwrap_or_default()
     }
 
+    /// A priority as the process itself may use it. Among its own calls and coroutines all that lie within its ceiling
+    /// differ; what each is worth beside other processes [`worth`](Self::worth) says.
+    pub fn within_ceiling(&self, priority: Priority) -> Priority {
+        priority.limited_to(self.ceiling())
+    }
+
     /// What a claim counts for while there is budget left.
-    pub fn claim(&self, claim: Priority) -> Priority {
-        let claim = claim.limited_to(self.ceiling()).limited_to(MOST_CLAIM);
-        if LEAST_CLAIM.is_more_important_than(claim) { LEAST_CLAIM } else { claim }
+    fn claim(&self, claim: Priority) -> Priority {
+        worth_of(self.within_ceiling(claim))
     }
 
     /// What a priority that the process may have is worth now: the lowest, if the budget is used up.
@@ -583,6 +588,31 @@ fn wake_keeper() {
     }
 }
 
+/// The starvation bound in ticks; `None` if there is none.
+pub fn bound_ticks() -> Option<u64> {
+    match BOUND_NS.load(Ordering::Relaxed) {
+        0 => None,
+        bound => Some(time::ticks_at_ns(bound)),
+    }
+}
+
+/// What a claim is worth in the kernel's executor, if no process limits it: the priority behind it, and never that of
+/// exhausted ones. So the three least important claims are worth the same.
+pub fn worth_of(claim: Priority) -> Priority {
+    Priority::saturating((u64::from(claim.number()) + 1).min(u64::from(LEAST_CLAIM.number())))
+}
+
+/// The most important claim that is worth this; the least important one for [`EXHAUSTED`], which no claim is worth.
+pub fn claim_worth(priority: Priority) -> Priority {
+    if priority == EXHAUSTED { priority } else { Priority::saturating(u64::from(priority.number()).saturating_sub(1)) }
+}
+
+/// The same for a bitmap of priorities: as programs are shown it, whose own bitmaps are of claims. What is exhausted
+/// stays behind all claims.
+pub fn claims_worth(priorities: u64) -> u64 {
+    priorities & (Priority::HIGHEST.bit() | EXHAUSTED.bit()) | (priorities & !EXHAUSTED.bit()) >> 1
+}
+
 /// Reads the boot command line and starts the keeper.
 pub fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(), &'static str> {
     if let Some(word) = option("scheduling") {
@@ -784,7 +814,7 @@ pub fn describe(process: &Process) -> Scheduling {
     };
     Scheduling {
         ceiling: standing.ceiling().number().into(),
-        priority: process.claimed_priority().number().into(),
+        priority: claim_worth(process.claimed_priority()).number().into(),
         mode: standing.mode() as u64,
         privilege: process.authority.permits(Act::ScheduleMore).into(),
         budget_ns: if limit.ticks == u64::MAX { scheduling::NO_LIMIT } else { time::ns_at_ticks(limit.ticks) },
@@ -918,13 +948,21 @@ mod tests {
         let standing = Standing::new(Priority::HIGHEST, Mode::Relaxed, Arc::new(budget(u64::MAX, 100, None)));
         let priority = |number| Priority::new(number).unwrap();
         assert_eq!(standing.worth(Priority::HIGHEST), MOST_CLAIM);
-        assert_eq!(standing.worth(MOST_CLAIM), MOST_CLAIM);
-        assert_eq!(standing.worth(priority(2)), priority(2));
+        assert_eq!(standing.worth(priority(1)), priority(2), "no two important claims are worth the same");
+        assert_eq!(standing.worth(priority(61)), LEAST_CLAIM);
         assert_eq!(standing.worth(Priority::LOWEST), LEAST_CLAIM);
+        for number in 0..62 {
+            let (claim, worth) = (priority(number), standing.worth(priority(number)));
+            assert_eq!(claim_worth(worth), claim);
+            assert_eq!(claims_worth(worth.bit()), claim.bit());
+        }
+        assert_eq!(claim_worth(EXHAUSTED), Priority::LOWEST);
+        let others = Priority::HIGHEST.bit() | EXHAUSTED.bit();
+        assert_eq!(claims_worth(others), others);
         assert_eq!(standing.limit(Priority::HIGHEST), Priority::HIGHEST, "who starves goes before all claims");
         standing.ceiling.store(5, Ordering::Relaxed);
-        assert_eq!(standing.worth(Priority::HIGHEST), priority(5));
-        assert_eq!(standing.worth(priority(7)), priority(7));
+        assert_eq!(standing.worth(Priority::HIGHEST), priority(6));
+        assert_eq!(standing.worth(priority(7)), priority(8));
         standing.exhausted.store(true, Ordering::Relaxed);
         assert_eq!(standing.worth(Priority::HIGHEST), EXHAUSTED);
         assert_eq!(standing.limit(Priority::HIGHEST), EXHAUSTED, "a process without budget does not starve");

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use memory::Block;
 use network::phy::{Device, DeviceCapabilities};
 use network::time::Instant;
-use network::{Link, NoLink};
+use network::{Link, NoLink, ReceivedFrame};
 use platform::{Mapped, Platform, println};
 use spin::Once;
 use virtio::{Acknowledger, Kind, Mmio, Network};
@@ -149,6 +149,25 @@ impl Link for Wire {
         match self {
             Wire::Card(card) => card.flush(),
             Wire::Nothing(none) => none.flush(),
+        }
+    }
+
+    fn receive_into(&mut self, room: &mut [u8], now: Instant) -> Option<ReceivedFrame> {
+        match self {
+            Wire::Card(card) => card.receive_into(room, now),
+            Wire::Nothing(_) => None,
+        }
+    }
+
+    fn take_kept(&mut self, kept: u16, room: &mut [u8]) {
+        if let Wire::Card(card) = self {
+            card.take_kept(kept, room);
+        }
+    }
+
+    fn drop_kept(&mut self, kept: u16) {
+        if let Wire::Card(card) = self {
+            card.drop_kept(kept);
         }
     }
 }

@@ -771,7 +771,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
             }
             process.post_waiting_completions();
             if scheduling::strictness_matters() {
-                shared::publish(executor::waiting());
+                shared::publish(scheduling::claims_worth(executor::waiting()));
                 stretch::looked();
             }
             let trap = process.space.enter(context);

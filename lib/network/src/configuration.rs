@@ -32,6 +32,8 @@ pub struct Limits {
     pub orphans: usize,
     /// Ended connections remembered so that stray packets do not confuse their successors; the oldest go first.
     pub time_wait: usize,
+    /// Frames that have arrived and wait to be handled.
+    pub arrivals: usize,
 }
 
 impl Default for Limits {
@@ -44,6 +46,7 @@ impl Default for Limits {
             half_open: 4096,
             orphans: 8192,
             time_wait: 16_384,
+            arrivals: 64,
         }
     }
 }
@@ -191,4 +194,6 @@ pub struct Counters {
     pub connections_made: u64,
     /// Datagrams dropped because a buffer was full.
     pub datagrams_dropped: u64,
+    /// Frames dropped because they had to wait for more important work, and others came.
+    pub arrivals_dropped: u64,
 }

@@ -17,6 +17,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, TcpControl};
 
 use crate::Error;
+use crate::arrivals::Reader;
 use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
@@ -221,9 +222,35 @@ impl Host {
 
     // What arrives.
 
-    pub(crate) fn ethernet_input<T: TxToken>(&mut self, frame: &[u8], answer: T, now: Instant) {
-        self.counters.frames_received += 1;
-        match classify_ethernet(frame, self.own) {
+    /// What a frame of so many bytes is that begins like this.
+    pub(crate) fn classify(&self, beginning: &[u8], length: usize) -> Packet {
+        classify_ethernet(beginning, length, self.own)
+    }
+
+    /// Who waits for a packet.
+    pub(crate) fn reader_of(&self, packet: &Packet) -> Reader {
+        let reader = match *packet {
+            Packet::Arp => return Reader::STACK,
+            Packet::Udp { local, remote } => {
+                self.find_datagrams(local, remote).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
+            }
+            Packet::Tcp(Segment { local, remote, .. }) => {
+                let connection = self.table.find(Key::new(local, remote)).and_then(|index| self.connections.get(index));
+                match connection.map(|connection| connection.reader) {
+                    // Nobody has accepted it yet, or asked for it.
+                    None | Some(Reader::NOBODY) => {
+                        self.find_listener(local).and_then(|index| self.listeners.get(index)).map(|one| one.reader)
+                    }
+                    reader => reader,
+                }
+            }
+            Packet::Unreachable { .. } | Packet::Other | Packet::Drop => None,
+        };
+        reader.unwrap_or(Reader::NOBODY)
+    }
+
+    pub(crate) fn ethernet_input<T: TxToken>(&mut self, packet: Packet, frame: &[u8], answer: T, now: Instant) {
+        match packet {
             Packet::Tcp(segment) => self.tcp_input(Via::Ethernet, segment, frame, answer, now),
             Packet::Udp { local, remote } => self.udp_input(local, remote, frame, answer, now),
             Packet::Unreachable { about, local, remote } => self.unreachable(about, local, remote, now),

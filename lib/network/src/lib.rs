@@ -27,6 +27,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod arrivals;
 mod charge;
 mod configuration;
 mod error;
@@ -46,16 +47,17 @@ mod tcp;
 mod time_wait;
 mod udp;
 
+pub use arrivals::{LEVELS, Reader, Turn, Waiting};
 pub use charge::{Held, Owner};
 pub use configuration::{
     Address, Configuration, Counters, Interest, Limits, LocalConnections, Patience, Readiness, Received, Sent, Shutdown,
 };
 pub use error::Error;
-pub use link::{ChecksumOffload, Link, NoLink};
+pub use link::{BEGINNING, ChecksumOffload, Link, NoLink, Received as ReceivedFrame};
 pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
 pub use smoltcp::{phy, time};
-pub use stack::Stack;
+pub use stack::{Polled, Stack};
 pub use table::Sharing;
 pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use udp::DatagramOptions;

@@ -17,6 +17,36 @@ pub trait Link: phy::Device {
 
     /// Starts sending everything that was handed over since the last call. Called once for each batch.
     fn flush(&mut self);
+
+    /// Copies the next frame that has arrived to the beginning of `room`, or only its first [`BEGINNING`] bytes: then the
+    /// device keeps it, until it is [taken](Self::take_kept) or [dropped](Self::drop_kept). A device does that with long
+    /// frames, and has enough buffers left to receive more. `room` holds the largest frame that the device can receive.
+    fn receive_into(&mut self, room: &mut [u8], now: Instant) -> Option<Received> {
+        let (frame, _) = self.receive(now)?;
+        Some(frame.consume(|frame| {
+            let length = frame.len().min(room.len());
+            room[..length].copy_from_slice(&frame[..length]);
+            Received { length, kept: None }
+        }))
+    }
+
+    /// Copies a frame that the device keeps to the beginning of `room`, and gives its buffer back.
+    fn take_kept(&mut self, _kept: u16, _room: &mut [u8]) {}
+
+    /// Gives the buffer of a frame back that the device keeps.
+    fn drop_kept(&mut self, _kept: u16) {}
+}
+
+/// How much of a frame is enough to see whose it is, unless its headers have options: headers of Ethernet, IPv4 and TCP.
+pub const BEGINNING: usize = 60;
+
+/// A frame that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// How many bytes it has.
+    pub length: usize,
+    /// The number under which the device keeps it, if it does.
+    pub kept: Option<u16>,
 }
 
 /// A machine without a network device: nothing arrives, nothing can be sent.
@@ -103,6 +133,26 @@ impl<'frame, T: TxToken> phy::Device for Arrived<'frame, T> {
 
     fn capabilities(&self) -> DeviceCapabilities {
         DeviceCapabilities::default()
+    }
+}
+
+/// The way to answer a frame: the device's, or none if it is full. An answer is lost then, as it may be on any network.
+pub(crate) struct Answer<'room, T> {
+    pub(crate) token: Option<T>,
+    /// Where an answer is written that is lost.
+    pub(crate) room: &'room mut [u8],
+}
+
+impl<T: TxToken> TxToken for Answer<'_, T> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        match self.token {
+            Some(token) => token.consume(length, f),
+            // smoltcp keeps to the largest packet that `capabilities` states.
+            None => {
+                let length = length.min(self.room.len());
+                f(&mut self.room[..length])
+            }
+        }
     }
 }
 

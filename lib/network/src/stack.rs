@@ -5,16 +5,17 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::Waker;
 
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketSet};
-use smoltcp::phy::RxToken;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
 use crate::Error;
+use crate::arrivals::{Arrivals, Reader, Taken, Turn, Waiting};
 use crate::charge::Owner;
 use crate::configuration::{Configuration, Counters, Interest, LocalConnections, Readiness, Received, Sent, Shutdown};
+use crate::frame::Packet;
 use crate::half_open::HalfOpen;
 use crate::host::{Host, Interfaces};
-use crate::link::{Frame, Link, Loopback};
+use crate::link::{Answer, BEGINNING, Frame, Link, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
@@ -23,18 +24,43 @@ use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
 use crate::time_wait::TimeWait;
 use crate::udp::DatagramOptions;
 
-/// How many frames one `poll` takes from the link, so that others get their turn.
+/// How many frames one `poll` handles, so that others get their turn.
 const BATCH: usize = 8;
+/// How many frames it looks at.
+const LOOKS: usize = 32;
 
 /// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate
 /// documentation](crate).
 pub struct Stack<L: Link> {
     link: L,
     host: Host,
+    arrivals: Arrivals,
+}
+
+/// What a poll has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polled {
+    /// When to poll again at the latest, if nothing else happens before; a time that has passed means at once, after
+    /// others had their turn.
+    pub next: Option<u64>,
+    /// The frame that was told to [wait](Turn::Stop); with others perhaps.
+    pub stopped: Option<Waiting>,
+    /// Frames may have arrived that nobody has looked at, however important they are.
+    pub some_are_unseen: bool,
 }
 
 fn instant(now_ns: u64) -> Instant {
     Instant::from_micros((now_ns / 1000) as i64)
+}
+
+/// How much of what has arrived was looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    All,
+    /// There is no room for more.
+    Full,
+    /// There may be more, and others are to have their turn first.
+    Some,
 }
 
 impl<L: Link> Stack<L> {
@@ -107,7 +133,8 @@ impl<L: Link> Stack<L> {
             nobody: SocketSet::new(alloc::vec::Vec::new()),
         };
         host.set_address(configuration.address)?;
-        Ok(Stack { link, host })
+        let arrivals = Arrivals::new(limits.arrivals, capabilities.max_transmission_unit)?;
+        Ok(Stack { link, host, arrivals })
     }
 
     /// Has `admits` asked, from now on, before the stack takes memory that a stranger's request or a byte sent within
@@ -170,22 +197,115 @@ impl<L: Link> Stack<L> {
     /// to be sent. Returns when to call again at the latest, if nothing else happens before;
     /// a time that has passed means at once, after others had their turn.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        self.poll_in_order(now_ns, || now_ns, |_| Turn::Handle).next
+    }
+
+    /// [`poll`](Self::poll) for somebody who has more important things to do than some frames: before each is handled
+    /// `decide` says what is to become of it. `arrived` says when frames arrived that are seen for the first time, in
+    /// whatever unit; it is asked before each look, and may not go back.
+    ///
+    /// The most important frames come first; see [`set_reader`](Self::set_reader).
+    pub fn poll_in_order(
+        &mut self,
+        now_ns: u64,
+        arrived: impl Fn() -> u64,
+        mut decide: impl FnMut(&Waiting) -> Turn,
+    ) -> Polled {
         let now = instant(now_ns);
-        let host = &mut self.host;
-        let mut more = true;
-        for _ in 0..BATCH {
-            let Some((frame, answer)) = self.link.receive(now) else {
-                more = false;
+        let (mut handled, mut looks) = (0, LOOKS);
+        let (mut stopped, mut is_over, mut some_are_unseen) = (None, false, false);
+        while handled < BATCH {
+            // All that have come are looked at before any is handled, and before the next one: the last may be the most
+            // important.
+            let seen = self.look(&mut looks, arrived(), now);
+            some_are_unseen = seen != Seen::All;
+            if seen == Seen::Some {
+                break;
+            }
+            let Some(waiting) = self.arrivals.next() else {
+                is_over = true;
                 break;
             };
-            frame.consume(|frame| host.ethernet_input(frame, answer, now));
+            match decide(&waiting) {
+                Turn::Behind(level) if self.arrivals.put_behind(level) => {}
+                Turn::Stop => {
+                    if seen == Seen::Full {
+                        let dropped = self.arrivals.drop_least(|kept| self.link.drop_kept(kept));
+                        self.host.counters.arrivals_dropped += dropped as u64;
+                        continue;
+                    }
+                    (stopped, is_over) = (Some(waiting), true);
+                    break;
+                }
+                Turn::Handle | Turn::Behind(_) => {
+                    handled += 1;
+                    if let Some(Taken { packet, kept, frame, spare }) = self.arrivals.take() {
+                        if let Some(kept) = kept {
+                            self.link.take_kept(kept, frame);
+                        }
+                        let answer = Answer { token: self.link.transmit(now), room: spare };
+                        self.host.ethernet_input(packet, frame, answer, now);
+                    }
+                }
+            }
         }
-        host.expire(now);
-        if host.has_work() {
-            host.send_all(&mut self.link, now);
+        self.host.expire(now);
+        if self.host.has_work() {
+            self.host.send_all(&mut self.link, now);
         }
         self.link.flush();
-        if more { Some(now_ns) } else { host.deadline(now) }
+        let next = if is_over { self.host.deadline(now) } else { Some(now_ns) };
+        Polled { next, stopped, some_are_unseen }
+    }
+
+    /// Enters what has arrived in its order. `looks` is how many frames may be looked at, and how many are left.
+    fn look(&mut self, looks: &mut usize, arrived: u64, now: Instant) -> Seen {
+        loop {
+            let Some(room) = self.arrivals.room() else { return Seen::Full };
+            if *looks == 0 {
+                return Seen::Some;
+            }
+            let Some(mut frame) = self.link.receive_into(room, now) else { return Seen::All };
+            *looks -= 1;
+            self.host.counters.frames_received += 1;
+            let length = frame.length.min(room.len());
+            let mut packet = self.host.classify(&room[..if frame.kept.is_some() { BEGINNING } else { length }], length);
+            if let (Some(kept), Packet::Drop | Packet::Other) = (frame.kept, packet) {
+                // Perhaps its headers are longer.
+                self.link.take_kept(kept, &mut room[..length]);
+                frame.kept = None;
+                packet = self.host.classify(&room[..length], length);
+            }
+            if packet != Packet::Drop {
+                self.arrivals.enter(frame, arrived, self.host.reader_of(&packet), packet);
+            }
+        }
+    }
+
+    /// Has frames that arrived before this, and still wait, go before all others.
+    pub fn hasten_arrivals(&mut self, before: u64) {
+        self.arrivals.hasten(before);
+    }
+
+    /// Says who waits for what arrives on a connection from now on. Whoever registers or calls for it last is meant.
+    pub fn set_reader(&mut self, id: ConnectionId, reader: Reader) {
+        if let Ok(connection) = self.host.connection(id) {
+            connection.reader = reader;
+        }
+    }
+
+    /// The same for requests for connections, and for connections that were not accepted.
+    pub fn set_acceptor(&mut self, id: ListenerId, reader: Reader) {
+        if let Ok(listener) = self.host.listener(id) {
+            listener.reader = reader;
+        }
+    }
+
+    /// The same for datagrams.
+    pub fn set_datagram_reader(&mut self, id: DatagramId, reader: Reader) {
+        if let Ok(socket) = self.host.datagram(id) {
+            socket.reader = reader;
+        }
     }
 
     /// The part of [`poll`](Self::poll) that follows an operation: sends what the operation has left to be sent, and
@@ -392,12 +512,14 @@ impl<L: Link> Stack<L> {
         Ok(self.host.connection(id)?.waiters(interest).register(waker)?)
     }
 
-    /// Registers for input unless there is some, an end of it or a failure: whether it has.
+    /// Registers for input unless there is some, an end of it or a failure: whether it has. `reader` is who waits for
+    /// it from now on.
     ///
     /// # Errors
     /// As [`register`](Self::register).
-    pub fn register_for_input(&mut self, id: ConnectionId, waker: &Waker) -> Result<bool, Error> {
+    pub fn register_for_input(&mut self, id: ConnectionId, waker: &Waker, reader: Reader) -> Result<bool, Error> {
         let connection = self.host.connection(id)?;
+        connection.reader = reader;
         if connection.readiness().receive {
             return Ok(false);
         }

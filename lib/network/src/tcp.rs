@@ -11,6 +11,7 @@ use smoltcp::time::{Duration, Instant};
 use waiters::Waiters;
 
 use crate::Error;
+use crate::arrivals::Reader;
 use crate::charge::{Charge, Owner};
 use crate::configuration::{Interest, Readiness};
 use crate::frame::Segment;
@@ -107,6 +108,8 @@ pub(crate) struct Connection {
     pub(crate) failure: Option<Error>,
     pub(crate) receivers: Waiters,
     pub(crate) senders: Waiters,
+    /// Who waits for what arrives.
+    pub(crate) reader: Reader,
     /// When the other side's silence becomes a failure.
     pub(crate) give_up_at: Option<Instant>,
     pub(crate) engine: Engine,
@@ -181,6 +184,7 @@ impl Connection {
             failure: None,
             receivers: Waiters::default(),
             senders: Waiters::default(),
+            reader: Reader::NOBODY,
             give_up_at: None,
             engine,
             charge,
@@ -491,6 +495,8 @@ pub(crate) struct Listener {
     /// Connections from this host that found no room.
     pub(crate) waiting: VecDeque<ConnectionId>,
     pub(crate) acceptors: Waiters,
+    /// Who waits for connections.
+    pub(crate) reader: Reader,
 }
 
 impl Listener {
@@ -505,6 +511,7 @@ impl Listener {
             queue: VecDeque::new(),
             waiting: VecDeque::new(),
             acceptors: Waiters::default(),
+            reader: Reader::NOBODY,
         }
     }
 

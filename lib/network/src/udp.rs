@@ -16,6 +16,7 @@ use smoltcp::wire::{IpAddress, IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr}
 use waiters::Waiters;
 
 use crate::Error;
+use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
 use crate::link::Link;
@@ -75,6 +76,8 @@ pub(crate) struct Datagrams {
     pub(crate) failure: Option<Error>,
     pub(crate) receivers: Waiters,
     pub(crate) senders: Waiters,
+    /// Who waits for what arrives.
+    pub(crate) reader: Reader,
 }
 
 impl Datagrams {
@@ -92,6 +95,7 @@ impl Datagrams {
             failure: None,
             receivers: Waiters::default(),
             senders: Waiters::default(),
+            reader: Reader::NOBODY,
         })
     }
 

@@ -13,6 +13,9 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
-    let measured = experiments::level0_of_alone(lab.context, &[1, 2, 4])?;
+    let measured = experiments::level0_of_alone(
+        lab.context,
+        &std::env::var("H").map_or(vec![1u8, 2, 4], |h| vec![h.parse().unwrap()]),
+    )?;
     Ok(measured.iter().map(|(harts, times)| line(&format!("level0_of_alone_{harts}"), *times, "times")).collect())
 }

@@ -1,0 +1,337 @@
+//! The network's stack, and the coroutine that handles what arrives from the wire.
+//!
+//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. What a
+//! call changes is sent before the call returns ([`with_stack_and_send`]). What arrives, and what times expire, one
+//! coroutine handles, which the device's interrupt wakes.
+//!
+//! # In whose order
+//!
+//! A frame is as important as the coroutine that waits for it, and its handling is charged to that coroutine's process.
+//! So the handler looks at all frames that have come, finds out whose they are, and takes the most important first. Its
+//! own priority is what the next one is worth: while something more important is ready, on this hart or another, frames
+//! wait, but for those that come meanwhile and are more important. To see these an interrupt raises the handler to the
+//! best that any claim is worth, until it has looked.
+//!
+//! Nothing waits for ever: frames that have waited for as long as the starvation bound go before everything else, a few
+//! at a time. If frames that wait fill all room there is, the least important are dropped, and come again if they are
+//! worth it to whoever sent them.
+//!
+//! Charged to nobody are the looks, what nobody waits for (address resolution, echoes, connections to ports where nobody
+//! listens), and times that expire.
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::cell::Cell;
+use core::future::poll_fn;
+use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::Errno;
+use hal_api::Machine as _;
+use heapless::Vec as FixedVec;
+use network::{Error, LocalConnections, Polled, Reader, Stack, Turn, Waiting};
+use platform::{Machine, Platform, println};
+use spin::Mutex;
+
+use crate::executor::{self, Cid};
+use crate::process::{self, Process};
+use crate::scheduling::{self, EXHAUSTED, MOST_CLAIM};
+use crate::wire::Wire;
+use crate::{latency, time};
+
+/// For so long a program that is as important as the next frame runs before the rest of many frames is handled.
+const TURN_OF_EQUALS_NS: u64 = 100_000;
+/// How many frames may wait for the handler.
+const ARRIVALS: usize = 256;
+/// No more processes than this have frames handled in one poll.
+const OWNERS: usize = 8;
+
+/// The stack; `None` before the machine has started, or if there was no memory for one.
+pub static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
+/// When the handler's alarm will ring, in nanoseconds; all ones if it is not set. Used under the stack's lock.
+static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
+
+static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
+static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
+
+/// The coroutine that handles what arrives.
+struct Handler {
+    cid: Cid,
+    /// It has the priority of a frame that waits.
+    is_lowered: bool,
+}
+
+/// The system call's answer for the stack's.
+pub fn errno_of(error: Error) -> Errno {
+    match error {
+        Error::Stale => Errno::EBADF,
+        Error::AddressInUse => Errno::EADDRINUSE,
+        Error::AddressUnavailable => Errno::EADDRNOTAVAIL,
+        Error::Unreachable => Errno::ENETUNREACH,
+        Error::Refused => Errno::ECONNREFUSED,
+        Error::Reset => Errno::ECONNRESET,
+        Error::TimedOut => Errno::ETIMEDOUT,
+        Error::NotConnected => Errno::ENOTCONN,
+        Error::Closed => Errno::EPIPE,
+        Error::TooLong => Errno::EMSGSIZE,
+        Error::Limit => Errno::ENOBUFS,
+        Error::OutOfMemory => Errno::ENOMEM,
+        Error::Invalid => Errno::EINVAL,
+    }
+}
+
+/// Starts the stack over the first network device, or with the loopback interface alone.
+pub fn start(platform: &'static Platform) {
+    let wire = Wire::find(platform, wake_handler);
+    let limits = network::Limits { arrivals: ARRIVALS, ..network::Limits::default() };
+    let configuration = network::Configuration {
+        address: wire.is_connected().then_some(network::Address {
+            // QEMU's user network, which has no other way to tell a machine its address than DHCP.
+            address: Ipv4Addr::new(10, 0, 2, 15),
+            prefix: 24,
+            gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
+        }),
+        seeds: network::Seeds::draw(crate::random::bytes),
+        local_connections: local_connections(crate::boot_option(platform.arguments, "local")),
+        limits,
+        ..network::Configuration::default()
+    };
+    match Stack::new(wire, &configuration, time::now_ns()) {
+        Ok(mut stack) => {
+            // ADMISSION: for what no call of ours asks for, and for the rings of connections within the host.
+            stack.set_admission(crate::accounts::has_machine_memory);
+            *STACK.lock() = Some(stack);
+        }
+        Err(error) => println!("network: not available: {error}"),
+    }
+    let Ok(deadline) = time::Reservation::new() else {
+        println!("network: there is no memory to start it");
+        return;
+    };
+    // Not before programs that claim everything: looks are charged to nobody.
+    executor::spawn_for_kernel(MOST_CLAIM, handle_arrivals(deadline));
+}
+
+/// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
+fn local_connections(wanted: Option<&str>) -> LocalConnections {
+    match wanted {
+        None | Some("joined") => LocalConnections::Joined,
+        Some("packets") => LocalConnections::Packets,
+        Some(other) => {
+            println!("network: local={other} is neither joined nor packets; connections within the host are joined");
+            LocalConnections::Joined
+        }
+    }
+}
+
+/// Makes the handler look at the device and at its deadlines, however unimportant the frames are that it has left.
+fn wake_handler() {
+    HAS_ARRIVED.store(true, Ordering::Release);
+    if let Some(handler) = HANDLER.lock().as_mut() {
+        if core::mem::take(&mut handler.is_lowered) {
+            executor::set_priority(handler.cid, MOST_CLAIM);
+        }
+        executor::waker(handler.cid).wake();
+    }
+}
+
+/// Wakes the handler when a time has come.
+struct Alarm;
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Alarm>) {
+        wake_handler();
+    }
+}
+
+/// Handles arrivals and deadlines of the stack, for ever.
+async fn handle_arrivals(deadline: time::Reservation) {
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let alarm_waker = Waker::from(Arc::new(Alarm));
+    *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
+    loop {
+        HAS_ARRIVED.store(false, Ordering::Release);
+        let Polled { next, stopped, some_are_unseen } = poll();
+        if next.is_some_and(|next| next <= time::now_ns()) {
+            // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
+            // their turn first; a program among them for a moment, until the alarm interrupts it.
+            if some_are_unseen {
+                let _ = lower(MOST_CLAIM);
+            }
+            let alarm = deadline.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
+            executor::yield_now().await;
+            time::clear(alarm);
+            continue;
+        }
+        let overdue = stopped.and_then(|waiting| Some(waiting.arrived.saturating_add(scheduling::bound_ticks()?)));
+        let rings_at = [next.map(time::ticks_at_ns), overdue].into_iter().flatten().min();
+        let alarm = rings_at.map(|ticks| deadline.set(ticks, &alarm_waker));
+        match stopped {
+            Some(waiting) => {
+                if lower(worth(&waiting.reader, process::find(waiting.reader.owner).as_ref())) {
+                    executor::yield_now().await;
+                }
+            }
+            None => {
+                let _ = lower(MOST_CLAIM);
+                let mut is_registered = false;
+                // The wake-up may have been for what `poll` has seen.
+                poll_fn(|_| {
+                    let is_over = core::mem::replace(&mut is_registered, true) || HAS_ARRIVED.load(Ordering::Acquire);
+                    if is_over { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            }
+        }
+        if let Some(alarm) = alarm {
+            time::clear(alarm);
+        }
+    }
+}
+
+/// Gives the handler a priority, mostly that of what it has left, unless something has arrived since it looked: then `false`.
+fn lower(priority: Priority) -> bool {
+    let mut handler = HANDLER.lock();
+    // Under the lock: whoever makes something arrive says so before, and then raises the handler.
+    if HAS_ARRIVED.load(Ordering::Acquire) {
+        return false;
+    }
+    if let Some(handler) = handler.as_mut() {
+        handler.is_lowered = priority != MOST_CLAIM;
+        if executor::current_priority() != priority {
+            executor::set_priority(handler.cid, priority);
+        }
+    }
+    true
+}
+
+/// What a frame for this reader is worth now.
+fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
+    let level = Priority::saturating(u64::from(reader.level));
+    match process {
+        Some(process) if scheduling::has_no_claim(process) => EXHAUSTED,
+        Some(process) => process.standing.worth(level),
+        None => scheduling::worth_of(level),
+    }
+}
+
+/// Who pays for the frames of one poll, and how much.
+#[derive(Default)]
+struct Bill {
+    processes: FixedVec<(Arc<Process>, u64), OWNERS>,
+    /// Whose frame is being handled, as a place among them, and since when.
+    current: Option<(usize, u64)>,
+}
+
+impl Bill {
+    /// The place of a process; `None` if it has ended, or there are too many.
+    fn find(&mut self, owner: u32) -> Option<usize> {
+        if let Some(place) = self.processes.iter().position(|(process, _)| process.id == owner) {
+            return Some(place);
+        }
+        let process = process::find(owner)?;
+        self.processes.push((process, 0)).ok()?;
+        Some(self.processes.len() - 1)
+    }
+
+    /// What was begun is over.
+    fn end(&mut self, now: u64) {
+        if let Some((place, since)) = self.current.take() {
+            self.processes[place].1 += now.saturating_sub(since);
+        }
+    }
+}
+
+/// Lets the stack do what is to be done now. Frames that something more important goes before are left.
+fn poll() -> Polled {
+    let mut bill = Bill::default();
+    let polled = {
+        let mut guard = STACK.lock();
+        let Some(stack) = guard.as_mut() else { return Polled { next: None, stopped: None, some_are_unseen: false } };
+        // What is seen at the first look arrived when the card interrupted, and what is seen at one of the next ones not
+        // before the one before.
+        let arrived = Cell::new(latency::look_begins());
+        if let Some(bound) = scheduling::bound_ticks() {
+            stack.hasten_arrivals(arrived.get().saturating_sub(bound));
+        }
+        let decide = |waiting: &Waiting| {
+            let now = Machine::now();
+            arrived.set(now);
+            decide(waiting, &mut bill, now)
+        };
+        let polled = stack.poll_in_order(time::now_ns(), || arrived.get(), decide);
+        latency::look_ends(if polled.some_are_unseen { arrived.get() } else { 0 });
+        // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
+        NEXT_ALARM.store(polled.next.unwrap_or(u64::MAX), Ordering::Relaxed);
+        polled
+    };
+    // Without the lock: a process that has ended meanwhile may be dropped with what it has.
+    let now = Machine::now();
+    bill.end(now);
+    for (process, ticks) in &bill.processes {
+        scheduling::charge(process, *ticks, now);
+    }
+    polled
+}
+
+/// Whether the next frame is handled now, and who pays for it.
+fn decide(waiting: &Waiting, bill: &mut Bill, now: u64) -> Turn {
+    bill.end(now);
+    let place = if waiting.reader.owner == 0 { None } else { bill.find(waiting.reader.owner) };
+    let worth = worth(&waiting.reader, place.map(|place| &bill.processes[place].0));
+    if !waiting.is_overdue {
+        if worth == EXHAUSTED && waiting.reader.level < EXHAUSTED.number() {
+            return Turn::Behind(EXHAUSTED.number());
+        }
+        if executor::is_ready_above(worth) || executor::is_ready_above_anywhere(worth) {
+            return Turn::Stop;
+        }
+    }
+    latency::handles(waiting.arrived);
+    bill.current = place.map(|place| (place, now));
+    Turn::Handle
+}
+
+/// TCP connections that exist.
+pub fn connections() -> u64 {
+    STACK.lock().as_ref().map_or(0, |stack| stack.connection_counts().0 as u64)
+}
+
+/// Uses the stack for a call, and lets it do at once what the call made necessary.
+pub fn with_stack<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
+    let mut guard = STACK.lock();
+    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
+    act(stack, time::now_ns()).map_err(errno_of)
+}
+
+/// As [`with_stack`], and then sends what the call left to be sent; an earlier deadline reaches the handler.
+pub fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
+    let mut guard = STACK.lock();
+    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
+    let now = time::now_ns();
+    let result = act(stack, now).map_err(errno_of);
+    let next = stack.flush(now).unwrap_or(u64::MAX);
+    let is_earlier = next < NEXT_ALARM.load(Ordering::Relaxed);
+    if is_earlier {
+        NEXT_ALARM.store(next, Ordering::Relaxed);
+    }
+    drop(guard);
+    if is_earlier {
+        wake_handler();
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_within_the_host_are_joined_unless_the_command_line_says_otherwise() {
+        assert_eq!(local_connections(None), LocalConnections::Joined);
+        assert_eq!(local_connections(Some("joined")), LocalConnections::Joined);
+        assert_eq!(local_connections(Some("packets")), LocalConnections::Packets);
+    }
+}

@@ -1,0 +1,376 @@
+//! Frames that have arrived and wait to be handled: the most important first, equals in the order of their arrival.
+//!
+//! How important a frame is, is what its reader is: whoever registered last for input of the socket that the frame is
+//! for. A frame for nobody is the least important there is. So a burst of frames for less important readers costs a
+//! more important one the time to look at their headers, and not to handle them.
+//!
+//! All memory is taken when the stack is made. If frames that must wait have taken every place, some of the least
+//! important ones are forgotten, as any card would do that is not looked at; so what comes behind them is seen.
+//!
+//! A connection's frames keep their order as long as its reader does not change. When it does, one that came before may
+//! be handled after the next, which TCP expects of any network.
+
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::frame::Packet;
+use crate::link::Received;
+use crate::tcp::zeroed;
+
+/// How many levels of importance there are.
+pub const LEVELS: usize = u64::BITS as usize;
+const NONE: u16 = u16::MAX;
+/// Where in its place a frame begins. In the buffers of virtio devices frames begin in the middle of a word, and copying is
+/// fast if they do so here.
+const START: usize = 4;
+
+/// Who waits for what arrives on a socket, as whoever uses the stack tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// A number of the user's; 0 for nobody.
+    pub owner: u32,
+    /// How important it is: 0 is the most important, 63 the least. Higher numbers count as 63.
+    pub level: u8,
+}
+
+impl Reader {
+    /// Of what nobody waits for.
+    pub const NOBODY: Reader = Reader { owner: 0, level: LEVELS as u8 - 1 };
+    /// Of what the stack itself waits for: hardware addresses.
+    pub(crate) const STACK: Reader = Reader { owner: 0, level: 0 };
+}
+
+/// A frame that waits to be handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Who waits for it.
+    pub reader: Reader,
+    /// When it arrived, as it was told to [`Stack::poll_in_order`](crate::Stack::poll_in_order).
+    pub arrived: u64,
+    /// It goes before all others, because it has waited for long.
+    pub is_overdue: bool,
+}
+
+/// What is to become of the frame that is the next one in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is handled.
+    Handle,
+    /// It goes behind those of this level, since its reader is no more important than that.
+    Behind(u8),
+    /// It waits, and all others with it.
+    Stop,
+}
+
+struct Place {
+    next: u16,
+    length: u16,
+    /// The number under which the device keeps the frame: only the beginning is here.
+    kept: Option<u16>,
+    arrived: u64,
+    reader: Reader,
+    packet: Packet,
+}
+
+/// A frame that was taken out.
+pub(crate) struct Taken<'a> {
+    pub(crate) packet: Packet,
+    /// The number under which the device keeps it. Then only its beginning is in `frame`.
+    pub(crate) kept: Option<u16>,
+    pub(crate) frame: &'a mut [u8],
+    /// Where an answer is written that cannot be sent.
+    pub(crate) spare: &'a mut [u8],
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    first: u16,
+    last: u16,
+}
+
+impl List {
+    const EMPTY: List = List { first: NONE, last: NONE };
+}
+
+pub(crate) struct Arrivals {
+    places: Vec<Place>,
+    bytes: Vec<u8>,
+    /// Bytes of the largest frame.
+    size: usize,
+    /// Bytes from one place to the next.
+    stride: usize,
+    free: List,
+    /// By level, and last those that are overdue.
+    lists: [List; LEVELS + 1],
+    /// The bits of levels whose lists are not empty.
+    ready: u64,
+    count: usize,
+}
+
+const OVERDUE: usize = LEVELS;
+
+impl Arrivals {
+    /// Room for so many frames of at most so many bytes. At least one.
+    pub(crate) fn new(frames: usize, size: usize) -> Result<Arrivals, Error> {
+        let frames = frames.clamp(1, usize::from(NONE) - 1);
+        let stride = (START + size).next_multiple_of(8);
+        let mut places = Vec::new();
+        places.try_reserve_exact(frames)?;
+        let mut arrivals = Arrivals {
+            places,
+            // One more, for answers that cannot be sent.
+            bytes: zeroed(0, (frames + 1) * stride)?,
+            size,
+            stride,
+            free: List::EMPTY,
+            lists: [List::EMPTY; LEVELS + 1],
+            ready: 0,
+            count: 0,
+        };
+        for place in 0..frames {
+            let (arrived, reader, packet) = (0, Reader::NOBODY, Packet::Drop);
+            arrivals.places.push(Place { next: NONE, length: 0, kept: None, arrived, reader, packet });
+            arrivals.give_back(place as u16);
+        }
+        Ok(arrivals)
+    }
+
+    /// Room for the next frame; `None` if all is taken.
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+        let begin = usize::from(self.free.first) * self.stride + START;
+        (self.free.first != NONE).then(|| &mut self.bytes[begin..begin + self.size])
+    }
+
+    /// Enters the frame that was written to [`room`](Self::room) behind its equals.
+    pub(crate) fn enter(&mut self, frame: Received, arrived: u64, reader: Reader, packet: Packet) {
+        let place = self.free.first;
+        let Some(entry) = self.places.get_mut(usize::from(place)) else { return };
+        self.free.first = entry.next;
+        (entry.length, entry.kept) = (frame.length.min(self.size) as u16, frame.kept);
+        (entry.arrived, entry.reader, entry.packet) = (arrived, reader, packet);
+        self.count += 1;
+        self.append(place, usize::from(reader.level).min(LEVELS - 1));
+    }
+
+    fn append(&mut self, place: u16, level: usize) {
+        self.places[usize::from(place)].next = NONE;
+        let list = &mut self.lists[level];
+        match list.first {
+            NONE => list.first = place,
+            _ => self.places[usize::from(list.last)].next = place,
+        }
+        list.last = place;
+        if level != OVERDUE {
+            self.ready |= 1 << level;
+        }
+    }
+
+    fn pop(&mut self, level: usize) -> Option<u16> {
+        let list = &mut self.lists[level];
+        let place = list.first;
+        list.first = self.places.get(usize::from(place))?.next;
+        if list.first == NONE && level != OVERDUE {
+            self.ready &= !(1 << level);
+        }
+        Some(place)
+    }
+
+    fn give_back(&mut self, place: u16) {
+        self.places[usize::from(place)].next = self.free.first;
+        self.free.first = place;
+    }
+
+    fn most_important(&self) -> Option<usize> {
+        match (self.lists[OVERDUE].first, self.ready) {
+            (NONE, 0) => None,
+            (NONE, ready) => Some(ready.trailing_zeros() as usize),
+            _ => Some(OVERDUE),
+        }
+    }
+
+    /// The frame that comes next.
+    pub(crate) fn next(&self) -> Option<Waiting> {
+        let level = self.most_important()?;
+        let place = &self.places[usize::from(self.lists[level].first)];
+        Some(Waiting { reader: place.reader, arrived: place.arrived, is_overdue: level == OVERDUE })
+    }
+
+    /// Takes out the frame that comes next. Its place is free again when the next frame is entered, and not before.
+    pub(crate) fn take(&mut self) -> Option<Taken<'_>> {
+        let place = self.pop(self.most_important()?)?;
+        self.give_back(place);
+        self.count -= 1;
+        let (frames, spare) = self.bytes.split_at_mut(self.places.len() * self.stride);
+        let Place { packet, length, kept, .. } = self.places[usize::from(place)];
+        let begin = usize::from(place) * self.stride + START;
+        Some(Taken { packet, kept, frame: &mut frames[begin..begin + usize::from(length)], spare })
+    }
+
+    /// Has the frame that comes next go behind those of this level, if that is less important than its own.
+    pub(crate) fn put_behind(&mut self, level: u8) -> bool {
+        let Some(own) = self.most_important() else { return false };
+        let level = usize::from(level).min(LEVELS - 1);
+        if own != OVERDUE && level <= own {
+            return false;
+        }
+        if let Some(place) = self.pop(own) {
+            self.places[usize::from(place)].reader.level = level as u8;
+            self.append(place, level);
+        }
+        true
+    }
+
+    /// Has the frames that arrived before that go before all others, in the order of their levels.
+    pub(crate) fn hasten(&mut self, before: u64) {
+        let mut levels = self.ready;
+        while levels != 0 {
+            let level = levels.trailing_zeros() as usize;
+            levels &= levels - 1;
+            // Each level is in the order of arrival, but for frames that were put behind.
+            while self.places.get(usize::from(self.lists[level].first)).is_some_and(|first| first.arrived < before) {
+                let Some(place) = self.pop(level) else { break };
+                self.append(place, OVERDUE);
+            }
+        }
+    }
+
+    /// If all room is taken: forgets a quarter of the frames, the least important ones, and of these the oldest. Says
+    /// how many, and tells `forget` of those that the device keeps.
+    pub(crate) fn drop_least(&mut self, mut forget: impl FnMut(u16)) -> usize {
+        if self.free.first != NONE {
+            return 0;
+        }
+        let before = self.count;
+        for _ in 0..self.places.len().div_ceil(4) {
+            if self.ready == 0 {
+                break;
+            }
+            let least = LEVELS - 1 - self.ready.leading_zeros() as usize;
+            let Some(place) = self.pop(least) else { break };
+            if let Some(kept) = self.places[usize::from(place)].kept {
+                forget(kept);
+            }
+            self.give_back(place);
+            self.count -= 1;
+        }
+        before - self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PLACES: usize = 8;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Enter(u8),
+        Take,
+        PutBehind(u8),
+        Hasten(u64),
+        DropLeast,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u8..70).prop_map(Step::Enter),
+            3 => Just(Step::Take),
+            1 => (0u8..70).prop_map(Step::PutBehind),
+            1 => (0u64..40).prop_map(Step::Hasten),
+            1 => Just(Step::DropLeast),
+        ]
+    }
+
+    /// A frame in the model: its level (64 for one that is overdue), when it arrived, and its only byte.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Frame {
+        level: usize,
+        arrived: u64,
+        byte: u8,
+    }
+
+    /// The place of the next frame: overdue ones first, then by level, equals in their order.
+    fn next(model: &[Frame]) -> Option<usize> {
+        let rank = |frame: &Frame| if frame.level == OVERDUE { 0 } else { frame.level + 1 };
+        (0..model.len()).min_by_key(|&place| (rank(&model[place]), place))
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(512))]
+
+        /// Against a list that is sorted for each question.
+        #[test]
+        fn as_a_list_would_do_it(steps in prop::collection::vec(step(), 0..120)) {
+            let mut arrivals = Arrivals::new(PLACES, 4).unwrap();
+            let mut model: Vec<Frame> = vec![];
+            for (now, step) in steps.into_iter().enumerate() {
+                let (arrived, byte) = (now as u64, now as u8);
+                match step {
+                    Step::Enter(level) => {
+                        let room = arrivals.room();
+                        prop_assert_eq!(room.is_some(), model.len() < PLACES);
+                        if let Some(room) = room {
+                            room[0] = byte;
+                            arrivals.enter(Received { length: 1, kept: Some(byte.into()) }, arrived, Reader { owner: now as u32, level }, Packet::Arp);
+                            model.push(Frame { level: usize::from(level).min(63), arrived, byte });
+                        }
+                    }
+                    Step::Take => {
+                        let expected = next(&model).map(|place| model.remove(place));
+                        let told = arrivals.next();
+                        let taken = arrivals.take().map(|taken| {
+                            assert_eq!(taken.kept, Some(taken.frame[0].into()));
+                            taken.frame.to_vec()
+                        });
+                        prop_assert_eq!(told.map(|told| (told.arrived, told.is_overdue)),
+                            expected.map(|frame| (frame.arrived, frame.level == OVERDUE)));
+                        prop_assert_eq!(taken, expected.map(|frame| vec![frame.byte]));
+                    }
+                    Step::PutBehind(level) => {
+                        let wanted = usize::from(level).min(63);
+                        let moved = next(&model).filter(|&place| {
+                            model[place].level == OVERDUE || wanted > model[place].level
+                        });
+                        prop_assert_eq!(arrivals.put_behind(level), moved.is_some());
+                        if let Some(place) = moved {
+                            let frame = model.remove(place);
+                            model.push(Frame { level: wanted, ..frame });
+                        }
+                    }
+                    Step::Hasten(before) => {
+                        arrivals.hasten(before);
+                        for level in 0..64 {
+                            // Up to the first of a level that has not waited for so long.
+                            while let Some(place) = model.iter().position(|frame| frame.level == level)
+                                && model[place].arrived < before
+                            {
+                                let frame = model.remove(place);
+                                model.push(Frame { level: OVERDUE, ..frame });
+                            }
+                        }
+                    }
+                    Step::DropLeast => {
+                        let (mut dropped, mut forgotten) = (vec![], vec![]);
+                        if model.len() == PLACES {
+                            for _ in 0..PLACES / 4 {
+                                let least = model.iter().map(|frame| frame.level).filter(|&level| level != OVERDUE).max();
+                                let Some(least) = least else { break };
+                                let place = model.iter().position(|frame| frame.level == least).unwrap();
+                                dropped.push(u16::from(model.remove(place).byte));
+                            }
+                        }
+                        prop_assert_eq!(arrivals.drop_least(|kept| forgotten.push(kept)), dropped.len());
+                        prop_assert_eq!(forgotten, dropped);
+                    }
+                }
+                prop_assert_eq!(arrivals.count, model.len());
+            }
+        }
+    }
+}

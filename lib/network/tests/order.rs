@@ -1,0 +1,238 @@
+//! In which order frames are handled that wait for more important work.
+
+mod wire;
+
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use network::{Coalescing, ConnectionId, DatagramId, DatagramOptions, Limits, ListenerId, Reader, Turn, Waiting};
+use wire::{Faults, Net, SECOND, SERVER, receive, send};
+
+/// Connections whose readers have these levels; the owner's number is the place in the list, and one.
+fn connected(limits: Limits, levels: &[u8]) -> (Net, ListenerId, Vec<(ConnectionId, ConnectionId)>) {
+    let mut net = Net::with_limits(Faults::default(), 1, limits);
+    let listener = net.listen(80, 16);
+    let pairs: Vec<_> = levels.iter().map(|_| net.pair(listener)).collect();
+    for (number, (&level, (_, server))) in levels.iter().zip(&pairs).enumerate() {
+        net.server.set_reader(*server, Reader { owner: number as u32 + 1, level });
+    }
+    for (client, _) in &pairs {
+        net.client.set_coalescing(*client, Coalescing::None, net.now).unwrap();
+    }
+    net.pass(SECOND);
+    (net, listener, pairs)
+}
+
+/// Has each client send a byte, in the order of the list, without the server's looking.
+fn burst(net: &mut Net, pairs: &[(ConnectionId, ConnectionId)]) {
+    for (client, _) in pairs {
+        send(&mut net.client, *client, b"!", net.now).unwrap();
+        net.client.poll(net.now);
+    }
+}
+
+/// Polls the server once; the owners that `turn` let go.
+fn poll(net: &mut Net, arrived: u64, turn: impl Fn(&Waiting) -> Turn) -> (Vec<u32>, network::Polled) {
+    let order = RefCell::new(vec![]);
+    let decide = |waiting: &Waiting| {
+        let turn = turn(waiting);
+        if turn == Turn::Handle {
+            order.borrow_mut().push(waiting.reader.owner);
+        }
+        turn
+    };
+    let polled = net.server.poll_in_order(net.now, || arrived, decide);
+    (order.into_inner(), polled)
+}
+
+fn up_to(level: u8) -> impl Fn(&Waiting) -> Turn {
+    move |waiting| if waiting.is_overdue || waiting.reader.level <= level { Turn::Handle } else { Turn::Stop }
+}
+
+#[test]
+fn the_most_important_come_first_and_equals_as_they_came() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[5, 1, 5, 0, 200]);
+    burst(&mut net, &pairs);
+    let (order, polled) = poll(&mut net, 1, |_| Turn::Handle);
+    assert_eq!(order, [4, 2, 1, 3, 5]);
+    assert_eq!((polled.stopped, polled.some_are_unseen), (None, false));
+    for (_, server) in &pairs {
+        let mut got = vec![];
+        receive(&mut net.server, *server, &mut got, net.now).unwrap();
+        assert_eq!(got, b"!");
+    }
+}
+
+#[test]
+fn what_comes_during_a_poll_goes_before_what_is_less_important() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[7, 7, 3]);
+    burst(&mut net, &pairs[..2]);
+    // The third frame comes while the first is handled.
+    let late = RefCell::new(None);
+    {
+        let mut client_net = Net::new(Faults::default(), 9);
+        core::mem::swap(&mut client_net.client, &mut net.client);
+        let (frames, now, third) = (net.to_server.clone(), net.now, pairs[2].0);
+        let client = RefCell::new(&mut client_net.client);
+        let order = RefCell::new(vec![]);
+        net.server.poll_in_order(
+            net.now,
+            || 1,
+            |waiting| {
+                if late.borrow().is_none() {
+                    let before = frames.borrow().len();
+                    let mut client = client.borrow_mut();
+                    send(&mut client, third, b"!", now).unwrap();
+                    client.poll(now);
+                    assert_eq!(frames.borrow().len(), before + 1);
+                    *late.borrow_mut() = Some(());
+                }
+                order.borrow_mut().push(waiting.reader.owner);
+                Turn::Handle
+            },
+        );
+        assert_eq!(order.into_inner(), [1, 3, 2]);
+    }
+}
+
+#[test]
+fn frames_wait_for_what_is_more_important_and_are_not_lost() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[9, 2]);
+    burst(&mut net, &pairs);
+    let (order, polled) = poll(&mut net, 7, up_to(4));
+    assert_eq!(order, [2]);
+    let stopped = Waiting { reader: Reader { owner: 1, level: 9 }, arrived: 7, is_overdue: false };
+    assert_eq!((polled.stopped, polled.some_are_unseen), (Some(stopped), false));
+    // Another time, and one that has come since goes before it.
+    burst(&mut net, &pairs[1..]);
+    assert_eq!(poll(&mut net, 8, up_to(4)).0, [2]);
+    assert_eq!(poll(&mut net, 9, up_to(9)).0, [1]);
+    let mut got = vec![];
+    receive(&mut net.server, pairs[0].1, &mut got, net.now).unwrap();
+    assert_eq!(got, b"!");
+}
+
+#[test]
+fn who_has_lost_its_importance_goes_behind() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[1, 6]);
+    burst(&mut net, &pairs);
+    let (order, polled) = poll(&mut net, 1, |waiting| match waiting.reader {
+        Reader { owner: 1, level: 1 } => Turn::Behind(63),
+        Reader { level: 63, .. } => Turn::Stop,
+        _ => Turn::Handle,
+    });
+    assert_eq!(order, [2]);
+    assert_eq!(polled.stopped.map(|waiting| waiting.reader), Some(Reader { owner: 1, level: 63 }));
+    // Behind what is no less important than itself it does not go, and whoever says so for ever does not hang.
+    assert_eq!(poll(&mut net, 2, |_| Turn::Behind(3)).1.stopped, None);
+    let mut got = vec![];
+    receive(&mut net.server, pairs[0].1, &mut got, net.now).unwrap();
+    assert_eq!(got, b"!");
+}
+
+#[test]
+fn what_has_waited_for_long_goes_first() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[50, 40, 0]);
+    burst(&mut net, &pairs[..2]);
+    assert_eq!(poll(&mut net, 10, up_to(0)).0, []);
+    burst(&mut net, &pairs[2..]);
+    net.server.hasten_arrivals(10);
+    assert_eq!(poll(&mut net, 20, up_to(0)).0, [3], "they came at 10, not before");
+    burst(&mut net, &pairs[2..]);
+    net.server.hasten_arrivals(11);
+    assert_eq!(poll(&mut net, 30, up_to(0)).0, [2, 1, 3]);
+}
+
+#[test]
+fn without_room_the_least_important_are_dropped_and_come_again() {
+    let limits = Limits { arrivals: 4, ..Limits::default() };
+    let (mut net, _, pairs) = connected(limits, &[9, 9, 8, 9, 9, 2]);
+    burst(&mut net, &pairs);
+    let before = net.server.counters().arrivals_dropped;
+    // Nothing but the last one may be handled, and it has to be seen for that.
+    assert_eq!(poll(&mut net, 1, up_to(4)).0, [6]);
+    let dropped = net.server.counters().arrivals_dropped - before;
+    assert!((1..=3).contains(&dropped), "{dropped}");
+    // The other side sends again what was dropped.
+    let mut got = vec![vec![]; pairs.len()];
+    net.run_until(60 * SECOND, |net| {
+        for ((_, server), got) in pairs.iter().zip(&mut got) {
+            let _ = receive(&mut net.server, *server, got, net.now);
+        }
+        got.iter().all(|got| got == b"!")
+    });
+}
+
+#[test]
+fn nobody_is_dropped_who_could_be_handled() {
+    let limits = Limits { arrivals: 2, ..Limits::default() };
+    let (mut net, _, pairs) = connected(limits, &[3; 12]);
+    burst(&mut net, &pairs);
+    net.settle();
+    assert_eq!(net.server.counters().arrivals_dropped, 0);
+    for (_, server) in &pairs {
+        let mut got = vec![];
+        receive(&mut net.server, *server, &mut got, net.now).unwrap();
+        assert_eq!(got, b"!");
+    }
+}
+
+/// The readers of the frames that wait, in their order.
+fn readers(net: &mut Net) -> Vec<Reader> {
+    let readers = RefCell::new(vec![]);
+    net.server.poll_in_order(
+        net.now,
+        || 1,
+        |waiting| {
+            readers.borrow_mut().push(waiting.reader);
+            Turn::Handle
+        },
+    );
+    readers.into_inner()
+}
+
+#[test]
+fn requests_and_connections_that_nobody_has_accepted_are_as_important_as_who_accepts_them() {
+    let (mut net, listener, _) = connected(Limits::default(), &[]);
+    let acceptor = Reader { owner: 77, level: 6 };
+    net.server.set_acceptor(listener, acceptor);
+    let client = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &Default::default(), net.now).unwrap();
+    for step in ["asks for the address", "asks", "acknowledges"] {
+        net.client.poll(net.now);
+        let expected = if step == "asks for the address" { Reader { owner: 0, level: 0 } } else { acceptor };
+        assert_eq!(readers(&mut net), [expected], "the client {step}");
+    }
+    net.client.poll(net.now);
+    send(&mut net.client, client, b"!", net.now).unwrap();
+    net.client.poll(net.now);
+    assert_eq!(readers(&mut net), [acceptor], "a connection in the queue");
+    net.client.set_coalescing(client, Coalescing::None, net.now).unwrap();
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    let reader = Reader { owner: 5, level: 1 };
+    net.server.set_reader(server, reader);
+    send(&mut net.client, client, b"!", net.now).unwrap();
+    net.client.poll(net.now);
+    assert_eq!(readers(&mut net), [reader]);
+}
+
+#[test]
+fn datagrams_are_as_important_as_their_readers_and_for_nobody_the_least() {
+    let (mut net, _, _) = connected(Limits::default(), &[]);
+    let any = |port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+    let options = DatagramOptions::default();
+    let server = net.server.udp_bind(any(53), &options).unwrap();
+    let reader = Reader { owner: 4, level: 12 };
+    net.server.set_datagram_reader(server, reader);
+    let client: DatagramId = net.client.udp_bind(any(0), &options).unwrap();
+    let say = |net: &mut Net, port| {
+        net.client.udp_send_with(client, Some(SocketAddrV4::new(SERVER, port)), 1, |room| room[0] = 1).unwrap();
+        net.client.poll(net.now);
+    };
+    // The first one asks for the hardware address.
+    say(&mut net, 53);
+    net.settle();
+    for port in [54, 53] {
+        say(&mut net, port);
+    }
+    assert_eq!(readers(&mut net), [reader, Reader::NOBODY]);
+}
