@@ -32,8 +32,10 @@
 //! and calls the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged
 //! as well.
 //!
-//! Charged to nobody are interrupts that find no process running, the choice of the next coroutine, what the network's
-//! own coroutine does for packets, and waking the rest of thousands who wait for one thing ([`rests`](crate::rests)).
+//! The network's coroutine is one of the kernel's own, and charges what it does for a frame to whoever waits for that
+//! ([`network_stack`](crate::network_stack)). Charged to nobody are interrupts that find no process running, the choice
+//! of the next coroutine, looks that tell whose a frame is, frames for nobody, and waking the rest of thousands who wait
+//! for one thing ([`rests`](crate::rests)).
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of its
 //! polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first process
