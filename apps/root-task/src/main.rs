@@ -147,6 +147,7 @@ const TESTS: &[Test] = tests![
     crowd::only_one_of_several_harts_gets_a_slot_or_an_address,
     crowd::a_thread_is_killed_by_several_harts,
     crowd::whoever_waits_for_what_several_harts_delete_is_told,
+    crowd::revoking_ends_stores_that_several_harts_make,
     crowd::harts_that_attack_the_same_objects_harm_nobody_else,
     hostile::random_calls_concern_nobody_else,
     illegal::every_error_of_every_invocation_is_seen,

@@ -15,9 +15,10 @@ use sel4::capability::{AsidPool, CNode, Endpoint, Notification, Page, PageTable,
 use sel4::fault::Fault;
 use sel4::syscall_buffer::{SyscallBuffer, request, result};
 use sel4::thread::{Start, registers};
-use sel4::{Allocator, CNodeData, Error, Numbering, ObjectType, Rights, mapping, raw};
+use sel4::{Allocator, CNodeData, Error, Numbering, ObjectType, Rights, interrupt, mapping, raw};
 
 use super::hostile::{self, Random};
+use super::user_interrupt::{self, COUNT, STEPS, Way, interrupted, store, store_receiver, until};
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::memory::{read, write};
 use crate::{check, equal};
@@ -60,10 +61,12 @@ enum Task {
     Call,
     Suspend,
     Resume,
+    Unbind,
 }
 
 impl Task {
-    const ALL: [Task; 6] = [Task::Delete, Task::Revoke, Task::Retype, Task::Call, Task::Suspend, Task::Resume];
+    const ALL: [Task; 7] =
+        [Task::Delete, Task::Revoke, Task::Retype, Task::Call, Task::Suspend, Task::Resume, Task::Unbind];
 
     /// This, with a slot.
     fn with(self, slot: u64) -> u64 {
@@ -82,6 +85,7 @@ impl Task {
             Task::Call => raw::wake_syscall_handler(),
             Task::Suspend => Thread::from_pointer(slot).suspend().is_ok(),
             Task::Resume => Thread::from_pointer(slot).resume().is_ok(),
+            Task::Unbind => Thread::from_pointer(slot).unbind_notification().is_ok(),
         }
     }
 }
@@ -442,6 +446,105 @@ pub fn whoever_waits_for_what_several_harts_delete_is_told(bench: &mut Bench<'_>
         crowd.begin([delete, revoke, delete, revoke]);
         equal!(crowd.wait()?, 0);
         check!(raw::debug_identify(slot) == Some(CapabilityTag::Null));
+    }
+    Ok(())
+}
+
+/// How many times each of several senders has stored a few times, and has let others run.
+static STORED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// How often the following threads do what they do before they let others run. If they never did, every wait for one of
+/// them on the same hart would take the whole turns of all others there.
+const AT_ONCE: u64 = 4;
+
+/// Stores to the page that begins at an address whose last bits say which sender this is.
+fn store_and_count(argument: u64) {
+    let index = (argument & 0xfff) as usize;
+    loop {
+        for _ in 0..AT_ONCE {
+            store(argument & !0xfff, 2);
+        }
+        STORED[index].fetch_add(1, Ordering::Release);
+        raw::yield_now();
+    }
+}
+
+/// Takes what comes, for ever.
+fn take_and_count(_: u64) {
+    loop {
+        for _ in 0..AT_ONCE {
+            user_interrupt::step();
+        }
+        raw::yield_now();
+    }
+}
+
+/// Lets all senders, and the receiver, come some way.
+fn all_go_on() -> Outcome {
+    let stored = STORED.each_ref().map(|stored| stored.load(Ordering::Acquire));
+    let steps = STEPS.load(Ordering::Relaxed);
+    // What they were doing when this began is not counted.
+    until(|| STORED.iter().zip(stored).all(|(now, before)| now.load(Ordering::Acquire) > before + 1))?;
+    until(|| STEPS.load(Ordering::Relaxed) > steps + 4 * AT_ONCE)
+}
+
+/// Senders on several harts store while others, at the same time, delete and revoke their rights, unbind the
+/// notification, stop the receiver or move it. Nobody hangs, the senders outlive it, and nothing comes afterwards.
+pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Outcome {
+    /// The badge of the last signal of a round.
+    const LAST: u64 = 1 << 50;
+    let Some((receiver, by_stores)) = store_receiver(bench, take_and_count, 0, 2)? else { return Ok(()) };
+    if !by_stores {
+        return Ok(());
+    }
+    let crowd = Crowd::new(bench)?;
+    receiver.thread.resume()?;
+    for round in 0..12 {
+        // Each kind of end on other cores each time.
+        let place = round + round / 4;
+        let mut rights = [0; STORED.len()];
+        let mut senders = [receiver.thread; STORED.len()];
+        for (index, (right, thread)) in rights.iter_mut().zip(&mut senders).enumerate() {
+            let (Way::Store(page), capability) = receiver.way(bench, 1, true)? else { continue };
+            *right = capability.pointer();
+            let argument = page.address() | index as u64;
+            *thread = bench.prepare(Start::new(store_and_count, argument, PRIORITY))?.thread;
+            put_on(bench, *thread, place + index as u64)?;
+            thread.resume()?;
+        }
+        let count = COUNT.load(Ordering::Relaxed);
+        until(interrupted(count + 10))?;
+        let revoke = Task::Revoke.with(receiver.notification.pointer());
+        let [first, second, third] = rights.map(|right| Task::Delete.with(right));
+        let stop = Task::Suspend.with(receiver.thread.pointer());
+        let unbind = Task::Unbind.with(receiver.thread.pointer());
+        crowd.begin(match round % 4 {
+            0 => [first, second, third, revoke],
+            1 => [revoke, revoke, second, stop],
+            2 => [first, stop, revoke, third],
+            _ => [revoke, second, unbind, third],
+        });
+        // And it moves under all of them.
+        put_on(bench, receiver.thread, place + 1)?;
+        equal!(crowd.wait()?, 0);
+        if round % 4 == 3 {
+            check!(interrupt::receive_stores(receiver.thread, receiver.notification, 2)?);
+        }
+        receiver.thread.resume()?;
+        all_go_on()?;
+        // What was stored before may wait for the receiver's next tick, if it has been interrupted often. This does, too.
+        user_interrupt::SEEN.store(0, Ordering::Relaxed);
+        Notification::from_pointer(bench.badged(receiver.notification.pointer(), Rights::WRITE, LAST)?).signal();
+        until(|| user_interrupt::SEEN.load(Ordering::Relaxed) & LAST != 0)?;
+        all_go_on()?;
+        // From here on nothing comes, and the senders go on.
+        let count = COUNT.load(Ordering::Relaxed);
+        all_go_on()?;
+        equal!(COUNT.load(Ordering::Relaxed), count);
+        for sender in senders {
+            Slot::own(sender.pointer()).delete()?;
+        }
+        check!(crowd.is_there());
     }
     Ok(())
 }

@@ -17,17 +17,22 @@ use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, refused};
 
 /// All badges that a receiver has been interrupted with, and how often it was.
-static SEEN: AtomicU64 = AtomicU64::new(0);
-static COUNT: AtomicU64 = AtomicU64::new(0);
+pub(super) static SEEN: AtomicU64 = AtomicU64::new(0);
+pub(super) static COUNT: AtomicU64 = AtomicU64::new(0);
 /// How far it has come with what it does.
-static STEPS: AtomicU64 = AtomicU64::new(0);
+pub(super) static STEPS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs for ever, and makes no system call.
 fn compute(_: u64) {
     loop {
-        STEPS.fetch_add(1, Ordering::Relaxed);
-        note(interrupt::take());
+        step();
     }
+}
+
+/// Computes a little, and counts what has come.
+pub(super) fn step() {
+    STEPS.fetch_add(1, Ordering::Relaxed);
+    note(interrupt::take());
 }
 
 fn note(badge: u64) {
@@ -52,10 +57,10 @@ fn receiver(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<O
     Ok(Some(Receiver { started, thread: started.thread, notification }))
 }
 
-struct Receiver {
+pub(super) struct Receiver {
     started: Started,
-    thread: Thread,
-    notification: Notification,
+    pub(super) thread: Thread,
+    pub(super) notification: Notification,
 }
 
 impl Receiver {
@@ -74,14 +79,14 @@ macro_rules! receiver_or_return {
 }
 
 /// Lets others run until something is so.
-fn until(condition: impl Fn() -> bool) -> Outcome {
+pub(super) fn until(condition: impl Fn() -> bool) -> Outcome {
     while !condition() {
         let_run(PRIORITY)?;
     }
     Ok(())
 }
 
-fn interrupted(times: u64) -> impl Fn() -> bool {
+pub(super) fn interrupted(times: u64) -> impl Fn() -> bool {
     move || COUNT.load(Ordering::Acquire) >= times
 }
 
@@ -435,7 +440,7 @@ pub fn whoever_signals_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'
 }
 
 /// Stores to an address, with an instruction of four bytes.
-fn store(address: u64, value: u64) {
+pub(super) fn store(address: u64, value: u64) {
     // SAFETY: the callers' addresses are those of pages for sending, or of nothing at all.
     unsafe {
         core::arch::asm!(
@@ -447,7 +452,7 @@ fn store(address: u64, value: u64) {
 
 /// How a test sends.
 #[derive(Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     Store(Sender),
     Signal(Notification),
 }
@@ -462,7 +467,7 @@ impl Way {
 }
 
 /// As [`receiver`], with signals that come as stores where the machine can do that.
-fn store_receiver(
+pub(super) fn store_receiver(
     bench: &mut Bench<'_>,
     function: fn(u64),
     argument: u64,
@@ -485,7 +490,7 @@ macro_rules! store_receiver_or_return {
 
 impl Receiver {
     /// A sender of a bit, and its capability: by stores if the machine can do that, and else by signals.
-    fn way(&self, bench: &mut Bench<'_>, bit: u32, by_stores: bool) -> Result<(Way, Notification), Failure> {
+    pub(super) fn way(&self, bench: &mut Bench<'_>, bit: u32, by_stores: bool) -> Result<(Way, Notification), Failure> {
         let notification = self.sender(bench, 1 << bit)?;
         if !by_stores {
             return Ok((Way::Signal(notification), notification));
