@@ -205,7 +205,7 @@ pub struct Lab<'a> {
 /// # Errors
 ///
 /// Nothing could be built, or one of the machines could not be measured.
-pub fn level0_of_alone(context: &Context, harts: &[u8]) -> Result<Vec<(u8, f64)>> {
+pub fn level0_of_alone(context: &Context, harts: &[u8]) -> Result<Vec<(u8, priorities::OfAlone)>> {
     let lab = Lab::of(context, true, None)?;
     harts.iter().map(|&harts| Ok((harts, priorities::level0_of_alone(&lab, harts)?))).collect()
 }

@@ -89,16 +89,23 @@ fn duration(lab: &Lab<'_>) -> Duration {
     Duration::from_secs(if lab.quick { 2 } else { 5 })
 }
 
-/// How many times as long the most important of 64 busy connections takes in the machine as one connection alone, on a
-/// machine of so many harts: counted in instructions on one hart, in the machine's time, which is the host's, on more.
-/// Each connection has a priority of its own.
+/// How many times as long the most important of 64 busy connections takes in the machine as one connection alone.
+pub struct OfAlone {
+    /// The mean.
+    pub mean: f64,
+    /// The median, in which there is little of the moments at which the host did not run a hart.
+    pub median: f64,
+}
+
+/// [`OfAlone`] on a machine of so many harts: counted in instructions on one hart, in the machine's time, which is the
+/// host's, on more. Each connection has a priority of its own.
 ///
 /// # Errors
 ///
 /// The machine failed, or has measured nothing.
-pub fn level0_of_alone(lab: &Lab<'_>, harts: u8) -> Result<f64> {
+pub fn level0_of_alone(lab: &Lab<'_>, harts: u8) -> Result<OfAlone> {
     let way = if harts == 1 { Way::Instructions } else { Way::Wall };
-    let mean = |title: &str, connections, levels| {
+    let measure = |title: &str, connections, levels| {
         let title = format!("level 0: {title}, {harts} harts");
         let measured = run(lab, &title, connections, levels, harts, way)?;
         for (n, l) in measured.machine.iter().enumerate() {
@@ -116,10 +123,11 @@ pub fn level0_of_alone(lab: &Lab<'_>, harts: u8) -> Result<f64> {
                 );
             }
         }
-        let level0 = measured.machine.first().filter(|level0| level0.count > 0);
-        level0.map(Latencies::mean_us).context("the kernel has measured no request of level 0")
+        let level0 = measured.machine.into_iter().next().filter(|level0| level0.count > 0);
+        level0.context("the kernel has measured no request of level 0")
     };
-    Ok(mean("64 connections", 64, 64)? / mean("one alone", 1, 1)?)
+    let (busy, alone) = (measure("64 connections", 64, 64)?, measure("one alone", 1, 1)?);
+    Ok(OfAlone { mean: busy.mean_us() / alone.mean_us(), median: busy.quantile_us(0.5) / alone.quantile_us(0.5) })
 }
 
 /// 64 and 128 connections in 8 levels on 1 to 4 harts.
