@@ -1,5 +1,9 @@
 //! The longest time for which a process that is ready does not run, while another one has 4,000 threads that never
 //! rest.
+//!
+//! On one hart the machine's clock counts instructions. Of several harts there is no such clock: QEMU runs them in turn
+//! then, and time passes for all while it runs one. A hart to which the victim has come may use the victim's slice up
+//! without having run an instruction. So that is the host's clock.
 
 use anyhow::Result;
 
@@ -10,13 +14,8 @@ pub const SCENARIO: Scenario = Scenario { name: "largest_gap", goals: &[("larges
 
 fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    for harts in [1, 4] {
-        lines.extend(lab.boot(&Boot {
-            words: &["largest_gap"],
-            harts,
-            memory: None,
-            clock: Clock::SlowInstructions,
-        })?);
+    for (harts, clock) in [(1, Clock::SlowInstructions), (4, Clock::Host)] {
+        lines.extend(lab.boot(&Boot { words: &["largest_gap"], harts, memory: None, clock })?);
     }
     lines.push(worst("largest_gap_ms", &lines)?);
     Ok(lines)
