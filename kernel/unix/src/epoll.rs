@@ -81,7 +81,10 @@ impl Wake for Item {
     }
 
     fn wake_by_ref(self: &Arc<Item>) {
-        self.ready.push(self);
+        // One that was removed may still be among thousands that are woken one after the other, and has no room any more.
+        if !self.removed.load(Ordering::Acquire) {
+            self.ready.push(self);
+        }
     }
 }
 

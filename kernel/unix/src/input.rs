@@ -173,6 +173,13 @@ impl InputCall {
             if tried.is_pending() {
                 // Mostly it is done, so the waker is made only now.
                 tried = operation.poll(process, Some(&Waker::from(self.clone())));
+                // It has registered as whoever tries it, which may be more important, or less.
+                if tried.is_pending()
+                    && let Some(file) = operation.waits_for_input_of()
+                    && let Ok(socket) = file.socket()
+                {
+                    socket.set_reader(process, self.priority);
+                }
             }
             match tried {
                 // Whoever made it ready has taken the waker out.

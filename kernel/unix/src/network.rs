@@ -24,9 +24,10 @@ use crate::file::{self, OpenFile};
 use crate::network_stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::operation::{AddressOut, length_of};
 use crate::process::Process;
+use crate::scheduling::{self, EXHAUSTED};
 use crate::user::UserBuffer;
 use crate::wire::Wire;
-use crate::{executor, latency, scheduling};
+use crate::{executor, latency};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
@@ -38,7 +39,12 @@ const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 
 
 /// The calling coroutine, which works for this process, as it waits at a socket.
 fn reader(process: u32) -> Reader {
-    Reader { owner: process, level: scheduling::claim_worth(executor::current_priority()).number() }
+    let level = match executor::current_priority() {
+        // So important it is for this turn only, and its process's budget may be refilled.
+        Priority::HIGHEST | EXHAUSTED => Priority::DEFAULT,
+        priority => scheduling::claim_worth(priority),
+    };
+    Reader { owner: process, level: level.number() }
 }
 
 /// The size that a buffer gets for which a program asks.
@@ -593,6 +599,20 @@ impl Socket {
             }
         };
         STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
+    }
+
+    /// Says that a call of this priority waits for input, which has registered.
+    pub fn set_reader(&self, process: &Process, priority: Priority) {
+        let inner = self.inner.lock();
+        let reader = Reader { owner: process.id, level: priority.number() };
+        if let Some(stack) = STACK.lock().as_mut() {
+            match inner.state {
+                State::Fresh(_) => {}
+                State::Listening(id) => stack.set_acceptor(id, reader),
+                State::Connected(id) => stack.set_reader(id, reader),
+                State::Datagram(id) => stack.set_datagram_reader(id, reader),
+            }
+        }
     }
 
     /// What would not wait, as epoll's events; `waker` is registered, if there is one, for these and for the end.

@@ -21,7 +21,7 @@
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -135,6 +135,10 @@ fn wake_handler() {
         }
         executor::waker(handler.cid).wake();
     }
+    // It may be ready already, on a hart that visits something less important.
+    if crate::harts() > 1 {
+        executor::find_hart(MOST_CLAIM);
+    }
 }
 
 /// Wakes the handler when a time has come.
@@ -153,24 +157,27 @@ async fn handle_arrivals(deadline: time::Reservation) {
     *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
     loop {
         HAS_ARRIVED.store(false, Ordering::Release);
-        let Polled { next, stopped, some_are_unseen } = poll();
+        let Polled { next, waiting, is_stopped, some_are_unseen } = poll();
+        let worth_of = |waiting: &Waiting| worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
         if next.is_some_and(|next| next <= time::now_ns()) {
             // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
             // their turn first; a program among them for a moment, until the alarm interrupts it.
-            if some_are_unseen {
-                let _ = lower(MOST_CLAIM);
-            }
+            let _ = match &waiting {
+                Some(waiting) if !some_are_unseen => lower(worth_of(waiting)),
+                _ => lower(MOST_CLAIM),
+            };
             let alarm = deadline.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
             executor::yield_now().await;
             time::clear(alarm);
             continue;
         }
+        let stopped = waiting.filter(|_| is_stopped);
         let overdue = stopped.and_then(|waiting| Some(waiting.arrived.saturating_add(scheduling::bound_ticks()?)));
         let rings_at = [next.map(time::ticks_at_ns), overdue].into_iter().flatten().min();
         let alarm = rings_at.map(|ticks| deadline.set(ticks, &alarm_waker));
         match stopped {
             Some(waiting) => {
-                if lower(worth(&waiting.reader, process::find(waiting.reader.owner).as_ref())) {
+                if lower(worth_of(&waiting)) {
                     executor::yield_now().await;
                 }
             }
@@ -220,77 +227,123 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
 /// Who pays for the frames of one poll, and how much.
 #[derive(Default)]
 struct Bill {
-    processes: FixedVec<(Arc<Process>, u64), OWNERS>,
-    /// Whose frame is being handled, as a place among them, and since when.
-    current: Option<(usize, u64)>,
+    items: FixedVec<Item, OWNERS>,
+    /// Whose frame is being handled, as a place among them, since when, and whether all others went before.
+    current: Option<(usize, u64, bool)>,
+}
+
+struct Item {
+    process: Arc<Process>,
+    ticks: u64,
+    /// Of these while all others went before.
+    ticks_behind_all: u64,
+}
+
+/// Who is to pay.
+enum Payer {
+    Nobody,
+    /// The process at this place of the bill.
+    At(usize),
+    /// Another one, for which there is no place.
+    OneTooMany,
 }
 
 impl Bill {
-    /// The place of a process; `None` if it has ended, or there are too many.
-    fn find(&mut self, owner: u32) -> Option<usize> {
-        if let Some(place) = self.processes.iter().position(|(process, _)| process.id == owner) {
-            return Some(place);
+    /// The place of the process with this number; nobody if it has ended.
+    fn find(&mut self, owner: u32) -> Payer {
+        if let Some(place) = self.items.iter().position(|item| item.process.id == owner) {
+            return Payer::At(place);
         }
-        let process = process::find(owner)?;
-        self.processes.push((process, 0)).ok()?;
-        Some(self.processes.len() - 1)
+        // Before it is found: it may not be dropped here, where the stack is locked.
+        if self.items.is_full() {
+            return Payer::OneTooMany;
+        }
+        match process::find(owner) {
+            Some(process) => {
+                let _ = self.items.push(Item { process, ticks: 0, ticks_behind_all: 0 });
+                Payer::At(self.items.len() - 1)
+            }
+            None => Payer::Nobody,
+        }
     }
 
     /// What was begun is over.
     fn end(&mut self, now: u64) {
-        if let Some((place, since)) = self.current.take() {
-            self.processes[place].1 += now.saturating_sub(since);
+        if let Some((place, since, behind_all)) = self.current.take() {
+            let item = &mut self.items[place];
+            let ticks = now.saturating_sub(since);
+            *if behind_all { &mut item.ticks_behind_all } else { &mut item.ticks } += ticks;
+        }
+    }
+
+    /// Charges everybody.
+    fn settle(&self, now: u64) {
+        for Item { process, ticks, ticks_behind_all } in &self.items {
+            for (ticks, behind_all) in [(*ticks, false), (*ticks_behind_all, true)] {
+                if ticks != 0 {
+                    scheduling::charge_for(process, ticks, now, behind_all);
+                }
+            }
         }
     }
 }
 
 /// Lets the stack do what is to be done now. Frames that something more important goes before are left.
 fn poll() -> Polled {
-    let mut bill = Bill::default();
+    let bill = RefCell::new(Bill::default());
     let polled = {
         let mut guard = STACK.lock();
-        let Some(stack) = guard.as_mut() else { return Polled { next: None, stopped: None, some_are_unseen: false } };
+        let Some(stack) = guard.as_mut() else {
+            return Polled { next: None, waiting: None, is_stopped: false, some_are_unseen: false };
+        };
         // What is seen at the first look arrived when the card interrupted, and what is seen at one of the next ones not
         // before the one before.
         let arrived = Cell::new(latency::look_begins());
         if let Some(bound) = scheduling::bound_ticks() {
             stack.hasten_arrivals(arrived.get().saturating_sub(bound));
         }
+        let look = || {
+            // A look is nobody's.
+            bill.borrow_mut().end(Machine::now());
+            arrived.get()
+        };
         let decide = |waiting: &Waiting| {
             let now = Machine::now();
             arrived.set(now);
-            decide(waiting, &mut bill, now)
+            decide(waiting, &mut bill.borrow_mut(), now)
         };
-        let polled = stack.poll_in_order(time::now_ns(), || arrived.get(), decide);
+        let polled = stack.poll_in_order(time::now_ns(), look, decide);
         latency::look_ends(if polled.some_are_unseen { arrived.get() } else { 0 });
         // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
         NEXT_ALARM.store(polled.next.unwrap_or(u64::MAX), Ordering::Relaxed);
         polled
     };
     // Without the lock: a process that has ended meanwhile may be dropped with what it has.
-    let now = Machine::now();
-    bill.end(now);
-    for (process, ticks) in &bill.processes {
-        scheduling::charge(process, *ticks, now);
-    }
+    bill.into_inner().settle(Machine::now());
     polled
 }
 
 /// Whether the next frame is handled now, and who pays for it.
 fn decide(waiting: &Waiting, bill: &mut Bill, now: u64) -> Turn {
-    bill.end(now);
-    let place = if waiting.reader.owner == 0 { None } else { bill.find(waiting.reader.owner) };
-    let worth = worth(&waiting.reader, place.map(|place| &bill.processes[place].0));
-    if !waiting.is_overdue {
-        if worth == EXHAUSTED && waiting.reader.level < EXHAUSTED.number() {
-            return Turn::Behind(EXHAUSTED.number());
-        }
-        if executor::is_ready_above(worth) || executor::is_ready_above_anywhere(worth) {
-            return Turn::Stop;
-        }
+    let Reader { owner, level } = waiting.reader;
+    let place = match bill.find(owner) {
+        Payer::At(place) => Some(place),
+        // Whoever waited has ended: nobody does any more.
+        Payer::Nobody if owner != 0 && level < Reader::NOBODY.level => return Turn::Behind(Reader::NOBODY.level),
+        Payer::Nobody => None,
+        Payer::OneTooMany => return Turn::Stop,
+    };
+    let worth = worth(&waiting.reader, place.map(|place| &bill.items[place].process));
+    // Its reader may have been more important when it began to wait.
+    let claim = scheduling::claim_worth(worth).number();
+    if level < claim && (!waiting.is_overdue || worth == EXHAUSTED) {
+        return Turn::Behind(claim);
+    }
+    if !waiting.is_overdue && (executor::is_ready_above(worth) || executor::is_ready_above_anywhere(worth)) {
+        return Turn::Stop;
     }
     latency::handles(waiting.arrived);
-    bill.current = place.map(|place| (place, now));
+    bill.current = place.map(|place| (place, now, worth == EXHAUSTED));
     Turn::Handle
 }
 

@@ -162,10 +162,23 @@ struct Completions {
 impl Completions {
     /// With the frames of a ring that is empty, as a process begins with it.
     fn new(shared: &Shared, account: &Arc<Account>) -> Completions {
+        Completions::with_frames(shared.ring().to_vec(), account)
+    }
+
+    /// As [`new`](Self::new) would make it, without any memory.
+    fn begin_anew(&mut self, shared: &Shared, account: &Arc<Account>) {
+        let mut frames = core::mem::take(&mut self.frames);
+        // There is room: it began with as many.
+        frames.clear();
+        frames.extend_from_slice(shared.ring());
+        *self = Completions::with_frames(frames, account);
+    }
+
+    fn with_frames(frames: Vec<SharedFrame>, account: &Arc<Account>) -> Completions {
         let producer = Producer::new(completion::INITIAL_CAPACITY);
         let completions = Completions {
             producer,
-            frames: shared.ring().to_vec(),
+            frames,
             promised: 0,
             charged: Batch::new(account, Resource::Calls, crate::operation::MEMORY_OF_A_CALL),
             more_frames: account.nothing(Resource::Memory),
@@ -1258,7 +1271,8 @@ impl Process {
         })
     }
 
-    /// Drops everything on its way to the old program, when another one takes its place.
+    /// Drops everything on its way to the old program, when another one takes its place. Needs no memory: there is no way
+    /// back.
     pub fn forget_completions(&self) {
         let mut completions = self.completions.lock();
         self.posted.store(0, Ordering::Release);
@@ -1266,7 +1280,7 @@ impl Process {
         self.shared.clear();
         self.shared.tell_mode(self.standing.mode());
         self.shared.tell_ceiling(self.standing.ceiling());
-        *completions = Completions::new(&self.shared, &self.account);
+        completions.begin_anew(&self.shared, &self.account);
         drop(completions);
         self.rings.clear();
     }

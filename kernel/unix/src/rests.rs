@@ -5,7 +5,7 @@
 //! makes the kernel work for long at a higher priority than its own. What that takes is charged to nobody. It is a small
 //! part of what those who are woken have been charged for coming to wait, and will be for looking again.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 
@@ -14,16 +14,22 @@ use spin::Mutex;
 use waiters::Rest;
 
 use crate::executor::Cid;
+use crate::scheduling::{EXHAUSTED, LEAST_CLAIM, MOST_CLAIM};
 use crate::{executor, steps};
 
 struct Rests {
-    waiting: Vec<(Priority, Rest)>,
+    waiting: VecDeque<(Priority, Rest)>,
+    /// For so many more portions their coroutine goes before everything else, since it has been ready for long.
+    hastened: usize,
     /// The coroutine that wakes them; and how to wake it while it has nothing to do.
     coroutine: Option<Cid>,
     idle: Option<Waker>,
 }
 
-static RESTS: Mutex<Rests> = Mutex::new(Rests { waiting: Vec::new(), coroutine: None, idle: None });
+/// Portions that are woken before everything else, when they have waited for long.
+const HASTENED: usize = 64;
+
+static RESTS: Mutex<Rests> = Mutex::new(Rests { waiting: VecDeque::new(), hastened: 0, coroutine: None, idle: None });
 
 /// Starts the coroutine.
 pub fn start() {
@@ -33,11 +39,14 @@ pub fn start() {
 
 /// Notes a rest that is to be woken. It is called under locks, which this module's own lock comes behind.
 fn keep(mut rest: Rest) {
-    let priority = executor::current_priority();
+    // Not of whoever runs before its turn, or behind everybody: that is so for a turn or a period, and a rest may take
+    // longer.
+    let priority = executor::current_priority().limited_to(MOST_CLAIM);
+    let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
     let idle = {
         let mut rests = RESTS.lock();
         if rests.waiting.try_reserve(1).is_ok() {
-            rests.waiting.push((priority, rest));
+            rests.waiting.push_back((priority, rest));
             if let Some(coroutine) = rests.coroutine
                 && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
             {
@@ -57,6 +66,13 @@ fn keep(mut rest: Rest) {
 }
 
 impl Rests {
+    /// Gives the calling coroutine the priority of what it does next.
+    fn follow(&mut self, priority: Priority) {
+        self.hastened = self.hastened.saturating_sub(1);
+        let priority = if self.hastened == 0 { priority } else { Priority::HIGHEST };
+        executor::set_priority(executor::current(), priority);
+    }
+
     /// Where the most important rest stands, if that is more important than `than`.
     fn best(&self, than: Option<Priority>) -> Option<usize> {
         let (place, (priority, _)) =
@@ -69,8 +85,8 @@ impl Rests {
 /// afterwards may raise it.)
 fn take() -> Option<(Priority, Rest)> {
     let mut rests = RESTS.lock();
-    let next = rests.best(None).map(|place| rests.waiting.swap_remove(place))?;
-    executor::set_priority(executor::current(), next.0);
+    let next = rests.best(None).and_then(|place| rests.waiting.remove(place))?;
+    rests.follow(next.0);
     Some(next)
 }
 
@@ -80,7 +96,19 @@ fn exchange(rest: &mut (Priority, Rest)) {
     if let Some(place) = rests.best(Some(rest.0)) {
         core::mem::swap(&mut rests.waiting[place], rest);
     }
-    executor::set_priority(executor::current(), rest.0);
+    rests.follow(rest.0);
+}
+
+/// For the keeper of the starvation bound: has the coroutine go before everything else for a while, if it has something to
+/// do. Whoever has changed a condition may be unimportant, and those who wait for it important.
+pub fn hasten() {
+    let mut rests = RESTS.lock();
+    if rests.idle.is_none()
+        && let Some(coroutine) = rests.coroutine
+    {
+        rests.hastened = HASTENED;
+        executor::set_priority(coroutine, Priority::HIGHEST);
+    }
 }
 
 /// Wakes all rests, the most important first.
@@ -95,8 +123,13 @@ async fn wake_rests() {
             take().map_or(Poll::Pending, Poll::Ready)
         })
         .await;
-        while rest.1.wake_portion() {
+        loop {
+            let has_more = rest.1.wake_portion();
+            // Also between two small ones.
             steps::pause_at_the_end().await;
+            if !has_more {
+                break;
+            }
             exchange(&mut rest);
         }
     }

@@ -64,7 +64,7 @@ use spin::Mutex;
 use crate::executor::Cid;
 use crate::process::{self, Look, Member, Process};
 use crate::user::UserBuffer;
-use crate::{authority, counters, executor, input, shared, stretch, time};
+use crate::{authority, counters, executor, input, rests, shared, stretch, time};
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
 /// others.
@@ -74,7 +74,7 @@ pub const EXHAUSTED: Priority = Priority::LOWEST;
 /// with claims, whoever has many workers that never rest would stand in front of them, a slice for each.
 pub const MOST_CLAIM: Priority = Priority::saturating(1);
 /// The least that a claim counts for while there is budget left.
-const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
+pub const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
 
 /// The period of budgets that nobody set.
 const DEFAULT_PERIOD_NS: u64 = 100_000_000;
@@ -448,11 +448,16 @@ fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
 /// passed, the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who
 /// happened to run then pays for one period at most, and is not behind everybody else for many.
 pub fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
+    charge_for(process, ticks, now, executor::current_priority() == EXHAUSTED);
+}
+
+/// The same, if it is known whether all others went before: who does something for somebody may be more important itself.
+pub fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_all: bool) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.
     standing.cpu.fetch_add(ticks, Ordering::Relaxed);
     let is_exhausted = standing.exhausted.load(Ordering::Relaxed);
-    let behind_all = is_exhausted && executor::current_priority() == EXHAUSTED;
+    let behind_all = is_exhausted && behind_all;
     let ticks = ticks.min(time::ticks_at_ns(DEFAULT_PERIOD_NS));
     if standing.budget.charge(ticks, now, behind_all) && !is_exhausted {
         exhaust(process);
@@ -666,6 +671,7 @@ async fn keep(reservation: time::Reservation) {
             0 => ready_before = 0,
             bound => {
                 if now >= next_look {
+                    rests::hasten();
                     let ready = executor::waiting() & !EXHAUSTED.bit();
                     // Whoever has waited since the last look was ready then, at the same priority; but for calls that
                     // their process's finisher has not come to.

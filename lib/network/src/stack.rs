@@ -43,8 +43,10 @@ pub struct Polled {
     /// When to poll again at the latest, if nothing else happens before; a time that has passed means at once, after
     /// others had their turn.
     pub next: Option<u64>,
-    /// The frame that was told to [wait](Turn::Stop); with others perhaps.
-    pub stopped: Option<Waiting>,
+    /// The frame that is the next one in order, if any wait.
+    pub waiting: Option<Waiting>,
+    /// It was told to [wait](Turn::Stop).
+    pub is_stopped: bool,
     /// Frames may have arrived that nobody has looked at, however important they are.
     pub some_are_unseen: bool,
 }
@@ -202,7 +204,7 @@ impl<L: Link> Stack<L> {
 
     /// [`poll`](Self::poll) for somebody who has more important things to do than some frames: before each is handled
     /// `decide` says what is to become of it. `arrived` says when frames arrived that are seen for the first time, in
-    /// whatever unit; it is asked before each look, and may not go back.
+    /// whatever unit; it is asked before each look and when no more is handled, and may not go back.
     ///
     /// The most important frames come first; see [`set_reader`](Self::set_reader).
     pub fn poll_in_order(
@@ -213,13 +215,14 @@ impl<L: Link> Stack<L> {
     ) -> Polled {
         let now = instant(now_ns);
         let (mut handled, mut looks) = (0, LOOKS);
-        let (mut stopped, mut is_over, mut some_are_unseen) = (None, false, false);
+        let (mut stopped, mut is_over, mut some_are_unseen) = (false, false, false);
         while handled < BATCH {
             // All that have come are looked at before any is handled, and before the next one: the last may be the most
             // important.
             let seen = self.look(&mut looks, arrived(), now);
             some_are_unseen = seen != Seen::All;
-            if seen == Seen::Some {
+            // However many come that are for nobody: some are handled in each poll.
+            if seen == Seen::Some && (handled > 0 || self.arrivals.next().is_none()) {
                 break;
             }
             let Some(waiting) = self.arrivals.next() else {
@@ -234,7 +237,7 @@ impl<L: Link> Stack<L> {
                         self.host.counters.arrivals_dropped += dropped as u64;
                         continue;
                     }
-                    (stopped, is_over) = (Some(waiting), true);
+                    (stopped, is_over) = (true, seen == Seen::All);
                     break;
                 }
                 Turn::Handle | Turn::Behind(_) => {
@@ -249,13 +252,15 @@ impl<L: Link> Stack<L> {
                 }
             }
         }
+        // What follows is nobody's.
+        let _ = arrived();
         self.host.expire(now);
         if self.host.has_work() {
             self.host.send_all(&mut self.link, now);
         }
         self.link.flush();
         let next = if is_over { self.host.deadline(now) } else { Some(now_ns) };
-        Polled { next, stopped, some_are_unseen }
+        Polled { next, waiting: self.arrivals.next(), is_stopped: stopped, some_are_unseen }
     }
 
     /// Enters what has arrived in its order. `looks` is how many frames may be looked at, and how many are left.

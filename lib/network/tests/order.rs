@@ -55,7 +55,7 @@ fn the_most_important_come_first_and_equals_as_they_came() {
     burst(&mut net, &pairs);
     let (order, polled) = poll(&mut net, 1, |_| Turn::Handle);
     assert_eq!(order, [4, 2, 1, 3, 5]);
-    assert_eq!((polled.stopped, polled.some_are_unseen), (None, false));
+    assert_eq!((polled.waiting, polled.is_stopped, polled.some_are_unseen), (None, false, false));
     for (_, server) in &pairs {
         let mut got = vec![];
         receive(&mut net.server, *server, &mut got, net.now).unwrap();
@@ -102,7 +102,7 @@ fn frames_wait_for_what_is_more_important_and_are_not_lost() {
     let (order, polled) = poll(&mut net, 7, up_to(4));
     assert_eq!(order, [2]);
     let stopped = Waiting { reader: Reader { owner: 1, level: 9 }, arrived: 7, is_overdue: false };
-    assert_eq!((polled.stopped, polled.some_are_unseen), (Some(stopped), false));
+    assert_eq!((polled.waiting, polled.is_stopped, polled.some_are_unseen), (Some(stopped), true, false));
     // Another time, and one that has come since goes before it.
     burst(&mut net, &pairs[1..]);
     assert_eq!(poll(&mut net, 8, up_to(4)).0, [2]);
@@ -122,9 +122,9 @@ fn who_has_lost_its_importance_goes_behind() {
         _ => Turn::Handle,
     });
     assert_eq!(order, [2]);
-    assert_eq!(polled.stopped.map(|waiting| waiting.reader), Some(Reader { owner: 1, level: 63 }));
+    assert_eq!(polled.waiting.map(|waiting| waiting.reader), Some(Reader { owner: 1, level: 63 }));
     // Behind what is no less important than itself it does not go, and whoever says so for ever does not hang.
-    assert_eq!(poll(&mut net, 2, |_| Turn::Behind(3)).1.stopped, None);
+    assert_eq!(poll(&mut net, 2, |_| Turn::Behind(3)).1.waiting, None);
     let mut got = vec![];
     receive(&mut net.server, pairs[0].1, &mut got, net.now).unwrap();
     assert_eq!(got, b"!");
@@ -175,6 +175,25 @@ fn nobody_is_dropped_who_could_be_handled() {
         receive(&mut net.server, *server, &mut got, net.now).unwrap();
         assert_eq!(got, b"!");
     }
+}
+
+#[test]
+fn frames_for_nobody_keep_nobody_waiting() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[3]);
+    burst(&mut net, &pairs);
+    // As many of another protocol as one likes.
+    for _ in 0..1000 {
+        net.to_server.borrow_mut().push_back(vec![0xee; 60]);
+    }
+    assert_eq!(poll(&mut net, 1, |_| Turn::Handle).0, [1]);
+    // And if it comes behind them: in a few polls, each of which looks at some.
+    net.settle();
+    for _ in 0..40 {
+        net.to_server.borrow_mut().push_back(vec![0xee; 60]);
+    }
+    burst(&mut net, &pairs);
+    let polls = (0..10).position(|_| poll(&mut net, 2, |_| Turn::Handle).0 == [1]);
+    assert_eq!(polls, Some(1));
 }
 
 /// The readers of the frames that wait, in their order.
