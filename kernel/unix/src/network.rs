@@ -98,8 +98,8 @@ impl Shares {
 
     fn limited(held: Held) -> Option<Limited> {
         match held {
-            // The listener's backlog bounds them.
-            Held::Request => None,
+            // The listener's backlog bounds them, and the share of whoever has connected.
+            Held::Request | Held::AcceptedEnd => None,
             Held::Connection => Some(Limited::Connections),
             Held::Record => Some(Limited::Records),
         }

@@ -2,8 +2,10 @@
 //!
 //! Whoever changes a condition holds its lock, and wakes a [portion](waiters::PORTION) of those who wait for it. The rest
 //! comes here, and is woken with a look after each portion, at the priority of whoever changed the condition: so nobody
-//! makes the kernel work for long at a higher priority than its own. What that takes is charged to nobody. It is a small
-//! part of what those who are woken have been charged for coming to wait, and will be for looking again.
+//! makes the kernel work for long at a higher priority than its own. Those who wait may be more important than that; so the
+//! keeper of the starvation bound lets some portions go before everything else at each of its looks ([`hasten`]). What it
+//! takes is charged to nobody. It is a small part of what those who are woken have been charged for coming to wait, and
+//! will be for looking again.
 
 use alloc::collections::VecDeque;
 use core::future::poll_fn;

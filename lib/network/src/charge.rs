@@ -18,14 +18,16 @@ pub enum Held {
     /// A connection, whoever has it: a listener's queue, a program, or nobody any more. With buffers as large as they may
     /// become.
     Connection,
+    /// The end of a connection within the host that was accepted: its memory. The other end is counted, with whoever has
+    /// asked for the connection.
+    AcceptedEnd,
     /// What is remembered of a connection that has ended.
     Record,
 }
 
 /// Somebody who answers for memory.
 pub trait Owner: Send + Sync {
-    /// Charges so many bytes for one thing more. `free` is how many more of its kind there may be in the system, or the
-    /// largest number for one that is not to be counted against the others.
+    /// Charges so many bytes for one thing more. `free` is how many more of its kind there may be in the system.
     ///
     /// # Errors
     /// The owner may not have it: [`Error::OutOfMemory`] or [`Error::Limit`].

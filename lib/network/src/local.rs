@@ -280,9 +280,9 @@ impl Host {
         if !(self.admits)() {
             return Err(Error::OutOfMemory);
         }
-        // Not counted against others: the other end is counted with whoever connects.
+        // Whoever connects within the host takes nothing of what the listener's owner may have from outside.
         let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
-        let charge = Charge::new(owner, Held::Connection, server.memory(), usize::MAX)?;
+        let charge = Charge::new(owner, Held::AcceptedEnd, server.memory(), usize::MAX)?;
         let mirrored = Key::new(key.remote(), key.local());
         let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
         let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine, charge))?;
