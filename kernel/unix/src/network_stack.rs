@@ -129,14 +129,16 @@ fn local_connections(wanted: Option<&str>) -> LocalConnections {
 /// Makes the handler look at the device and at its deadlines, however unimportant the frames are that it has left.
 fn wake_handler() {
     HAS_ARRIVED.store(true, Ordering::Release);
+    let mut is_raised = false;
     if let Some(handler) = HANDLER.lock().as_mut() {
-        if core::mem::take(&mut handler.is_lowered) {
+        is_raised = core::mem::take(&mut handler.is_lowered);
+        if is_raised {
             executor::set_priority(handler.cid, MOST_CLAIM);
         }
         executor::waker(handler.cid).wake();
     }
-    // It may be ready already, on a hart that visits something less important.
-    if crate::harts() > 1 {
+    // It may have been ready, and stand in line on a hart that visits something less important.
+    if is_raised && crate::harts() > 1 {
         executor::find_hart(MOST_CLAIM);
     }
 }
