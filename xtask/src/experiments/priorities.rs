@@ -108,21 +108,6 @@ pub fn level0_of_alone(lab: &Lab<'_>, harts: u8) -> Result<OfAlone> {
     let measure = |title: &str, connections, levels| {
         let title = format!("level 0: {title}, {harts} harts");
         let measured = run(lab, &title, connections, levels, harts, way)?;
-        for (n, l) in measured.machine.iter().enumerate() {
-            if n < 6 || n % 16 == 0 || n == 63 {
-                eprintln!(
-                    "{title} level {n}: {} mean {:.1} p10 {:.1} p50 {:.1} p90 {:.1} p99 {:.1}; client mean {:.0} answered {}",
-                    l.count,
-                    l.mean_us(),
-                    l.quantile_us(0.1),
-                    l.quantile_us(0.5),
-                    l.quantile_us(0.9),
-                    l.quantile_us(0.99),
-                    measured.client[n].latency_us.mean(),
-                    measured.client[n].answered
-                );
-            }
-        }
         let level0 = measured.machine.into_iter().next().filter(|level0| level0.count > 0);
         level0.context("the kernel has measured no request of level 0")
     };
