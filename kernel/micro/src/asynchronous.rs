@@ -317,15 +317,18 @@ impl Kernel {
 
     /// Has a thread's requests carried out; says whether it has a handler.
     pub(crate) fn wake_handler(&self, thread: Ref<Tcb>) -> bool {
-        match thread.handler.state() {
-            HandlerState::None => return false,
-            HandlerState::Queued | HandlerState::Served => return true,
-            HandlerState::Asleep => {}
+        let state = thread.handler.state();
+        if state == HandlerState::None {
+            return false;
         }
+        // Also of one that is awake: a hart that looks at it may not have noticed that a frame is gone.
         let Some(buffer) = Buffer::of(thread) else {
             self.forget_handler(thread);
             return false;
         };
+        if state != HandlerState::Asleep {
+            return true;
+        }
         buffer.handler().store(AWAKE, Ordering::Relaxed);
         self.handlers_awake.set(self.handlers_awake.get() + 1);
         let node = self.node();
