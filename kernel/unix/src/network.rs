@@ -68,6 +68,18 @@ enum State {
     Datagram(DatagramId),
 }
 
+impl State {
+    /// Tells the stack who waits for what arrives here.
+    fn set_reader(&self, stack: &mut Stack<Wire>, reader: Reader) {
+        match *self {
+            State::Fresh(_) => {}
+            State::Listening(id) => stack.set_acceptor(id, reader),
+            State::Connected(id) => stack.set_reader(id, reader),
+            State::Datagram(id) => stack.set_datagram_reader(id, reader),
+        }
+    }
+}
+
 /// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that
 /// has made them, and connections to the maker of the listening socket, whoever uses them. Connections and what is
 /// remembered of them may last longer than their sockets, and than the process.
@@ -604,14 +616,8 @@ impl Socket {
     /// Says that a call of this priority waits for input, which has registered.
     pub fn set_reader(&self, process: &Process, priority: Priority) {
         let inner = self.inner.lock();
-        let reader = Reader { owner: process.id, level: priority.number() };
         if let Some(stack) = STACK.lock().as_mut() {
-            match inner.state {
-                State::Fresh(_) => {}
-                State::Listening(id) => stack.set_acceptor(id, reader),
-                State::Connected(id) => stack.set_reader(id, reader),
-                State::Datagram(id) => stack.set_datagram_reader(id, reader),
-            }
+            inner.state.set_reader(stack, Reader { owner: process.id, level: priority.number() });
         }
     }
 
@@ -619,35 +625,37 @@ impl Socket {
     pub fn readiness(&self, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let inner = self.inner.lock();
         let sends = wanted & (event::OUT | event::WRNORM) != 0;
-        let readiness = with_stack(|stack, _| match inner.state {
-            // Nobody is registered: when it becomes something else all who watch it look again.
-            State::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
-            State::Listening(id) => {
-                if let Some(waker) = waker {
-                    stack.register_accept(id, waker)?;
-                    stack.set_acceptor(id, reader(self.owner.process));
-                }
-                stack.listener_readiness(id)
+        let readiness = with_stack(|stack, _| {
+            if waker.is_some() {
+                inner.state.set_reader(stack, reader(self.owner.process));
             }
-            State::Connected(id) => {
-                if let Some(waker) = waker {
-                    stack.register(id, Interest::Receive, waker)?;
-                    stack.set_reader(id, reader(self.owner.process));
-                    if sends {
-                        stack.register(id, Interest::Send, waker)?;
+            match inner.state {
+                // Nobody is registered: when it becomes something else all who watch it look again.
+                State::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
+                State::Listening(id) => {
+                    if let Some(waker) = waker {
+                        stack.register_accept(id, waker)?;
                     }
+                    stack.listener_readiness(id)
                 }
-                stack.readiness(id)
-            }
-            State::Datagram(id) => {
-                if let Some(waker) = waker {
-                    stack.udp_register(id, Interest::Receive, waker)?;
-                    stack.set_datagram_reader(id, reader(self.owner.process));
-                    if sends {
-                        stack.udp_register(id, Interest::Send, waker)?;
+                State::Connected(id) => {
+                    if let Some(waker) = waker {
+                        stack.register(id, Interest::Receive, waker)?;
+                        if sends {
+                            stack.register(id, Interest::Send, waker)?;
+                        }
                     }
+                    stack.readiness(id)
                 }
-                stack.udp_readiness(id)
+                State::Datagram(id) => {
+                    if let Some(waker) = waker {
+                        stack.udp_register(id, Interest::Receive, waker)?;
+                        if sends {
+                            stack.udp_register(id, Interest::Send, waker)?;
+                        }
+                    }
+                    stack.udp_readiness(id)
+                }
             }
         })?;
         let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };

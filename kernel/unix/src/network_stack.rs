@@ -200,7 +200,8 @@ async fn handle_arrivals(deadline: time::Reservation) {
     }
 }
 
-/// Gives the handler a priority, mostly that of what it has left, unless something has arrived since it looked: then `false`.
+/// Gives the handler a priority, mostly that of what it has left, unless something has arrived since it looked: then
+/// `false`.
 fn lower(priority: Priority) -> bool {
     let mut handler = HANDLER.lock();
     // Under the lock: whoever makes something arrive says so before, and then raises the handler.

@@ -667,9 +667,9 @@ async fn keep(reservation: time::Reservation) {
             deadline = next.max(rests_until);
         }
         let now = Machine::now();
-        match BOUND_NS.load(Ordering::Relaxed) {
-            0 => ready_before = 0,
-            bound => {
+        match bound_ticks() {
+            None => ready_before = 0,
+            Some(bound) => {
                 if now >= next_look {
                     rests::hasten();
                     let ready = executor::waiting() & !EXHAUSTED.bit();
@@ -680,7 +680,7 @@ async fn keep(reservation: time::Reservation) {
                         look_at_everybody().await;
                     }
                     ready_before = ready;
-                    next_look = Machine::now() + time::ticks_at_ns(bound) / 2;
+                    next_look = Machine::now() + bound / 2;
                 }
                 deadline = deadline.min(next_look);
             }
