@@ -1,21 +1,12 @@
 //! The network device as the stack wants it. Only this module knows the stack's traits.
 
 use drivers::Registers;
-use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use network::phy::{Device, DeviceCapabilities, Medium, TxToken};
 use network::time::Instant;
-use network::{BEGINNING, ChecksumOffload, Link, ReceivedFrame};
+use network::{BEGINNING, ChecksumOffload, Link, NoLink, ReceivedFrame};
 
 use crate::Memory;
 use crate::network_device::{LARGEST_FRAME, Network, Offload, Sender};
-
-/// A frame that has arrived.
-pub struct Arrived<'a>(&'a [u8]);
-
-impl RxToken for Arrived<'_> {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(self.0)
-    }
-}
 
 /// The permission to send a frame.
 pub struct Departing<'a, M: Memory>(Sender<'a, M>);
@@ -28,7 +19,7 @@ impl<M: Memory> TxToken for Departing<'_, M> {
 
 impl<R: Registers, M: Memory> Device for Network<R, M> {
     type RxToken<'a>
-        = Arrived<'a>
+        = <NoLink as Device>::RxToken<'a>
     where
         Self: 'a;
     type TxToken<'a>
@@ -36,12 +27,9 @@ impl<R: Registers, M: Memory> Device for Network<R, M> {
     where
         Self: 'a;
 
-    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Departing<'_, M>)> {
-        let length = self.next_frame()?;
-        // The answer to a frame is dropped if nothing can be sent: it is never worth more than the next frame.
-        self.can_send();
-        let (frame, sender) = self.split();
-        Some((Arrived(frame.get(..length)?), Departing(sender)))
+    /// Gives nothing: frames arrive by [`Link::receive_into`] alone, which copies them to where the stack wants them.
+    fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Departing<'_, M>)> {
+        None
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Departing<'_, M>> {
@@ -50,7 +38,7 @@ impl<R: Registers, M: Memory> Device for Network<R, M> {
             self.notify();
             return None;
         }
-        Some(Departing(self.split().1))
+        Some(Departing(self.sender()))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

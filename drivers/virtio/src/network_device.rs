@@ -57,7 +57,7 @@ pub struct NetworkCounters {
     pub notifications: u64,
 }
 
-/// A network device. Frames are handed over by the traits [`network::phy::Device`] and [`network::Link`].
+/// A network device. Frames go out by the trait [`network::phy::Device`], and come in by [`network::Link`].
 ///
 /// All buffers exist from the beginning. A received frame is copied out and its buffer offered again at once; a frame
 /// to be sent is copied into a free buffer, and buffers that the device has sent are found free when the next one is
@@ -72,8 +72,6 @@ pub struct Network<R: Registers, M: Memory> {
     transmit: Queue<M>,
     transmit_memory: M,
     free: Vec<u16>,
-    /// The frame received last.
-    arrived: Vec<u8>,
     /// The header and frame being written.
     departing: Vec<u8>,
     header: usize,
@@ -157,8 +155,8 @@ impl<R: Registers, M: Memory> Network<R, M> {
         let (agreed, receive, receive_memory, transmit, transmit_memory, sizes) = parts;
         let mut free = Vec::new();
         let enough = free.try_reserve_exact(sizes.1.into()).is_ok();
-        let (arrived, departing) = match (zeros(BUFFER), zeros(BUFFER)) {
-            (Ok(arrived), Ok(departing)) if enough => (arrived, departing),
+        let departing = match zeros(BUFFER) {
+            Ok(departing) if enough => departing,
             _ => {
                 transport.stop();
                 return Err(Error::OutOfMemory);
@@ -178,7 +176,6 @@ impl<R: Registers, M: Memory> Network<R, M> {
             transmit,
             transmit_memory,
             free,
-            arrived,
             departing,
             header,
             address,
@@ -265,14 +262,6 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transport.stop();
     }
 
-    /// Copies the next frame that has arrived to where [`split`](Self::split) finds it, and returns its length.
-    pub(crate) fn next_frame(&mut self) -> Option<usize> {
-        let mut arrived = core::mem::take(&mut self.arrived);
-        let received = self.next_frame_into(&mut arrived, usize::MAX);
-        self.arrived = arrived;
-        received.map(|frame| frame.length)
-    }
-
     /// Copies the next frame that has arrived to the beginning of `room`. Of a longer one than `enough` only so many bytes
     /// are copied, and its buffer is kept until it is [given back](Self::give_back), unless half of them are. A frame that
     /// does not fit is dropped.
@@ -354,20 +343,17 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transmit.disarm();
     }
 
-    /// The frame that arrived, and the other half of the device, which can send while the frame is looked at.
-    pub(crate) fn split(&mut self) -> (&[u8], Sender<'_, M>) {
-        (
-            &self.arrived,
-            Sender {
-                transmit: &mut self.transmit,
-                memory: &self.transmit_memory,
-                free: &mut self.free,
-                departing: &mut self.departing,
-                header: self.header,
-                offload: self.offload,
-                counters: &mut self.counters,
-            },
-        )
+    /// The sending half.
+    pub(crate) fn sender(&mut self) -> Sender<'_, M> {
+        Sender {
+            transmit: &mut self.transmit,
+            memory: &self.transmit_memory,
+            free: &mut self.free,
+            departing: &mut self.departing,
+            header: self.header,
+            offload: self.offload,
+            counters: &mut self.counters,
+        }
     }
 
     /// Shows the device what was offered in both queues, and tells it if it sleeps.
