@@ -67,6 +67,7 @@ pub mod slot {
 /// Slots from `start` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[doc(alias = "seL4_SlotRegion")]
 pub struct SlotRegion {
     /// The first slot.
     pub start: u64,
@@ -77,6 +78,7 @@ pub struct SlotRegion {
 /// One untyped memory that the initial thread has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[doc(alias = "seL4_UntypedDesc")]
 pub struct UntypedDescription {
     /// Its physical address.
     pub physical_address: u64,
@@ -91,6 +93,7 @@ pub struct UntypedDescription {
 /// What the initial thread is told (`seL4_BootInfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
+#[doc(alias = "seL4_BootInfo")]
 pub struct BootInfo {
     /// Bytes of all chunks that follow at [`EXTRA_OFFSET`].
     pub extra_length: u64,
@@ -134,6 +137,7 @@ pub const CHUNK_DEVICE_TREE: u64 = 6;
 /// What stands before each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[doc(alias = "seL4_BootInfoHeader")]
 pub struct ChunkHeader {
     /// What it is: [`CHUNK_PADDING`] or [`CHUNK_DEVICE_TREE`].
     pub id: u64,

@@ -32,6 +32,7 @@ macro_rules! system_calls {
         /// A system call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(i8)]
+        #[doc(alias = "seL4_Syscall_ID")]
         pub enum SystemCall {
             $($(#[doc = $text])* $variant = $number,)*
         }

@@ -1,8 +1,8 @@
 //! Why an invocation failed, and why a capability pointer led nowhere.
 
 macro_rules! numbered {
-    ($(#[doc = $summary:literal])* $type:ident: $($(#[doc = $text:literal])* $variant:ident = $number:literal;)*) => {
-        $(#[doc = $summary])*
+    ($(#[$about:meta])* $type:ident: $($(#[doc = $text:literal])* $variant:ident = $number:literal;)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum $type {
@@ -41,6 +41,7 @@ pub(crate) use numbered;
 
 numbered! {
     /// The label of the answer to an invocation that failed; zero says that it succeeded.
+    #[doc(alias = "seL4_Error")]
     Error:
     /// A number other than a capability is wrong; message register 0 says which, counted from 0.
     InvalidArgument = 1;
@@ -69,6 +70,7 @@ numbered! {
     /// Why a capability pointer did not lead to a slot.
     ///
     /// It stands in a message together with details, in the order of the words of [`LookupFailure::details`].
+    #[doc(alias = "seL4_LookupFailureType")]
     LookupFailure:
     /// The root of the search is no CNode.
     InvalidRoot = 1;

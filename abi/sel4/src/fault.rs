@@ -8,6 +8,7 @@ macro_rules! faults {
         /// Why a thread cannot go on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[doc(alias = "seL4_Fault")]
         pub enum Fault {
             $($(#[doc = $text])* $variant = $label,)*
         }

@@ -42,6 +42,7 @@ macro_rules! invocations {
         /// An invocation. The numbers are the labels of [`Numbering::Multiprocessor`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[doc(alias = "invocation_label")]
         pub enum Invocation {
             $($(#[doc = $text])* $variant = $label,)*
         }

@@ -10,6 +10,7 @@ pub const REGISTERS: usize = 4;
 /// The word that describes a message: a label, how many words it has, how many capabilities it carries.
 ///
 /// `label << 12 | capsUnwrapped << 9 | extraCaps << 7 | length`
+#[doc(alias = "seL4_MessageInfo")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct MessageInfo(pub u64);
@@ -73,6 +74,7 @@ impl MessageInfo {
 /// What a capability to an endpoint, notification or page permits.
 ///
 /// `grantReply << 3 | grant << 2 | read << 1 | write`
+#[doc(alias = "seL4_CapRights")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Rights(pub u8);
@@ -133,6 +135,7 @@ impl Rights {
 /// The guard that a CNode's capability gets when it is minted, mutated, or becomes the root of a thread.
 ///
 /// `guard << 6 | guardSize`. Zero means to leave the guard as it is where a root is set, and an empty guard where one is minted.
+#[doc(alias = "seL4_CNode_CapData")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CNodeData(pub u64);
@@ -176,6 +179,7 @@ pub const COPY_REGISTERS_INTEGER: u64 = 8;
 pub const TCB_FLAG_FPU_DISABLED: u64 = 1;
 
 /// A thread's IPC buffer: what kernel and program exchange beside registers.
+#[doc(alias = "seL4_IPCBuffer")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(1024))]
 pub struct IpcBuffer {

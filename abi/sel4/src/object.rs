@@ -37,6 +37,7 @@ pub const WORD_BITS: usize = 64;
 
 numbered! {
     /// What `Untyped_Retype` can make.
+    #[doc(alias = "seL4_ObjectType")]
     ObjectType:
     /// Smaller untyped memory; its size is given.
     Untyped = 0;

@@ -8,6 +8,7 @@ macro_rules! registers {
         /// The registers of a thread as `TCB_ReadRegisters` and `TCB_WriteRegisters` carry them (`seL4_UserContext`).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(C)]
+        #[doc(alias = "seL4_UserContext")]
         #[allow(missing_docs)] // The names are RISC-V's.
         pub struct Registers {
             $(pub $name: u64,)*

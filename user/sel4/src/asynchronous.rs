@@ -550,10 +550,12 @@ macro_rules! count {
 }
 
 macro_rules! asynchronous {
-    ($($(#[doc = $text:literal])* $kind:ident $name:ident ($($argument:ident: $type:ty),*)
+    ($($(#[doc = $text:literal])* $corresponding:literal $kind:ident $name:ident ($($argument:ident: $type:ty),*)
         => |$own:ident| $target:expr, $invocation:ident, [$($word:expr),*], [$($capability:expr),*];)*) => {$(
         impl $kind {
             $(#[doc = $text])*
+            ///
+            #[doc = concat!("Corresponds to `", $corresponding, "`.")]
             ///
             /// # Errors
             ///
@@ -562,6 +564,7 @@ macro_rules! asynchronous {
             /// # Cancellation
             ///
             /// As [`Calls::invoke`].
+            #[doc(alias = $corresponding)]
             #[inline(always)]
             pub fn $name(self, calls: &Calls $(, $argument: $type)*)
                 -> Command<'_, { count!($($word),*) }, { count!($($capability),*) }>
@@ -575,47 +578,62 @@ macro_rules! asynchronous {
 
 asynchronous! {
     /// [`retype`](Untyped::retype), asynchronously.
+    "seL4_Untyped_Retype"
     Untyped retype_async(object: ObjectType, size_bits: usize, node: Slot, offset: u64, count: u64)
         => |own| own.pointer(), UntypedRetype,
         [object.number() as u64, size_bits as u64, node.index, node.depth, offset, count], [node.root.pointer()];
     /// [`bind_notification`](Thread::bind_notification), asynchronously.
+    "seL4_TCB_BindNotification"
     Thread bind_notification_async(notification: Notification)
         => |own| own.pointer(), TcbBindNotification, [], [notification.pointer()];
     /// [`unbind_notification`](Thread::unbind_notification), asynchronously.
+    "seL4_TCB_UnbindNotification"
     Thread unbind_notification_async() => |own| own.pointer(), TcbUnbindNotification, [], [];
     /// [`map`](PageTable::map), asynchronously.
+    "seL4_RISCV_PageTable_Map"
     PageTable map_async(space: PageTable, address: u64, attributes: u64)
         => |own| own.pointer(), PageTableMap, [address, attributes], [space.pointer()];
     /// [`unmap`](PageTable::unmap), asynchronously.
+    "seL4_RISCV_PageTable_Unmap"
     PageTable unmap_async() => |own| own.pointer(), PageTableUnmap, [], [];
     /// [`map`](Page::map), asynchronously.
+    "seL4_RISCV_Page_Map"
     Page map_async(space: PageTable, address: u64, rights: Rights, attributes: u64)
         => |own| own.pointer(), PageMap, [address, rights.word(), attributes], [space.pointer()];
     /// [`unmap`](Page::unmap), asynchronously.
+    "seL4_RISCV_Page_Unmap"
     Page unmap_async() => |own| own.pointer(), PageUnmap, [], [];
     /// [`revoke`](Slot::revoke), asynchronously.
+    "seL4_CNode_Revoke"
     Slot revoke_async() => |own| own.root.pointer(), CNodeRevoke, [own.index, own.depth], [];
     /// [`delete`](Slot::delete), asynchronously.
+    "seL4_CNode_Delete"
     Slot delete_async() => |own| own.root.pointer(), CNodeDelete, [own.index, own.depth], [];
     /// [`cancel_badged_sends`](Slot::cancel_badged_sends), asynchronously.
+    "seL4_CNode_CancelBadgedSends"
     Slot cancel_badged_sends_async() => |own| own.root.pointer(), CNodeCancelBadgedSends, [own.index, own.depth], [];
     /// [`copy_from`](Slot::copy_from), asynchronously.
+    "seL4_CNode_Copy"
     Slot copy_from_async(source: Slot, rights: Rights)
         => |own| own.root.pointer(), CNodeCopy,
         [own.index, own.depth, source.index, source.depth, rights.word()], [source.root.pointer()];
     /// [`mint_from`](Slot::mint_from), asynchronously.
+    "seL4_CNode_Mint"
     Slot mint_from_async(source: Slot, rights: Rights, badge: u64)
         => |own| own.root.pointer(), CNodeMint,
         [own.index, own.depth, source.index, source.depth, rights.word(), badge], [source.root.pointer()];
     /// [`move_from`](Slot::move_from), asynchronously.
+    "seL4_CNode_Move"
     Slot move_from_async(source: Slot)
         => |own| own.root.pointer(), CNodeMove,
         [own.index, own.depth, source.index, source.depth], [source.root.pointer()];
     /// [`mutate_from`](Slot::mutate_from), asynchronously.
+    "seL4_CNode_Mutate"
     Slot mutate_from_async(source: Slot, guard: u64)
         => |own| own.root.pointer(), CNodeMutate,
         [own.index, own.depth, source.index, source.depth, guard], [source.root.pointer()];
     /// [`rotate_from`](Slot::rotate_from), asynchronously.
+    "seL4_CNode_Rotate"
     Slot rotate_from_async(badge: u64, pivot: Slot, pivot_badge: u64, source: Slot)
         => |own| own.root.pointer(), CNodeRotate,
         [own.index, own.depth, badge, pivot.index, pivot.depth, pivot_badge, source.index, source.depth],
@@ -625,6 +643,8 @@ asynchronous! {
 impl Page {
     /// [`physical_address`](Page::physical_address), asynchronously.
     ///
+    /// Corresponds to `seL4_RISCV_Page_GetAddress`.
+    ///
     /// # Errors
     ///
     /// As the synchronous invocation.
@@ -632,6 +652,7 @@ impl Page {
     /// # Cancellation
     ///
     /// As [`Calls::invoke`].
+    #[doc(alias = "seL4_RISCV_Page_GetAddress")]
     pub async fn physical_address_async(self, calls: &Calls) -> Outcome<u64> {
         calls.invoke(self.pointer(), Invocation::PageGetAddress, [], []).await.map(|answer| answer.registers[0])
     }

@@ -714,3 +714,30 @@ pub mod initial {
     /// The right to put threads into domains.
     pub const DOMAIN: DomainSet = DomainSet(slot::DOMAIN as u64);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi_sel4::asynchronous;
+
+    /// The names of seL4's functions in a file's attributes and in the arguments of its macros.
+    fn names(source: &str) -> std::collections::BTreeSet<&str> {
+        source.split('"').filter(|text| text.starts_with("seL4_")).collect()
+    }
+
+    #[test]
+    fn every_invocation_of_sel4_is_found_by_its_name() {
+        let synchronous = names(include_str!("capability.rs"));
+        let asynchronous = names(include_str!("asynchronous.rs"));
+        for &invocation in Invocation::ALL {
+            let name = std::format!("seL4_{}", invocation.name());
+            let is_in_sel4 = !invocation.description().contains("Not in seL4");
+            assert_eq!(synchronous.contains(name.as_str()), is_in_sel4, "{name}");
+            assert_eq!(
+                asynchronous.contains(name.as_str()),
+                asynchronous::covers(invocation),
+                "{name}, asynchronously"
+            );
+        }
+    }
+}
