@@ -407,6 +407,9 @@ pub struct Mutants {
     /// Only this part of the changes, the first being 0.
     #[arg(long, value_name = "K/N")]
     pub part: Option<String>,
+    /// Only the crate's own tests, not those of the crates that use it.
+    #[arg(long)]
+    pub own: bool,
 }
 
 /// Arguments of `bench`.

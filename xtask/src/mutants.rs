@@ -1,11 +1,11 @@
 //! `mutants`: changes the code in small ways, one at a time, and says which changes no test notices.
 //!
-//! cargo-mutants makes the changes. A change is tested by the crate's own tests first and, if these pass, by those of
-//! the crates that use it on the host. Changes that survive and need not be noticed are listed, each with the reason,
-//! in
-//! `tests/mutants.md`; all others are gaps.
+//! cargo-mutants makes the changes. The crate's own tests are tried first, with a part of the usual cases, since most
+//! changes are noticed by almost any case. Only the changes that survive this meet all cases, and the tests of the
+//! crates that use this one on the host, which take minutes to build. Changes that survive and need not be noticed are
+//! listed, each with the reason, in `tests/mutants.md`; all others are gaps.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::Context;
+use crate::suites::CASES;
 use crate::workspace;
 
 /// A crate whose tests are tested, and those whose tests test it too.
@@ -21,11 +22,12 @@ struct Subject {
     dependants: &'static [&'static str],
 }
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 8] = [
     Subject { package: "ring", dependants: &["runtime", "kernel-unix", "kernel-micro"] },
     Subject { package: "waiters", dependants: &["network", "kernel-unix"] },
     Subject { package: "coroutine", dependants: &["runtime", "kernel-unix"] },
     Subject { package: "scheduler", dependants: &["coroutine", "runtime"] },
+    Subject { package: "tables", dependants: &["waiters", "filesystem", "program"] },
     Subject { package: "memory", dependants: &["kernel-thread", "kernel-unix"] },
     Subject { package: "filesystem", dependants: &["kernel-unix"] },
     Subject { package: "network", dependants: &["virtio", "kernel-unix"] },
@@ -37,8 +39,17 @@ const VERSION: &str = "27.1.0";
 /// Survivors with their reasons.
 const EXPLAINED: &str = "tests/mutants.md";
 
-/// Seconds that the tests of one change may take, at least.
-const PATIENCE: &str = "120";
+/// Seconds that the tests of one change may take, at least; more if they take a fifth of that without a change.
+const PATIENCE: &str = "20";
+
+/// How many changes are tried at a time. Building a crate and running its tests use little more than one processor.
+const JOBS: &str = "2";
+
+/// The part of the usual cases of a property that every change meets.
+const FEWER_CASES: &str = "0.25";
+
+/// Files without changes to try: models and suites, which are tests themselves, for loom and for the machine.
+const EXCLUDED: [&str; 2] = ["**/loom*.rs", "**/suite.rs"];
 
 /// Tests the tests of one crate or of all.
 ///
@@ -59,7 +70,7 @@ pub fn mutants(context: &Context, arguments: &cli::Mutants) -> Result<()> {
     let explained = std::fs::read_to_string(context.workspace.root.join(EXPLAINED)).unwrap_or_default();
     let mut gaps = 0;
     for subject in wanted {
-        gaps += test(context, &tools, subject, arguments.part.as_deref(), &explained)?;
+        gaps += test(context, &tools, subject, arguments, &explained)?;
     }
     if gaps > 0 {
         bail!("{gaps} changes were noticed by no test, and {EXPLAINED} does not say why");
@@ -82,37 +93,91 @@ fn install(tools: &Path) -> Result<()> {
 }
 
 /// Makes the changes of one crate; returns how many survive without a reason.
-fn test(context: &Context, tools: &Path, subject: &Subject, part: Option<&str>, explained: &str) -> Result<usize> {
+fn test(
+    context: &Context,
+    tools: &Path,
+    subject: &Subject,
+    arguments: &cli::Mutants,
+    explained: &str,
+) -> Result<usize> {
     let folder = context.workspace.products().join("mutants").join(subject.package);
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut command = Command::new(tools.join("bin/cargo-mutants"));
-    command.current_dir(&context.workspace.root);
-    command.args(["mutants", "--package", subject.package, "--timeout", PATIENCE, "--colors", "never"]);
-    // The models are tests themselves, compiled for loom only.
-    command.args(["--exclude", "**/loom*.rs"]);
-    for package in [&[subject.package], subject.dependants].concat() {
-        command.args(["--test-package", package]);
+    let command = |name: &str, cases: &str| -> Result<(Command, PathBuf)> {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut command = Command::new(tools.join("bin/cargo-mutants"));
+        command.current_dir(&context.workspace.root).env(CASES, cases);
+        // Nobody looks for a line in what was changed: without debug information it is linked sooner.
+        command.env("CARGO_PROFILE_DEV_DEBUG", "false");
+        command.args(["mutants", "--package", subject.package, "--colors", "never"]);
+        command.args(["--minimum-test-timeout", PATIENCE, "--jobs", JOBS]);
+        EXCLUDED.iter().for_each(|files| _ = command.args(["--exclude", files]));
+        command.args(["--test-package", subject.package]).arg("--output").arg(&folder);
+        Ok((command, folder))
+    };
+    let (mut own, folder) = command("own", FEWER_CASES)?;
+    if let Some(part) = &arguments.part {
+        own.args(["--shard", part]);
     }
-    command.arg("--output").arg(&folder);
-    if let Some(part) = part {
-        command.args(["--shard", part]);
+    let own = Outcome::of(own, &folder)?;
+    let mut gaps: Vec<String> = own.missed.iter().filter(|line| !is_explained(line, explained)).cloned().collect();
+    let with_reason = own.missed.len() - gaps.len();
+    if !gaps.is_empty() {
+        let (mut all, folder) = command("all", "1")?;
+        if !arguments.own {
+            subject.dependants.iter().for_each(|package| _ = all.args(["--test-package", package]));
+        }
+        gaps.iter().for_each(|line| _ = all.args(["--re", &pattern(line)]));
+        gaps = Outcome::of(all, &folder)?.missed;
     }
-    // Its status says that changes survived, too; what it wrote says which.
-    Child::start(&mut command, Ending::Ask).context("cargo-mutants could not be started")?.wait()?;
-    let list = |name: &str| std::fs::read_to_string(folder.join("mutants.out").join(name));
-    let (missed, caught) = (list("missed.txt")?, list("caught.txt")?);
-    let timed_out = list("timeout.txt").unwrap_or_default();
-    let gaps: Vec<&str> = missed.lines().filter(|line| !is_explained(line, explained)).collect();
-    let (missed, caught) = (missed.lines().count(), caught.lines().count() + timed_out.lines().count());
     println!(
-        "mutants of {}: {caught} of {} noticed, {} survived with a reason, {} without",
+        "mutants of {}: of {} that compile {} noticed, {} survived with a reason, {} without",
         subject.package,
-        caught + missed,
-        missed - gaps.len(),
+        own.viable,
+        own.viable - with_reason - gaps.len(),
+        with_reason,
         gaps.len()
     );
     gaps.iter().for_each(|gap| println!("  {gap}"));
     Ok(gaps.len())
+}
+
+/// What came of some changes.
+struct Outcome {
+    /// As many compile.
+    viable: usize,
+    /// Those that no test noticed. A test that does not come to its end has noticed.
+    missed: Vec<String>,
+}
+
+impl Outcome {
+    /// Runs cargo-mutants, whose status says that changes survived, too; what it writes says which.
+    fn of(mut command: Command, folder: &Path) -> Result<Outcome> {
+        let written = folder.join("mutants.out");
+        // Of an earlier run.
+        if written.exists() {
+            std::fs::remove_dir_all(&written).with_context(|| format!("cannot remove {}", written.display()))?;
+        }
+        Child::start(&mut command, Ending::Ask).context("cargo-mutants could not be started")?.wait()?;
+        let list = |name: &str| -> Result<Vec<String>> {
+            let text = std::fs::read_to_string(written.join(name)).with_context(|| format!("no {name}"))?;
+            Ok(text.lines().map(String::from).collect())
+        };
+        let (missed, caught, timed_out) = (list("missed.txt")?, list("caught.txt")?, list("timeout.txt")?);
+        let viable = missed.len() + caught.len() + timed_out.len();
+        if viable == 0 {
+            bail!("no change was tried; {} says why", written.join("log").display());
+        }
+        Ok(Outcome { viable, missed })
+    }
+}
+
+/// A regular expression of nothing but this line.
+fn pattern(line: &str) -> String {
+    let escaped = line.chars().map(|letter| match letter {
+        letter if letter.is_ascii_alphanumeric() => letter.to_string(),
+        other => format!("\\x{{{:x}}}", u32::from(other)),
+    });
+    format!("^{}$", escaped.collect::<String>())
 }
 
 /// The change in words, without the place, which moves: `lib/ring/src/lib.rs:155:9: replace < with <= in …`.
@@ -142,6 +207,11 @@ mod tests {
         assert!(!is_explained("lib/ring/src/lib.rs:10:9: replace < with > in f", table));
         assert!(!is_explained("lib/waiters/src/lib.rs:10:9: replace < with <= in f", table));
         assert!(!is_explained("nothing", table));
+    }
+
+    #[test]
+    fn a_pattern_has_no_letter_with_a_meaning() {
+        assert_eq!(pattern("a1: <"), "^a1\\x{3a}\\x{20}\\x{3c}$");
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub enum Suite {
 const LONG_CASES: &str = "100";
 
 /// The variable that all property tests multiply their numbers of cases by; the crate `property` reads it.
-const CASES: &str = "COPS_CASES";
+pub const CASES: &str = "COPS_CASES";
 
 /// The variable that says from which seed all property tests make their cases; the crate `property` reads it, and takes
 /// the same one each time where there is none.

@@ -337,6 +337,9 @@ mod tests {
         use alloc::collections::BTreeSet;
         let low: BTreeSet<u32> = (0..1024).map(|index| mixed(0x7f12_3456_7000 + 64 * index) & 1023).collect();
         assert!(low.len() > 500, "{} of 1024 places", low.len());
+        // Also those of real wakers, which lie where the allocator puts them.
+        let low: BTreeSet<u32> = bells(1024).iter().map(|(_, waker)| hash(waker) & 1023).collect();
+        assert!(low.len() > 500, "{} of 1024 places for wakers", low.len());
     }
 
     #[test]

@@ -43,3 +43,8 @@ fn newcomers_are_refused_when_memory_is_short() {
     }
     assert!(outcomes.iter().filter(|outcome| outcome.is_ok()).count() > 100);
 }
+
+#[test]
+fn a_refusal_says_that_memory_is_short() {
+    assert_eq!(OutOfMemory.to_string(), "no memory for one more waiter");
+}
