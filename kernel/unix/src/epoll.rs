@@ -148,7 +148,7 @@ impl Epoll {
     }
 
     /// `EPOLL_CTL_ADD`. The caller has been admitted, so there is memory for a place in the tree.
-    fn add(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+    fn add(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = {
             let mut items = self.items.lock();
             let Items { entries, charge } = &mut *items;
@@ -173,7 +173,7 @@ impl Epoll {
             }
             place.insert(item).clone()
         };
-        let looked = self.look(&item, file, wanted.events);
+        let looked = self.look(process, &item, file, wanted.events);
         if looked.is_err() {
             self.remove(item.key);
         }
@@ -181,15 +181,15 @@ impl Epoll {
     }
 
     /// `EPOLL_CTL_MOD`.
-    fn change(&self, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+    fn change(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = self.items.lock().entries.get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
         *item.wanted.lock() = wanted;
-        self.look(&item, file, wanted.events)
+        self.look(process, &item, file, wanted.events)
     }
 
     /// Enters an item into the list if its file is ready, and makes the file enter it later in any case.
-    fn look(&self, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
-        if file.readiness(events, Some(&Waker::from(item.clone())))? != 0 {
+    fn look(&self, process: &Process, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
+        if file.readiness(process, events, Some(&Waker::from(item.clone())))? != 0 {
             self.ready.push(item);
         }
         Ok(())
@@ -232,9 +232,9 @@ impl Epoll {
             let wanted = *item.wanted.lock();
             let is_edge = wanted.events & event::ET != 0;
             // What is level-triggered and ready comes back without the file's help.
-            let mut found = if is_edge { 0 } else { file.readiness(wanted.events, None)? };
+            let mut found = if is_edge { 0 } else { file.readiness(process, wanted.events, None)? };
             if found == 0 {
-                found = match file.readiness(wanted.events, Some(&Waker::from(item.clone()))) {
+                found = match file.readiness(process, wanted.events, Some(&Waker::from(item.clone()))) {
                     Ok(found) => found,
                     Err(error) => {
                         // Nobody else would enter it again.
@@ -453,9 +453,9 @@ pub fn control(
         return Err(Errno::ELOOP);
     }
     match operation {
-        event::CTL_ADD => epoll.add(descriptor, &file, wanted)?,
+        event::CTL_ADD => epoll.add(process, descriptor, &file, wanted)?,
         event::CTL_MOD if wanted.events & event::EXCLUSIVE != 0 => return Err(Errno::EINVAL),
-        event::CTL_MOD => epoll.change(descriptor, &file, wanted)?,
+        event::CTL_MOD => epoll.change(process, descriptor, &file, wanted)?,
         event::CTL_DEL => drop(epoll.remove(key_of(descriptor, &file)).ok_or(Errno::ENOENT)?),
         _ => return Err(Errno::EINVAL),
     }
@@ -715,7 +715,7 @@ impl PollFiles {
             let waker = if self.ready == 0 { registered } else { None };
             self.are_registered &= waker.is_some();
             let found = match file {
-                Some(file) if file.can_be_polled() => file.readiness(*events, waker)?,
+                Some(file) if file.can_be_polled() => file.readiness(process, *events, waker)?,
                 // Linux: what cannot be polled is always ready.
                 Some(_) => events & (event::IN | event::OUT | event::RDNORM | event::WRNORM),
                 None if *events == 0 => 0,

@@ -241,12 +241,13 @@ impl OpenFile {
         !matches!(self.kind, Kind::Stored(_) | Kind::Null | Kind::Zero)
     }
 
-    /// Which of these events it is ready for; `waker` is registered, if there is one, for those that it is not.
-    pub fn readiness(&self, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+    /// Which of these events it is ready for; `waker` is registered, if there is one, for those that it is not, on behalf
+    /// of this process.
+    pub fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let found = match &self.kind {
             Kind::Reader(reader) => reader.readiness(waker)?,
             Kind::Writer(writer) => writer.readiness(waker)?,
-            Kind::Socket(socket) => socket.readiness(wanted, waker)?,
+            Kind::Socket(socket) => socket.readiness(process, wanted, waker)?,
             Kind::Event(counter) => counter.readiness(waker)?,
             Kind::Console => {
                 let input = if console::is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
@@ -727,9 +728,15 @@ impl OpenFile {
     }
 
     /// One step of `connect`.
-    pub fn connect(&self, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    pub fn connect(
+        &self,
+        process: &Process,
+        to: SocketAddress,
+        started: &mut bool,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
         let was_started = *started;
-        let step = self.socket()?.connect(to, started, waker);
+        let step = self.socket()?.connect(process, to, started, waker);
         if *started && !was_started || step.is_ready() {
             // It is another object for the stack now.
             self.watchers.wake();

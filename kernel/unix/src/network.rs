@@ -87,14 +87,12 @@ pub struct Shares {
     /// Of datagram sockets, of connections, and of records of connections that have ended.
     taken: [AtomicUsize; 3],
     account: Arc<Account>,
-    /// The process's number.
-    process: u32,
 }
 
 impl Shares {
-    /// Of the process with this number and account, nothing yet.
-    pub fn new(process: u32, account: Arc<Account>) -> Arc<Shares> {
-        Arc::new(Shares { taken: Default::default(), account, process })
+    /// Of a process with this account, nothing yet.
+    pub fn new(account: Arc<Account>) -> Arc<Shares> {
+        Arc::new(Shares { taken: Default::default(), account })
     }
 
     /// Counts one more if `free` are left in the system: `false` for a process that has as many as that already. So no
@@ -291,9 +289,11 @@ impl Socket {
         };
         let accepted = with_stack(|stack, _| {
             let accepted = stack.accept(listener)?;
-            if let (None, Some(waker)) = (&accepted, waker) {
-                stack.register_accept(listener, waker)?;
+            if accepted.is_none() {
                 stack.set_acceptor(listener, reader(process.id));
+                if let Some(waker) = waker {
+                    stack.register_accept(listener, waker)?;
+                }
             }
             Ok(accepted)
         })?;
@@ -307,14 +307,22 @@ impl Socket {
     }
 
     /// One step of `connect`. `started` tells whether an earlier step began it.
-    pub fn connect(&self, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    pub fn connect(
+        &self,
+        process: &Process,
+        to: SocketAddress,
+        started: &mut bool,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
         let mut inner = self.inner.lock();
         match inner.state {
             State::Fresh(binding) => {
                 let options = inner.tcp;
                 let owner: Arc<dyn network::Owner> = self.owner.clone();
                 let id = with_stack_and_send(|stack, now| {
-                    stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)
+                    let id = stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)?;
+                    stack.set_reader(id, reader(process.id));
+                    Ok(id)
                 })?;
                 inner.state = State::Connected(id);
                 *started = true;
@@ -338,7 +346,7 @@ impl Socket {
             let connected = stack.connected(id)?;
             if let (false, Some(waker)) = (connected, waker) {
                 stack.register(id, Interest::Send, waker)?;
-                stack.set_reader(id, reader(self.owner.process));
+                stack.set_writer(id, reader(process.id));
             }
             Ok(connected)
         });
@@ -393,8 +401,8 @@ impl Socket {
                         if stack.tcp_send_with(id, fill, now)? == Sent::Full {
                             if let Some(waker) = waker {
                                 stack.register(id, Interest::Send, waker)?;
-                                stack.set_reader(id, reader(process.id));
                             }
+                            stack.set_writer(id, reader(process.id));
                             return Ok(false);
                         }
                     }
@@ -467,9 +475,12 @@ impl Socket {
                         }
                     };
                     let received = stack.tcp_receive_with(id, take, now)?;
-                    if let (Received::Nothing, Some(waker)) = (&received, waker) {
-                        stack.register(id, Interest::Receive, waker)?;
+                    if received == Received::Nothing {
+                        // Whether it waits or asks again and again.
                         stack.set_reader(id, reader(process.id));
+                        if let Some(waker) = waker {
+                            stack.register(id, Interest::Receive, waker)?;
+                        }
                     }
                     Ok(received)
                 });
@@ -571,9 +582,11 @@ impl Socket {
             } else {
                 stack.udp_receive_with(id, &mut take)?
             };
-            if let (None, Some(waker)) = (&received, waker) {
-                stack.udp_register(id, Interest::Receive, waker)?;
+            if received.is_none() {
                 stack.set_datagram_reader(id, reader(process.id));
+                if let Some(waker) = waker {
+                    stack.udp_register(id, Interest::Receive, waker)?;
+                }
             }
             Ok(received)
         });
@@ -621,13 +634,14 @@ impl Socket {
         }
     }
 
-    /// What would not wait, as epoll's events; `waker` is registered, if there is one, for these and for the end.
-    pub fn readiness(&self, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+    /// What would not wait, as epoll's events, for this process; `waker` is registered, if there is one, for these and
+    /// for the end.
+    pub fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let inner = self.inner.lock();
         let sends = wanted & (event::OUT | event::WRNORM) != 0;
         let readiness = with_stack(|stack, _| {
             if waker.is_some() {
-                inner.state.set_reader(stack, reader(self.owner.process));
+                inner.state.set_reader(stack, reader(process.id));
             }
             match inner.state {
                 // Nobody is registered: when it becomes something else all who watch it look again.
@@ -875,7 +889,7 @@ mod tests {
     fn nobody_takes_more_than_half_and_everybody_gets_something() {
         const ALL: usize = 1000;
         let account = Account::of_the_first();
-        let owner = || Shares::new(1, account.clone());
+        let owner = || Shares::new(account.clone());
         let mut left = ALL;
         let mut hoarders = Vec::new();
         for _ in 0..6 {
@@ -907,7 +921,7 @@ mod tests {
     fn what_the_stack_holds_is_charged_and_counted() {
         let account = Account::of_the_first();
         account.set_limit(Resource::Memory, crate::accounts::Limit::both(100));
-        let owner = Shares::new(1, account.clone());
+        let owner = Shares::new(account.clone());
         assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
         // As many as are left in the system, it has already.
         assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));

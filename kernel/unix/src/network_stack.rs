@@ -16,22 +16,22 @@
 //! at a time. If frames that wait fill all room there is, the least important are dropped, and come again if they are
 //! worth it to whoever sent them.
 //!
-//! Charged to nobody are the looks, what nobody waits for (address resolution, echoes, connections to ports where nobody
-//! listens), and times that expire.
+//! What else the handler does for a connection, to send what acknowledgements have made room for and to act on times that
+//! have come, is charged to its reader's process too. Charged to nobody are the looks, and what nobody waits for: address
+//! resolution, echoes, requests that were not acknowledged, ports where nobody listens.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
-use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::net::Ipv4Addr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::Errno;
 use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
-use network::{Error, LocalConnections, Polled, Reader, Stack, Turn, Waiting};
+use network::{Error, LocalConnections, Order, Polled, Reader, Stack, Turn, Waiting};
 use platform::{Machine, Platform, println};
 use spin::Mutex;
 
@@ -159,7 +159,9 @@ async fn handle_arrivals(deadline: time::Reservation) {
     *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
     loop {
         HAS_ARRIVED.store(false, Ordering::Release);
-        let Polled { next, waiting, is_stopped, some_are_unseen } = poll();
+        // The look sees all of which the device has told before, or is told of it once more.
+        fence(Ordering::SeqCst);
+        let Polled { next, waiting, oldest, is_stopped, some_are_unseen } = poll();
         let worth_of = |waiting: &Waiting| worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
         if next.is_some_and(|next| next <= time::now_ns()) {
             // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
@@ -174,7 +176,7 @@ async fn handle_arrivals(deadline: time::Reservation) {
             continue;
         }
         let stopped = waiting.filter(|_| is_stopped);
-        let overdue = stopped.and_then(|waiting| Some(waiting.arrived.saturating_add(scheduling::bound_ticks()?)));
+        let overdue = stopped.and(oldest).and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
         let rings_at = [next.map(time::ticks_at_ns), overdue].into_iter().flatten().min();
         let alarm = rings_at.map(|ticks| deadline.set(ticks, &alarm_waker));
         match stopped {
@@ -223,6 +225,8 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
     match process {
         Some(process) if scheduling::has_no_claim(process) => EXHAUSTED,
         Some(process) => process.standing.worth(level),
+        // Whoever waited has ended: nobody does any more.
+        None if reader.owner != 0 => scheduling::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level))),
         None => scheduling::worth_of(level),
     }
 }
@@ -231,8 +235,11 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
 #[derive(Default)]
 struct Bill {
     items: FixedVec<Item, OWNERS>,
-    /// Whose frame is being handled, as a place among them, since when, and whether all others went before.
+    /// For whom something is being done, as a place among them, since when, and whether all others went before.
     current: Option<(usize, u64, bool)>,
+    /// When the card told of what is found at the next look: at its interrupt, if that is the first, and else not before
+    /// the look before.
+    arrived: u64,
 }
 
 struct Item {
@@ -291,63 +298,87 @@ impl Bill {
     }
 }
 
+impl Order for Bill {
+    fn look(&mut self) -> u64 {
+        self.end(Machine::now());
+        self.arrived
+    }
+
+    fn decide(&mut self, waiting: &Waiting) -> Turn {
+        let now = Machine::now();
+        self.arrived = now;
+        let place = match self.find(waiting.reader.owner) {
+            Payer::At(place) => Some(place),
+            Payer::Nobody => None,
+            Payer::OneTooMany => return Turn::Stop,
+        };
+        let process = place.map(|place| &self.items[place].process);
+        if place.is_none() && waiting.reader.owner != 0 && waiting.level < Reader::NOBODY.level {
+            return Turn::Behind(Reader::NOBODY.level);
+        }
+        let mut worth = worth(&waiting.reader, process);
+        if let (EXHAUSTED, Some(process)) = (worth, process) {
+            process.standing.frames_stand_behind();
+            // It may have been refilled before that was said.
+            worth = self::worth(&waiting.reader, Some(process));
+        }
+        // Its reader may have been more important when it began to wait.
+        let claim = scheduling::claim_worth(worth).number();
+        if waiting.level < claim && (!waiting.is_overdue || worth == EXHAUSTED) {
+            return Turn::Behind(claim);
+        }
+        if !waiting.is_overdue && (executor::is_ready_above(worth) || executor::is_ready_above_anywhere(worth)) {
+            return Turn::Stop;
+        }
+        latency::handles(waiting.arrived);
+        self.current = place.map(|place| (place, now, worth == EXHAUSTED));
+        Turn::Handle
+    }
+
+    fn begin(&mut self, reader: Reader) -> bool {
+        let now = Machine::now();
+        self.end(now);
+        match self.find(reader.owner) {
+            Payer::At(place) => {
+                let behind_all = worth(&reader, Some(&self.items[place].process)) == EXHAUSTED;
+                self.current = Some((place, now, behind_all));
+                true
+            }
+            Payer::Nobody => true,
+            Payer::OneTooMany => false,
+        }
+    }
+}
+
 /// Lets the stack do what is to be done now. Frames that something more important goes before are left.
 fn poll() -> Polled {
-    let bill = RefCell::new(Bill::default());
+    let mut bill = Bill::default();
     let polled = {
         let mut guard = STACK.lock();
         let Some(stack) = guard.as_mut() else {
-            return Polled { next: None, waiting: None, is_stopped: false, some_are_unseen: false };
+            return Polled { next: None, waiting: None, oldest: None, is_stopped: false, some_are_unseen: false };
         };
-        // What is seen at the first look arrived when the card interrupted, and what is seen at one of the next ones not
-        // before the one before.
-        let arrived = Cell::new(latency::look_begins());
+        bill.arrived = latency::look_begins();
         if let Some(bound) = scheduling::bound_ticks() {
-            stack.hasten_arrivals(arrived.get().saturating_sub(bound));
+            stack.hasten_arrivals(bill.arrived.saturating_sub(bound));
         }
-        let look = || {
-            // A look is nobody's.
-            bill.borrow_mut().end(Machine::now());
-            arrived.get()
-        };
-        let decide = |waiting: &Waiting| {
-            let now = Machine::now();
-            arrived.set(now);
-            decide(waiting, &mut bill.borrow_mut(), now)
-        };
-        let polled = stack.poll_in_order(time::now_ns(), look, decide);
-        latency::look_ends(if polled.some_are_unseen { arrived.get() } else { 0 });
+        let polled = stack.poll_in_order(time::now_ns(), &mut bill);
+        latency::look_ends(if polled.some_are_unseen { bill.arrived } else { 0 });
         // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
         NEXT_ALARM.store(polled.next.unwrap_or(u64::MAX), Ordering::Relaxed);
         polled
     };
     // Without the lock: a process that has ended meanwhile may be dropped with what it has.
-    bill.into_inner().settle(Machine::now());
+    bill.settle(Machine::now());
     polled
 }
 
-/// Whether the next frame is handled now, and who pays for it.
-fn decide(waiting: &Waiting, bill: &mut Bill, now: u64) -> Turn {
-    let Reader { owner, level } = waiting.reader;
-    let place = match bill.find(owner) {
-        Payer::At(place) => Some(place),
-        // Whoever waited has ended: nobody does any more.
-        Payer::Nobody if owner != 0 && level < Reader::NOBODY.level => return Turn::Behind(Reader::NOBODY.level),
-        Payer::Nobody => None,
-        Payer::OneTooMany => return Turn::Stop,
-    };
-    let worth = worth(&waiting.reader, place.map(|place| &bill.items[place].process));
-    // Its reader may have been more important when it began to wait.
-    let claim = scheduling::claim_worth(worth).number();
-    if level < claim && (!waiting.is_overdue || worth == EXHAUSTED) {
-        return Turn::Behind(claim);
+/// Has frames for a process stand where its readers' importance puts them: its budget has been refilled.
+pub fn restore_arrivals(process: &Process) {
+    if let Some(stack) = STACK.lock().as_mut() {
+        stack.restore_arrivals(process.id);
     }
-    if !waiting.is_overdue && (executor::is_ready_above(worth) || executor::is_ready_above_anywhere(worth)) {
-        return Turn::Stop;
-    }
-    latency::handles(waiting.arrived);
-    bill.current = place.map(|place| (place, now, worth == EXHAUSTED));
-    Turn::Handle
+    wake_handler();
 }
 
 /// TCP connections that exist.

@@ -118,7 +118,7 @@ impl Operation {
             Operation::ReadAt { file, buffer, offset, done } => file.read_at(process, *buffer, *offset, done, waker),
             Operation::WriteAt { file, buffer, offset, done } => file.write_at(process, *buffer, *offset, done, waker),
             Operation::Accept { file, address, flags } => file.accept(process, *address, *flags, waker),
-            Operation::Connect { file, address, started } => file.connect(*address, started, waker),
+            Operation::Connect { file, address, started } => file.connect(process, *address, started, waker),
             Operation::Send { file, buffer, flags, address, sent } => {
                 file.send(process, *buffer, *flags, *address, sent, waker)
             }

@@ -440,7 +440,7 @@ impl Process {
             authority,
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
-            shares: crate::network::Shares::new(id, account.clone()),
+            shares: crate::network::Shares::new(account.clone()),
             kernel_side: Choice::default(),
             dropped_lines: report::Dropped::default(),
             parent: AtomicU32::new(parent),

@@ -50,7 +50,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::{Mode, Priority, SystemMode};
@@ -64,7 +64,7 @@ use spin::Mutex;
 use crate::executor::Cid;
 use crate::process::{self, Look, Member, Process};
 use crate::user::UserBuffer;
-use crate::{authority, counters, executor, input, rests, shared, stretch, time};
+use crate::{authority, counters, executor, input, network_stack, rests, shared, stretch, time};
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
 /// others.
@@ -306,6 +306,8 @@ pub struct Standing {
     exhausted: AtomicBool,
     /// It is one of [`PENALTY_BENCH`]; written with that locked.
     benched: AtomicBool,
+    /// Frames for it stand behind those of others because its budget is used up.
+    frames_behind: AtomicBool,
     /// Its worker, thread or call that runs before its turn, because of the starvation bound.
     preferred: AtomicU64,
     /// Where the keeper's next look at it begins.
@@ -324,12 +326,21 @@ impl Standing {
             budget,
             exhausted: AtomicBool::new(false),
             benched: AtomicBool::new(false),
+            frames_behind: AtomicBool::new(false),
             preferred: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
             times_exhausted: AtomicU32::new(0),
             boosts: AtomicU32::new(0),
             cpu: AtomicU64::new(0),
         }
+    }
+
+    /// Says that frames for the process are put behind others until its budget is refilled. Whether it has been is to be
+    /// looked at after that.
+    pub fn frames_stand_behind(&self) {
+        self.frames_behind.store(true, Ordering::Relaxed);
+        // Either whoever refills it sees this, or whoever has said it sees that.
+        fence(Ordering::SeqCst);
     }
 
     /// That of the first process.
@@ -534,6 +545,10 @@ async fn forgive() -> (u64, usize) {
             (forgiven, place >= bench.len())
         };
         if let Some(process) = forgiven {
+            fence(Ordering::SeqCst);
+            if process.standing.frames_behind.swap(false, Ordering::Relaxed) {
+                charging(&process, || network_stack::restore_arrivals(&process));
+            }
             order_anew(&process, &mut pace).await;
         }
         if is_done {
@@ -616,8 +631,13 @@ pub fn claim_worth(priority: Priority) -> Priority {
 
 /// The same for a bitmap of priorities: as programs are shown it, whose own bitmaps are of claims. What is exhausted
 /// stays behind all claims.
+///
+/// The least important claims, which are worth the same, are shown as the last of them: they are equals, and none gives
+/// way to another.
 pub fn claims_worth(priorities: u64) -> u64 {
-    priorities & (Priority::HIGHEST.bit() | EXHAUSTED.bit()) | (priorities & !EXHAUSTED.bit()) >> 1
+    let last = EXHAUSTED.bit() | LEAST_CLAIM.bit();
+    let others = priorities & Priority::HIGHEST.bit() | (priorities & !last) >> 1;
+    if priorities & last == 0 { others } else { others | EXHAUSTED.bit() }
 }
 
 /// Reads the boot command line and starts the keeper.
@@ -962,11 +982,13 @@ mod tests {
         for number in 0..62 {
             let (claim, worth) = (priority(number), standing.worth(priority(number)));
             assert_eq!(claim_worth(worth), claim);
-            assert_eq!(claims_worth(worth.bit()), claim.bit());
+            let shown = if number < 61 { claim } else { Priority::LOWEST };
+            assert_eq!(claims_worth(worth.bit()), shown.bit());
         }
         assert_eq!(claim_worth(EXHAUSTED), Priority::LOWEST);
         let others = Priority::HIGHEST.bit() | EXHAUSTED.bit();
         assert_eq!(claims_worth(others), others);
+        assert_eq!(claims_worth(LEAST_CLAIM.bit()), EXHAUSTED.bit(), "equals do not give way to each other");
         assert_eq!(standing.limit(Priority::HIGHEST), Priority::HIGHEST, "who starves goes before all claims");
         standing.ceiling.store(5, Ordering::Relaxed);
         assert_eq!(standing.worth(Priority::HIGHEST), priority(6));

@@ -12,6 +12,8 @@
 
 use alloc::vec::Vec;
 
+use smoltcp::time::{Duration, Instant};
+
 use crate::Error;
 use crate::frame::Packet;
 use crate::link::Received;
@@ -20,8 +22,8 @@ use crate::tcp::zeroed;
 /// How many levels of importance there are.
 pub const LEVELS: usize = u64::BITS as usize;
 const NONE: u16 = u16::MAX;
-/// Where in its place a frame begins. In the buffers of virtio devices frames begin in the middle of a word, and copying is
-/// fast if they do so here.
+/// Where in its place a frame begins. In the buffers of virtio devices frames begin in the middle of a word, and copying
+/// is fast if they do so here.
 const START: usize = 4;
 
 /// Who waits for what arrives on a socket, as whoever uses the stack tells them apart.
@@ -36,7 +38,7 @@ pub struct Reader {
 impl Reader {
     /// Of what nobody waits for.
     pub const NOBODY: Reader = Reader { owner: 0, level: LEVELS as u8 - 1 };
-    /// Of what the stack itself waits for: hardware addresses.
+    /// Of what the stack itself waits for: hardware addresses, as far as the [`Allowance`] goes.
     pub(crate) const STACK: Reader = Reader { owner: 0, level: 0 };
 }
 
@@ -45,7 +47,9 @@ impl Reader {
 pub struct Waiting {
     /// Who waits for it.
     pub reader: Reader,
-    /// When it arrived, as it was told to [`Stack::poll_in_order`](crate::Stack::poll_in_order).
+    /// Among frames of this level it stands: its reader's, or that [behind](Turn::Behind) which it was put.
+    pub level: u8,
+    /// When it arrived, as [`Order::look`](crate::Order::look) said.
     pub arrived: u64,
     /// It goes before all others, because it has waited for long.
     pub is_overdue: bool,
@@ -56,7 +60,7 @@ pub struct Waiting {
 pub enum Turn {
     /// It is handled.
     Handle,
-    /// It goes behind those of this level, since its reader is no more important than that.
+    /// It goes behind those of this level, since its reader is no more important than that now.
     Behind(u8),
     /// It waits, and all others with it.
     Stop,
@@ -69,7 +73,32 @@ struct Place {
     kept: Option<u16>,
     arrived: u64,
     reader: Reader,
+    level: u8,
     packet: Packet,
+}
+
+/// How many frames may be urgent that concern the stack itself: a flood of them is no more important than any other.
+pub(crate) struct Allowance {
+    left: u32,
+    until: Instant,
+}
+
+impl Allowance {
+    /// In so long a time...
+    const TIME: Duration = Duration::from_millis(10);
+    /// ... so many.
+    const FRAMES: u32 = 16;
+
+    pub(crate) const NEW: Allowance = Allowance { left: 0, until: Instant::ZERO };
+
+    pub(crate) fn takes_one(&mut self, now: Instant) -> bool {
+        if now >= self.until {
+            *self = Allowance { left: Self::FRAMES, until: now + Self::TIME };
+        }
+        let is_one_left = self.left > 0;
+        self.left -= u32::from(is_one_left);
+        is_one_left
+    }
 }
 
 /// A frame that was taken out.
@@ -109,6 +138,10 @@ pub(crate) struct Arrivals {
 
 const OVERDUE: usize = LEVELS;
 
+fn level_of(reader: Reader) -> usize {
+    usize::from(reader.level).min(LEVELS - 1)
+}
+
 impl Arrivals {
     /// Room for so many frames of at most so many bytes. At least one.
     pub(crate) fn new(frames: usize, size: usize) -> Result<Arrivals, Error> {
@@ -129,7 +162,7 @@ impl Arrivals {
         };
         for place in 0..frames {
             let (arrived, reader, packet) = (0, Reader::NOBODY, Packet::Drop);
-            arrivals.places.push(Place { next: NONE, length: 0, kept: None, arrived, reader, packet });
+            arrivals.places.push(Place { next: NONE, length: 0, kept: None, arrived, reader, level: 0, packet });
             arrivals.give_back(place as u16);
         }
         Ok(arrivals)
@@ -149,7 +182,13 @@ impl Arrivals {
         (entry.length, entry.kept) = (frame.length.min(self.size) as u16, frame.kept);
         (entry.arrived, entry.reader, entry.packet) = (arrived, reader, packet);
         self.count += 1;
-        self.append(place, usize::from(reader.level).min(LEVELS - 1));
+        self.append_at(place, level_of(reader));
+    }
+
+    /// Has a frame stand behind those of a level.
+    fn append_at(&mut self, place: u16, level: usize) {
+        self.places[usize::from(place)].level = level as u8;
+        self.append(place, level);
     }
 
     fn append(&mut self, place: u16, level: usize) {
@@ -192,7 +231,15 @@ impl Arrivals {
     pub(crate) fn next(&self) -> Option<Waiting> {
         let level = self.most_important()?;
         let place = &self.places[usize::from(self.lists[level].first)];
-        Some(Waiting { reader: place.reader, arrived: place.arrived, is_overdue: level == OVERDUE })
+        let Place { reader, level: stands_at, arrived, .. } = *place;
+        Some(Waiting { reader, level: stands_at, arrived, is_overdue: level == OVERDUE })
+    }
+
+    /// When the frame arrived that has waited for the longest time of all that are not overdue, but for frames that were
+    /// put behind younger ones.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let levels = (0..LEVELS).filter(|&level| self.ready & 1 << level != 0);
+        levels.map(|level| self.places[usize::from(self.lists[level].first)].arrived).min()
     }
 
     /// Takes out the frame that comes next. Its place is free again when the next frame is entered, and not before.
@@ -214,10 +261,26 @@ impl Arrivals {
             return false;
         }
         if let Some(place) = self.pop(own) {
-            self.places[usize::from(place)].reader.level = level as u8;
-            self.append(place, level);
+            self.append_at(place, level);
         }
         true
+    }
+
+    /// Has the frames of this owner that were put behind stand at their readers' levels again, behind those that are
+    /// there.
+    pub(crate) fn restore(&mut self, owner: u32) {
+        let mut levels = self.ready;
+        while levels != 0 {
+            let level = levels.trailing_zeros() as usize;
+            levels &= levels - 1;
+            let mut next = core::mem::replace(&mut self.lists[level], List::EMPTY).first;
+            self.ready &= !(1 << level);
+            while let Some(&Place { next: following, reader, .. }) = self.places.get(usize::from(next)) {
+                let own = level_of(reader);
+                self.append_at(next, if reader.owner == owner && own < level { own } else { level });
+                next = following;
+            }
+        }
     }
 
     /// Has the frames that arrived before that go before all others, in the order of their levels.
@@ -267,12 +330,14 @@ mod tests {
     use super::*;
 
     const PLACES: usize = 8;
+    const OWNERS: u32 = 3;
 
     #[derive(Clone, Debug)]
     enum Step {
         Enter(u8),
         Take,
         PutBehind(u8),
+        Restore(u32),
         Hasten(u64),
         DropLeast,
     }
@@ -282,15 +347,18 @@ mod tests {
             6 => (0u8..70).prop_map(Step::Enter),
             3 => Just(Step::Take),
             1 => (0u8..70).prop_map(Step::PutBehind),
+            1 => (0..OWNERS).prop_map(Step::Restore),
             1 => (0u64..40).prop_map(Step::Hasten),
             1 => Just(Step::DropLeast),
         ]
     }
 
-    /// A frame in the model: its level (64 for one that is overdue), when it arrived, and its only byte.
+    /// A frame in the model: its level (64 for one that is overdue), that of its reader, when it arrived, and its only
+    /// byte.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Frame {
         level: usize,
+        reader: Reader,
         arrived: u64,
         byte: u8,
     }
@@ -317,8 +385,10 @@ mod tests {
                         prop_assert_eq!(room.is_some(), model.len() < PLACES);
                         if let Some(room) = room {
                             room[0] = byte;
-                            arrivals.enter(Received { length: 1, kept: Some(byte.into()) }, arrived, Reader { owner: now as u32, level }, Packet::Arp);
-                            model.push(Frame { level: usize::from(level).min(63), arrived, byte });
+                            let reader = Reader { owner: now as u32 % OWNERS, level };
+                            let frame = Received { length: 1, kept: Some(byte.into()) };
+                            arrivals.enter(frame, arrived, reader, Packet::Arp);
+                            model.push(Frame { level: usize::from(level).min(63), reader, arrived, byte });
                         }
                     }
                     Step::Take => {
@@ -328,8 +398,11 @@ mod tests {
                             assert_eq!(taken.kept, Some(taken.frame[0].into()));
                             taken.frame.to_vec()
                         });
-                        prop_assert_eq!(told.map(|told| (told.arrived, told.is_overdue)),
-                            expected.map(|frame| (frame.arrived, frame.level == OVERDUE)));
+                        prop_assert_eq!(told.map(|told| (told.arrived, told.is_overdue, told.reader)),
+                            expected.map(|frame| (frame.arrived, frame.level == OVERDUE, frame.reader)));
+                        if let (Some(told), Some(frame)) = (told, expected) && !told.is_overdue {
+                            prop_assert_eq!(usize::from(told.level), frame.level);
+                        }
                         prop_assert_eq!(taken, expected.map(|frame| vec![frame.byte]));
                     }
                     Step::PutBehind(level) => {
@@ -341,6 +414,20 @@ mod tests {
                         if let Some(place) = moved {
                             let frame = model.remove(place);
                             model.push(Frame { level: wanted, ..frame });
+                        }
+                    }
+                    Step::Restore(owner) => {
+                        arrivals.restore(owner);
+                        // By the levels at which they stand, each of which keeps its order.
+                        let mut left = core::mem::take(&mut model);
+                        for level in 0..64 {
+                            let (here, others) = left.into_iter().partition(|frame: &Frame| frame.level == level);
+                            left = others;
+                            model.extend::<Vec<_>>(here);
+                        }
+                        model.extend(left);
+                        for frame in model.iter_mut().filter(|frame| frame.level != OVERDUE && frame.reader.owner == owner) {
+                            frame.level = frame.level.min(frame.reader.level.into());
                         }
                     }
                     Step::Hasten(before) => {
@@ -370,6 +457,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(arrivals.count, model.len());
+                let first = |level| model.iter().find(|frame| frame.level == level).map(|frame| frame.arrived);
+                prop_assert_eq!(arrivals.oldest(), (0..64).filter_map(first).min());
             }
         }
     }

@@ -26,7 +26,7 @@ use smoltcp::wire::{TcpControl, TcpRepr};
 use crate::Error;
 use crate::charge::{Charge, Held};
 use crate::frame::Segment;
-use crate::host::{Cause, Host, Next, RETRY, Via, endpoint, poll_one};
+use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via, endpoint, poll_one};
 use crate::link::{Link, Sink};
 use crate::reply::{Course, packet_length, parse, write_packet};
 use crate::schedule::{Timers, WorkList};
@@ -38,9 +38,6 @@ use crate::time_wait::Remains;
 
 /// The size of segments for one who does not say what he takes (RFC 9293, section 3.7.1).
 const SEGMENT_UNSAID: u16 = 536;
-
-/// How many requests one poll forgets or answers again, so that others get their turn.
-const EXPIRIES: usize = 32;
 
 /// How long the first answer waits for its acknowledgement before it is repeated; each further one waits twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

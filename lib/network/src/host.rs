@@ -17,7 +17,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, TcpControl};
 
 use crate::Error;
-use crate::arrivals::Reader;
+use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
@@ -34,8 +34,13 @@ use crate::udp::Datagrams;
 
 /// How many segments a connection may send before the next one's turn.
 const BURST: usize = 8;
-/// How many turns one poll gives.
-const TURNS: usize = 1024;
+/// How many segments one poll or operation sends, give or take a burst; and as many datagrams that were kept.
+const SEGMENTS: usize = 16;
+/// On how many times of each kind that have come one poll acts, so that others get their turn.
+pub(crate) const EXPIRIES: usize = 32;
+/// How many connections, and datagram sockets, try again when a hardware address becomes known. Those beyond do when
+/// they ask again for the address.
+const RESOLUTIONS: usize = 256;
 const ETHERNET_HEADER: usize = 14;
 /// When a full device is tried again.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
@@ -121,6 +126,7 @@ pub(crate) struct Host {
     pub(crate) timers: Timers,
     /// Connections that could not send, perhaps for want of a hardware address.
     pub(crate) unresolved: WorkList,
+    pub(crate) urgent_arps: Allowance,
     pub(crate) orphans: usize,
     pub(crate) half_open: HalfOpen,
     pub(crate) time_wait: TimeWait,
@@ -227,10 +233,10 @@ impl Host {
         classify_ethernet(beginning, length, self.own)
     }
 
-    /// Who waits for a packet.
-    pub(crate) fn reader_of(&self, packet: &Packet) -> Reader {
+    /// Who waits for a packet that has just come.
+    pub(crate) fn reader_of(&mut self, packet: &Packet, now: Instant) -> Reader {
         let reader = match *packet {
-            Packet::Arp => return Reader::STACK,
+            Packet::Arp => return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY },
             Packet::Udp { local, remote } => {
                 self.find_datagrams(local, remote).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
             }
@@ -257,10 +263,12 @@ impl Host {
             Packet::Arp => {
                 poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now);
                 // Somebody's hardware address may be known now.
-                while let Some(index) = self.unresolved.pop() {
+                for _ in 0..RESOLUTIONS {
+                    let Some(index) = self.unresolved.pop() else { break };
                     self.work.push(index);
                 }
-                while let Some(index) = self.datagram_timers.expired(Instant::from_micros(i64::MAX)) {
+                for _ in 0..RESOLUTIONS {
+                    let Some(index) = self.datagram_timers.expired(Instant::from_micros(i64::MAX)) else { break };
                     self.datagram_work.push(index);
                 }
             }
@@ -536,17 +544,18 @@ impl Host {
         Next::Later
     }
 
-    /// Lets a connection send until it has nothing to send or had its turn.
-    fn egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) {
-        for _ in 0..BURST {
+    /// Lets a connection send until it has nothing to send or had its turn. Gives how many segments that were at most.
+    fn egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
+        for sent in 1..=BURST {
             let next = self.send_one(link, index, now);
             // Whatever is on the loopback interface now finds its sender settled, like a frame that comes later.
             self.carry(now);
             if next != Next::Now {
-                return;
+                return sent;
             }
         }
         self.work.push(index);
+        BURST
     }
 
     /// Lets a connection send one segment. `Now` if it may have more.
@@ -659,19 +668,28 @@ impl Host {
         !self.work.is_empty() || !self.datagram_work.is_empty() || self.half_open.has_work()
     }
 
-    pub(crate) fn send_all<L: Link>(&mut self, link: &mut L, now: Instant) {
+    /// Sends some of what is to be sent. `begin` hears for whom, and may say that it is not the time.
+    pub(crate) fn send<L: Link>(&mut self, link: &mut L, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
         self.answer_again(link, now);
-        for _ in 0..TURNS {
-            let Some(index) = self.work.pop() else {
+        let mut left = SEGMENTS;
+        while left > 0
+            && let Some(index) = self.work.pop()
+        {
+            if !begin(self.connections.get(index).map_or(Reader::NOBODY, |connection| connection.reader)) {
+                self.work.push(index);
                 break;
-            };
-            self.egress(link, index, now);
+            }
+            left = left.saturating_sub(self.egress(link, index, now));
         }
-        for _ in 0..TURNS {
-            let Some(index) = self.datagram_work.pop() else {
+        let mut left = SEGMENTS;
+        while left > 0
+            && let Some(index) = self.datagram_work.pop()
+        {
+            if !begin(self.datagrams.get(index).map_or(Reader::NOBODY, |socket| socket.reader)) {
+                self.datagram_work.push(index);
                 break;
-            };
-            self.udp_egress(link, index, now);
+            }
+            left = left.saturating_sub(self.udp_egress(link, index, now));
         }
     }
 
@@ -692,11 +710,17 @@ impl Host {
         next.map(nanoseconds)
     }
 
-    pub(crate) fn expire(&mut self, now: Instant) {
-        while let Some(index) = self.timers.expired(now) {
+    /// Acts on some of the times that have come. `begin` hears for whom, and may say that it is not the time.
+    pub(crate) fn expire(&mut self, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
+        for _ in 0..EXPIRIES {
+            let Some(index) = self.timers.expired(now) else { break };
             let Some(connection) = self.connections.get_mut(index) else {
                 continue;
             };
+            if !begin(connection.reader) {
+                self.timers.no_later_than(index, now);
+                break;
+            }
             let is_over = connection.deadline().is_some_and(|at| at <= now);
             match &mut connection.engine {
                 Engine::Local(_) if is_over => {
@@ -717,11 +741,13 @@ impl Host {
             }
             self.touch(index, now);
         }
-        while let Some(index) = self.datagram_timers.expired(now) {
+        for _ in 0..EXPIRIES {
+            let Some(index) = self.datagram_timers.expired(now) else { break };
             self.datagram_work.push(index);
         }
         self.expire_half_open(now);
-        while let Some(key) = self.time_wait.expired(now) {
+        for _ in 0..EXPIRIES {
+            let Some(key) = self.time_wait.expired(now) else { break };
             self.ports.leave(key.local().port());
         }
     }

@@ -57,7 +57,7 @@ pub use link::{BEGINNING, ChecksumOffload, Link, NoLink, Received as ReceivedFra
 pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
 pub use smoltcp::{phy, time};
-pub use stack::{Polled, Stack};
+pub use stack::{Order, Polled, Stack};
 pub use table::Sharing;
 pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use udp::DatagramOptions;

@@ -9,7 +9,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
 use crate::Error;
-use crate::arrivals::{Arrivals, Reader, Taken, Turn, Waiting};
+use crate::arrivals::{Allowance, Arrivals, Reader, Taken, Turn, Waiting};
 use crate::charge::Owner;
 use crate::configuration::{Configuration, Counters, Interest, LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::frame::Packet;
@@ -28,6 +28,8 @@ use crate::udp::DatagramOptions;
 const BATCH: usize = 8;
 /// How many frames it looks at.
 const LOOKS: usize = 32;
+/// How many frames it puts behind others.
+const MOVES: usize = 32;
 
 /// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate
 /// documentation](crate).
@@ -35,6 +37,38 @@ pub struct Stack<L: Link> {
     link: L,
     host: Host,
     arrivals: Arrivals,
+}
+
+/// Says in which order a [poll](Stack::poll_in_order) does what is to be done, and hears for whom.
+///
+/// [`look`](Self::look) and [`begin`](Self::begin) begin something, and with it end what was begun before.
+pub trait Order {
+    /// A look at what has arrived begins, which is nobody's, or the end of the poll. Says when frames arrived that are
+    /// seen for the first time, in whatever unit; may not go back.
+    fn look(&mut self) -> u64;
+
+    /// What is to become of the frame that is the next one in order. To handle it begins if that is the answer.
+    fn decide(&mut self, waiting: &Waiting) -> Turn;
+
+    /// Something is to be done for this reader besides: segments sent, a time that has come. `false`: not in this poll.
+    fn begin(&mut self, reader: Reader) -> bool;
+}
+
+/// Everything is done as it comes.
+struct AsItComes;
+
+impl Order for AsItComes {
+    fn look(&mut self) -> u64 {
+        0
+    }
+
+    fn decide(&mut self, _: &Waiting) -> Turn {
+        Turn::Handle
+    }
+
+    fn begin(&mut self, _: Reader) -> bool {
+        true
+    }
 }
 
 /// What a poll has left.
@@ -45,6 +79,8 @@ pub struct Polled {
     pub next: Option<u64>,
     /// The frame that is the next one in order, if any wait.
     pub waiting: Option<Waiting>,
+    /// When the one arrived that has waited for the longest time, unless it is overdue.
+    pub oldest: Option<u64>,
     /// It was told to [wait](Turn::Stop).
     pub is_stopped: bool,
     /// Frames may have arrived that nobody has looked at, however important they are.
@@ -120,6 +156,7 @@ impl<L: Link> Stack<L> {
             work: WorkList::new(),
             timers: Timers::new(),
             unresolved: WorkList::new(),
+            urgent_arps: Allowance::NEW,
             orphans: 0,
             half_open: HalfOpen::new(hash, limits.half_open),
             time_wait: TimeWait::new(hash, limits.time_wait, duration(patience.time_wait_ns)),
@@ -199,27 +236,19 @@ impl<L: Link> Stack<L> {
     /// to be sent. Returns when to call again at the latest, if nothing else happens before;
     /// a time that has passed means at once, after others had their turn.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        self.poll_in_order(now_ns, || now_ns, |_| Turn::Handle).next
+        self.poll_in_order(now_ns, &mut AsItComes).next
     }
 
-    /// [`poll`](Self::poll) for somebody who has more important things to do than some frames: before each is handled
-    /// `decide` says what is to become of it. `arrived` says when frames arrived that are seen for the first time, in
-    /// whatever unit; it is asked before each look and when no more is handled, and may not go back.
-    ///
-    /// The most important frames come first; see [`set_reader`](Self::set_reader).
-    pub fn poll_in_order(
-        &mut self,
-        now_ns: u64,
-        arrived: impl Fn() -> u64,
-        mut decide: impl FnMut(&Waiting) -> Turn,
-    ) -> Polled {
+    /// [`poll`](Self::poll) for somebody who has more important things to do than some frames, and wants to know for
+    /// whom the rest is done. The most important frames come first; see [`set_reader`](Self::set_reader).
+    pub fn poll_in_order(&mut self, now_ns: u64, order: &mut impl Order) -> Polled {
         let now = instant(now_ns);
-        let (mut handled, mut looks) = (0, LOOKS);
+        let (mut handled, mut looks, mut moves) = (0, LOOKS, MOVES);
         let (mut stopped, mut is_over, mut some_are_unseen) = (false, false, false);
-        while handled < BATCH {
+        while handled < BATCH && moves > 0 {
             // All that have come are looked at before any is handled, and before the next one: the last may be the most
             // important.
-            let seen = self.look(&mut looks, arrived(), now);
+            let seen = self.look(&mut looks, order.look(), now);
             some_are_unseen = seen != Seen::All;
             // However many come that are for nobody: some are handled in each poll.
             if seen == Seen::Some && (handled > 0 || self.arrivals.next().is_none()) {
@@ -229,8 +258,8 @@ impl<L: Link> Stack<L> {
                 is_over = true;
                 break;
             };
-            match decide(&waiting) {
-                Turn::Behind(level) if self.arrivals.put_behind(level) => {}
+            match order.decide(&waiting) {
+                Turn::Behind(level) if self.arrivals.put_behind(level) => moves -= 1,
                 Turn::Stop => {
                     if seen == Seen::Full {
                         let dropped = self.arrivals.drop_least(|kept| self.link.drop_kept(kept));
@@ -252,15 +281,15 @@ impl<L: Link> Stack<L> {
                 }
             }
         }
-        // What follows is nobody's.
-        let _ = arrived();
-        self.host.expire(now);
+        self.host.expire(now, |reader| order.begin(reader));
         if self.host.has_work() {
-            self.host.send_all(&mut self.link, now);
+            self.host.send(&mut self.link, now, |reader| order.begin(reader));
         }
         self.link.flush();
+        let _ = order.look();
         let next = if is_over { self.host.deadline(now) } else { Some(now_ns) };
-        Polled { next, waiting: self.arrivals.next(), is_stopped: stopped, some_are_unseen }
+        let (waiting, oldest) = (self.arrivals.next(), self.arrivals.oldest());
+        Polled { next, waiting, oldest, is_stopped: stopped, some_are_unseen }
     }
 
     /// Enters what has arrived in its order. `looks` is how many frames may be looked at, and how many are left.
@@ -282,7 +311,8 @@ impl<L: Link> Stack<L> {
                 packet = self.host.classify(&room[..length], length);
             }
             if packet != Packet::Drop {
-                self.arrivals.enter(frame, arrived, self.host.reader_of(&packet), packet);
+                let reader = self.host.reader_of(&packet, now);
+                self.arrivals.enter(frame, arrived, reader, packet);
             }
         }
     }
@@ -292,10 +322,25 @@ impl<L: Link> Stack<L> {
         self.arrivals.hasten(before);
     }
 
+    /// Has the frames of an owner that were put [behind](Turn::Behind) stand where its readers' importance puts them.
+    pub fn restore_arrivals(&mut self, owner: u32) {
+        self.arrivals.restore(owner);
+    }
+
     /// Says who waits for what arrives on a connection from now on. Whoever registers or calls for it last is meant.
     pub fn set_reader(&mut self, id: ConnectionId, reader: Reader) {
         if let Ok(connection) = self.host.connection(id) {
             connection.reader = reader;
+        }
+    }
+
+    /// Says who waits for room to send, that is for acknowledgements: counts only if nobody waits for input, or if this
+    /// one is more important.
+    pub fn set_writer(&mut self, id: ConnectionId, writer: Reader) {
+        if let Ok(connection) = self.host.connection(id)
+            && (connection.waiters(Interest::Receive).is_empty() || writer.level < connection.reader.level)
+        {
+            connection.reader = writer;
         }
     }
 
@@ -319,7 +364,7 @@ impl<L: Link> Stack<L> {
     pub fn flush(&mut self, now_ns: u64) -> Option<u64> {
         let now = instant(now_ns);
         if self.host.has_work() {
-            self.host.send_all(&mut self.link, now);
+            self.host.send(&mut self.link, now, |_| true);
             self.link.flush();
         }
         self.host.deadline(now)

@@ -315,12 +315,13 @@ impl Host {
         }
     }
 
-    pub(crate) fn udp_egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) {
+    /// Lets a socket send what it has kept. Gives how many packets that were.
+    pub(crate) fn udp_egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
         let Some(socket) = self.datagrams.get_mut(index) else {
-            return;
+            return 0;
         };
         let Some(sockets) = &mut socket.departing else {
-            return;
+            return 0;
         };
         let mut sent = 0;
         while sent < BURST && self.interfaces.ethernet.poll_egress(now, link, sockets) != PollResult::None {
@@ -336,6 +337,7 @@ impl Host {
             Some(at) => self.datagram_timers.no_later_than(index, at),
             None => {}
         }
+        sent
     }
 
     pub(crate) fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {

@@ -5,7 +5,9 @@ mod wire;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use network::{Coalescing, ConnectionId, DatagramId, DatagramOptions, Limits, ListenerId, Reader, Turn, Waiting};
+use network::{
+    Coalescing, ConnectionId, DatagramId, DatagramOptions, Limits, ListenerId, Order, Reader, Turn, Waiting,
+};
 use wire::{Faults, Net, SECOND, SERVER, receive, send};
 
 /// Connections whose readers have these levels; the owner's number is the place in the list, and one.
@@ -31,18 +33,51 @@ fn burst(net: &mut Net, pairs: &[(ConnectionId, ConnectionId)]) {
     }
 }
 
+/// Looks at one time, and does as a function says.
+struct Told<D> {
+    arrived: u64,
+    decide: D,
+    /// For whom there was something to do besides, and who was told to come another time.
+    besides: Vec<u32>,
+    refused: Option<u32>,
+}
+
+impl<D: FnMut(&Waiting) -> Turn> Told<D> {
+    fn by(arrived: u64, decide: D) -> Told<D> {
+        Told { arrived, decide, besides: vec![], refused: None }
+    }
+}
+
+impl<D: FnMut(&Waiting) -> Turn> Order for Told<D> {
+    fn look(&mut self) -> u64 {
+        self.arrived
+    }
+
+    fn decide(&mut self, waiting: &Waiting) -> Turn {
+        (self.decide)(waiting)
+    }
+
+    fn begin(&mut self, reader: Reader) -> bool {
+        let begins = self.refused != Some(reader.owner);
+        if begins {
+            self.besides.push(reader.owner);
+        }
+        begins
+    }
+}
+
 /// Polls the server once; the owners that `turn` let go.
 fn poll(net: &mut Net, arrived: u64, turn: impl Fn(&Waiting) -> Turn) -> (Vec<u32>, network::Polled) {
-    let order = RefCell::new(vec![]);
-    let decide = |waiting: &Waiting| {
+    let mut order = vec![];
+    let mut told = Told::by(arrived, |waiting: &Waiting| {
         let turn = turn(waiting);
         if turn == Turn::Handle {
-            order.borrow_mut().push(waiting.reader.owner);
+            order.push(waiting.reader.owner);
         }
         turn
-    };
-    let polled = net.server.poll_in_order(net.now, || arrived, decide);
-    (order.into_inner(), polled)
+    });
+    let polled = net.server.poll_in_order(net.now, &mut told);
+    (order, polled)
 }
 
 fn up_to(level: u8) -> impl Fn(&Waiting) -> Turn {
@@ -74,24 +109,21 @@ fn what_comes_during_a_poll_goes_before_what_is_less_important() {
         core::mem::swap(&mut client_net.client, &mut net.client);
         let (frames, now, third) = (net.to_server.clone(), net.now, pairs[2].0);
         let client = RefCell::new(&mut client_net.client);
-        let order = RefCell::new(vec![]);
-        net.server.poll_in_order(
-            net.now,
-            || 1,
-            |waiting| {
-                if late.borrow().is_none() {
-                    let before = frames.borrow().len();
-                    let mut client = client.borrow_mut();
-                    send(&mut client, third, b"!", now).unwrap();
-                    client.poll(now);
-                    assert_eq!(frames.borrow().len(), before + 1);
-                    *late.borrow_mut() = Some(());
-                }
-                order.borrow_mut().push(waiting.reader.owner);
-                Turn::Handle
-            },
-        );
-        assert_eq!(order.into_inner(), [1, 3, 2]);
+        let mut order = vec![];
+        let mut told = Told::by(1, |waiting: &Waiting| {
+            if late.borrow().is_none() {
+                let before = frames.borrow().len();
+                let mut client = client.borrow_mut();
+                send(&mut client, third, b"!", now).unwrap();
+                client.poll(now);
+                assert_eq!(frames.borrow().len(), before + 1);
+                *late.borrow_mut() = Some(());
+            }
+            order.push(waiting.reader.owner);
+            Turn::Handle
+        });
+        net.server.poll_in_order(net.now, &mut told);
+        assert_eq!(order, [1, 3, 2]);
     }
 }
 
@@ -101,7 +133,7 @@ fn frames_wait_for_what_is_more_important_and_are_not_lost() {
     burst(&mut net, &pairs);
     let (order, polled) = poll(&mut net, 7, up_to(4));
     assert_eq!(order, [2]);
-    let stopped = Waiting { reader: Reader { owner: 1, level: 9 }, arrived: 7, is_overdue: false };
+    let stopped = Waiting { reader: Reader { owner: 1, level: 9 }, level: 9, arrived: 7, is_overdue: false };
     assert_eq!((polled.waiting, polled.is_stopped, polled.some_are_unseen), (Some(stopped), true, false));
     // Another time, and one that has come since goes before it.
     burst(&mut net, &pairs[1..]);
@@ -116,18 +148,122 @@ fn frames_wait_for_what_is_more_important_and_are_not_lost() {
 fn who_has_lost_its_importance_goes_behind() {
     let (mut net, _, pairs) = connected(Limits::default(), &[1, 6]);
     burst(&mut net, &pairs);
-    let (order, polled) = poll(&mut net, 1, |waiting| match waiting.reader {
-        Reader { owner: 1, level: 1 } => Turn::Behind(63),
-        Reader { level: 63, .. } => Turn::Stop,
+    let (order, polled) = poll(&mut net, 1, |waiting| match (waiting.reader.owner, waiting.level) {
+        (1, 1) => Turn::Behind(63),
+        (_, 63) => Turn::Stop,
         _ => Turn::Handle,
     });
     assert_eq!(order, [2]);
-    assert_eq!(polled.waiting.map(|waiting| waiting.reader), Some(Reader { owner: 1, level: 63 }));
+    let behind = Waiting { reader: Reader { owner: 1, level: 1 }, level: 63, arrived: 1, is_overdue: false };
+    assert_eq!((polled.waiting, polled.oldest), (Some(behind), Some(1)));
     // Behind what is no less important than itself it does not go, and whoever says so for ever does not hang.
     assert_eq!(poll(&mut net, 2, |_| Turn::Behind(3)).1.waiting, None);
     let mut got = vec![];
     receive(&mut net.server, pairs[0].1, &mut got, net.now).unwrap();
     assert_eq!(got, b"!");
+}
+
+#[test]
+fn who_is_important_again_goes_first_again() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[1, 1, 6]);
+    burst(&mut net, &pairs[..2]);
+    let put_behind = |waiting: &Waiting| if waiting.level < 63 { Turn::Behind(63) } else { Turn::Stop };
+    assert_eq!(poll(&mut net, 1, put_behind).0, []);
+    burst(&mut net, &pairs[2..]);
+    net.server.restore_arrivals(1);
+    assert_eq!(poll(&mut net, 2, |_| Turn::Handle).0, [1, 3, 2]);
+}
+
+#[test]
+fn to_put_frames_behind_takes_its_time() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[1; 12]);
+    for _ in 0..10 {
+        burst(&mut net, &pairs);
+    }
+    let mut told = Told::by(1, |_: &Waiting| Turn::Stop);
+    net.server.poll_in_order(net.now, &mut told);
+    let mut moved = 0;
+    let mut told = Told::by(2, |waiting: &Waiting| {
+        moved += 1;
+        if waiting.level < 63 { Turn::Behind(63) } else { Turn::Stop }
+    });
+    let polled = net.server.poll_in_order(net.now, &mut told);
+    assert_eq!((moved, polled.next), (32, Some(net.now)), "the rest comes at once, after others had their turn");
+}
+
+#[test]
+fn whoever_sends_is_told_and_can_be_put_off() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[1, 2]);
+    for (_, server) in &pairs {
+        let queue = |room: &mut [u8]| {
+            room[0] = b'?';
+            1
+        };
+        net.server.tcp_send_with(*server, queue, net.now).unwrap();
+    }
+    let mut told = Told { refused: Some(1), ..Told::by(1, |_: &Waiting| Turn::Handle) };
+    let polled = net.server.poll_in_order(net.now, &mut told);
+    assert!(!told.besides.contains(&1), "{:?}", told.besides);
+    assert_eq!(polled.next.map(|next| next <= net.now), Some(true), "there is more to send");
+    let mut told = Told::by(1, |_: &Waiting| Turn::Handle);
+    net.server.poll_in_order(net.now, &mut told);
+    assert!(told.besides.contains(&1), "{:?}", told.besides);
+    net.settle();
+    for (client, _) in &pairs {
+        let mut got = vec![];
+        receive(&mut net.client, *client, &mut got, net.now).unwrap();
+        assert_eq!(got, b"?");
+    }
+}
+
+#[test]
+fn a_writer_counts_for_who_it_is_if_nobody_more_important_reads() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[5]);
+    let server = pairs[0].1;
+    let reader_after = |net: &mut Net, level| {
+        net.server.set_writer(server, Reader { owner: 9, level });
+        burst(net, &pairs);
+        let readers = readers(net);
+        let mut got = vec![];
+        receive(&mut net.server, server, &mut got, net.now).unwrap();
+        readers
+    };
+    assert_eq!(reader_after(&mut net, 7), [Reader { owner: 9, level: 7 }], "nobody waits for input");
+    net.server.register(server, network::Interest::Receive, std::task::Waker::noop()).unwrap();
+    assert_eq!(reader_after(&mut net, 8), [Reader { owner: 9, level: 7 }]);
+    net.server.register(server, network::Interest::Receive, std::task::Waker::noop()).unwrap();
+    assert_eq!(reader_after(&mut net, 3), [Reader { owner: 9, level: 3 }]);
+}
+
+#[test]
+fn a_flood_of_address_resolution_is_as_important_as_what_nobody_waits_for() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[3]);
+    let who_has = |from: u8| {
+        let mut frame = vec![0xff; 6];
+        frame.extend([2, 0, 0, 0, 0, from, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, from]);
+        frame.extend([10, 0, 2, from, 0, 0, 0, 0, 0, 0]);
+        frame.extend(SERVER.octets());
+        frame.resize(60, 0);
+        frame
+    };
+    for from in 100..120 {
+        net.to_server.borrow_mut().push_back(who_has(from));
+    }
+    burst(&mut net, &pairs);
+    let (mut urgent, mut order) = (0, vec![]);
+    for _ in 0..4 {
+        let mut told = Told::by(1, |waiting: &Waiting| {
+            urgent += u32::from(waiting.reader == Reader { owner: 0, level: 0 });
+            order.push(waiting.reader.level);
+            Turn::Handle
+        });
+        net.server.poll_in_order(net.now, &mut told);
+    }
+    assert_eq!(urgent, 16);
+    assert!(order.is_sorted() && order.ends_with(&[3, 63, 63, 63, 63]), "{order:?}");
+    // Each is answered nevertheless.
+    let answers = net.to_client.borrow().iter().filter(|frame| frame[12..14] == [8, 6]).count();
+    assert_eq!(answers, 20);
 }
 
 #[test]
@@ -198,16 +334,13 @@ fn frames_for_nobody_keep_nobody_waiting() {
 
 /// The readers of the frames that wait, in their order.
 fn readers(net: &mut Net) -> Vec<Reader> {
-    let readers = RefCell::new(vec![]);
-    net.server.poll_in_order(
-        net.now,
-        || 1,
-        |waiting| {
-            readers.borrow_mut().push(waiting.reader);
-            Turn::Handle
-        },
-    );
-    readers.into_inner()
+    let mut readers = vec![];
+    let mut told = Told::by(1, |waiting: &Waiting| {
+        readers.push(waiting.reader);
+        Turn::Handle
+    });
+    net.server.poll_in_order(net.now, &mut told);
+    readers
 }
 
 #[test]
