@@ -52,7 +52,6 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use core::task::Poll;
 
 use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
@@ -62,7 +61,8 @@ use memory::faults;
 use spin::Mutex;
 
 use crate::descriptor::MAXIMUM_DESCRIPTORS;
-use crate::{executor, process};
+use crate::executor::{self, Attendant};
+use crate::process;
 
 /// Of what a process has an amount and a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -587,31 +587,21 @@ impl Batch {
 
 // ---- the killer ----
 
-static KILLER: Mutex<Option<executor::Cid>> = Mutex::new(None);
+static KILLER: Attendant = Attendant::new();
 /// With so many bytes left nobody has to end.
 pub const SPARE: usize = 64 * PAGE_SIZE;
 
-static IS_SHORT: AtomicBool = AtomicBool::new(false);
-
 /// Has somebody end, soon, whose end gives memory back.
 fn tell_killer(resource: Resource) {
-    if matches!(resource, Resource::Memory | Resource::Files) && !IS_SHORT.swap(true, Ordering::Relaxed) {
-        let killer = *KILLER.lock();
-        if let Some(killer) = killer {
-            executor::wake(killer);
-        }
+    if matches!(resource, Resource::Memory | Resource::Files) {
+        KILLER.summon();
     }
 }
 
 /// Ends the largest process whenever the machine has nothing left, for ever.
 async fn kill_when_short() {
-    *KILLER.lock() = Some(executor::current());
     loop {
-        core::future::poll_fn(|_| match IS_SHORT.swap(false, Ordering::Relaxed) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
+        KILLER.summoned().await;
         // Whoever was refused may have met the last moments of somebody who has gone since.
         if is_still_short() {
             process::end_largest();

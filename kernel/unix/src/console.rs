@@ -10,8 +10,6 @@
 //! the foreground. Processes in the background may read and write as those in the foreground; they only do not get the
 //! keys' signals.
 
-use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
@@ -21,7 +19,7 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::authority;
-use crate::executor;
+use crate::executor::{self, Attendant};
 use crate::line_discipline::LineDiscipline;
 use crate::process::{self, Process};
 use crate::user::UserBuffer;
@@ -47,33 +45,18 @@ static TERMINAL: Mutex<Terminal> = Mutex::new(Terminal {
 });
 
 /// The coroutine that takes keys.
-static TAKER: Mutex<Option<Waker>> = Mutex::new(None);
-static HAS_TYPED: AtomicBool = AtomicBool::new(false);
+static TAKER: Attendant = Attendant::new();
 
 /// Takes keys from now on.
 pub fn start() {
     executor::spawn_for_kernel(Priority::HIGHEST, take_keys());
-    platform::set_console_listener(|| {
-        HAS_TYPED.store(true, Ordering::Release);
-        if let Some(waker) = TAKER.lock().as_ref() {
-            waker.wake_by_ref();
-        }
-    });
+    platform::set_console_listener(|| TAKER.summon());
 }
 
 /// Takes keys as they come, for ever.
 async fn take_keys() {
     loop {
-        poll_fn(|cx| {
-            // Entered before the look: what is typed after it finds the waker.
-            let mut taker = TAKER.lock();
-            if !taker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                *taker = Some(cx.waker().clone());
-            }
-            drop(taker);
-            if HAS_TYPED.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        TAKER.summoned().await;
         let mut keys = [0; 64];
         loop {
             let count = platform::console_try_read(&mut keys);

@@ -35,7 +35,6 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
-use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
@@ -47,7 +46,7 @@ use waiters::Waiters;
 
 use crate::accounts::{Account, Charge, Resource};
 use crate::descriptor::MAXIMUM_DESCRIPTORS;
-use crate::executor::{self, Cid};
+use crate::executor::Attendant;
 use crate::file::OpenFile;
 use crate::process::Process;
 use crate::steps;
@@ -327,17 +326,15 @@ impl Remain {
 }
 
 /// The coroutine that takes back what nobody else does.
-static CLEANER: Mutex<Option<Cid>> = Mutex::new(None);
+static CLEANER: Attendant = Attendant::new();
 
 /// Takes back registrations that were left when somebody dropped a call, for ever: they hold files open.
 pub async fn clean() {
-    *CLEANER.lock() = Some(executor::current());
     loop {
+        CLEANER.summoned().await;
         while free_remains() {
             steps::pause_at_the_end().await;
         }
-        // Whoever leaves more wakes it, also if that happens just now.
-        poll_fn(|_| if has_remains() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
 
@@ -352,10 +349,7 @@ fn leave(mut remain: Remain) {
             list.push(remain);
             COUNT.fetch_add(1, Ordering::Release);
             drop(list);
-            let cleaner = *CLEANER.lock();
-            if let Some(cleaner) = cleaner {
-                executor::wake(cleaner);
-            }
+            CLEANER.summon();
             return;
         }
     }

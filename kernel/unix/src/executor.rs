@@ -28,9 +28,9 @@
 //! interrupt. A claim that falls while the program runs is seen by others at the next interrupt or tick, as it is in
 //! relaxed mode. A wake reads one word of each hart, and takes no lock.
 
-use core::future::Future;
+use core::future::{Future, poll_fn};
 use core::pin::Pin;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
@@ -39,6 +39,7 @@ use coroutine::{Executor, Outcome, Signals, State, Table};
 use hal_api::Machine as _;
 use pin_project_lite::pin_project;
 use platform::Machine;
+use spin::Mutex;
 
 pub use coroutine::{Cid, SpawnError, yield_now};
 
@@ -258,6 +259,37 @@ pub fn spawn_for_kernel(priority: Priority, future: impl Future<Output = ()> + S
     let cid = handle.cid();
     handle.detach();
     cid
+}
+
+/// A coroutine of the kernel itself that has something to do now and then. Whoever finds that there is summons it.
+pub struct Attendant {
+    is_summoned: AtomicBool,
+    coroutine: Mutex<Option<Cid>>,
+}
+
+impl Attendant {
+    /// Nobody so far.
+    pub const fn new() -> Attendant {
+        Attendant { is_summoned: AtomicBool::new(false), coroutine: Mutex::new(None) }
+    }
+
+    /// Has the coroutine look for what there is to do.
+    pub fn summon(&self) {
+        // One that was summoned and has not looked since will see what there is now.
+        if !self.is_summoned.swap(true, Ordering::AcqRel) {
+            let coroutine = *self.coroutine.lock();
+            if let Some(coroutine) = coroutine {
+                wake(coroutine);
+            }
+        }
+    }
+
+    /// Waits, as the attendant, until it was summoned since it looked last.
+    pub async fn summoned(&self) {
+        // Entered before the look: whoever summons it after that look finds it.
+        *self.coroutine.lock() = Some(current());
+        poll_fn(|_| if self.is_summoned.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
 }
 
 /// Makes a coroutine ready. One that has ended is not waiting any more, so that is no error.

@@ -168,8 +168,7 @@ fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
         }
     };
     let completion = Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
-    // Before anybody hears that it is over, who may then count on that.
-    transfer.operation = Operation::NOTHING;
+    transfer.operation.let_go();
     process.complete_calls(&[(transfer.key, completion)], transfer.priority);
     true
 }

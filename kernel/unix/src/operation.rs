@@ -102,6 +102,11 @@ impl Operation {
     /// In the place of one that was taken out: it holds nothing.
     pub const NOTHING: Operation = Operation::Sleep { deadline: 0, alarm: None };
 
+    /// Lets go of everything that it holds: before anybody hears that it is over, who may then count on that.
+    pub fn let_go(&mut self) {
+        *self = Operation::NOTHING;
+    }
+
     /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
     pub fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         match self.poll(process, None) {
@@ -318,13 +323,6 @@ impl Waiting {
 }
 
 impl Waiting {
-    /// Lets go of everything that the operation holds: before anybody hears that it is over, who may then count on
-    /// that.
-    fn let_go(&mut self) {
-        self.leave_lists();
-        self.operation = Operation::NOTHING;
-    }
-
     fn leave_lists(&mut self) {
         if let Some(waker) = self.registered.take() {
             self.operation.forget(&waker);
@@ -458,7 +456,8 @@ impl Future for AsynchronousCall {
             }
         };
         let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
-        this.waiting.let_go();
+        this.waiting.leave_lists();
+        this.waiting.operation.let_go();
         this.process.complete_calls(&[(this.key, completion)], this.priority);
         Poll::Ready(())
     }
