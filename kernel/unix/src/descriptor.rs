@@ -182,22 +182,22 @@ impl Descriptors {
         })
     }
 
-    /// Takes out the next file, from `*at` on, that `execve` closes; advances `*at` beyond it. One at a time, because a
-    /// list of them would need memory when nothing may fail any more.
-    pub fn take_closing(&mut self, at: &mut usize) -> Option<Arc<OpenFile>> {
-        while let Some(piece) = self.pieces.get_mut(*at / PIECE) {
-            let Some(slot) = piece.entries.get_mut(*at % PIECE).filter(|_| piece.used > 0) else {
-                *at = (*at / PIECE + 1) * PIECE;
-                continue;
-            };
-            *at += 1;
+    /// Looks, from `*at` on, for the next file that `execve` closes, takes it out, and advances `*at` beyond it. One at a
+    /// time, because a list of them would need memory when nothing may fail any more; and in one piece, which is a step:
+    /// `Some(None)` if that has none. `None` at the end.
+    pub fn take_closing(&mut self, at: &mut usize) -> Option<Option<Arc<OpenFile>>> {
+        let piece = self.pieces.get_mut(*at / PIECE)?;
+        let (first, end) = (*at % PIECE, (*at / PIECE + 1) * PIECE);
+        for (slot, descriptor) in piece.entries.iter_mut().zip(end - PIECE..).skip(first) {
             if let Some(entry) = slot.take_if(|entry| entry.close_on_execute) {
                 piece.used -= 1;
-                self.lowest_free = self.lowest_free.min(*at - 1);
-                return Some(entry.file);
+                self.lowest_free = self.lowest_free.min(descriptor);
+                *at = descriptor + 1;
+                return Some(Some(entry.file));
             }
         }
-        None
+        *at = end;
+        Some(None)
     }
 }
 

@@ -165,13 +165,13 @@ impl Completions {
         Completions::with_frames(shared.ring().to_vec(), account)
     }
 
-    /// As [`new`](Self::new) would make it, without any memory.
-    fn begin_anew(&mut self, shared: &Shared, account: &Arc<Account>) {
+    /// Makes it as [`new`](Self::new) would, without any memory, and gives back what it was.
+    fn begin_anew(&mut self, shared: &Shared, account: &Arc<Account>) -> Completions {
         let mut frames = core::mem::take(&mut self.frames);
         // There is room: it began with as many.
         frames.clear();
         frames.extend_from_slice(shared.ring());
-        *self = Completions::with_frames(frames, account);
+        core::mem::replace(self, Completions::with_frames(frames, account))
     }
 
     fn with_frames(frames: Vec<SharedFrame>, account: &Arc<Account>) -> Completions {
@@ -223,6 +223,16 @@ impl Completions {
     fn publish(producer: &mut Producer, words: &CompletionView<'_>) {
         if producer.unpublished() > 0 {
             producer.publish(words);
+        }
+    }
+}
+
+/// Drops completions that waited, and room for such, in steps.
+async fn drop_in_steps(waiting: Queue<Completion>) {
+    for (number, segment) in waiting.into_segments().enumerate() {
+        drop(segment);
+        if number % steps::ENTRIES == 0 {
+            steps::pause_at_the_end().await;
         }
     }
 }
@@ -907,12 +917,7 @@ impl Process {
         let ticks = self.cpu_ticks() + self.children_ticks();
         // Room for completions, which there will be none of.
         let room = core::mem::take(&mut self.completions.lock().waiting);
-        for (number, segment) in room.into_segments().enumerate() {
-            drop(segment);
-            if number % steps::ENTRIES == 0 {
-                steps::pause_at_the_end().await;
-            }
-        }
+        drop_in_steps(room).await;
         while TABLE.lock().lets_go_of_children(self) {
             steps::pause_at_the_end().await;
         }
@@ -1273,16 +1278,22 @@ impl Process {
 
     /// Drops everything on its way to the old program, when another one takes its place. Needs no memory: there is no way
     /// back.
-    pub fn forget_completions(&self) {
-        let mut completions = self.completions.lock();
-        self.posted.store(0, Ordering::Release);
-        self.has_waiting_completions.store(false, Ordering::Relaxed);
-        self.shared.clear();
-        self.shared.tell_mode(self.standing.mode());
-        self.shared.tell_ceiling(self.standing.ceiling());
-        completions.begin_anew(&self.shared, &self.account);
-        drop(completions);
+    ///
+    /// # Cancellation
+    /// What is left is dropped at once.
+    pub async fn forget_completions(&self) {
+        let mut forgotten = {
+            let mut completions = self.completions.lock();
+            self.posted.store(0, Ordering::Release);
+            self.has_waiting_completions.store(false, Ordering::Relaxed);
+            self.shared.clear();
+            self.shared.tell_mode(self.standing.mode());
+            self.shared.tell_ceiling(self.standing.ceiling());
+            completions.begin_anew(&self.shared, &self.account)
+        };
         self.rings.clear();
+        // What it was charged is given back behind it.
+        drop_in_steps(core::mem::take(&mut forgotten.waiting)).await;
     }
 
     /// Forgets workers and threads that have ended, after [`keep_only`](Self::keep_only); who is left is the first

@@ -380,17 +380,15 @@ impl Plan {
         let mut at = 0;
         loop {
             // Out of the lock before it is dropped.
-            let closing = process.descriptors.lock().take_closing(&mut at);
-            if closing.is_none() {
-                break;
-            }
+            let looked = process.descriptors.lock().take_closing(&mut at);
+            let Some(closing) = looked else { break };
             drop(closing);
             steps::pause(process).await;
         }
         while process.space.clear_part() {
             steps::pause(process).await;
         }
-        process.forget_completions();
+        process.forget_completions().await;
         process.set_name(crate::trace::short_name(&self.path));
         self.load(&process.space, &process.shared, For::Itself(process)).await
     }

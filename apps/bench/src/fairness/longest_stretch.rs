@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 
 use abi_unix::trace::stretch::{self, CAUSES, STRETCH_WORDS};
 use abi_unix::trace::subject;
-use abi_unix::types::{epoll, futex, mapping, open, protection};
+use abi_unix::types::{control, epoll, futex, mapping, open, protection};
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
 use cops::process::Ending;
 use cops::system::{syscall, syscall_asynchronous};
@@ -216,9 +216,36 @@ fn pipes() -> Result<()> {
     Ok(())
 }
 
+/// Executes another program, with many descriptors of which the last is closed by that, and with many completions that
+/// nobody has taken.
+fn execute_with_much() -> Result<()> {
+    many_descriptors()?;
+    let last = DESCRIPTORS - 1;
+    call(SystemCall::FileControl, [last, control::SETFD as usize, control::FD_CLOEXEC as usize, 0, 0, 0])?;
+    static SOON: [i64; 2] = [0, 1_000_000];
+    for _ in 0..MANY {
+        leave(SystemCall::Sleep, [SOON.as_ptr() as usize, 0, 0, 0, 0, 0])?;
+    }
+    // The worker itself, so that no completion is taken meanwhile.
+    static LATER: [i64; 2] = [0, 100_000_000];
+    call(SystemCall::Sleep, [LATER.as_ptr() as usize, 0, 0, 0, 0, 0])?;
+    let program = alloc::format!("{}\0", super::OWN_PATH);
+    let words = [program.as_str(), "fairness\0", "longest_stretch\0", "act\0", "nothing\0"].map(str::as_ptr);
+    let list: Vec<_> = words.into_iter().chain([core::ptr::null()]).collect();
+    let none = core::ptr::null::<u8>();
+    call(SystemCall::Execute, [program.as_ptr() as usize, list.as_ptr() as usize, (&raw const none) as usize, 0, 0, 0])
+        .map(drop)
+}
+
+fn many_descriptors() -> Result<()> {
+    let null = open(c"/dev/null", open::RDONLY)?;
+    while call(SystemCall::Duplicate, [null, 0, 0, 0, 0, 0])? < DESCRIPTORS - 1 {}
+    Ok(())
+}
+
 /// Processes that end with much of everything, that begin with long lists, and many that are ended together.
 async fn processes() -> Outcome {
-    for ending in ["memory", "descriptors", "calls", "children"] {
+    for ending in ["memory", "descriptors", "calls", "children", "execution"] {
         let child = attempt!(accomplice("longest_stretch").argument(ending).spawn());
         if attempt!(child.wait().await) != Ending::Exited(0) {
             return Err(alloc::format!("the process with much {ending} did not end well"));
@@ -318,12 +345,8 @@ pub async fn act() -> Outcome {
             let file = attempt!(open(c"/dev/zero", open::RDONLY));
             attempt!(call(SystemCall::Read, [file, area, LARGE, 0, 0, 0]));
         }
-        "descriptors" => {
-            let null = attempt!(open(c"/dev/null", open::RDONLY));
-            for _ in 0..DESCRIPTORS {
-                attempt!(call(SystemCall::Duplicate, [null, 0, 0, 0, 0, 0]));
-            }
-        }
+        "descriptors" => attempt!(many_descriptors()),
+        "execution" => attempt!(execute_with_much()),
         "calls" => {
             for _ in 0..MANY {
                 attempt!(leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0]));
