@@ -93,3 +93,193 @@ impl LookupFailure {
         }
     }
 }
+
+/// A [`LookupFailure`] with its details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedLookup {
+    /// [`LookupFailure::InvalidRoot`].
+    InvalidRoot,
+    /// [`LookupFailure::MissingCapability`].
+    MissingCapability {
+        /// Bits of the pointer that were not used.
+        bits_left: u64,
+    },
+    /// [`LookupFailure::DepthMismatch`].
+    DepthMismatch {
+        /// Bits of the pointer that were not used.
+        bits_left: u64,
+        /// Bits that the CNode would have used.
+        bits_found: u64,
+    },
+    /// [`LookupFailure::GuardMismatch`].
+    GuardMismatch {
+        /// Bits of the pointer that were not used.
+        bits_left: u64,
+        /// The CNode's guard.
+        guard_found: u64,
+        /// Bits of the guard.
+        bits_found: u64,
+    },
+}
+
+impl FailedLookup {
+    /// The most words that it has in a message.
+    pub const WORDS: usize = 4;
+
+    /// The failure without its details.
+    #[inline]
+    pub const fn kind(self) -> LookupFailure {
+        match self {
+            FailedLookup::InvalidRoot => LookupFailure::InvalidRoot,
+            FailedLookup::MissingCapability { .. } => LookupFailure::MissingCapability,
+            FailedLookup::DepthMismatch { .. } => LookupFailure::DepthMismatch,
+            FailedLookup::GuardMismatch { .. } => LookupFailure::GuardMismatch,
+        }
+    }
+
+    /// Its words in a message, the number of the failure first, and how many there are. The others are zero.
+    #[inline]
+    pub const fn to_words(self) -> ([u64; FailedLookup::WORDS], usize) {
+        let kind = self.kind();
+        let number = kind.number() as u64;
+        let words = match self {
+            FailedLookup::InvalidRoot => [number, 0, 0, 0],
+            FailedLookup::MissingCapability { bits_left } => [number, bits_left, 0, 0],
+            FailedLookup::DepthMismatch { bits_left, bits_found } => [number, bits_left, bits_found, 0],
+            FailedLookup::GuardMismatch { bits_left, guard_found, bits_found } => {
+                [number, bits_left, guard_found, bits_found]
+            }
+        };
+        (words, 1 + kind.details().len())
+    }
+
+    /// Reads the words of a message; `None` if there is no failure with that number.
+    #[inline]
+    pub const fn from_words(words: [u64; FailedLookup::WORDS]) -> Option<FailedLookup> {
+        let [number, bits_left, second, third] = words;
+        let Some(kind) = LookupFailure::from_number(number as usize) else { return None };
+        Some(match kind {
+            LookupFailure::InvalidRoot => FailedLookup::InvalidRoot,
+            LookupFailure::MissingCapability => FailedLookup::MissingCapability { bits_left },
+            LookupFailure::DepthMismatch => FailedLookup::DepthMismatch { bits_left, bits_found: second },
+            LookupFailure::GuardMismatch => {
+                FailedLookup::GuardMismatch { bits_left, guard_found: second, bits_found: third }
+            }
+        })
+    }
+}
+
+/// The operand of an invocation that a [`FailedLookup`] concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operand {
+    /// The slot into which something is put, or the only one.
+    Destination = 0,
+    /// The slot from which something is taken.
+    Source = 1,
+}
+
+/// An [`Error`] with its details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvocationError {
+    /// [`Error::InvalidArgument`], with the index of the argument.
+    InvalidArgument(u64),
+    /// [`Error::InvalidCapability`], with the index of the capability.
+    InvalidCapability(u64),
+    /// [`Error::IllegalOperation`].
+    IllegalOperation,
+    /// [`Error::RangeError`].
+    RangeError {
+        /// The smallest number that is allowed.
+        minimum: u64,
+        /// The largest.
+        maximum: u64,
+    },
+    /// [`Error::AlignmentError`].
+    AlignmentError,
+    /// [`Error::FailedLookup`].
+    FailedLookup {
+        /// The operand that was looked for.
+        operand: Operand,
+        /// The reason.
+        failure: FailedLookup,
+    },
+    /// [`Error::TruncatedMessage`].
+    TruncatedMessage,
+    /// [`Error::DeleteFirst`].
+    DeleteFirst,
+    /// [`Error::RevokeFirst`].
+    RevokeFirst,
+    /// [`Error::NotEnoughMemory`].
+    NotEnoughMemory {
+        /// The bytes that are left.
+        available: u64,
+    },
+}
+
+impl InvocationError {
+    /// The most words that it has in a message.
+    pub const WORDS: usize = 1 + FailedLookup::WORDS;
+
+    /// The error without its details, which is the label of the answer.
+    #[inline]
+    pub const fn kind(self) -> Error {
+        match self {
+            InvocationError::InvalidArgument(_) => Error::InvalidArgument,
+            InvocationError::InvalidCapability(_) => Error::InvalidCapability,
+            InvocationError::IllegalOperation => Error::IllegalOperation,
+            InvocationError::RangeError { .. } => Error::RangeError,
+            InvocationError::AlignmentError => Error::AlignmentError,
+            InvocationError::FailedLookup { .. } => Error::FailedLookup,
+            InvocationError::TruncatedMessage => Error::TruncatedMessage,
+            InvocationError::DeleteFirst => Error::DeleteFirst,
+            InvocationError::RevokeFirst => Error::RevokeFirst,
+            InvocationError::NotEnoughMemory { .. } => Error::NotEnoughMemory,
+        }
+    }
+
+    /// The words of the answer, and how many there are. The others are zero.
+    #[inline]
+    pub const fn to_words(self) -> ([u64; InvocationError::WORDS], usize) {
+        match self {
+            InvocationError::InvalidArgument(index) | InvocationError::InvalidCapability(index) => {
+                ([index, 0, 0, 0, 0], 1)
+            }
+            InvocationError::RangeError { minimum, maximum } => ([minimum, maximum, 0, 0, 0], 2),
+            InvocationError::FailedLookup { operand, failure } => {
+                let ([number, first, second, third], count) = failure.to_words();
+                ([operand as u64, number, first, second, third], 1 + count)
+            }
+            InvocationError::NotEnoughMemory { available } => ([available, 0, 0, 0, 0], 1),
+            InvocationError::IllegalOperation
+            | InvocationError::AlignmentError
+            | InvocationError::TruncatedMessage
+            | InvocationError::DeleteFirst
+            | InvocationError::RevokeFirst => ([0; InvocationError::WORDS], 0),
+        }
+    }
+
+    /// Reads the words of an answer with this label; `None` if they describe a failed search whose number is unknown.
+    #[inline]
+    pub const fn from_words(kind: Error, words: [u64; InvocationError::WORDS]) -> Option<InvocationError> {
+        let [first, second, third, fourth, fifth] = words;
+        Some(match kind {
+            Error::InvalidArgument => InvocationError::InvalidArgument(first),
+            Error::InvalidCapability => InvocationError::InvalidCapability(first),
+            Error::IllegalOperation => InvocationError::IllegalOperation,
+            Error::RangeError => InvocationError::RangeError { minimum: first, maximum: second },
+            Error::AlignmentError => InvocationError::AlignmentError,
+            Error::FailedLookup => {
+                let operand = if first == 0 { Operand::Destination } else { Operand::Source };
+                match FailedLookup::from_words([second, third, fourth, fifth]) {
+                    Some(failure) => InvocationError::FailedLookup { operand, failure },
+                    None => return None,
+                }
+            }
+            Error::TruncatedMessage => InvocationError::TruncatedMessage,
+            Error::DeleteFirst => InvocationError::DeleteFirst,
+            Error::RevokeFirst => InvocationError::RevokeFirst,
+            Error::NotEnoughMemory => InvocationError::NotEnoughMemory { available: first },
+        })
+    }
+}

@@ -3,6 +3,8 @@
 //! The label says which fault, the words say what happened. A reply with label 0 makes the thread go on; for two faults
 //! its words are written back first, in the same order, as far as the reply is long.
 
+use crate::{FailedLookup, registers};
+
 macro_rules! faults {
     ($($(#[doc = $text:literal])* $variant:ident = $label:literal [$($word:ident),*] writes_back $back:literal;)*) => {
         /// Why a thread cannot go on.
@@ -49,6 +51,34 @@ macro_rules! faults {
                 match self { $(Fault::$variant => $back,)* }
             }
         }
+
+        $(
+            #[doc = concat!("The message of [`Fault::", stringify!($variant), "`].")]
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[allow(missing_docs, reason = "the fields are the words of the table")]
+            pub struct $variant {
+                $(pub $word: u64,)*
+            }
+
+            impl $variant {
+                /// How many words it has.
+                pub const WORDS: usize = Fault::$variant.words().len();
+
+                /// The words, in order.
+                #[inline(always)]
+                pub const fn to_words(self) -> [u64; $variant::WORDS] {
+                    let $variant { $($word),* } = self;
+                    [$($word),*]
+                }
+
+                /// The message with these words.
+                #[inline(always)]
+                pub const fn from_words(words: [u64; $variant::WORDS]) -> $variant {
+                    let [$($word),*] = words;
+                    $variant { $($word),* }
+                }
+            }
+        )*
     };
 }
 
@@ -65,6 +95,81 @@ faults! {
     /// An address is not mapped, or not for this access. `status` is one of the constants of
     /// [`status`](crate::fault::status).
     VMFault = 5 [ip, address, instruction_fetch, status] writes_back 0;
+}
+
+impl CapFault {
+    /// Words before those of the failed search.
+    const BEFORE_LOOKUP: usize = CapFault::WORDS - FailedLookup::WORDS;
+
+    /// The message about a failed search, and how many of its words are sent.
+    #[inline]
+    pub const fn new(ip: u64, address: u64, phase: Phase, failure: FailedLookup) -> (CapFault, usize) {
+        let ([lookup_failure, bits_left, guard_or_bits_found, guard_bits_found], count) = failure.to_words();
+        let in_receive_phase = phase as u64;
+        let fault = CapFault {
+            ip,
+            address,
+            in_receive_phase,
+            lookup_failure,
+            bits_left,
+            guard_or_bits_found,
+            guard_bits_found,
+        };
+        (fault, CapFault::BEFORE_LOOKUP + count)
+    }
+
+    /// The phase of the system call in which the search failed.
+    #[inline]
+    pub const fn phase(self) -> Phase {
+        if self.in_receive_phase == 0 { Phase::Send } else { Phase::Receive }
+    }
+
+    /// The failed search; `None` if its number is unknown.
+    #[inline]
+    pub const fn lookup(self) -> Option<FailedLookup> {
+        let CapFault { lookup_failure, bits_left, guard_or_bits_found, guard_bits_found, .. } = self;
+        FailedLookup::from_words([lookup_failure, bits_left, guard_or_bits_found, guard_bits_found])
+    }
+}
+
+/// A phase of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// The capability is invoked.
+    Send = 0,
+    /// A message or a signal is received through it.
+    Receive = 1,
+}
+
+impl Fault {
+    /// The registers, by the machine's numbers, whose contents follow the address of the instruction, and which a reply
+    /// writes back together with it.
+    #[inline]
+    pub const fn registers(self) -> &'static [usize] {
+        match self {
+            Fault::UnknownSyscall => &UNKNOWN_SYSCALL_REGISTERS,
+            Fault::UserException => &USER_EXCEPTION_REGISTERS,
+            Fault::NullFault | Fault::CapFault | Fault::VMFault => &[],
+        }
+    }
+}
+
+const UNKNOWN_SYSCALL_REGISTERS: [usize; Fault::UnknownSyscall.written_back() - 1] = registers(Fault::UnknownSyscall);
+const USER_EXCEPTION_REGISTERS: [usize; Fault::UserException.written_back() - 1] = registers(Fault::UserException);
+
+// Between the address of the instruction and the number of the system call there are only registers.
+const _: () = assert!(1 + UNKNOWN_SYSCALL_REGISTERS.len() + 1 == UnknownSyscall::WORDS);
+
+/// The numbers of the registers by which the words behind the first one are called.
+const fn registers<const COUNT: usize>(fault: Fault) -> [usize; COUNT] {
+    let mut numbers = [0; COUNT];
+    let mut index = 0;
+    while index < COUNT {
+        numbers[index] = registers::number_of(fault.words()[1 + index]);
+        index += 1;
+    }
+    numbers
 }
 
 /// What stands in the last word of [`Fault::VMFault`]: RISC-V's causes, page faults folded onto access faults.

@@ -26,7 +26,7 @@ pub mod registers;
 
 pub use boot::{BootInfo, SlotRegion, UntypedDescription};
 pub use call::SystemCall;
-pub use error::{Error, LookupFailure};
+pub use error::{Error, FailedLookup, InvocationError, LookupFailure, Operand};
 pub use fault::Fault;
 pub use invocation::{Invocation, Numbering};
 pub use message::{CNodeData, IpcBuffer, MessageInfo, Rights};

@@ -40,6 +40,31 @@ registers! {
     a0:10 a1:11 a2:12 a3:13 a4:14 a5:15 a6:16 a7:17 t0:5 t1:6 t2:7 t3:28 t4:29 t5:30 t6:31 tp:4
 }
 
+/// The machine's number of the register with this name.
+///
+/// # Panics
+///
+/// No register has this name, or it is `pc`.
+pub const fn number_of(name: &str) -> usize {
+    let mut index = 1;
+    while index < COUNT {
+        if is_equal(NAMES[index].as_bytes(), name.as_bytes()) {
+            return NUMBERS[index];
+        }
+        index += 1;
+    }
+    panic!("no register has this name");
+}
+
+/// Comparison of slices in constants.
+const fn is_equal(left: &[u8], right: &[u8]) -> bool {
+    let mut index = 0;
+    while index < left.len() && index < right.len() && left[index] == right[index] {
+        index += 1;
+    }
+    index == left.len() && index == right.len()
+}
+
 /// How many registers there are.
 pub const COUNT: usize = 32;
 /// How many of them, counted from the first, `TCB_CopyRegisters` treats as frame registers.

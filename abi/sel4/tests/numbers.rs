@@ -183,6 +183,53 @@ fn faults() {
 }
 
 #[test]
+fn errors_come_back_from_their_words() {
+    let lookups = [
+        (FailedLookup::InvalidRoot, [1, 0, 0, 0], 1),
+        (FailedLookup::MissingCapability { bits_left: 7 }, [2, 7, 0, 0], 2),
+        (FailedLookup::DepthMismatch { bits_left: 7, bits_found: 9 }, [3, 7, 9, 0], 3),
+        (FailedLookup::GuardMismatch { bits_left: 7, guard_found: 8, bits_found: 9 }, [4, 7, 8, 9], 4),
+    ];
+    for (lookup, words, count) in lookups {
+        assert_eq!(lookup.to_words(), (words, count));
+        assert_eq!(FailedLookup::from_words(words), Some(lookup));
+        let (fault, length) = fault::CapFault::new(11, 12, fault::Phase::Receive, lookup);
+        assert_eq!(fault.to_words()[..length], [&[11, 12, 1], &words[..count]].concat());
+        assert_eq!((fault.lookup(), fault.phase()), (Some(lookup), fault::Phase::Receive));
+    }
+    assert_eq!(FailedLookup::from_words([5, 0, 0, 0]), None);
+    let failure = FailedLookup::DepthMismatch { bits_left: 7, bits_found: 9 };
+    let errors = [
+        (InvocationError::InvalidArgument(3), [3, 0, 0, 0, 0], 1),
+        (InvocationError::InvalidCapability(2), [2, 0, 0, 0, 0], 1),
+        (InvocationError::IllegalOperation, [0; 5], 0),
+        (InvocationError::RangeError { minimum: 1, maximum: 64 }, [1, 64, 0, 0, 0], 2),
+        (InvocationError::AlignmentError, [0; 5], 0),
+        (InvocationError::FailedLookup { operand: Operand::Source, failure }, [1, 3, 7, 9, 0], 4),
+        (InvocationError::TruncatedMessage, [0; 5], 0),
+        (InvocationError::DeleteFirst, [0; 5], 0),
+        (InvocationError::RevokeFirst, [0; 5], 0),
+        (InvocationError::NotEnoughMemory { available: 4096 }, [4096, 0, 0, 0, 0], 1),
+    ];
+    assert!(errors.iter().map(|(error, ..)| error.kind()).eq(Error::ALL.iter().copied()));
+    for (error, words, count) in errors {
+        assert_eq!(error.to_words(), (words, count));
+        assert_eq!(InvocationError::from_words(error.kind(), words), Some(error));
+    }
+    assert_eq!(InvocationError::from_words(Error::FailedLookup, [0, 9, 0, 0, 0]), None);
+}
+
+#[test]
+fn registers_in_faults() {
+    assert_eq!(Fault::UnknownSyscall.registers(), [2, 1, 10, 11, 12, 13, 14, 15, 16]);
+    assert_eq!(Fault::UserException.registers(), [2]);
+    for &fault in Fault::ALL {
+        let written_back = fault.written_back();
+        assert_eq!(fault.registers().len(), written_back.saturating_sub(1), "{}", fault.name());
+    }
+}
+
+#[test]
 fn words_with_fields() {
     let info = MessageInfo::new(0xf_ffff_ffff_ffff, 3, 120);
     assert_eq!(info.0, 0xffff_ffff_ffff_f000 | 3 << 7 | 120);

@@ -35,7 +35,7 @@ use abi_queue::syscall_buffer::{
     RESPONSE_WORDS, RESULTS, SLEEPING,
 };
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, REGISTERS};
-use abi_sel4::{Invocation, MessageInfo, Rights, asynchronous};
+use abi_sel4::{Invocation, InvocationError, MessageInfo, Operand, Rights, asynchronous};
 use hal_api::Machine as _;
 use objects::{
     Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Slot, Tcb, ThreadState, VirtualRights, Words, frame_words,
@@ -44,8 +44,7 @@ use objects::{
 use platform::Machine;
 use ring::{Consumer, Producer};
 
-use crate::error::{Error, Preempted};
-use crate::invocation::{Arguments, NUMBERING};
+use crate::invocation::{Arguments, NUMBERING, Preempted};
 use crate::kernel::Kernel;
 use crate::message::{self, message_register, set_message_register};
 use crate::node::{Action, MAXIMUM_DOMAINS, MAXIMUM_NODES, Next, Ready};
@@ -200,45 +199,45 @@ impl ring::Words<RESPONSE_WORDS> for Buffer {
 }
 
 /// Checks a registration; `None` means that the handler goes.
-pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, Error> {
+pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, InvocationError> {
     let [capacity, first_frame, count] = arguments.at_least::<3>()?;
     if capacity == 0 {
         return Ok(None);
     }
     let (smallest, largest) = (syscall_buffer::SMALLEST_CAPACITY as u64, syscall_buffer::LARGEST_CAPACITY as u64);
     if !(smallest..=largest).contains(&capacity) {
-        return Err(Error::RangeError { minimum: smallest, maximum: largest });
+        return Err(InvocationError::RangeError { minimum: smallest, maximum: largest });
     }
     if !capacity.is_power_of_two() {
-        return Err(Error::InvalidArgument(0));
+        return Err(InvocationError::InvalidArgument(0));
     }
     if !(1..=MAXIMUM_FRAMES as u64).contains(&count) {
-        return Err(Error::RangeError { minimum: 1, maximum: MAXIMUM_FRAMES as u64 });
+        return Err(InvocationError::RangeError { minimum: 1, maximum: MAXIMUM_FRAMES as u64 });
     }
     let notification = arguments.capability(0)?;
     match notification.capability.get() {
         Capability::Notification { rights, .. } if rights.contains(Rights::WRITE) => {}
-        _ => return Err(Error::InvalidCapability(1)),
+        _ => return Err(InvocationError::InvalidCapability(1)),
     }
     let mut frames = [None; MAXIMUM_FRAMES];
     let mut bits = None;
     for (place, pointer) in frames.iter_mut().zip(first_frame..first_frame.saturating_add(count)) {
         let slot = cspace::lookup(arguments.thread(), pointer)
-            .map_err(|failure| Error::FailedLookup { is_source: true, failure })?;
+            .map_err(|failure| InvocationError::FailedLookup { operand: Operand::Source, failure })?;
         match slot.capability.get() {
             Capability::Frame { size, rights: VirtualRights::ReadWrite, device: false, .. }
                 if bits.is_none_or(|bits| bits == size.bits()) =>
             {
                 bits = Some(size.bits());
             }
-            _ => return Err(Error::InvalidArgument(1)),
+            _ => return Err(InvocationError::InvalidArgument(1)),
         }
         *place = Some(slot);
     }
     let needed =
         (syscall_buffer::size(capacity as usize) as u64).div_ceil(1 << bits.unwrap_or(FrameSize::Small.bits()));
     if count < needed {
-        return Err(Error::RangeError { minimum: needed, maximum: MAXIMUM_FRAMES as u64 });
+        return Err(InvocationError::RangeError { minimum: needed, maximum: MAXIMUM_FRAMES as u64 });
     }
     Ok(Some(NewHandler { capacity: capacity as u32, notification, frames }))
 }
@@ -612,7 +611,7 @@ impl Kernel {
         request: Entry,
         information: MessageInfo,
         invocation: Option<Invocation>,
-    ) -> Result<Result<MessageInfo, Error>, Preempted> {
+    ) -> Result<Result<MessageInfo, InvocationError>, Preempted> {
         match invocation {
             Some(invocation) if asynchronous::covers(invocation) => {
                 self.invoke_request(thread, request, information, invocation)
@@ -629,9 +628,10 @@ impl Kernel {
         request: Entry,
         information: MessageInfo,
         invocation: Invocation,
-    ) -> Result<Result<MessageInfo, Error>, Preempted> {
+    ) -> Result<Result<MessageInfo, InvocationError>, Preempted> {
         let look = |pointer| {
-            cspace::lookup(thread, pointer).map_err(|failure| Error::FailedLookup { is_source: false, failure })
+            cspace::lookup(thread, pointer)
+                .map_err(|failure| InvocationError::FailedLookup { operand: Operand::Destination, failure })
         };
         let slot = match look(request.get(1)) {
             Ok(slot) => slot,
@@ -644,7 +644,7 @@ impl Kernel {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        let Some(proxy) = self.node().proxy.get() else { return Ok(Err(Error::IllegalOperation)) };
+        let Some(proxy) = self.node().proxy.get() else { return Ok(Err(InvocationError::IllegalOperation)) };
         let length = information.length().min(ARGUMENTS);
         let words = if length > REGISTERS { message::buffer(proxy, true) } else { None };
         for index in 0..length {
@@ -658,16 +658,16 @@ impl Kernel {
             tag::CNODE => self.invoke_node(slot, invocation, &arguments),
             tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
             tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
-            tag::NULL | tag::ZOMBIE => return Ok(Err(Error::InvalidCapability(0))),
+            tag::NULL | tag::ZOMBIE => return Ok(Err(InvocationError::InvalidCapability(0))),
             // No message is sent in this way, and the rest does not know any of these labels.
-            _ => return Ok(Err(Error::IllegalOperation)),
+            _ => return Ok(Err(InvocationError::IllegalOperation)),
         }?;
         Ok(Ok(MessageInfo(proxy.register::<11>().get())))
     }
 
     /// Writes a response. One that says no more than that the request was done has no words.
     #[inline(always)]
-    fn answer(&self, response: Entry, cid: u64, answer: Result<MessageInfo, Error>) {
+    fn answer(&self, response: Entry, cid: u64, answer: Result<MessageInfo, InvocationError>) {
         response.set(0, cid);
         match answer {
             Ok(MessageInfo(0)) => response.set(1, 0),
@@ -676,7 +676,7 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn answer_with_words(&self, response: Entry, answer: Result<MessageInfo, Error>) {
+    fn answer_with_words(&self, response: Entry, answer: Result<MessageInfo, InvocationError>) {
         let mut results = [0; RESULTS];
         let information = match answer {
             Ok(information) => {
@@ -689,9 +689,9 @@ impl Kernel {
                 information
             }
             Err(error) => {
-                let (label, words, count) = error.answer();
+                let (words, count) = error.to_words();
                 results[..words.len()].copy_from_slice(&words);
-                MessageInfo::new(label, 0, count)
+                MessageInfo::new(error.kind().number() as u64, 0, count)
             }
         };
         response.set(1, information.0);
@@ -701,9 +701,9 @@ impl Kernel {
 
 /// Carries out a request that invokes no capability.
 #[inline(never)]
-fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo, Error> {
+fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo, InvocationError> {
     if !cfg!(feature = "debug-calls") {
-        return Err(Error::IllegalOperation);
+        return Err(InvocationError::IllegalOperation);
     }
     match information.label() {
         asynchronous::PUT_CHAR => console::write_bytes(&[request.get(FIRST_ARGUMENT) as u8]),
@@ -713,7 +713,7 @@ fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo
             let bytes = words.as_flattened();
             console::write_bytes(&bytes[..information.length().min(asynchronous::STRING_BYTES)]);
         }
-        _ => return Err(Error::IllegalOperation),
+        _ => return Err(InvocationError::IllegalOperation),
     }
     Ok(MessageInfo(0))
 }

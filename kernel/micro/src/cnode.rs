@@ -1,10 +1,9 @@
 //! Invocations of nodes: capabilities are copied, moved and deleted.
 
-use abi_sel4::{Invocation, Rights};
-use objects::{Capability, LookupFailure, Ref, Slot, own};
+use abi_sel4::{FailedLookup, Invocation, InvocationError, Operand, Rights};
+use objects::{Capability, Ref, Slot, own};
 
-use crate::error::{Error, Preempted};
-use crate::invocation::Arguments;
+use crate::invocation::{Arguments, Preempted};
 use crate::kernel::Kernel;
 use crate::{capability, cspace, derivation};
 
@@ -22,7 +21,11 @@ pub enum Call {
 }
 
 /// Checks a call.
-pub fn decode(invocation: Option<Invocation>, node: Capability, arguments: &Arguments) -> Result<Call, Error> {
+pub fn decode(
+    invocation: Option<Invocation>,
+    node: Capability,
+    arguments: &Arguments,
+) -> Result<Call, InvocationError> {
     use Invocation::*;
     let Some(
         invocation @ (CNodeRevoke
@@ -36,46 +39,50 @@ pub fn decode(invocation: Option<Invocation>, node: Capability, arguments: &Argu
         | CNodeSaveCaller),
     ) = invocation
     else {
-        return Err(Error::IllegalOperation);
+        return Err(InvocationError::IllegalOperation);
     };
     if arguments.length() < 2 {
-        return Err(Error::TruncatedMessage);
+        return Err(InvocationError::TruncatedMessage);
     }
     let [index, depth] = arguments.words::<2>();
-    let slot = cspace::target(false, node, index, depth)?;
+    let slot = cspace::target(Operand::Destination, node, index, depth)?;
     match invocation {
         CNodeRevoke => Ok(Call::Revoke { slot }),
         CNodeDelete => Ok(Call::Delete { slot }),
         CNodeSaveCaller => match slot.is_empty() {
             true => Ok(Call::SaveCaller { slot }),
-            false => Err(Error::DeleteFirst),
+            false => Err(InvocationError::DeleteFirst),
         },
         CNodeCancelBadgedSends => match slot.capability.get() {
             Capability::Endpoint { rights: Rights::ALL, .. } => Ok(Call::CancelBadgedSends { slot }),
-            _ => Err(Error::IllegalOperation),
+            _ => Err(InvocationError::IllegalOperation),
         },
         CNodeRotate => decode_rotate(slot, arguments),
         _ => decode_transfer(invocation, slot, arguments),
     }
 }
 
-fn missing(is_source: bool, bits_left: u64) -> Error {
-    Error::FailedLookup { is_source, failure: LookupFailure::MissingCapability { bits_left } }
+fn missing(operand: Operand, bits_left: u64) -> InvocationError {
+    InvocationError::FailedLookup { operand, failure: FailedLookup::MissingCapability { bits_left } }
 }
 
-fn decode_transfer(invocation: Invocation, destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, Error> {
+fn decode_transfer(
+    invocation: Invocation,
+    destination: Ref<Slot>,
+    arguments: &Arguments,
+) -> Result<Call, InvocationError> {
     if arguments.length() < 4 {
-        return Err(Error::TruncatedMessage);
+        return Err(InvocationError::TruncatedMessage);
     }
     let root = arguments.capability(0)?;
     let [_, _, index, depth] = arguments.words::<4>();
     if !destination.is_empty() {
-        return Err(Error::DeleteFirst);
+        return Err(InvocationError::DeleteFirst);
     }
-    let source = cspace::target(true, root.capability.get(), index, depth)?;
+    let source = cspace::target(Operand::Source, root.capability.get(), index, depth)?;
     let found = source.capability.get();
     if found == Capability::Null {
-        return Err(missing(true, depth));
+        return Err(missing(Operand::Source, depth));
     }
     let (capability, is_move) = match invocation {
         Invocation::CNodeCopy => {
@@ -94,36 +101,36 @@ fn decode_transfer(invocation: Invocation, destination: Ref<Slot>, arguments: &A
         _ => (found, true),
     };
     match (capability, is_move) {
-        (Capability::Null, _) => Err(Error::IllegalOperation),
+        (Capability::Null, _) => Err(InvocationError::IllegalOperation),
         (capability, true) => Ok(Call::Move { capability, source, destination }),
         (capability, false) => Ok(Call::Insert { capability, source, destination }),
     }
 }
 
-fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, Error> {
+fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, InvocationError> {
     if arguments.length() < 8 {
-        return Err(Error::TruncatedMessage);
+        return Err(InvocationError::TruncatedMessage);
     }
     let (pivot_root, source_root) = (arguments.capability(0)?, arguments.capability(1)?);
     let [_, _, pivot_data, pivot_index, pivot_depth, source_data, source_index, source_depth] = arguments.words::<8>();
-    let source = cspace::target(true, source_root.capability.get(), source_index, source_depth)?;
-    let pivot = cspace::target(false, pivot_root.capability.get(), pivot_index, pivot_depth)?;
+    let source = cspace::target(Operand::Source, source_root.capability.get(), source_index, source_depth)?;
+    let pivot = cspace::target(Operand::Destination, pivot_root.capability.get(), pivot_index, pivot_depth)?;
     if pivot == source || pivot == destination {
-        return Err(Error::IllegalOperation);
+        return Err(InvocationError::IllegalOperation);
     }
     if source != destination && !destination.is_empty() {
-        return Err(Error::DeleteFirst);
+        return Err(InvocationError::DeleteFirst);
     }
     if source.is_empty() {
-        return Err(missing(true, source_depth));
+        return Err(missing(Operand::Source, source_depth));
     }
     if pivot.is_empty() {
-        return Err(missing(false, pivot_depth));
+        return Err(missing(Operand::Destination, pivot_depth));
     }
     let first = capability::update_data(true, source_data, source.capability.get());
     let second = capability::update_data(true, pivot_data, pivot.capability.get());
     if first == Capability::Null || second == Capability::Null {
-        return Err(Error::IllegalOperation);
+        return Err(InvocationError::IllegalOperation);
     }
     Ok(Call::Rotate { first, source, second, pivot, destination })
 }

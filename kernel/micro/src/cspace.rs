@@ -1,8 +1,7 @@
 //! From a capability's address to its slot.
 
-use objects::{Capability, LookupFailure, Node, Ref, Slot, Tcb, own};
-
-use crate::error::Error;
+use abi_sel4::{FailedLookup, InvocationError, Operand};
+use objects::{Capability, Node, Ref, Slot, Tcb, own};
 
 /// Follows an address of `bits` bits from a node; also says how many bits were not used.
 ///
@@ -12,7 +11,7 @@ use crate::error::Error;
 /// # Errors
 /// Where the way broke off.
 #[inline(always)]
-pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), LookupFailure> {
+pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
     // The bits that are left, from the highest place on. Shifts are made in two steps where they may be by 64.
     let mut left = address << ((64 - bits) & 63);
     loop {
@@ -20,11 +19,11 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
         left ^= high_guard;
         if guard_bits > bits || left >> 1 >> (63 - guard_bits) != 0 {
             let guard_found = node.guard();
-            return Err(LookupFailure::GuardMismatch { bits_left: bits, guard_found, bits_found: guard_bits });
+            return Err(FailedLookup::GuardMismatch { bits_left: bits, guard_found, bits_found: guard_bits });
         }
         let level = guard_bits + radix;
         if level > bits {
-            return Err(LookupFailure::DepthMismatch { bits_left: bits, bits_found: level });
+            return Err(FailedLookup::DepthMismatch { bits_left: bits, bits_found: level });
         }
         left <<= guard_bits;
         let slot = slots.in_node(left >> 1 >> (63 - radix));
@@ -45,35 +44,35 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
 /// # Errors
 /// Where the way broke off.
 #[inline(always)]
-pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, LookupFailure> {
-    let root = thread.slots[own::CSPACE].capability.node().ok_or(LookupFailure::InvalidRoot)?;
+pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup> {
+    let root = thread.slots[own::CSPACE].capability.node().ok_or(FailedLookup::InvalidRoot)?;
     resolve(root, address, 64).map(|(slot, _)| slot)
 }
 
 /// The slot that an invocation means by a root, an address and a depth.
 ///
 /// # Errors
-/// As seL4 answers; `is_source` says whose slot it would be.
-pub fn target(is_source: bool, root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, Error> {
-    let failed = |failure| Error::FailedLookup { is_source, failure };
+/// As seL4 answers; `operand` says for which operand the slot is.
+pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
+    let failed = |failure| InvocationError::FailedLookup { operand, failure };
     let Capability::CNode { slots, radix, guard_bits, guard } = root else {
-        return Err(failed(LookupFailure::InvalidRoot));
+        return Err(failed(FailedLookup::InvalidRoot));
     };
     if !(1..=64).contains(&depth) {
-        return Err(Error::RangeError { minimum: 1, maximum: 64 });
+        return Err(InvocationError::RangeError { minimum: 1, maximum: 64 });
     }
     let root = Node::new(slots, radix, guard_bits, guard);
     match resolve(root, address, depth).map_err(failed)? {
         (slot, 0) => Ok(slot),
-        (_, bits_left) => Err(failed(LookupFailure::DepthMismatch { bits_left, bits_found: 0 })),
+        (_, bits_left) => Err(failed(FailedLookup::DepthMismatch { bits_left, bits_found: 0 })),
     }
 }
 
 /// As [`target`], for a slot that must be empty.
 ///
 /// # Errors
-/// As `target`, and [`Error::DeleteFirst`].
-pub fn empty_target(root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, Error> {
-    let slot = target(false, root, address, depth)?;
-    if slot.is_empty() { Ok(slot) } else { Err(Error::DeleteFirst) }
+/// As `target`, and [`InvocationError::DeleteFirst`].
+pub fn empty_target(root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
+    let slot = target(Operand::Destination, root, address, depth)?;
+    if slot.is_empty() { Ok(slot) } else { Err(InvocationError::DeleteFirst) }
 }

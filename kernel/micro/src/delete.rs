@@ -25,7 +25,7 @@
 
 use objects::{Capability, Dying, Page, Queue, Ref, Slot};
 
-use crate::error::Preempted;
+use crate::invocation::Preempted;
 use crate::kernel::Kernel;
 use crate::{derivation, ring};
 

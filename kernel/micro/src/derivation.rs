@@ -8,10 +8,10 @@
 //! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that
 //! makes them look like children of whatever sibling stands before.
 
+use abi_sel4::InvocationError;
 use objects::{Capability, Page, Ref, Slot, tag};
 
 use crate::capability::{is_within, same_object, same_region};
-use crate::error::Error;
 use crate::ring;
 
 /// Whether the second capability is a child of the first, given that it follows it in the list.
@@ -198,11 +198,11 @@ pub fn remove(slot: Ref<Slot>) {
 /// # Errors
 /// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be.
 #[inline]
-pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, Error> {
+pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, InvocationError> {
     Ok(match capability {
         Capability::Remains { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
-        Capability::Untyped { .. } if has_children(slot) => return Err(Error::RevokeFirst),
-        Capability::PageTable { mapping: None, .. } => return Err(Error::IllegalOperation),
+        Capability::Untyped { .. } if has_children(slot) => return Err(InvocationError::RevokeFirst),
+        Capability::PageTable { mapping: None, .. } => return Err(InvocationError::IllegalOperation),
         Capability::Frame { base, size, rights, device, .. } => {
             Capability::Frame { base, size, rights, device, mapping: None }
         }

@@ -1,9 +1,8 @@
 //! Invocations of the right to choose domains.
 
-use abi_sel4::Invocation;
+use abi_sel4::{Invocation, InvocationError};
 use objects::{Capability, Ref, Tcb};
 
-use crate::error::Error;
 use crate::invocation::{Arguments, Done};
 use crate::kernel::Kernel;
 use crate::node::MAXIMUM_SCHEDULE;
@@ -20,23 +19,27 @@ pub enum Call {
     Start { index: usize },
 }
 
-fn range(limit: u64) -> Error {
-    Error::RangeError { minimum: 0, maximum: limit - 1 }
+fn range(limit: u64) -> InvocationError {
+    InvocationError::RangeError { minimum: 0, maximum: limit - 1 }
 }
 
 impl Kernel {
     /// Checks a call.
-    pub(crate) fn decode_domain(&self, invocation: Option<Invocation>, arguments: &Arguments) -> Result<Call, Error> {
+    pub(crate) fn decode_domain(
+        &self,
+        invocation: Option<Invocation>,
+        arguments: &Arguments,
+    ) -> Result<Call, InvocationError> {
         let domains = u64::from(self.domains.get());
         match invocation {
             Some(Invocation::DomainSetSet) => {
                 let [domain] = arguments.at_least::<1>()?;
                 if domain >= domains {
-                    return Err(Error::InvalidArgument(0));
+                    return Err(InvocationError::InvalidArgument(0));
                 }
                 match arguments.capability(0)?.capability.get() {
                     Capability::Thread { tcb } => Ok(Call::Set { tcb, domain: domain as u8 }),
-                    _ => Err(Error::InvalidArgument(1)),
+                    _ => Err(InvocationError::InvalidArgument(1)),
                 }
             }
             Some(Invocation::DomainSetScheduleConfigure) => {
@@ -49,10 +52,10 @@ impl Kernel {
                     return Err(range(domains));
                 }
                 if duration == 0 && domain != 0 {
-                    return Err(Error::InvalidArgument(1));
+                    return Err(InvocationError::InvalidArgument(1));
                 }
                 if duration == 0 && index == self.schedule_start.get() as u64 || duration >> DURATION_BITS != 0 {
-                    return Err(Error::InvalidArgument(2));
+                    return Err(InvocationError::InvalidArgument(2));
                 }
                 Ok(Call::Configure { index: index as usize, domain: domain as u8, duration })
             }
@@ -62,11 +65,11 @@ impl Kernel {
                     return Err(range(MAXIMUM_SCHEDULE as u64));
                 }
                 if self.domain_schedule[index as usize].get().1 == 0 {
-                    return Err(Error::InvalidArgument(0));
+                    return Err(InvocationError::InvalidArgument(0));
                 }
                 Ok(Call::Start { index: index as usize })
             }
-            _ => Err(Error::IllegalOperation),
+            _ => Err(InvocationError::IllegalOperation),
         }
     }
 

@@ -1,23 +1,19 @@
 //! Faults: what a thread did wrong becomes a message to its fault handler, and the answer makes it go on.
 
-use abi_sel4::fault::status;
-use abi_sel4::{MessageInfo, Rights, message};
+use abi_sel4::fault::{CapFault, UnknownSyscall, UserException, VMFault, status};
+use abi_sel4::{Fault, MessageInfo, Rights, message};
 use hal_api::{Access, Trap};
-use objects::{Fault, Ref, Tcb, ThreadState, Words};
+use objects::{Ref, Tcb, ThreadFault, ThreadState, Words};
 
 use crate::cspace;
-use crate::error::failure_words;
 use crate::ipc::{MAY_BE_ANSWERED, Sending};
 use crate::kernel::Kernel;
 use crate::message::{buffer, message_register, set_message_register};
 
-/// The registers that an unknown system call shows and takes back, by number, after the address: sp, ra, a0 to a6.
-const SYSTEM_CALL_REGISTERS: [usize; 9] = [2, 1, 10, 11, 12, 13, 14, 15, 16];
-
 impl Kernel {
     /// A thread did something wrong: tells its handler, or stops it.
     #[inline(never)]
-    pub(crate) fn fault(&self, thread: Ref<Tcb>, fault: Fault) {
+    pub(crate) fn fault(&self, thread: Ref<Tcb>, fault: ThreadFault) {
         let handler = cspace::lookup(thread, thread.fault_handler.get());
         if let Some((endpoint, badge, rights)) = handler.ok().and_then(|slot| slot.capability.endpoint())
             && rights.contains(Rights::WRITE)
@@ -35,7 +31,7 @@ impl Kernel {
     }
 
     /// Says on the console that a thread stopped for good.
-    fn report_unhandled(&self, thread: Ref<Tcb>, fault: Fault) {
+    fn report_unhandled(&self, thread: Ref<Tcb>, fault: ThreadFault) {
         let pc = thread.fault_pc.get();
         crate::console::print(format_args!(
             "thread at {:#x} has no fault handler: {fault:x?}, pc {pc:#x}\n",
@@ -51,80 +47,79 @@ impl Kernel {
         buffer: Option<Ref<Words>>,
     ) -> (u64, usize) {
         let mut length = 0;
-        let mut put = |value| {
+        let put = |value| {
             if set_message_register(receiver, buffer, length, value) {
                 length += 1;
             }
         };
         let fault = sender.fault();
+        let pc = sender.fault_pc.get();
         match fault {
-            Fault::None => {}
-            Fault::Capability { address, receiving, failure } => {
-                put(sender.fault_pc.get());
-                put(address);
-                put(receiving.into());
-                let (words, count) = failure_words(failure);
-                words[..count].iter().for_each(|&word| put(word));
+            ThreadFault::None => {}
+            ThreadFault::Capability { address, phase, failure } => {
+                let (fault, count) = CapFault::new(pc, address, phase, failure);
+                fault.to_words().into_iter().take(count).for_each(put);
             }
-            Fault::UnknownSystemCall { number } => {
-                put(sender.fault_pc.get());
-                SYSTEM_CALL_REGISTERS.iter().for_each(|&register| put(sender.register_at(register).get()));
-                put(number);
+            ThreadFault::UnknownSystemCall { number } => {
+                let mut words = [0; UnknownSyscall::WORDS];
+                let [first, registers @ .., last] = &mut words;
+                (*first, *last) = (pc, number);
+                for (word, &register) in registers.iter_mut().zip(Fault::UnknownSyscall.registers()) {
+                    *word = sender.register_at(register).get();
+                }
+                words.into_iter().for_each(put);
             }
-            Fault::User { .. } | Fault::Memory { .. } => {
-                if let Some(words) = short_message(sender, sender.fault_pc.get(), fault) {
+            ThreadFault::User { .. } | ThreadFault::Memory { .. } => {
+                if let Some(words) = short_message(sender, pc, fault) {
                     put_four(receiver, words);
                     length = words.len();
                 }
             }
         }
-        (fault.label(), length)
+        (fault.kind().label(), length)
     }
 
     /// Takes the answer to a fault; says whether the thread goes on.
     pub(crate) fn answer_fault(&self, receiver: Ref<Tcb>, sender: Ref<Tcb>) -> bool {
         let information = MessageInfo(sender.register::<11>().get());
-        let length = information.length();
-        let words = buffer(sender, false);
-        // What the sender says beyond its buffer's existence is not copied.
-        let readable = if words.is_some() { length } else { length.min(message::REGISTERS) };
-        let word = |index| message_register(sender, words, index);
-        match receiver.fault() {
-            Fault::UnknownSystemCall { .. } => {
-                if readable > 0 {
-                    receiver.fault_pc.set(word(0));
-                }
-                for (index, &register) in SYSTEM_CALL_REGISTERS.iter().enumerate().take(readable.saturating_sub(1)) {
-                    receiver.register_at(register).set(word(index + 1));
-                }
-                information.label() == 0
-            }
-            Fault::User { .. } => {
-                if readable > 0 {
-                    receiver.fault_pc.set(word(0));
-                }
-                if readable > 1 {
-                    receiver.register::<2>().set(word(1));
-                }
-                information.label() == 0
-            }
-            Fault::None | Fault::Capability { .. } | Fault::Memory { .. } => true,
+        match receiver.fault_kind() {
+            Fault::UnknownSyscall => write_back(receiver, Fault::UnknownSyscall.registers(), sender, information),
+            Fault::UserException => write_back(receiver, Fault::UserException.registers(), sender, information),
+            Fault::NullFault | Fault::CapFault | Fault::VMFault => return true,
         }
+        information.label() == 0
+    }
+}
+
+/// Writes the words of an answer, the first of which is an address, to the registers of the thread that had the fault.
+/// Inline, so that the registers are constants.
+#[inline(always)]
+fn write_back(receiver: Ref<Tcb>, registers: &'static [usize], sender: Ref<Tcb>, information: MessageInfo) {
+    let length = information.length();
+    let words = buffer(sender, false);
+    // What the sender says beyond its buffer's existence is not copied.
+    let readable = if words.is_some() { length } else { length.min(message::REGISTERS) };
+    let word = |index| message_register(sender, words, index);
+    if readable > 0 {
+        receiver.fault_pc.set(word(0));
+    }
+    for (index, &register) in (1..readable).zip(registers) {
+        receiver.register_at(register).set(word(index));
     }
 }
 
 /// What a trap means for the thread that it came from; `None` if that has done nothing wrong.
 #[inline(always)]
-pub fn of_trap(trap: Trap) -> Option<Fault> {
+pub fn of_trap(trap: Trap) -> Option<ThreadFault> {
     let memory = |address, access| {
         let status = match access {
             Access::Read => status::LOAD,
             Access::Write => status::STORE,
             Access::Execute => status::FETCH,
         };
-        Some(Fault::Memory { address, status, instruction: access == Access::Execute })
+        Some(ThreadFault::Memory { address, status, instruction: access == Access::Execute })
     };
-    let user = |number| Some(Fault::User { number, code: 0 });
+    let user = |number| Some(ThreadFault::User { number, code: 0 });
     match trap {
         Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
         Trap::IllegalInstruction { .. } => user(2),
@@ -139,11 +134,15 @@ pub fn of_trap(trap: Trap) -> Option<Fault> {
 
 /// The message about a fault at this address, if it fits into registers.
 #[inline(always)]
-pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: Fault) -> Option<[u64; 4]> {
+pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: ThreadFault) -> Option<[u64; 4]> {
     match fault {
-        Fault::User { number, code } => Some([pc, sender.register::<2>().get(), number, code]),
-        Fault::Memory { address, status, instruction } => Some([pc, address, instruction.into(), status]),
-        Fault::None | Fault::Capability { .. } | Fault::UnknownSystemCall { .. } => None,
+        ThreadFault::User { number, code } => {
+            Some(UserException { fault_ip: pc, sp: sender.register::<2>().get(), number, code }.to_words())
+        }
+        ThreadFault::Memory { address, status, instruction } => {
+            Some(VMFault { ip: pc, address, instruction_fetch: instruction.into(), status }.to_words())
+        }
+        ThreadFault::None | ThreadFault::Capability { .. } | ThreadFault::UnknownSystemCall { .. } => None,
     }
 }
 

@@ -3,10 +3,9 @@
 //! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So
 //! a device that keeps asking costs one entry for each time that its driver is ready for more.
 
-use abi_sel4::{Invocation, Rights};
+use abi_sel4::{Invocation, InvocationError, Rights};
 use objects::{Capability, Ref, Slot};
 
-use crate::error::Error;
 use crate::invocation::{Arguments, Done};
 use crate::kernel::{IRQ_SLOTS, IrqState, Kernel};
 use crate::{console, cspace, derivation, machine};
@@ -35,7 +34,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         control: Ref<Slot>,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         let (irq, edge, index, depth) = match invocation {
             Some(Invocation::IrqControlGet) => {
                 let [irq, index, depth] = arguments.at_least::<3>()?;
@@ -45,14 +44,14 @@ impl Kernel {
                 let [irq, trigger, index, depth] = arguments.at_least::<4>()?;
                 (irq, trigger != 0, index, depth)
             }
-            _ => return Err(Error::IllegalOperation),
+            _ => return Err(InvocationError::IllegalOperation),
         };
         let root = arguments.capability(0)?;
         if !(1..=MAXIMUM_IRQ).contains(&irq) {
-            return Err(Error::RangeError { minimum: 1, maximum: MAXIMUM_IRQ });
+            return Err(InvocationError::RangeError { minimum: 1, maximum: MAXIMUM_IRQ });
         }
         if self.irq_states[irq as usize].get() != IrqState::Inactive {
-            return Err(Error::RevokeFirst);
+            return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), index, depth)?;
         Ok(Call::Issue { irq: irq as u16, control, slot, edge })
@@ -64,7 +63,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         irq: u16,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         match invocation {
             Some(Invocation::IrqHandlerAck) => Ok(Call::Acknowledge { irq }),
             Some(Invocation::IrqHandlerSetNotification) => {
@@ -74,11 +73,11 @@ impl Kernel {
                         let notification = derivation::derive(source, notification)?;
                         Ok(Call::SetNotification { irq, notification, source })
                     }
-                    _ => Err(Error::InvalidCapability(0)),
+                    _ => Err(InvocationError::InvalidCapability(0)),
                 }
             }
             Some(Invocation::IrqHandlerClear) => Ok(Call::Clear { irq }),
-            _ => Err(Error::IllegalOperation),
+            _ => Err(InvocationError::IllegalOperation),
         }
     }
 

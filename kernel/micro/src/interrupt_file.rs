@@ -56,14 +56,13 @@
 //! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; when it runs again
 //! after a tick of its hart, the kernel unmasks them.
 
-use abi_sel4::Rights;
 use abi_sel4::call::number;
 use abi_sel4::configuration::USER_TOP;
+use abi_sel4::{InvocationError, Rights};
 use hal_api::{Machine as _, Trap};
 use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
 use platform::Machine;
 
-use crate::error::Error;
 use crate::invocation::Arguments;
 use crate::kernel::{Kernel, SENDERS, Sender};
 use crate::machine;
@@ -95,14 +94,14 @@ impl Kernel {
     /// Checks a call of an address space for a page for sending.
     #[cold]
     #[inline(never)]
-    pub(crate) fn decode_sender(&self, space: Ref<Slot>, arguments: &Arguments) -> Result<NewSender, Error> {
+    pub(crate) fn decode_sender(&self, space: Ref<Slot>, arguments: &Arguments) -> Result<NewSender, InvocationError> {
         let [address] = arguments.at_least::<1>()?;
         let source = arguments.capability(0)?;
         let Capability::Notification { notification, badge, rights, page } = source.capability.get() else {
-            return Err(Error::InvalidCapability(1));
+            return Err(InvocationError::InvalidCapability(1));
         };
         if !rights.contains(Rights::WRITE) {
-            return Err(Error::InvalidCapability(1));
+            return Err(InvocationError::InvalidCapability(1));
         }
         if address == 0 {
             return Ok(NewSender { source, mapping: None });
@@ -115,9 +114,9 @@ impl Kernel {
             return Ok(NewSender { source, mapping: held });
         }
         let mapping = self.decode_page(space, address)?;
-        let receiver = notification.bound.get().ok_or(Error::IllegalOperation)?;
+        let receiver = notification.bound.get().ok_or(InvocationError::IllegalOperation)?;
         if !badge.is_power_of_two() || receiver.interrupts.hints.get() & badge == 0 {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         }
         let mut held = 0;
         let mut is_taken = page.is_some() || self.senders_in_use.get() == SENDERS;
@@ -126,7 +125,7 @@ impl Kernel {
             is_taken |= other == mapping;
         }
         if is_taken || held >= SENDERS_OF_A_SPACE {
-            return Err(Error::DeleteFirst);
+            return Err(InvocationError::DeleteFirst);
         }
         Ok(NewSender { source, mapping: Some(mapping) })
     }

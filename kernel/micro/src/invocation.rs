@@ -1,10 +1,9 @@
 //! What an invocation is given, and how it ends: all that decoders and those that carry out have in common.
 
-use abi_sel4::Numbering;
 use abi_sel4::message::MAXIMUM_CAPABILITIES;
+use abi_sel4::{InvocationError, Numbering};
 use objects::{Ref, Slot, Tcb, Words};
 
-use crate::error::Error;
 use crate::message::message_register;
 
 /// How labels are numbered in programs that this kernel is for.
@@ -80,9 +79,9 @@ impl Arguments {
     /// # Errors
     /// If there are fewer.
     #[inline(always)]
-    pub fn at_least<const COUNT: usize>(&self) -> Result<[u64; COUNT], Error> {
+    pub fn at_least<const COUNT: usize>(&self) -> Result<[u64; COUNT], InvocationError> {
         if self.length < COUNT as u64 {
-            return Err(Error::TruncatedMessage);
+            return Err(InvocationError::TruncatedMessage);
         }
         Ok(self.words())
     }
@@ -92,8 +91,8 @@ impl Arguments {
     /// # Errors
     /// If it was not.
     #[inline(always)]
-    pub fn capability(&self, index: usize) -> Result<Ref<Slot>, Error> {
-        self.capabilities[index].ok_or(Error::TruncatedMessage)
+    pub fn capability(&self, index: usize) -> Result<Ref<Slot>, InvocationError> {
+        self.capabilities[index].ok_or(InvocationError::TruncatedMessage)
     }
 }
 
@@ -108,3 +107,7 @@ pub enum Done {
         length: usize,
     },
 }
+
+/// An interrupt is pending; the system call is to be made again when it has been served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preempted;

@@ -34,7 +34,6 @@ mod cspace;
 mod delete;
 pub mod derivation;
 mod domain;
-pub mod error;
 mod fault;
 mod hart;
 mod interrupt;

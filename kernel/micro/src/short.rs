@@ -8,7 +8,7 @@
 
 use abi_sel4::call::number;
 use abi_sel4::{MessageInfo, Rights};
-use objects::{Endpoint, Fault, Ref, Slot, Space, Tcb, ThreadState, own};
+use objects::{Endpoint, Ref, Slot, Space, Tcb, ThreadFault, ThreadState, own};
 
 use crate::kernel::Kernel;
 use crate::node::Action;
@@ -46,12 +46,12 @@ impl Kernel {
 
     /// Serves a fault if everything about it is usual; says whether the handler runs next.
     #[inline(always)]
-    pub(crate) fn short_fault(&self, thread: Ref<Tcb>, fault: Fault) -> bool {
+    pub(crate) fn short_fault(&self, thread: Ref<Tcb>, fault: ThreadFault) -> bool {
         self.try_short_fault(thread, fault).is_some()
     }
 
     #[inline(always)]
-    fn try_short_fault(&self, thread: Ref<Tcb>, fault: Fault) -> Option<()> {
+    fn try_short_fault(&self, thread: Ref<Tcb>, fault: ThreadFault) -> Option<()> {
         let slot = cspace::lookup(thread, thread.fault_handler.get()).ok()?;
         let (endpoint, badge, rights) = slot.capability.endpoint()?;
         if !rights.contains(Rights::WRITE) || !rights.intersects(ipc::MAY_BE_ANSWERED) || endpoint.is_sending.get() != 0
@@ -67,7 +67,7 @@ impl Kernel {
         thread.set_fault(fault);
         begin_call(thread, endpoint, receiver);
         fault::put_four(receiver, words);
-        self.hand_over(thread, receiver, badge, (MessageInfo::new(fault.label(), 0, words.len()), 0), space);
+        self.hand_over(thread, receiver, badge, (MessageInfo::new(fault.kind().label(), 0, words.len()), 0), space);
         Some(())
     }
 

@@ -5,13 +5,13 @@
 //! thread then makes the same system call again, which goes on where it stopped.
 
 use abi_sel4::call::number;
+use abi_sel4::fault::Phase;
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
-use abi_sel4::{Invocation, MessageInfo, Rights};
+use abi_sel4::{FailedLookup, Invocation, InvocationError, MessageInfo, Rights};
 use hal_api::{Access, Trap};
-use objects::{Capability, Fault, LookupFailure, Ref, Slot, Tcb, ThreadState, own, tag};
+use objects::{Capability, Ref, Slot, Tcb, ThreadFault, ThreadState, own, tag};
 
-use crate::error::{Error, Preempted};
-use crate::invocation::{Arguments, Done, NUMBERING};
+use crate::invocation::{Arguments, Done, NUMBERING, Preempted};
 use crate::ipc::Sending;
 use crate::kernel::Kernel;
 use crate::message::{buffer, sent_capability, set_message_register};
@@ -88,9 +88,9 @@ impl Kernel {
     }
 
     #[inline(never)]
-    fn exception(&self, thread: Ref<Tcb>, is_store: bool, fault: Fault) {
+    fn exception(&self, thread: Ref<Tcb>, is_store: bool, fault: ThreadFault) {
         if is_store
-            && let Fault::Memory { address, .. } = fault
+            && let ThreadFault::Memory { address, .. } = fault
             && self.store_without_page(thread, address)
         {
             return;
@@ -109,7 +109,7 @@ impl Kernel {
             Ok(slot) => slot,
             Err(failure) => {
                 if is_blocking {
-                    self.fault(thread, Fault::Capability { address, receiving: false, failure });
+                    self.fault(thread, ThreadFault::Capability { address, phase: Phase::Send, failure });
                 }
                 return Ok(());
             }
@@ -140,7 +140,7 @@ impl Kernel {
                     Ok(slot) => *place = Some(slot),
                     Err(failure) => {
                         if is_blocking {
-                            self.fault(thread, Fault::Capability { address, receiving: false, failure });
+                            self.fault(thread, ThreadFault::Capability { address, phase: Phase::Send, failure });
                         }
                         return Ok(());
                     }
@@ -172,7 +172,7 @@ impl Kernel {
 
     /// Answers with an error, or gives what was decoded.
     #[inline(always)]
-    fn begin<Call>(&self, arguments: &Arguments, decoded: Result<Call, Error>) -> Option<Call> {
+    fn begin<Call>(&self, arguments: &Arguments, decoded: Result<Call, InvocationError>) -> Option<Call> {
         match decoded {
             Ok(call) => {
                 // While it runs the thread is one that would make the call again.
@@ -209,7 +209,7 @@ impl Kernel {
     fn carry_out<Call>(
         &self,
         arguments: &Arguments,
-        decoded: Result<Call, Error>,
+        decoded: Result<Call, InvocationError>,
         invoke: impl FnOnce(Call) -> Result<Done, Preempted>,
     ) -> Result<(), Preempted> {
         if let Some(call) = self.begin(arguments, decoded) {
@@ -247,7 +247,7 @@ impl Kernel {
         }
         let decoded = match slot.capability.get() {
             Capability::PageTable { table, mapping } => self.decode_table(invocation, slot, table, mapping, arguments),
-            _ => Err(Error::InvalidCapability(0)),
+            _ => Err(InvocationError::InvalidCapability(0)),
         };
         self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
     }
@@ -282,7 +282,7 @@ impl Kernel {
     ) -> Result<(), Preempted> {
         let decoded = match invocation {
             Some(Invocation::UntypedRetype) => untyped::decode(slot, slot.capability.get(), arguments),
-            _ => Err(Error::IllegalOperation),
+            _ => Err(InvocationError::IllegalOperation),
         };
         if let Some(call) = self.begin(arguments, decoded) {
             self.retype(call)?;
@@ -349,16 +349,16 @@ impl Kernel {
                 self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
             }
             _ => {
-                self.answer_error(thread, Error::InvalidCapability(0), is_call);
+                self.answer_error(thread, InvocationError::InvalidCapability(0), is_call);
                 Ok(())
             }
         }
     }
 
     #[cold]
-    fn answer_error(&self, thread: Ref<Tcb>, error: Error, is_call: bool) {
+    fn answer_error(&self, thread: Ref<Tcb>, error: InvocationError, is_call: bool) {
         if is_call {
-            let (label, words, count) = error.answer();
+            let (words, count) = error.to_words();
             let place = buffer(thread, true);
             let mut length = 0;
             for (index, &word) in words.iter().enumerate().take(count) {
@@ -367,7 +367,7 @@ impl Kernel {
                 }
             }
             thread.register::<10>().set(0);
-            thread.register::<11>().set(MessageInfo::new(label, 0, length).0);
+            thread.register::<11>().set(MessageInfo::new(error.kind().number() as u64, 0, length).0);
         }
     }
 
@@ -404,11 +404,11 @@ impl Kernel {
                 {
                     return self.receive_signals(thread, notification, is_blocking);
                 }
-                _ => LookupFailure::MissingCapability { bits_left: 0 },
+                _ => FailedLookup::MissingCapability { bits_left: 0 },
             },
             Err(failure) => failure,
         };
-        self.fault(thread, Fault::Capability { address, receiving: true, failure });
+        self.fault(thread, ThreadFault::Capability { address, phase: Phase::Receive, failure });
     }
 
     /// The system calls that are no part of the interface's eight, which the match above tells apart by their order.
@@ -427,7 +427,7 @@ impl Kernel {
     #[cold]
     fn debug_call(&self, thread: Ref<Tcb>, number: u64) {
         if !cfg!(feature = "debug-calls") {
-            return self.fault(thread, Fault::UnknownSystemCall { number });
+            return self.fault(thread, ThreadFault::UnknownSystemCall { number });
         }
         let argument = thread.register::<10>().get();
         match number {
@@ -441,7 +441,7 @@ impl Kernel {
             // Names of threads are for debuggers of other kernels; ours has none to show them.
             number::DebugNameThread => {}
             number::DebugSendIPI if cfg!(feature = "smp") => {}
-            number => self.fault(thread, Fault::UnknownSystemCall { number }),
+            number => self.fault(thread, ThreadFault::UnknownSystemCall { number }),
         }
     }
 

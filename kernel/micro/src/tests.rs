@@ -4,18 +4,14 @@ use std::ops::Range;
 
 use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
 use abi_sel4::configuration::USER_TOP;
-use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights, SystemCall};
+use abi_sel4::{FailedLookup, Invocation, MessageInfo, ObjectType, Rights, SystemCall};
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
-use objects::{
-    Capability, LookupFailure, Ref, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own, pretend,
-    tag,
-};
+use objects::{Capability, Ref, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own, pretend, tag};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::boot::{self, RootTask};
-use crate::error::Error;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::kernel::Kernel;
@@ -265,14 +261,14 @@ proptest! {
             }
             let level = u64::from(radix) + u64::from(guard_bits);
             if guard_bits > 0 && (u64::from(guard_bits) > at || guard != right) {
-                let failure = LookupFailure::GuardMismatch {
+                let failure = FailedLookup::GuardMismatch {
                     bits_left: at, guard_found: guard, bits_found: guard_bits.into(),
                 };
                 expected = Some(Err(failure));
                 break;
             }
             if level > at {
-                expected = Some(Err(LookupFailure::DepthMismatch { bits_left: at, bits_found: level }));
+                expected = Some(Err(FailedLookup::DepthMismatch { bits_left: at, bits_found: level }));
                 break;
             }
             at -= u64::from(guard_bits);
@@ -285,7 +281,7 @@ proptest! {
             holder = Some(slot);
             last = Some((slot, at));
         }
-        let expected = expected.unwrap_or_else(|| last.ok_or(LookupFailure::InvalidRoot));
+        let expected = expected.unwrap_or_else(|| last.ok_or(FailedLookup::InvalidRoot));
         let Capability::CNode { slots, radix, guard_bits, guard } = root else { panic!("the first level is a node") };
         let root = objects::Node::new(slots, radix, guard_bits, guard);
         prop_assert_eq!(cspace::resolve(root, address, bits), expected);
@@ -916,14 +912,6 @@ fn a_hart_that_waits_for_the_lock_leaves_an_address_space_that_goes() {
         drop(held);
     });
     machine.kernel.check();
-}
-
-#[test]
-fn errors_say_what_the_manual_says() {
-    let failure = LookupFailure::GuardMismatch { bits_left: 7, guard_found: 8, bits_found: 9 };
-    assert_eq!(Error::FailedLookup { is_source: true, failure }.answer(), (6, [1, 4, 7, 8, 9], 5));
-    assert_eq!(Error::NotEnoughMemory { available: 4096 }.answer(), (10, [4096, 0, 0, 0, 0], 1));
-    assert_eq!(Error::RangeError { minimum: 1, maximum: 64 }.answer(), (4, [1, 64, 0, 0, 0], 2));
 }
 
 /// The buffer of asynchronous invocations that the first thread of a pretend machine registers: its frames lie behind

@@ -2,12 +2,11 @@
 
 use abi_sel4::object::IPC_BUFFER_BITS;
 use abi_sel4::registers::FRAME_COUNT;
-use abi_sel4::{Invocation, Rights, message, registers};
+use abi_sel4::{Invocation, InvocationError, Rights, message, registers};
 use objects::{Capability, FloatingPointUse, Notification, Ref, Slot, Space, Tcb, ThreadState, own};
 use platform::Machine;
 
-use crate::error::{Error, Preempted};
-use crate::invocation::{Arguments, Done};
+use crate::invocation::{Arguments, Done, Preempted};
 use crate::kernel::Kernel;
 use crate::message::{buffer, set_message_register};
 use crate::{asynchronous, capability, derivation, user_interrupt};
@@ -58,27 +57,27 @@ impl Kernel {
         tcb: Ref<Tcb>,
         slot: Ref<Slot>,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         use Invocation::*;
         let is_current = self.node().current.get() == Some(tcb);
         match invocation {
             Some(TcbReadRegisters) => {
                 let [flags, count] = arguments.at_least::<2>()?;
                 if !(1..=REGISTERS).contains(&count) {
-                    return Err(Error::RangeError { minimum: 1, maximum: REGISTERS });
+                    return Err(InvocationError::RangeError { minimum: 1, maximum: REGISTERS });
                 }
                 if is_current {
-                    return Err(Error::IllegalOperation);
+                    return Err(InvocationError::IllegalOperation);
                 }
                 Ok(Call::ReadRegisters { suspend: flags & message::READ_REGISTERS_SUSPEND != 0, count })
             }
             Some(TcbWriteRegisters) => {
                 let [flags, count] = arguments.at_least::<2>()?;
                 if arguments.length() - 2 < count {
-                    return Err(Error::TruncatedMessage);
+                    return Err(InvocationError::TruncatedMessage);
                 }
                 if is_current {
-                    return Err(Error::IllegalOperation);
+                    return Err(InvocationError::IllegalOperation);
                 }
                 Ok(Call::WriteRegisters { resume: flags & message::WRITE_REGISTERS_RESUME != 0, count })
             }
@@ -86,7 +85,7 @@ impl Kernel {
                 let [flags] = arguments.at_least::<1>()?;
                 match arguments.capability(0)?.capability.get() {
                     Capability::Thread { tcb: source } => Ok(Call::CopyRegisters { flags, source }),
-                    _ => Err(Error::InvalidCapability(1)),
+                    _ => Err(InvocationError::InvalidCapability(1)),
                 }
             }
             Some(TcbConfigure) => {
@@ -129,7 +128,7 @@ impl Kernel {
             Some(TcbBindNotification) => {
                 let notification = arguments.capability(0)?.capability.get();
                 if tcb.bound.get().is_some() {
-                    return Err(Error::IllegalOperation);
+                    return Err(InvocationError::IllegalOperation);
                 }
                 match notification {
                     Capability::Notification { notification, rights, .. }
@@ -139,14 +138,14 @@ impl Kernel {
                     {
                         Ok(Call::Bind { notification })
                     }
-                    _ => Err(Error::IllegalOperation),
+                    _ => Err(InvocationError::IllegalOperation),
                 }
             }
             Some(TcbUnbindNotification) if tcb.bound.get().is_some() => Ok(Call::Unbind),
             Some(TcbSetAffinity) => {
                 let [node] = arguments.at_least::<1>()?;
                 if node >= self.node_count.get() as u64 {
-                    return Err(Error::IllegalOperation);
+                    return Err(InvocationError::IllegalOperation);
                 }
                 Ok(Call::SetAffinity { node: node as u8 })
             }
@@ -164,7 +163,7 @@ impl Kernel {
             }
             _ => {
                 let _ = slot;
-                Err(Error::IllegalOperation)
+                Err(InvocationError::IllegalOperation)
             }
         }
     }
@@ -176,9 +175,9 @@ impl Kernel {
         cspace_data: u64,
         vspace: Ref<Slot>,
         vspace_data: u64,
-    ) -> Result<(Installed, Installed), Error> {
+    ) -> Result<(Installed, Installed), InvocationError> {
         if self.is_long_deletion(tcb.own_slot(own::CSPACE)) || self.is_long_deletion(tcb.own_slot(own::VSPACE)) {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         }
         let changed = |slot: Ref<Slot>, data| match data {
             0 => slot.capability.get(),
@@ -186,11 +185,11 @@ impl Kernel {
         };
         let root = derivation::derive(cspace, changed(cspace, cspace_data))?;
         if !matches!(root, Capability::CNode { .. }) {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         }
         let table = derivation::derive(vspace, changed(vspace, vspace_data))?;
         if !matches!(table, Capability::PageTable { mapping: Some(_), .. }) {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         }
         Ok((Installed { capability: root, source: cspace }, Installed { capability: table, source: vspace }))
     }
@@ -430,28 +429,28 @@ impl Kernel {
 }
 
 /// The highest priority that the thread may give whose capability is the first of the message.
-fn authority(arguments: &Arguments) -> Result<u8, Error> {
+fn authority(arguments: &Arguments) -> Result<u8, InvocationError> {
     match arguments.capability(0)?.capability.get() {
         Capability::Thread { tcb } => Ok(tcb.maximum_priority.get()),
-        _ => Err(Error::InvalidCapability(1)),
+        _ => Err(InvocationError::InvalidCapability(1)),
     }
 }
 
-fn limited(priority: u64, maximum: u8) -> Result<u8, Error> {
+fn limited(priority: u64, maximum: u8) -> Result<u8, InvocationError> {
     if priority > maximum.into() {
-        return Err(Error::RangeError { minimum: 0, maximum: maximum.into() });
+        return Err(InvocationError::RangeError { minimum: 0, maximum: maximum.into() });
     }
     Ok(priority as u8)
 }
 
-fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, Error> {
+fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, InvocationError> {
     if address == 0 {
         return Ok(NewBuffer { address, frame: None });
     }
     let capability = derivation::derive(source, source.capability.get())?;
-    let Capability::Frame { device: false, .. } = capability else { return Err(Error::IllegalOperation) };
+    let Capability::Frame { device: false, .. } = capability else { return Err(InvocationError::IllegalOperation) };
     if !address.is_multiple_of(1 << IPC_BUFFER_BITS) {
-        return Err(Error::AlignmentError);
+        return Err(InvocationError::AlignmentError);
     }
     Ok(NewBuffer { address, frame: Some(Installed { capability, source }) })
 }

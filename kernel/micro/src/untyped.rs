@@ -5,11 +5,10 @@
 //! cleared first, in pieces, from the end to the beginning, so that an interrupted clearing goes on where it stopped.
 //! So whatever lies behind the mark is zero.
 
-use abi_sel4::{ObjectType, Rights, configuration, object};
-use objects::{Capability, FrameSize, LookupFailure, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
+use abi_sel4::{FailedLookup, InvocationError, ObjectType, Operand, Rights, configuration, object};
+use objects::{Capability, FrameSize, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
 
-use crate::error::{Error, Preempted};
-use crate::invocation::Arguments;
+use crate::invocation::{Arguments, Preempted};
 use crate::kernel::Kernel;
 use crate::node::TICKS_IN_A_TURN;
 use crate::{cspace, derivation};
@@ -51,56 +50,58 @@ pub struct Retype {
 
 /// Checks a call.
 #[inline(always)]
-pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, Error> {
-    let Capability::Untyped { base, bits, device, used } = capability else { return Err(Error::IllegalOperation) };
+pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, InvocationError> {
+    let Capability::Untyped { base, bits, device, used } = capability else {
+        return Err(InvocationError::IllegalOperation);
+    };
     if arguments.length() < 6 {
-        return Err(Error::TruncatedMessage);
+        return Err(InvocationError::TruncatedMessage);
     }
     let root = arguments.capability(0)?;
     let [kind, given, node_index, node_depth, node_offset, count] = arguments.words::<6>();
     let kind = match usize::try_from(kind).ok().and_then(ObjectType::from_number) {
         Some(kind) => kind,
-        None => return Err(Error::InvalidArgument(0)),
+        None => return Err(InvocationError::InvalidArgument(0)),
     };
     let object_bits = if given >= 64 { u64::MAX } else { kind.size_bits(given as usize) as u64 };
     if given >= 64 || object_bits > MAXIMUM_BITS {
-        return Err(Error::RangeError { minimum: 0, maximum: MAXIMUM_BITS });
+        return Err(InvocationError::RangeError { minimum: 0, maximum: MAXIMUM_BITS });
     }
     if kind == ObjectType::CapTable && given == 0 || kind == ObjectType::Untyped && given < MINIMUM_BITS {
-        return Err(Error::InvalidArgument(1));
+        return Err(InvocationError::InvalidArgument(1));
     }
 
     let node = match node_depth {
         0 => root.capability.get(),
-        _ => cspace::target(false, root.capability.get(), node_index, node_depth)?.capability.get(),
+        _ => cspace::target(Operand::Destination, root.capability.get(), node_index, node_depth)?.capability.get(),
     };
     let Capability::CNode { slots, radix, .. } = node else {
-        let failure = LookupFailure::MissingCapability { bits_left: node_depth };
-        return Err(Error::FailedLookup { is_source: false, failure });
+        let failure = FailedLookup::MissingCapability { bits_left: node_depth };
+        return Err(InvocationError::FailedLookup { operand: Operand::Destination, failure });
     };
     let size = 1u64 << radix;
     if node_offset > size - 1 {
-        return Err(Error::RangeError { minimum: 0, maximum: size - 1 });
+        return Err(InvocationError::RangeError { minimum: 0, maximum: size - 1 });
     }
     if !(1..=LIMIT).contains(&count) {
-        return Err(Error::RangeError { minimum: 1, maximum: LIMIT });
+        return Err(InvocationError::RangeError { minimum: 1, maximum: LIMIT });
     }
     if count > size - node_offset {
-        return Err(Error::RangeError { minimum: 1, maximum: size - node_offset });
+        return Err(InvocationError::RangeError { minimum: 1, maximum: size - node_offset });
     }
     let first = slots.slot(node_offset);
     if !Slot::are_empty(first.row(count)) {
-        return Err(Error::DeleteFirst);
+        return Err(InvocationError::DeleteFirst);
     }
 
     let reset = !derivation::has_objects(slot, base, bits);
     let start = if reset { 0 } else { used };
     let available = free_bytes(bits, start);
     if available >> object_bits < count {
-        return Err(Error::NotEnoughMemory { available });
+        return Err(InvocationError::NotEnoughMemory { available });
     }
     if device && !kind.may_be_device() {
-        return Err(Error::InvalidArgument(1));
+        return Err(InvocationError::InvalidArgument(1));
     }
     let object_bits = object_bits as u32;
     Ok(Retype { slot, base, bits, device, used, reset, kind, given: given as u8, object_bits, first, count })

@@ -31,12 +31,11 @@
 //! around a signal. Between two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits
 //! in the notification's word, for the next tick or for the thread to look.
 
-use abi_sel4::Rights;
+use abi_sel4::{InvocationError, Rights};
 use hal_api::Machine as _;
 use objects::{Capability, Ref, Tcb};
 use platform::Machine;
 
-use crate::error::Error;
 use crate::interrupt_file::HINTS;
 use crate::invocation::Arguments;
 use crate::kernel::Kernel;
@@ -56,21 +55,25 @@ pub struct Registration {
 }
 
 /// Checks a registration.
-pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, Error> {
+pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, InvocationError> {
     let [handler] = arguments.at_least::<1>()?;
     if handler == 0 {
         return Ok(Registration { handler, hints: 0, vector: 0 });
     }
     let [_, hints, vector] = arguments.at_least::<3>()?;
     if !handler.is_multiple_of(2) || !vector.is_multiple_of(4) {
-        return Err(Error::AlignmentError);
+        return Err(InvocationError::AlignmentError);
     }
     let registration = Registration { handler, hints: hints & HINTS, vector };
     match arguments.capability(0)?.capability.get() {
         Capability::Notification { notification, rights, .. } if rights.contains(Rights::READ) => {
-            if thread.bound.get() == Some(notification) { Ok(registration) } else { Err(Error::IllegalOperation) }
+            if thread.bound.get() == Some(notification) {
+                Ok(registration)
+            } else {
+                Err(InvocationError::IllegalOperation)
+            }
         }
-        _ => Err(Error::InvalidCapability(1)),
+        _ => Err(InvocationError::InvalidCapability(1)),
     }
 }
 

@@ -9,15 +9,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use abi_sel4::configuration::{PAGE_TABLE_LEVELS, USER_TOP};
 use abi_sel4::message::EXECUTE_NEVER;
 use abi_sel4::object::{self, ASID_POOL_INDEX_BITS};
-use abi_sel4::{Invocation, Rights};
+use abi_sel4::{FailedLookup, Invocation, InvocationError, Operand, Rights};
 use hal_api::{Flush, HartSet, Machine as _, Scope};
-use objects::{
-    AsidPool, Capability, FrameSize, LookupFailure, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of,
-};
+use objects::{AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of};
 use platform::Machine;
 
-use crate::error::{Error, Preempted};
-use crate::invocation::{Arguments, Done};
+use crate::invocation::{Arguments, Done, Preempted};
 use crate::kernel::{Kernel, POOLS};
 use crate::message::set_message_register;
 use crate::{capability, cspace, derivation};
@@ -140,11 +137,13 @@ impl Kernel {
 
     /// Checks that a slot holds the root of a live address space; the root and its identifier.
     #[inline(always)]
-    fn decode_root(&self, slot: Ref<Slot>) -> Result<(Ref<PageTable>, u16), Error> {
-        let (table, asid) = slot.capability.mapped_table().ok_or(Error::InvalidCapability(1))?;
+    fn decode_root(&self, slot: Ref<Slot>) -> Result<(Ref<PageTable>, u16), InvocationError> {
+        let (table, asid) = slot.capability.mapped_table().ok_or(InvocationError::InvalidCapability(1))?;
         match self.root_of(asid) {
-            None => Err(Error::FailedLookup { is_source: false, failure: LookupFailure::InvalidRoot }),
-            Some(root) if root != table => Err(Error::InvalidCapability(1)),
+            None => {
+                Err(InvocationError::FailedLookup { operand: Operand::Destination, failure: FailedLookup::InvalidRoot })
+            }
+            Some(root) if root != table => Err(InvocationError::InvalidCapability(1)),
             Some(root) => Ok((root, asid)),
         }
     }
@@ -157,36 +156,36 @@ impl Kernel {
         table: Ref<PageTable>,
         mapping: Option<Mapping>,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         match invocation {
             Some(Invocation::PageTableUnmap) => {
                 if !derivation::is_final(slot) {
-                    return Err(Error::RevokeFirst);
+                    return Err(InvocationError::RevokeFirst);
                 }
                 if mapping.is_some_and(|mapping| self.root_of(mapping.asid) == Some(table)) {
-                    return Err(Error::RevokeFirst);
+                    return Err(InvocationError::RevokeFirst);
                 }
                 return Ok(Call::UnmapTable { table, mapping });
             }
             Some(Invocation::PageTableMap) => {}
-            _ => return Err(Error::IllegalOperation),
+            _ => return Err(InvocationError::IllegalOperation),
         }
         let [address, _] = arguments.at_least::<2>()?;
         let root = arguments.capability(0)?;
         if mapping.is_some() {
-            return Err(Error::InvalidCapability(0));
+            return Err(InvocationError::InvalidCapability(0));
         }
         // The kind of the root is checked before the address, whether it is alive after.
         if !matches!(root.capability.get(), Capability::PageTable { mapping: Some(_), .. }) {
-            return Err(Error::InvalidCapability(1));
+            return Err(InvocationError::InvalidCapability(1));
         }
         if address >= USER_TOP {
-            return Err(Error::InvalidArgument(0));
+            return Err(InvocationError::InvalidArgument(0));
         }
         let (root, asid) = self.decode_root(root)?;
         let place = walk(root, address);
         if place.bits == PAGE_BITS || place.get() & entry::VALID != 0 {
-            return Err(Error::DeleteFirst);
+            return Err(InvocationError::DeleteFirst);
         }
         let mapping = Some(Mapping { asid, address: address & !((1 << place.bits) - 1) });
         Ok(Call::MapTable {
@@ -203,43 +202,43 @@ impl Kernel {
         invocation: Option<Invocation>,
         frame: Capability,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         let Capability::Frame { base, size, rights, device, mapping } = frame else {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         };
         match invocation {
             Some(Invocation::PageUnmap) => return Ok(Call::UnmapPage { base, size, mapping }),
             Some(Invocation::PageGetAddress) => return Ok(Call::GetAddress { base }),
             Some(Invocation::PageMap) => {}
-            _ => return Err(Error::IllegalOperation),
+            _ => return Err(InvocationError::IllegalOperation),
         }
         let [address, mask, attributes] = arguments.at_least::<3>()?;
         let (root, asid) = self.decode_root(arguments.capability(0)?)?;
         let last = address.wrapping_add((1 << size.bits()) - 1);
         if last >= USER_TOP || last < address {
-            return Err(Error::InvalidArgument(0));
+            return Err(InvocationError::InvalidArgument(0));
         }
         if address & ((1 << size.bits()) - 1) != 0 {
-            return Err(Error::AlignmentError);
+            return Err(InvocationError::AlignmentError);
         }
         let place = walk(root, address);
         if place.bits != size.bits() {
-            let failure = LookupFailure::MissingCapability { bits_left: place.bits.into() };
-            return Err(Error::FailedLookup { is_source: false, failure });
+            let failure = FailedLookup::MissingCapability { bits_left: place.bits.into() };
+            return Err(InvocationError::FailedLookup { operand: Operand::Destination, failure });
         }
         match mapping {
             Some(mapping) => {
                 if mapping.asid != asid {
-                    return Err(Error::InvalidCapability(1));
+                    return Err(InvocationError::InvalidCapability(1));
                 }
                 if mapping.address != address {
-                    return Err(Error::InvalidArgument(0));
+                    return Err(InvocationError::InvalidArgument(0));
                 }
                 if entry::is_table(place.get()) {
-                    return Err(Error::DeleteFirst);
+                    return Err(InvocationError::DeleteFirst);
                 }
             }
-            None if place.get() & entry::VALID != 0 => return Err(Error::DeleteFirst),
+            None if place.get() & entry::VALID != 0 => return Err(InvocationError::DeleteFirst),
             None => {}
         }
         let allowed = capability::mask_virtual(rights, Rights::from_word(mask));
@@ -253,25 +252,25 @@ impl Kernel {
     }
 
     /// Checks that a small page can be mapped at an address, in the address space whose root is in a slot.
-    pub(crate) fn decode_page(&self, space: Ref<Slot>, address: u64) -> Result<Mapping, Error> {
+    pub(crate) fn decode_page(&self, space: Ref<Slot>, address: u64) -> Result<Mapping, InvocationError> {
         let Some((root, asid)) =
             space.capability.mapped_table().filter(|&(root, asid)| self.root_of(asid) == Some(root))
         else {
-            return Err(Error::InvalidCapability(0));
+            return Err(InvocationError::InvalidCapability(0));
         };
         if address >= USER_TOP {
-            return Err(Error::InvalidArgument(0));
+            return Err(InvocationError::InvalidArgument(0));
         }
         if address & ((1 << PAGE_BITS) - 1) != 0 {
-            return Err(Error::AlignmentError);
+            return Err(InvocationError::AlignmentError);
         }
         let place = walk(root, address);
         if place.bits != PAGE_BITS {
-            let failure = LookupFailure::MissingCapability { bits_left: place.bits.into() };
-            return Err(Error::FailedLookup { is_source: false, failure });
+            let failure = FailedLookup::MissingCapability { bits_left: place.bits.into() };
+            return Err(InvocationError::FailedLookup { operand: Operand::Destination, failure });
         }
         if place.get() & entry::VALID != 0 {
-            return Err(Error::DeleteFirst);
+            return Err(InvocationError::DeleteFirst);
         }
         Ok(Mapping { asid, address })
     }
@@ -324,20 +323,20 @@ impl Kernel {
         &self,
         invocation: Option<Invocation>,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         if invocation != Some(Invocation::AsidControlMakePool) {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         }
         let [target, depth] = arguments.at_least::<2>()?;
         let (untyped, root) = (arguments.capability(0)?, arguments.capability(1)?);
         let Some(index) = self.asid_pools.iter().position(|pool| pool.get().is_none()) else {
-            return Err(Error::DeleteFirst);
+            return Err(InvocationError::DeleteFirst);
         };
         let Capability::Untyped { base, bits: bits @ 12, device: false, .. } = untyped.capability.get() else {
-            return Err(Error::InvalidCapability(1));
+            return Err(InvocationError::InvalidCapability(1));
         };
         if derivation::has_children(untyped) {
-            return Err(Error::RevokeFirst);
+            return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), target, depth)?;
         Ok(Call::MakePool { untyped, base, bits, slot, index })
@@ -350,22 +349,27 @@ impl Kernel {
         pool: Ref<AsidPool>,
         base: u16,
         arguments: &Arguments,
-    ) -> Result<Call, Error> {
+    ) -> Result<Call, InvocationError> {
         if invocation != Some(Invocation::AsidPoolAssign) {
-            return Err(Error::IllegalOperation);
+            return Err(InvocationError::IllegalOperation);
         }
         let slot = arguments.capability(0)?;
         let Capability::PageTable { table, mapping: None } = slot.capability.get() else {
-            return Err(Error::InvalidCapability(1));
+            return Err(InvocationError::InvalidCapability(1));
         };
         match self.pool_of(base) {
-            None => return Err(Error::FailedLookup { is_source: false, failure: LookupFailure::InvalidRoot }),
-            Some(found) if found != pool => return Err(Error::InvalidCapability(0)),
+            None => {
+                return Err(InvocationError::FailedLookup {
+                    operand: Operand::Destination,
+                    failure: FailedLookup::InvalidRoot,
+                });
+            }
+            Some(found) if found != pool => return Err(InvocationError::InvalidCapability(0)),
             Some(_) => {}
         }
         // Identifier 0 is nobody's.
         let free = |&index: &usize| pool.roots[index].get().is_none() && (base != 0 || index != 0);
-        let index = (0..512).find(free).ok_or(Error::DeleteFirst)?;
+        let index = (0..512).find(free).ok_or(InvocationError::DeleteFirst)?;
         Ok(Call::Assign { pool, index, asid: base + index as u16, slot, table })
     }
 

@@ -1,6 +1,7 @@
 //! Faults: messages from the kernel about a thread that cannot go on.
 
 use abi_sel4::LookupFailure;
+use abi_sel4::fault::{CapFault, Phase, UnknownSyscall, UserException, VMFault};
 
 use crate::message::Received;
 
@@ -56,26 +57,37 @@ pub enum Fault {
 impl Fault {
     /// Reads a message of the kernel; `None` if it is none, which only the badge can tell for sure.
     pub fn from_message(received: &Received) -> Option<Fault> {
-        let word = |index: usize| received.word(index).unwrap_or(0);
-        match abi_sel4::Fault::from_label(received.label())? {
-            abi_sel4::Fault::NullFault => None,
-            abi_sel4::Fault::CapFault => Some(Fault::Capability {
-                ip: word(0),
-                pointer: word(1),
-                receiving: word(2) != 0,
-                reason: LookupFailure::from_number(word(3) as usize),
-                details: [word(4), word(5), word(6)],
-            }),
-            abi_sel4::Fault::UnknownSyscall => Some(Fault::UnknownSystemCall {
-                ip: word(0),
-                sp: word(1),
-                arguments: core::array::from_fn(|index| word(3 + index)),
-                number: word(10),
-            }),
-            abi_sel4::Fault::UserException => Some(Fault::Exception { ip: word(0), sp: word(1), cause: word(2) }),
-            abi_sel4::Fault::VMFault => {
-                Some(Fault::Memory { ip: word(0), address: word(1), fetch: word(2) != 0, status: word(3) })
+        Some(match abi_sel4::Fault::from_label(received.label())? {
+            abi_sel4::Fault::NullFault => return None,
+            abi_sel4::Fault::CapFault => {
+                let fault = CapFault::from_words(words(received));
+                Fault::Capability {
+                    ip: fault.ip,
+                    pointer: fault.address,
+                    receiving: fault.phase() == Phase::Receive,
+                    reason: fault.lookup().map(|lookup| lookup.kind()),
+                    details: [fault.bits_left, fault.guard_or_bits_found, fault.guard_bits_found],
+                }
             }
-        }
+            abi_sel4::Fault::UnknownSyscall => {
+                let UnknownSyscall { fault_ip, sp, ra: _, a0, a1, a2, a3, a4, a5, a6, syscall } =
+                    UnknownSyscall::from_words(words(received));
+                let arguments = [a0, a1, a2, a3, a4, a5, a6];
+                Fault::UnknownSystemCall { ip: fault_ip, sp, arguments, number: syscall }
+            }
+            abi_sel4::Fault::UserException => {
+                let UserException { fault_ip, sp, number, code: _ } = UserException::from_words(words(received));
+                Fault::Exception { ip: fault_ip, sp, cause: number }
+            }
+            abi_sel4::Fault::VMFault => {
+                let VMFault { ip, address, instruction_fetch, status } = VMFault::from_words(words(received));
+                Fault::Memory { ip, address, fetch: instruction_fetch != 0, status }
+            }
+        })
     }
+}
+
+/// The first words of a message; those that it does not have are zero.
+fn words<const COUNT: usize>(received: &Received) -> [u64; COUNT] {
+    core::array::from_fn(|index| received.word(index).unwrap_or(0))
 }

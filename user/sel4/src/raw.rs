@@ -9,7 +9,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
-use abi_sel4::{Error, Invocation, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall};
+use abi_sel4::{Error, Invocation, InvocationError, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall};
 
 /// What an invocation gives.
 pub type Result<T> = core::result::Result<T, Failure>;
@@ -255,10 +255,16 @@ impl Failure {
 
     /// Which capability was not found, for [`Error::FailedLookup`]: why.
     pub fn lookup(&self) -> Option<LookupFailure> {
-        if self.error != Error::FailedLookup {
-            return None;
+        match self.detailed()? {
+            InvocationError::FailedLookup { failure, .. } => Some(failure.kind()),
+            _ => None,
         }
-        LookupFailure::from_number(self.details[1] as usize)
+    }
+
+    /// The error with its details; `None` if they make no sense.
+    pub fn detailed(&self) -> Option<InvocationError> {
+        let [words @ .., _] = self.details;
+        InvocationError::from_words(self.error, words)
     }
 }
 
@@ -268,14 +274,15 @@ impl core::fmt::Display for Failure {
             write!(formatter, "{}: ", invocation.name())?;
         }
         write!(formatter, "{}", self.error.name())?;
-        match self.error {
-            Error::InvalidArgument | Error::InvalidCapability => write!(formatter, " (number {})", self.details[0]),
-            Error::RangeError => write!(formatter, " ({} to {})", self.details[0], self.details[1]),
-            Error::NotEnoughMemory => write!(formatter, " ({} bytes are left)", self.details[0]),
-            Error::FailedLookup => match self.lookup() {
-                Some(lookup) => write!(formatter, " ({})", lookup.name()),
-                None => Ok(()),
-            },
+        match self.detailed() {
+            Some(InvocationError::InvalidArgument(index) | InvocationError::InvalidCapability(index)) => {
+                write!(formatter, " (number {index})")
+            }
+            Some(InvocationError::RangeError { minimum, maximum }) => write!(formatter, " ({minimum} to {maximum})"),
+            Some(InvocationError::NotEnoughMemory { available }) => {
+                write!(formatter, " ({available} bytes are left)")
+            }
+            Some(InvocationError::FailedLookup { failure, .. }) => write!(formatter, " ({})", failure.kind().name()),
             _ => Ok(()),
         }
     }

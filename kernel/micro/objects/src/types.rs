@@ -3,7 +3,8 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use abi_sel4::{Fault as FaultLabel, LookupFailure as LookupNumber, object};
+use abi_sel4::fault::Phase;
+use abi_sel4::{FailedLookup, Fault, object};
 use hal_api::UserContext;
 
 use crate::capability::{Capability, CapabilityCell};
@@ -184,61 +185,19 @@ impl ThreadState {
     }
 }
 
-/// A failed look-up in a capability space.
+/// The fault of a thread: what its message says besides the contents of registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookupFailure {
-    /// What was to be looked in is no node.
-    InvalidRoot,
-    /// There is no capability of the right kind.
-    MissingCapability {
-        /// Bits of the address that were not used.
-        bits_left: u64,
-    },
-    /// The address is too short or too long.
-    DepthMismatch {
-        /// Bits of the address that were not used.
-        bits_left: u64,
-        /// Bits that the node would have used.
-        bits_found: u64,
-    },
-    /// A guard does not agree with the address.
-    GuardMismatch {
-        /// Bits of the address that were not used.
-        bits_left: u64,
-        /// The guard.
-        guard_found: u64,
-        /// Its bits.
-        bits_found: u64,
-    },
-}
-
-impl LookupFailure {
-    /// Its number in messages.
-    #[inline]
-    pub const fn number(self) -> u64 {
-        let number = match self {
-            LookupFailure::InvalidRoot => LookupNumber::InvalidRoot,
-            LookupFailure::MissingCapability { .. } => LookupNumber::MissingCapability,
-            LookupFailure::DepthMismatch { .. } => LookupNumber::DepthMismatch,
-            LookupFailure::GuardMismatch { .. } => LookupNumber::GuardMismatch,
-        };
-        number.number() as u64
-    }
-}
-
-/// What went wrong in a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing.
+pub enum ThreadFault {
+    /// Nothing is wrong.
     None,
     /// A capability that was used is not there.
     Capability {
         /// Its address.
         address: u64,
-        /// Whether the thread wanted to receive.
-        receiving: bool,
-        /// Why.
-        failure: LookupFailure,
+        /// What the thread wanted to do with it.
+        phase: Phase,
+        /// The reason.
+        failure: FailedLookup,
     },
     /// A system call that does not exist.
     UnknownSystemCall {
@@ -263,18 +222,17 @@ pub enum Fault {
     },
 }
 
-impl Fault {
-    /// The label of its message.
+impl ThreadFault {
+    /// The fault without its details, which says what message it is.
     #[inline]
-    pub const fn label(self) -> u64 {
-        let label = match self {
-            Fault::None => FaultLabel::NullFault,
-            Fault::Capability { .. } => FaultLabel::CapFault,
-            Fault::UnknownSystemCall { .. } => FaultLabel::UnknownSyscall,
-            Fault::User { .. } => FaultLabel::UserException,
-            Fault::Memory { .. } => FaultLabel::VMFault,
-        };
-        label.label()
+    pub const fn kind(self) -> Fault {
+        match self {
+            ThreadFault::None => Fault::NullFault,
+            ThreadFault::Capability { .. } => Fault::CapFault,
+            ThreadFault::UnknownSystemCall { .. } => Fault::UnknownSyscall,
+            ThreadFault::User { .. } => Fault::UserException,
+            ThreadFault::Memory { .. } => Fault::VMFault,
+        }
     }
 }
 
@@ -461,8 +419,7 @@ pub struct Tcb {
     pub(crate) space_epoch: Cell<u64>,
     fault_label: Cell<u64>,
     fault_words: Cell<[u64; 3]>,
-    failure_number: Cell<u64>,
-    failure_words: Cell<[u64; 3]>,
+    lookup_words: Cell<[u64; FailedLookup::WORDS]>,
     /// What carries out its asynchronous invocations.
     pub handler: Handler,
     /// How it is interrupted.
@@ -493,67 +450,54 @@ impl Tcb {
         self.state.set(state as u8);
     }
 
-    /// What went wrong.
-    pub fn fault(&self) -> Fault {
+    /// The thread's fault.
+    pub fn fault(&self) -> ThreadFault {
         let [first, second, third] = self.fault_words.get();
-        match FaultLabel::from_label(self.fault_label.get()) {
-            Some(FaultLabel::CapFault) => {
-                Fault::Capability { address: first, receiving: second != 0, failure: self.failure() }
+        match self.fault_kind() {
+            Fault::CapFault => {
+                let phase = if second == 0 { Phase::Send } else { Phase::Receive };
+                // No words are those of an invalid root.
+                let failure = FailedLookup::from_words(self.lookup_words.get()).unwrap_or(FailedLookup::InvalidRoot);
+                ThreadFault::Capability { address: first, phase, failure }
             }
-            Some(FaultLabel::UnknownSyscall) => Fault::UnknownSystemCall { number: first },
-            Some(FaultLabel::UserException) => Fault::User { number: first, code: second },
-            Some(FaultLabel::VMFault) => Fault::Memory { address: first, status: second, instruction: third != 0 },
-            Some(FaultLabel::NullFault) | None => Fault::None,
+            Fault::UnknownSyscall => ThreadFault::UnknownSystemCall { number: first },
+            Fault::UserException => ThreadFault::User { number: first, code: second },
+            Fault::VMFault => ThreadFault::Memory { address: first, status: second, instruction: third != 0 },
+            Fault::NullFault => ThreadFault::None,
         }
     }
 
-    /// Whether nothing went wrong.
-    #[inline(always)]
-    pub fn has_no_fault(&self) -> bool {
-        self.fault_label.get() == 0
+    /// The thread's fault without its details.
+    pub fn fault_kind(&self) -> Fault {
+        Fault::from_label(self.fault_label.get()).unwrap_or(Fault::NullFault)
     }
 
-    /// Notes what went wrong.
-    pub fn set_fault(&self, fault: Fault) {
+    /// Whether the thread has no fault.
+    #[inline(always)]
+    pub fn has_no_fault(&self) -> bool {
+        self.fault_label.get() == Fault::NullFault.label()
+    }
+
+    /// Notes a fault.
+    pub fn set_fault(&self, fault: ThreadFault) {
         let words = match fault {
-            Fault::None => [0; 3],
-            Fault::Capability { address, receiving, failure } => {
-                self.set_failure(failure);
-                [address, receiving.into(), 0]
+            ThreadFault::None => [0; 3],
+            ThreadFault::Capability { address, phase, failure } => {
+                self.lookup_words.set(failure.to_words().0);
+                [address, phase as u64, 0]
             }
-            Fault::UnknownSystemCall { number } => [number, 0, 0],
-            Fault::User { number, code } => [number, code, 0],
-            Fault::Memory { address, status, instruction } => [address, status, instruction.into()],
+            ThreadFault::UnknownSystemCall { number } => [number, 0, 0],
+            ThreadFault::User { number, code } => [number, code, 0],
+            ThreadFault::Memory { address, status, instruction } => [address, status, instruction.into()],
         };
-        self.fault_label.set(fault.label());
+        self.fault_label.set(fault.kind().label());
         self.fault_words.set(words);
     }
 
-    /// Forgets what went wrong.
+    /// Forgets the fault.
     #[inline(always)]
     pub fn clear_fault(&self) {
-        self.fault_label.set(0);
-    }
-
-    fn failure(&self) -> LookupFailure {
-        let [bits_left, bits_found, guard_found] = self.failure_words.get();
-        match LookupNumber::from_number(self.failure_number.get() as usize) {
-            Some(LookupNumber::MissingCapability) => LookupFailure::MissingCapability { bits_left },
-            Some(LookupNumber::DepthMismatch) => LookupFailure::DepthMismatch { bits_left, bits_found },
-            Some(LookupNumber::GuardMismatch) => LookupFailure::GuardMismatch { bits_left, guard_found, bits_found },
-            Some(LookupNumber::InvalidRoot) | None => LookupFailure::InvalidRoot,
-        }
-    }
-
-    fn set_failure(&self, failure: LookupFailure) {
-        let words = match failure {
-            LookupFailure::InvalidRoot => [0; 3],
-            LookupFailure::MissingCapability { bits_left } => [bits_left, 0, 0],
-            LookupFailure::DepthMismatch { bits_left, bits_found } => [bits_left, bits_found, 0],
-            LookupFailure::GuardMismatch { bits_left, guard_found, bits_found } => [bits_left, bits_found, guard_found],
-        };
-        self.failure_number.set(failure.number());
-        self.failure_words.set(words);
+        self.fault_label.set(Fault::NullFault.label());
     }
 }
 
