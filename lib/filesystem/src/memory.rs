@@ -10,6 +10,14 @@ pub(crate) fn reserve<T>(vector: &mut Vec<T>, length: usize) -> Result<(), Error
     vector.try_reserve_exact(length).map_err(|_| Error::OutOfMemory)
 }
 
+/// An array, filled.
+pub(crate) fn array<T, const N: usize>(make: impl FnMut() -> T) -> Result<Box<[T; N]>, Error> {
+    let mut vector = Vec::new();
+    reserve(&mut vector, N)?;
+    vector.resize_with(N, make);
+    vector.into_boxed_slice().try_into().map_err(|_| Error::OutOfMemory)
+}
+
 /// A copy of `bytes`, exactly as long: turning it into a box moves nothing.
 pub(crate) fn copy(bytes: &[u8]) -> Result<Box<[u8]>, Error> {
     let mut vector = Vec::new();

@@ -1,8 +1,9 @@
 //! The inodes of one file system: where they are, how long they live, and their locks.
 //!
 //! An inode is found by its index. Indices are what directories store, and inode numbers are indices plus one. The
-//! table grows in segments, each twice as large as the one before, that never move; so an inode is reached without a
-//! lock, and growing can fail without harm. Free inodes are reused, segments are kept.
+//! table grows by a block at a time, and now and then by a list of blocks; none of them ever moves. So an inode is
+//! reached without a lock, growing is a short step however many inodes there are, and it can fail without harm. Free
+//! inodes are reused, blocks are kept.
 //!
 //! # Life
 //!
@@ -22,13 +23,13 @@
 //! |---|---|---|
 //! | `counts` | any time | as above |
 //! | `parent` | under the directory's own lock, or the rename lock | under both, or before anyone knows the inode |
+//! | `parent` of a free inode: the next free one | under the lock of the free ones | under that lock |
 //! | `attributes` | under its lock | under its lock |
 //! | `content` | under its lock | under its lock; the variant changes only when the inode is made and freed |
 //! | `share` | never | under its lock, when the inode is made and freed |
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -49,9 +50,13 @@ const LINK: u64 = 1 << 48;
 /// As many names as the 16 bits for them can count, with room for those who are about to find out.
 const MAX_LINKS: u64 = 65_000;
 
-const FIRST_SEGMENT: u32 = 64;
-/// Segment k has 64 << k inodes; all together have somewhat fewer than 2^32.
-const SEGMENTS: usize = 26;
+/// Inodes of a block, blocks of a list, and lists: for 32 million inodes.
+const BLOCK: usize = 128;
+const LIST: usize = 512;
+const LISTS: usize = 512;
+
+/// No index.
+const NONE: u32 = u32::MAX;
 
 /// What an inode is charged, beside what its contents are.
 pub(crate) const INODE_COST: u64 = size_of::<Inode>() as u64;
@@ -208,16 +213,22 @@ impl Inode {
     }
 }
 
-struct FreeList {
-    /// Has room for every inode there is, so that freeing never allocates.
-    indices: Vec<u32>,
-    segments: usize,
+/// The inodes that are not in use.
+struct Free {
+    /// The first of those that were, each of which leads to the next; so freeing needs no memory.
+    first: u32,
+    /// No index from here on was given out so far.
+    fresh: u32,
+    in_use: u32,
 }
+
+type Block = Box<[Inode; BLOCK]>;
+type List = Box<[Once<Block>; LIST]>;
 
 /// One file system's state; [`Held`] and the public types point to it.
 pub(crate) struct Shared {
-    segments: [Once<Box<[Inode]>>; SEGMENTS],
-    free: Mutex<FreeList>,
+    lists: Box<[Once<List>; LISTS]>,
+    free: Mutex<Free>,
     pub(crate) quota: Quota,
     /// Pages of files that are gone.
     pub(crate) remains: Remains,
@@ -227,8 +238,8 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(limit: u64) -> Result<Shared, Error> {
         let shared = Shared {
-            segments: [const { Once::new() }; SEGMENTS],
-            free: Mutex::new(FreeList { indices: Vec::new(), segments: 0 }),
+            lists: memory::array(Once::new)?,
+            free: Mutex::new(Free { first: NONE, fresh: 0, in_use: 0 }),
             quota: Quota::new(limit),
             remains: Remains::default(),
             rename: Mutex::new(()),
@@ -250,18 +261,16 @@ impl Shared {
     }
 
     pub(crate) fn inode(&self, index: u32) -> &Inode {
-        let (segment, offset) = locate(index);
-        match self.segments[segment].get() {
-            Some(inodes) => &inodes[offset],
-            None => unreachable!("an index is given out after its segment was made"),
+        let (list, block, place) = locate(index);
+        match self.lists[list].get().and_then(|list| list[block].get()) {
+            Some(block) => &block[place],
+            None => unreachable!("an index is given out after its block was made"),
         }
     }
 
     /// How many inodes are in use.
     pub(crate) fn in_use(&self) -> u64 {
-        let free = self.free.lock();
-        let made = (1u64 << free.segments).saturating_sub(1) * u64::from(FIRST_SEGMENT);
-        made - free.indices.len() as u64
+        self.free.lock().in_use.into()
     }
 
     /// Makes an inode with one link and one handle.
@@ -293,26 +302,34 @@ impl Shared {
 
     fn take_free(&self) -> Result<u32, Error> {
         let mut free = self.free.lock();
-        if free.indices.is_empty() {
-            self.grow(&mut free)?;
-        }
-        free.indices.pop().ok_or(Error::OutOfMemory)
+        let index = if free.first == NONE {
+            let fresh = free.fresh;
+            if fresh as usize % BLOCK == 0 {
+                self.grow(fresh)?;
+            }
+            free.fresh += 1;
+            fresh
+        } else {
+            let first = free.first;
+            free.first = self.inode(first).parent();
+            first
+        };
+        free.in_use += 1;
+        Ok(index)
     }
 
-    fn grow(&self, free: &mut FreeList) -> Result<(), Error> {
-        let segment = self.segments.get(free.segments).ok_or(Error::NoSpace)?;
-        let first = start(free.segments);
-        let length = FIRST_SEGMENT << free.segments;
-        // Room in the list for all inodes, also for those in use now.
-        memory::reserve(&mut free.indices, (first + length) as usize)?;
-        segment.try_call_once(|| {
-            let mut inodes = Vec::new();
-            memory::reserve(&mut inodes, length as usize)?;
-            inodes.resize_with(length as usize, Inode::vacant);
-            Ok(inodes.into_boxed_slice())
-        })?;
-        free.segments += 1;
-        free.indices.extend((first..first + length).rev());
+    fn give_back(&self, index: u32) {
+        let mut free = self.free.lock();
+        self.inode(index).set_parent(core::mem::replace(&mut free.first, index));
+        free.in_use -= 1;
+    }
+
+    /// Makes the block that begins with this index.
+    fn grow(&self, first: u32) -> Result<(), Error> {
+        let (list, block, _) = locate(first);
+        let list = self.lists.get(list).ok_or(Error::NoSpace)?;
+        let list = list.try_call_once(|| memory::array(Once::new))?;
+        list[block].try_call_once(|| memory::array(Inode::vacant))?;
         Ok(())
     }
 
@@ -351,7 +368,7 @@ impl Shared {
                     }
                 }
                 drop(inode.share.lock().take());
-                self.free.lock().indices.push(index);
+                self.give_back(index);
             }
         }
     }
@@ -370,14 +387,10 @@ impl Shared {
     }
 }
 
-/// The first index of a segment.
-fn start(segment: usize) -> u32 {
-    FIRST_SEGMENT * ((1 << segment) - 1)
-}
-
-fn locate(index: u32) -> (usize, usize) {
-    let segment = (index / FIRST_SEGMENT + 1).ilog2() as usize;
-    (segment, (index - start(segment)) as usize)
+/// Where an inode is: the list, the block in it, and the place in that.
+fn locate(index: u32) -> (usize, usize, usize) {
+    let index = index as usize;
+    (index / (BLOCK * LIST), index / BLOCK % LIST, index % BLOCK)
 }
 
 /// A handle: keeps an inode from being freed.
@@ -419,16 +432,11 @@ mod tests {
 
     #[test]
     fn indices_are_dense_and_found_again() {
-        let mut expected = (0, 0);
-        for index in 0..100_000 {
-            assert_eq!(locate(index), expected);
-            expected.1 += 1;
-            if expected.1 == (FIRST_SEGMENT as usize) << expected.0 {
-                expected = (expected.0 + 1, 0);
-            }
-        }
-        // The last index of the last segment exists.
-        let last = start(SEGMENTS - 1) + ((FIRST_SEGMENT << (SEGMENTS - 1)) - 1);
-        assert_eq!(locate(last).0, SEGMENTS - 1);
+        let places = (0..300_000).map(locate);
+        assert!(
+            places.eq((0..5)
+                .flat_map(|list| { (0..LIST).flat_map(move |block| (0..BLOCK).map(move |place| (list, block, place))) })
+                .take(300_000))
+        );
     }
 }

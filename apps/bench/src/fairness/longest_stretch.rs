@@ -24,6 +24,8 @@ use super::accomplice;
 const LARGE: usize = 24 << 20;
 /// Waiters and calls in flight.
 const MANY: usize = 20_000;
+/// Files: as many as fill segments of inodes up to the tenth.
+const INODES: usize = 33_000;
 /// Descriptors; a process may have this many.
 const DESCRIPTORS: usize = 16_000;
 
@@ -127,6 +129,22 @@ fn directories() -> Result<()> {
     let mut entries = vec![0u8; 256 << 10];
     while call(SystemCall::ReadDirectory, [directory, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0])? > 0 {}
     call(SystemCall::Close, [directory, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// So many files that the table of inodes grows by one of its larger segments.
+fn inodes() -> Result<()> {
+    call(SystemCall::MakeDirectory, [HERE, path(c"/inodes"), 0o700, 0, 0, 0])?;
+    let name = |number: usize| alloc::format!("/inodes/{number}\0");
+    for number in 0..INODES {
+        let name = name(number);
+        let flags = (open::CREAT | open::RDWR) as usize;
+        let file = call(SystemCall::Open, [HERE, name.as_ptr() as usize, flags, 0o600, 0, 0])?;
+        call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    }
+    for number in 0..INODES {
+        call(SystemCall::Unlink, [HERE, name(number).as_ptr() as usize, 0, 0, 0, 0])?;
+    }
+    Ok(())
 }
 
 static WORD: AtomicU32 = AtomicU32::new(0);
@@ -281,6 +299,7 @@ const DRIVES: &[Drive] = &[
     ("files", files_and_memory),
     ("removing", removing),
     ("directories", directories),
+    ("inodes", inodes),
     ("pipes", pipes),
     ("readiness", readiness),
 ];
