@@ -11,6 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::*;
 
 /// An executor in memory of its own, never freed.
+#[derive(Clone, Copy)]
 struct World {
     executor: &'static Executor,
     ready: &'static [ReadyWord; SHARDS],
@@ -46,6 +47,15 @@ unsafe extern "C" fn note_resume(_: *mut c_void, header: *mut Header) {
     log(format!("resume {:x}", unsafe { (*header).cid() }));
 }
 
+thread_local! {
+    /// Happens once while a call waits for a lock, which it must give back.
+    static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+unsafe extern "C" fn meanwhile(_: *mut c_void) {
+    MEANWHILE.take().expect("nobody gives the lock back")();
+}
+
 impl World {
     fn new(workers: usize) -> World {
         World::sharing(workers, Sharing::Eager)
@@ -56,6 +66,7 @@ impl World {
         let hooks = Hooks {
             notify: Some(note_notify),
             resume: Some(note_resume),
+            relax: Some(meanwhile),
             worker: Some(calling_worker),
             sharing,
             ..Hooks::NONE
@@ -108,6 +119,20 @@ impl World {
     fn bitmap(&self, worker: usize) -> u64 {
         self.ready[worker].0.load(Ordering::Relaxed)
     }
+
+    /// Calls something that has to wait for the lock of a shard, and does something else meanwhile, after whoever had
+    /// the lock.
+    fn while_waiting_for<T>(&self, shard: usize, other: impl FnOnce() + 'static, call: impl FnOnce() -> T) -> T {
+        let shard = self.executor.shard(shard);
+        assert!(shard.try_lock());
+        MEANWHILE.set(Some(Box::new(move || {
+            shard.unlock();
+            other();
+        })));
+        let result = call();
+        assert!(MEANWHILE.take().is_none(), "it did not wait");
+        result
+    }
 }
 
 /// A coroutine whose poll is a closure.
@@ -157,7 +182,7 @@ fn an_idle_worker_is_notified_once_and_its_own_first() {
 
 #[test]
 fn a_busy_shard_is_passed_by_and_counted() {
-    let world = World::new(2);
+    let world = World::new(3);
     let less_important = task(5, || DONE);
     world.spawn_at(1, task(0, || DONE));
     world.spawn_at(0, less_important);
@@ -219,17 +244,19 @@ fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
     assert_eq!(world.run(1), Outcome::Idle);
     take_log();
     // A worker in a poll may wait in it. Who is no worker does not look after it, and calls another one.
-    world.spawn(task(5, move || {
-        CALLER.set(u32::MAX);
-        take_log();
-        executor.wake(woken[0]).unwrap();
-        log("woken");
-        CALLER.set(0);
-        DONE
-    }));
-    assert_eq!(world.run(0), Outcome::Idle);
-    assert_eq!(take_log(), ["notify 1", "woken", "polled by 0"]);
-    assert_eq!(world.run(1), Outcome::Idle);
+    for nobody in [2, SHARDS as u32, u32::MAX] {
+        world.spawn(task(5, move || {
+            CALLER.set(nobody);
+            take_log();
+            executor.wake(woken[0]).unwrap();
+            log("woken");
+            CALLER.set(0);
+            DONE
+        }));
+        assert_eq!(world.run(0), Outcome::Idle);
+        assert_eq!(take_log(), ["notify 1", "woken", "polled by 0"]);
+        assert_eq!(world.run(1), Outcome::Idle);
+    }
     // Between polls, as in the hook for completions.
     CALLER.set(0);
     world.spawn(task(5, || DONE));
@@ -544,6 +571,406 @@ fn a_generation_that_is_used_up_retires_its_slot() {
     let next = world.spawn(task(0, || DONE));
     assert_ne!(next as u32, cid as u32, "the slot is not used again");
     world.run(0);
+}
+
+#[test]
+fn a_coroutine_that_begins_blocked_waits_for_a_wake() {
+    let world = World::new(1);
+    // Who says it twice says it.
+    for times in 1..3 {
+        let header = (0..times).fold(Header::new(poll, finish, 0xbeef, 7), |header, _| header.blocked());
+        let task: &'static Task =
+            Box::leak(Box::new(Task { header, body: Box::new(|| DONE), finished: Cell::new(None) }));
+        let cid = world.spawn(task);
+        assert_eq!(world.executor.state(cid), Ok(State::Blocked));
+        assert_eq!(world.executor.priority(cid), Ok(7));
+        assert_eq!(world.executor.kind(cid), Ok(0xbeef));
+        assert_eq!(world.run(0), Outcome::Idle);
+        assert_eq!(task.finished.get(), None);
+        world.executor.wake(cid).unwrap();
+        assert_eq!(world.bitmap(0), 1 << 7);
+        assert_eq!(world.run(0), Outcome::Idle);
+        assert_eq!(task.finished.get(), Some(COMPLETED));
+    }
+}
+
+#[test]
+fn numbers_beyond_the_least_important_priority_count_as_that() {
+    let world = World::new(1);
+    for number in [62, 63, 64, 65, 127, 128, 255] {
+        let expected = number.min(63);
+        let cid = world.spawn(task(number, || DONE));
+        assert_eq!(world.executor.priority(cid), Ok(expected));
+        assert_eq!(world.bitmap(0), 1 << expected);
+        let other = world.spawn(task(0, || DONE));
+        world.executor.set_priority(other, number).unwrap();
+        assert_eq!(world.executor.priority(other), Ok(expected));
+        assert_eq!(world.executor.kind(other), Ok(0));
+        assert_eq!(world.bitmap(0), 1 << expected);
+        assert_eq!(world.run(0), Outcome::Idle);
+    }
+}
+
+#[test]
+fn the_only_worker_is_notified_when_it_sleeps_and_only_then() {
+    let world = World::new(1);
+    world.spawn(task(0, || DONE));
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), [""; 0]);
+    world.spawn(task(0, || DONE));
+    assert_eq!(take_log(), ["notify 0"]);
+}
+
+#[test]
+fn a_removed_worker_is_not_notified_and_nobody_is_for_nothing() {
+    let world = World::new(3);
+    for worker in 0..3 {
+        assert_eq!(world.run(worker), Outcome::Idle);
+    }
+    world.executor.remove_worker(1);
+    assert_eq!(take_log(), [""; 0], "nothing is ready");
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(1, task(0, || DONE));
+    assert_eq!(take_log(), ["notify 0", "notify 2"]);
+}
+
+#[test]
+fn a_shard_without_slots_takes_those_of_another_unless_that_is_busy() {
+    let world = World::new(2);
+    for _ in 0..SLOTS_IN_CHUNK {
+        world.spawn(task(0, || PENDING));
+    }
+    let spawn = || {
+        let task = task(0, || DONE);
+        // SAFETY: the task is fresh and never freed.
+        unsafe { world.executor.spawn(core::ptr::from_ref(task).cast::<Header>().cast_mut(), 0) }
+    };
+    assert_eq!(spawn(), Err(SpawnError::NeedSlots));
+    // SAFETY: fresh memory that is never freed.
+    unsafe {
+        let slots = alloc_zeroed(Layout::from_size_align(CHUNK_BYTES, 16).unwrap());
+        world.executor.add_slots(slots.cast(), 1).unwrap();
+    }
+    let other = world.executor.shard(1);
+    assert!(other.try_lock());
+    assert_eq!(spawn(), Err(SpawnError::NeedSlots));
+    assert!(!other.try_lock(), "the lock is still ours");
+    other.unlock();
+    for _ in 0..SLOTS_IN_CHUNK {
+        spawn().unwrap();
+    }
+    assert_eq!(spawn(), Err(SpawnError::NeedSlots));
+    assert!(other.try_lock(), "the lock was given back");
+}
+
+/// Between a call's look at a coroutine and its lock, others may do anything with it.
+#[test]
+fn a_state_is_that_of_the_moment_under_the_lock() {
+    let world = World::new(2);
+    let executor = world.executor;
+    let run_0 = move || assert_eq!(world.run_one(0), Outcome::Ran);
+
+    let blocks = world.spawn(task(0, || PENDING));
+    assert_eq!(world.while_waiting_for(0, run_0, || executor.state(blocks)), Ok(State::Blocked));
+
+    let exits = world.spawn(task(0, || DONE));
+    assert_eq!(world.while_waiting_for(0, run_0, || executor.state(exits)), Err(Stale));
+
+    // Another in its slot, in the same place.
+    let replaced = world.spawn(task(0, || DONE));
+    let replace = move || {
+        run_0();
+        assert_eq!(world.spawn(task(0, || DONE)) as u32, replaced as u32);
+    };
+    assert_eq!(world.while_waiting_for(0, replace, || executor.state(replaced)), Err(Stale));
+    run_0();
+
+    let moves = world.spawn(task(0, || PENDING));
+    let move_to_1 = move || {
+        run_0();
+        executor.wake_here(moves, 1).unwrap();
+    };
+    assert_eq!(world.while_waiting_for(0, move_to_1, || executor.state(moves)), Ok(State::Ready));
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (0, 1));
+}
+
+#[test]
+fn a_priority_changes_whatever_happens_before_the_lock() {
+    let world = World::new(2);
+    let executor = world.executor;
+    let run_0 = move || assert_eq!(world.run_one(0), Outcome::Ran);
+
+    let moves = world.spawn(task(5, || PENDING));
+    let move_to_1 = move || {
+        run_0();
+        executor.wake_here(moves, 1).unwrap();
+    };
+    world.while_waiting_for(0, move_to_1, || executor.set_priority(moves, 6)).unwrap();
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (0, 1 << 6));
+    assert_eq!(world.run(1), Outcome::Idle);
+
+    let blocks = world.spawn(task(5, || PENDING));
+    world.while_waiting_for(0, run_0, || executor.set_priority(blocks, 6)).unwrap();
+    assert_eq!(executor.state(blocks), Ok(State::Blocked));
+    assert_eq!(world.bitmap(0), 0);
+    executor.wake(blocks).unwrap();
+    assert_eq!(world.bitmap(0), 1 << 6);
+    run_0();
+
+    // Another in its slot keeps its place before its equals.
+    let replaced = world.spawn(task(5, || DONE));
+    let noting = |name: &'static str| {
+        task(6, move || {
+            log(name);
+            DONE
+        })
+    };
+    let (first, second) = (noting("first"), noting("second"));
+    let replace = move || {
+        run_0();
+        assert_eq!(world.spawn(first) as u32, replaced as u32);
+        world.spawn(second);
+    };
+    assert_eq!(world.while_waiting_for(0, replace, || executor.set_priority(replaced, 6)), Ok(()));
+    take_log();
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(take_log(), ["first", "second"]);
+}
+
+#[test]
+fn a_wake_meets_what_happens_before_the_lock() {
+    let world = World::new(2);
+    let executor = world.executor;
+    let polls: &'static Cell<u32> = Box::leak(Box::default());
+    let cid = world.spawn(task(5, || {
+        polls.set(polls.get() + 1);
+        PENDING
+    }));
+    let run = || {
+        assert_eq!(world.run(0), Outcome::Idle);
+        polls.take()
+    };
+    assert_eq!(run(), 1);
+    // Two wakes before a poll are one.
+    let wake = move || executor.wake(cid).unwrap();
+    world.while_waiting_for(0, wake, || executor.wake(cid)).unwrap();
+    assert_eq!((executor.state(cid), world.bitmap(0)), (Ok(State::Ready), 1 << 5));
+    assert_eq!(run(), 1);
+    // It is linked at its last priority.
+    let change = move || executor.set_priority(cid, 7).unwrap();
+    world.while_waiting_for(0, change, || executor.wake(cid)).unwrap();
+    assert_eq!(world.bitmap(0), 1 << 7);
+    assert_eq!(run(), 1);
+    world.while_waiting_for(0, move || executor.set_priority(cid, 5).unwrap(), || executor.wake_here(cid, 1)).unwrap();
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0), "whoever changes it makes it an ordinary wake");
+    assert_eq!(run(), 1);
+    // Also one that comes here is woken once.
+    world.while_waiting_for(0, wake, || executor.wake_here(cid, 1)).unwrap();
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
+    assert_eq!(run(), 1);
+    // And nobody, if it has ended.
+    let end = move || {
+        executor.cancel(cid).unwrap();
+        assert_eq!(world.run_one(0), Outcome::Ran);
+    };
+    assert_eq!(world.while_waiting_for(0, end, || executor.wake_here(cid, 1)), Err(Stale));
+    assert_eq!((world.bitmap(0), world.bitmap(1), polls.get()), (0, 0, 0));
+}
+
+#[test]
+fn a_cancellation_meets_what_happens_before_the_lock() {
+    let world = World::new(1);
+    let executor = world.executor;
+    let woken = task(5, || PENDING);
+    let cid = world.spawn(woken);
+    assert_eq!(world.run(0), Outcome::Idle);
+    world.while_waiting_for(0, move || executor.wake(cid).unwrap(), || executor.cancel(cid)).unwrap();
+    assert_eq!(woken.finished.get(), None);
+    assert_eq!(world.run(0), Outcome::Idle);
+    assert_eq!(woken.finished.get(), Some(CANCELLED_OUTCOME));
+    let cancelled = task(5, || PENDING);
+    let cid = world.spawn(cancelled);
+    assert_eq!(world.run(0), Outcome::Idle);
+    let end = move || {
+        executor.cancel(cid).unwrap();
+        assert_eq!(world.run(0), Outcome::Idle);
+    };
+    assert_eq!(world.while_waiting_for(0, end, || executor.cancel(cid)), Err(Stale));
+    assert_eq!(cancelled.finished.get(), Some(CANCELLED_OUTCOME));
+}
+
+#[test]
+fn waiting_for_a_lock_is_counted_and_gives_way_now_and_then() {
+    let world = World::new(1);
+    let cid = world.spawn(task(0, || DONE));
+    let shard = world.executor.shard(0);
+    assert!(shard.try_lock());
+    // The holder gets its processor back the third time that the waiting one gives way.
+    MEANWHILE.set(Some(Box::new(|| {
+        log("first");
+        MEANWHILE.set(Some(Box::new(|| {
+            log("second");
+            MEANWHILE.set(Some(Box::new(|| shard.unlock())));
+        })));
+    })));
+    assert_eq!(world.executor.state(cid), Ok(State::Ready));
+    assert!(MEANWHILE.take().is_none());
+    assert_eq!(take_log(), ["first", "second"]);
+    assert_eq!(world.executor.counters(0).spins, 3 * 256);
+    assert!(shard.try_lock(), "the lock was given back");
+}
+
+#[test]
+fn a_worker_does_not_sleep_beside_work_in_a_busy_shard() {
+    let world = World::new(3);
+    let left = task(0, || DONE);
+    world.spawn_at(1, left);
+    // The theft is given up, since somebody else is at the shard; before it sleeps the worker waits for the lock.
+    let outcome = world.while_waiting_for(1, || (), || world.run(0));
+    assert_eq!(outcome, Outcome::Idle);
+    assert_eq!(left.finished.get(), Some(COMPLETED));
+    // Work that comes while it waits is no reason for others not to hear of the next.
+    let left = task(0, || DONE);
+    let come = move || {
+        assert_eq!(world.run(2), Outcome::Idle);
+        world.spawn_at(1, left);
+    };
+    assert_eq!(world.while_waiting_for(1, come, || world.run(0)), Outcome::Idle);
+    assert_eq!(left.finished.get(), Some(COMPLETED));
+    assert_eq!(take_log(), ["notify 0"]);
+    world.spawn_at(1, task(0, || DONE));
+    world.spawn_at(1, task(0, || DONE));
+    assert_eq!(take_log(), ["notify 0", "notify 2"]);
+}
+
+#[test]
+fn a_worker_takes_from_all_others_and_begins_behind_itself() {
+    let world = World::new(SHARDS);
+    for worker in 0..SHARDS {
+        let others = (1..SHARDS).map(|step| (worker + step) % SHARDS);
+        for other in others.clone() {
+            world.spawn_at(
+                other,
+                task(5, move || {
+                    log(format!("from {other}"));
+                    DONE
+                }),
+            );
+        }
+        assert_eq!(world.run(worker), Outcome::Idle);
+        assert_eq!(take_log(), others.map(|other| format!("from {other}")).collect::<Vec<_>>());
+        world.executor.remove_worker(worker);
+    }
+}
+
+/// The functions in the shape that the image exports do what the methods do.
+#[test]
+fn exported_functions_are_the_methods() {
+    use crate::entry;
+    assert_eq!(entry::version(), 0x2_0000);
+    assert_eq!(entry::executor_size(), size_of::<Executor>());
+    let ready: &'static [ReadyWord; SHARDS] = Box::leak(Box::new([const { ReadyWord::new() }; SHARDS]));
+    let attention: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+    let elsewhere: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+    let hooks = Hooks { resume: Some(note_resume), ..Hooks::NONE };
+    let polls: &'static Cell<u32> = Box::leak(Box::default());
+    let this: &'static Cell<*const Executor> = Box::leak(Box::new(Cell::new(core::ptr::null())));
+    let suspends: &'static Cell<bool> = Box::leak(Box::default());
+    let body = move || {
+        polls.set(polls.get() + 1);
+        let executor = this.get();
+        // SAFETY: this is worker 0, inside a poll; the nested call stands for another stack.
+        unsafe {
+            let cid = entry::current(executor, 0);
+            log(format!("current {cid:x}"));
+            if suspends.take() {
+                assert_eq!(entry::suspend(executor, 0), cid);
+                assert_eq!(entry::suspend(executor, 0), 0);
+                assert_eq!(entry::state(executor, cid), State::Suspended as isize);
+                assert_eq!(entry::resume(executor, cid), entry::OK);
+                assert_eq!(entry::run_one(executor, 0, core::ptr::null_mut()), Outcome::Ran as u32);
+            }
+        }
+        PENDING
+    };
+    let header = Header::new(poll, finish, 0xbeef, 5);
+    let task: &'static Task = Box::leak(Box::new(Task { header, body: Box::new(body), finished: Cell::new(None) }));
+    let nothing = core::ptr::null_mut();
+    // SAFETY: fresh memory of the right layout that is never freed, a task that is not either, and one thread.
+    unsafe {
+        let memory = alloc_zeroed(Layout::from_size_align(entry::executor_size(), 128).unwrap()).cast::<Executor>();
+        entry::executor_init(memory, ready, &hooks);
+        this.set(memory);
+        entry::add_worker(memory, 0, &Signals { attention, ..Signals::NONE });
+        let header = core::ptr::from_ref(task).cast::<Header>().cast_mut();
+        assert_eq!(entry::spawn(memory, header, 0), 0, "there are no slots");
+        for chunk in 0..=CHUNKS {
+            let slots = alloc_zeroed(Layout::from_size_align(CHUNK_BYTES, 16).unwrap());
+            let expected = if chunk < CHUNKS { entry::OK } else { entry::FULL };
+            assert_eq!(entry::add_slots(memory, slots.cast(), 0), expected);
+        }
+        let cid = entry::spawn(memory, header, 0);
+        assert_eq!(cid >> 32, 1);
+        let state = |state: State| state as isize;
+        assert_eq!((entry::state(memory, cid), entry::kind(memory, cid)), (state(State::Ready), 0xbeef));
+        assert_eq!((entry::priority(memory, cid), entry::current(memory, 0)), (5, 0));
+
+        attention.store(1, Ordering::Relaxed);
+        assert_eq!(entry::run(memory, 0, nothing), Outcome::Attention as u32);
+        attention.store(0, Ordering::Relaxed);
+        assert_eq!(entry::run_one(memory, 0, nothing), Outcome::Ran as u32);
+        assert_eq!(take_log(), [format!("current {cid:x}")]);
+        assert_eq!(entry::run(memory, 0, nothing), Outcome::Idle as u32);
+        assert_eq!(entry::state(memory, cid), state(State::Blocked));
+
+        assert_eq!(entry::set_priority(memory, cid, 256), entry::OK);
+        assert_eq!(entry::priority(memory, cid), 63);
+        assert_eq!(entry::wake(memory, cid), entry::OK);
+        assert_eq!(ready[0].0.load(Ordering::Relaxed), 1 << 63);
+        assert_eq!(entry::run(memory, 0, nothing), Outcome::Idle as u32);
+        assert_eq!(entry::wake_here(memory, cid, 0), entry::OK);
+        let other = Box::leak(Box::new(Header::new(poll_once, finish_none, 0, 63)));
+        assert_ne!(entry::spawn(memory, other, 0), 0);
+        elsewhere.store(1, Ordering::Relaxed);
+        assert_eq!(entry::run_strictly(memory, 0, nothing, elsewhere, 63), Outcome::Outranked as u32);
+        assert_eq!(entry::run_strictly(memory, 0, nothing, elsewhere, 0), Outcome::Idle as u32);
+        take_log();
+
+        suspends.set(true);
+        assert_eq!(entry::wake(memory, cid), entry::OK);
+        assert_eq!(entry::run(memory, 0, nothing), Outcome::Idle as u32);
+        assert_eq!(take_log(), [format!("current {cid:x}"), format!("resume {cid:x}")]);
+
+        assert_eq!(entry::cancel(memory, cid), entry::OK);
+        assert_eq!(entry::run(memory, 0, nothing), Outcome::Idle as u32);
+        let one_of = [
+            entry::wake(memory, cid),
+            entry::wake_here(memory, cid, 0),
+            entry::cancel(memory, cid),
+            entry::set_priority(memory, cid, 1),
+            entry::resume(memory, cid),
+        ];
+        assert_eq!(one_of, [1; 5], "a stale cid");
+        assert_eq!([entry::priority(memory, cid), entry::kind(memory, cid), entry::state(memory, cid)], [-1; 3]);
+
+        let mut counters = Counters { polls: 99, ..Counters::default() };
+        entry::counters(memory, 0, &mut counters);
+        assert_eq!(counters, (*memory).counters(0));
+        assert_eq!(counters.polls, u64::from(polls.get()) + 1);
+
+        // A worker that is removed is not idle any more.
+        entry::remove_worker(memory, 0);
+        assert_eq!((*memory).idle.load(Ordering::Relaxed), 0);
+    }
+}
+
+unsafe extern "C" fn poll_once(_: *mut Header, _: *mut c_void) -> u32 {
+    DONE
+}
+
+unsafe extern "C" fn finish_none(_: *mut Header, outcome: u32) {
+    assert_eq!(outcome, COMPLETED);
 }
 
 // ---- the model ----

@@ -1,8 +1,9 @@
 //! `mutants`: changes the code in small ways, one at a time, and says which changes no test notices.
 //!
 //! cargo-mutants makes the changes. The crate's own tests are tried first, with a part of the usual cases, since most
-//! changes are noticed by almost any case. Only the changes that survive this meet all cases, and the tests of the
-//! crates that use this one on the host, which take minutes to build. Changes that survive and need not be noticed are
+//! changes are noticed by almost any case. Only the changes that survive this meet all cases; then the models of what
+//! happens on several processors, if there are any; then the tests of the crates that use this one on the host, which
+//! take minutes to build. Changes that survive and need not be noticed are
 //! listed, each with the reason, in `tests/mutants.md`; all others are gaps.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::Context;
-use crate::suites::CASES;
+use crate::suites::{self, CASES, MODELS_ENVIRONMENT};
 use crate::workspace;
 
 /// A crate whose tests are tested, and those whose tests test it too.
@@ -48,8 +49,11 @@ const JOBS: &str = "2";
 /// The part of the usual cases of a property that every change meets.
 const FEWER_CASES: &str = "0.25";
 
-/// Files without changes to try: models and suites, which are tests themselves, for loom and for the machine.
-const EXCLUDED: [&str; 2] = ["**/loom*.rs", "**/suite.rs"];
+/// Files without changes to try, since they are tests themselves: on the host, for loom and for the machine.
+const EXCLUDED: [&str; 3] = ["**/tests.rs", "**/loom*.rs", "**/suite.rs"];
+
+/// Names of changes that are not tried, for the same reason.
+const EXCLUDED_NAMES: &str = "loom_tests::";
 
 /// Tests the tests of one crate or of all.
 ///
@@ -111,30 +115,46 @@ fn test(
         command.args(["mutants", "--package", subject.package, "--colors", "never"]);
         command.args(["--minimum-test-timeout", PATIENCE, "--jobs", JOBS]);
         EXCLUDED.iter().for_each(|files| _ = command.args(["--exclude", files]));
-        command.args(["--test-package", subject.package]).arg("--output").arg(&folder);
+        command.args(["--exclude-re", EXCLUDED_NAMES]).arg("--output").arg(&folder);
         Ok((command, folder))
     };
-    let (mut own, folder) = command("own", FEWER_CASES)?;
+    let (mut first, written) = command("first", FEWER_CASES)?;
+    first.args(["--test-package", subject.package]);
     if let Some(part) = &arguments.part {
-        own.args(["--shard", part]);
+        first.args(["--shard", part]);
     }
-    let own = Outcome::of(own, &folder)?;
-    let mut gaps: Vec<String> = own.missed.iter().filter(|line| !is_explained(line, explained)).cloned().collect();
-    let with_reason = own.missed.len() - gaps.len();
-    if !gaps.is_empty() {
-        let (mut all, folder) = command("all", "1")?;
-        if !arguments.own {
-            subject.dependants.iter().for_each(|package| _ = all.args(["--test-package", package]));
+    let Outcome { noticed, missed } = Outcome::of(first, &written)?;
+    let viable = noticed.len() + missed.len();
+    let (with_reason, mut gaps): (Vec<_>, Vec<_>) = missed.into_iter().partition(|line| is_explained(line, explained));
+    let mut try_again = |(mut command, written): (Command, PathBuf)| -> Result<()> {
+        if !gaps.is_empty() {
+            gaps.iter().for_each(|line| _ = command.args(["--re", &pattern(line)]));
+            let Outcome { noticed, .. } = Outcome::of(command, &written)?;
+            gaps.retain(|line| !noticed.contains(line));
         }
-        gaps.iter().for_each(|line| _ = all.args(["--re", &pattern(line)]));
-        gaps = Outcome::of(all, &folder)?.missed;
+        Ok(())
+    };
+    let mut all = command("all", "1")?;
+    all.0.args(["--test-package", subject.package]);
+    try_again(all)?;
+    if let Some((programs, filters)) = context.workspace.package(subject.package).and_then(suites::models) {
+        let mut models = command("models", "1")?;
+        models.0.envs(MODELS_ENVIRONMENT).args(["--test-package", subject.package]);
+        programs.iter().for_each(|program| _ = models.0.arg(format!("--cargo-arg={program}")));
+        filters.iter().for_each(|filter| _ = models.0.arg(format!("--cargo-test-arg={filter}")));
+        try_again(models)?;
+    }
+    if !arguments.own {
+        let mut dependants = command("dependants", "1")?;
+        subject.dependants.iter().for_each(|package| _ = dependants.0.args(["--test-package", package]));
+        try_again(dependants)?;
     }
     println!(
         "mutants of {}: of {} that compile {} noticed, {} survived with a reason, {} without",
         subject.package,
-        own.viable,
-        own.viable - with_reason - gaps.len(),
-        with_reason,
+        viable,
+        viable - with_reason.len() - gaps.len(),
+        with_reason.len(),
         gaps.len()
     );
     gaps.iter().for_each(|gap| println!("  {gap}"));
@@ -143,9 +163,9 @@ fn test(
 
 /// What came of some changes.
 struct Outcome {
-    /// As many compile.
-    viable: usize,
-    /// Those that no test noticed. A test that does not come to its end has noticed.
+    /// A test failed, or did not come to its end.
+    noticed: Vec<String>,
+    /// All tests passed.
     missed: Vec<String>,
 }
 
@@ -162,12 +182,12 @@ impl Outcome {
             let text = std::fs::read_to_string(written.join(name)).with_context(|| format!("no {name}"))?;
             Ok(text.lines().map(String::from).collect())
         };
-        let (missed, caught, timed_out) = (list("missed.txt")?, list("caught.txt")?, list("timeout.txt")?);
-        let viable = missed.len() + caught.len() + timed_out.len();
-        if viable == 0 {
+        let missed = list("missed.txt")?;
+        let noticed = [list("caught.txt")?, list("timeout.txt")?].concat();
+        if missed.is_empty() && noticed.is_empty() {
             bail!("no change was tried; {} says why", written.join("log").display());
         }
-        Ok(Outcome { viable, missed })
+        Ok(Outcome { noticed, missed })
     }
 }
 
@@ -187,9 +207,10 @@ fn change(line: &str) -> (&str, &str) {
     (file, parts.nth(2).unwrap_or_default().trim())
 }
 
-/// Whether the table has a row with the file and the change.
+/// Whether the table has a row with the file and the change, in which a bar is escaped, since bars separate columns.
 fn is_explained(line: &str, explained: &str) -> bool {
     let (file, change) = change(line);
+    let change = change.replace('|', "\\|");
     let row = |row: &str| row.starts_with(&format!("| {file} | `{change}` |"));
     !change.is_empty() && explained.lines().any(row)
 }
@@ -207,6 +228,8 @@ mod tests {
         assert!(!is_explained("lib/ring/src/lib.rs:10:9: replace < with > in f", table));
         assert!(!is_explained("lib/waiters/src/lib.rs:10:9: replace < with <= in f", table));
         assert!(!is_explained("nothing", table));
+        let table = "| a.rs | `replace \\| with ^ in f` | equal |\n";
+        assert!(is_explained("a.rs:1:2: replace | with ^ in f", table));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::interrupt;
 use crate::serial::{TestLine, test_line};
 use crate::soak;
 use crate::toolchain::Toolchain;
-use crate::workspace::{self, Target, Workspace};
+use crate::workspace::{self, Package, Target, Workspace};
 
 /// A part of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -254,34 +254,36 @@ fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
     Ok((tally, failures))
 }
 
-/// The models of packages that depend on loom, compiled with loom's atomics: test programs with `loom` in their name,
-/// or the library's own tests with `loom` in theirs where there are none.
+/// The environment in which loom's atomics are compiled. Models need the optimiser.
+pub const MODELS_ENVIRONMENT: [(&str, &str); 2] = [("RUSTFLAGS", "--cfg loom"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "3")];
+
+/// The models of a package, which has some if it depends on loom: cargo's arguments that choose test programs with `loom`
+/// in their name, or the library where there are none; then those that choose the library's tests with `loom` in theirs.
+pub fn models(package: &Package) -> Option<(Vec<String>, Vec<String>)> {
+    if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
+        return None;
+    }
+    let is_model = |target: &&Target| target.kind.iter().any(|kind| kind == "test") && target.name.contains("loom");
+    let programs: Vec<_> =
+        package.targets.iter().filter(is_model).map(|model| format!("--test={}", model.name)).collect();
+    Some(if programs.is_empty() { (vec!["--lib".into()], vec!["loom".into()]) } else { (programs, vec![]) })
+}
+
+/// The models of all packages, compiled with loom's atomics.
 fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     heading("loom models");
     let mut tally = Tally::default();
     let mut failures = Vec::new();
     let mut none = true;
     for package in &workspace.packages {
-        if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
-            continue;
-        }
+        let Some((programs, filters)) = models(package) else { continue };
         none = false;
         let mut command = workspace::cargo();
         command.current_dir(&workspace.root).args(["test", "--no-fail-fast", "--package", &package.name]);
-        // Everything is compiled in another way: not over what other builds use. Models need the optimiser, not
-        // debuggers.
+        // Everything is compiled in another way: not over what other builds use.
         command.arg("--target-dir").arg(workspace.products().join("loom"));
-        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_PROFILE_DEV_OPT_LEVEL", "3");
-        let is_model = |target: &&Target| target.kind.iter().any(|kind| kind == "test") && target.name.contains("loom");
-        let models: Vec<_> = package.targets.iter().filter(is_model).collect();
-        match models[..] {
-            [] => {
-                command.args(["--lib", "--", "loom"]);
-            }
-            _ => models.iter().for_each(|model| {
-                command.args(["--test", &model.name]);
-            }),
-        }
+        command.envs(MODELS_ENVIRONMENT);
+        command.args(programs).arg("--").args(filters);
         let (found, failed) = cargo_test(command)?;
         tally.add(found);
         failures.extend(failed);

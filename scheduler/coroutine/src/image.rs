@@ -132,6 +132,36 @@ mod tests {
         assert_eq!(symbols.find("third"), None);
     }
 
+    #[test]
+    fn what_is_no_image_is_damaged() {
+        let is_damaged = |image: &[u8]| Symbols::parse(image).err() == Some(ImageError::Damaged);
+        assert!(is_damaged(&[]));
+        for at in 0..6 {
+            let mut image = image();
+            image[at] ^= 1;
+            assert!(is_damaged(&image), "byte {at} is no matter");
+        }
+        // Each of the tables is needed, and so is the second program header, which leads to them.
+        for entry in 0..3 {
+            let mut image = image();
+            image[0x100 + entry * 16] = 99;
+            assert!(is_damaged(&image), "entry {entry} is no matter");
+        }
+        let mut image = image();
+        image[0x40 + 56] = 1;
+        assert!(is_damaged(&image));
+    }
+
+    #[test]
+    fn more_symbols_than_fit_are_no_matter() {
+        let mut image = image();
+        image[0x184..0x188].copy_from_slice(&u32::MAX.to_le_bytes());
+        let symbols = Symbols::parse(&image).ok().unwrap();
+        assert!(symbols.count <= image.len() / SYMBOL_SIZE);
+        assert_eq!(symbols.find("second"), Some(0x456));
+        assert_eq!(symbols.find("third"), None);
+    }
+
     proptest! {
         #![proptest_config(property::cases(256))]
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use std::vec::Vec;
 
 use crate::{
-    Cancelled, Cid, Executor, InitialiseError, Outcome, Platform, Priority, ReadyWord, Signals, SpawnError, State,
-    Table, Worker, WorkerError, yield_now,
+    Cancelled, Cid, Executor, InitialiseError, JoinHandle, Outcome, Platform, Priority, ReadyWord, Sharing, Signals,
+    SpawnError, Stale, State, Table, Worker, WorkerError, yield_now,
 };
 
 struct OneWorker;
@@ -35,6 +35,215 @@ fn executor() -> (&'static Executor, Worker) {
 fn the_suite_holds() {
     let (executor, mut worker) = executor();
     crate::suite::run(executor, &mut worker, |_| ());
+}
+
+/// A platform whose answers the test gives, with a note of what it was told. Everything is on one thread.
+#[derive(Default)]
+struct Scripted<const BRINGS: bool> {
+    worker: AtomicUsize,
+    brings_to: Mutex<Option<usize>>,
+    told: Mutex<Vec<Told>>,
+    sharing: Sharing,
+}
+
+#[derive(Debug, PartialEq)]
+enum Told {
+    Notify(usize),
+    LeftAtHome(Cid),
+    Resume(Cid),
+}
+
+impl<const BRINGS: bool> Scripted<BRINGS> {
+    fn told(&self) -> Vec<Told> {
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+
+    fn run(&self, worker: &mut Worker) -> Outcome {
+        self.worker.store(worker.number(), Ordering::Relaxed);
+        worker.run()
+    }
+}
+
+impl<const BRINGS: bool> Platform for Scripted<BRINGS> {
+    const BRINGS: bool = BRINGS;
+    const RESUMES: bool = true;
+    fn worker(&self) -> usize {
+        self.worker.load(Ordering::Relaxed)
+    }
+    fn notify(&self, worker: usize) {
+        self.told.lock().unwrap().push(Told::Notify(worker));
+    }
+    fn bringing(&self) -> Option<usize> {
+        *self.brings_to.lock().unwrap()
+    }
+    fn woken_at_home(&self, cid: Cid) {
+        self.told.lock().unwrap().push(Told::LeftAtHome(cid));
+    }
+    fn resume(&self, cid: Cid) {
+        self.told.lock().unwrap().push(Told::Resume(cid));
+    }
+    fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+}
+
+type Ready = &'static [ReadyWord; 8];
+
+fn scripted<P: Platform>(platform: P) -> (&'static Executor, &'static P, Ready) {
+    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
+    let ready: Ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
+    let platform: &'static P = Box::leak(Box::new(platform));
+    executor.initialise(Table::native(), ready, platform).unwrap();
+    (executor, platform, ready)
+}
+
+fn ready_in(ready: Ready, worker: usize) -> u64 {
+    ready[worker].0.load(Ordering::Relaxed)
+}
+
+/// A coroutine that waits for ever, at home on a worker.
+fn sleeper<const BRINGS: bool>(
+    executor: &'static Executor,
+    platform: &Scripted<BRINGS>,
+    worker: &mut Worker,
+) -> JoinHandle<()> {
+    platform.worker.store(worker.number(), Ordering::Relaxed);
+    let handle = executor.spawn(std::future::pending(), Priority::DEFAULT);
+    assert_eq!(platform.run(worker), Outcome::Idle);
+    handle
+}
+
+#[test]
+fn a_waker_brings_where_the_platform_says_so() {
+    let (executor, platform, ready) = scripted(Scripted::<true>::default());
+    let mut workers = [0, 1].map(|number| executor.worker(number, Signals::default()).unwrap());
+    let handle = sleeper(executor, platform, &mut workers[1]);
+    let waker = executor.waker(handle.cid());
+    platform.told();
+    waker.wake_by_ref();
+    assert_ne!(ready_in(ready, 1), 0, "it stays at home");
+    assert_eq!(platform.told().last(), Some(&Told::LeftAtHome(handle.cid())));
+    assert_eq!(executor.ready(), ready_in(ready, 1));
+    assert_eq!(platform.run(&mut workers[1]), Outcome::Idle);
+    *platform.brings_to.lock().unwrap() = Some(0);
+    platform.told();
+    waker.wake_by_ref();
+    assert_eq!(ready_in(ready, 1), 0);
+    assert_ne!(ready_in(ready, 0), 0, "it comes to worker 0");
+    assert_eq!(executor.ready(), ready_in(ready, 0));
+    assert!(!platform.told().contains(&Told::LeftAtHome(handle.cid())));
+}
+
+/// A platform that says no more than it has to, and what is shared lazily.
+struct Terse<const BRINGS: bool>(AtomicUsize, Mutex<Vec<usize>>);
+
+impl<const BRINGS: bool> Platform for Terse<BRINGS> {
+    const BRINGS: bool = BRINGS;
+    fn worker(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn notify(&self, worker: usize) {
+        self.1.lock().unwrap().push(worker);
+    }
+    fn sharing(&self) -> Sharing {
+        Sharing::Lazy
+    }
+}
+
+#[test]
+fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
+    // Worker 2 only takes a place.
+    for [home, caller] in [[0, 1], [1, 0], [2, 0]] {
+        let (executor, platform, ready) = scripted(Terse::<false>(AtomicUsize::new(home), Mutex::default()));
+        let mut workers = [0, 1, 2].map(|number| executor.worker(number, Signals::default()).unwrap());
+        let waits = executor.spawn(std::future::pending::<()>(), Priority::DEFAULT);
+        assert_eq!(workers[home].run(), Outcome::Idle);
+        platform.0.store(caller, Ordering::Relaxed);
+        let wakes = executor.spawn(async move { executor.wake(waits.cid()) }, Priority::DEFAULT);
+        platform.1.lock().unwrap().clear();
+        assert_eq!(workers[caller].run_one(), Outcome::Ran);
+        assert!(wakes.is_finished());
+        assert_ne!(ready_in(ready, caller), 0, "it comes to who woke it, instead of waking its worker");
+        assert_eq!(*platform.1.lock().unwrap(), []);
+
+        // Unless the platform says so, a waker brings nothing.
+        let (executor, platform, ready) = scripted(Terse::<true>(AtomicUsize::new(home), Mutex::default()));
+        let mut workers = [0, 1, 2].map(|number| executor.worker(number, Signals::default()).unwrap());
+        let waits = executor.spawn(std::future::pending::<()>(), Priority::DEFAULT);
+        assert_eq!(workers[home].run(), Outcome::Idle);
+        assert_eq!(workers[home].run_one(), Outcome::Idle);
+        platform.0.store(usize::MAX, Ordering::Relaxed);
+        executor.waker(waits.cid()).wake();
+        assert_ne!(ready_in(ready, home), 0);
+    }
+}
+
+#[test]
+fn a_suspended_coroutine_keeps_its_stack_until_it_is_resumed() {
+    let (executor, platform, _) = scripted(Scripted::<false>::default());
+    let mut worker = executor.worker(0, Signals::default()).unwrap();
+    let interrupted = executor.spawn(
+        async move {
+            // What an interruption would do; the nested runs stand for another stack.
+            // SAFETY: this is worker 0, inside a poll, whose other stacks do not run.
+            let (cid, mut other) =
+                unsafe { (executor.suspend(0).unwrap(), executor.worker_on_another_stack(0).unwrap()) };
+            assert_eq!(executor.state(cid), Ok(State::Suspended));
+            assert_eq!(executor.current(), None);
+            // SAFETY: as above.
+            assert_eq!(unsafe { executor.suspend(0) }, None);
+            let bystander = executor.spawn(yield_now(), Priority::DEFAULT);
+            assert_eq!(other.run(), Outcome::Idle);
+            assert!(bystander.is_finished());
+            executor.resume(cid).unwrap();
+            assert_eq!(other.run_one(), Outcome::Ran);
+            assert_eq!(platform.told().last(), Some(&Told::Resume(cid)));
+            cid
+        },
+        Priority::DEFAULT,
+    );
+    let cid = interrupted.cid();
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert!(interrupted.is_finished());
+    assert_eq!(executor.resume(cid), Err(Stale));
+    // Its other stack is gone, and it is still the worker.
+    assert_eq!(executor.worker(0, Signals::default()).err(), Some(WorkerError::Taken));
+}
+
+#[test]
+fn a_strict_worker_gives_way() {
+    use std::sync::atomic::AtomicU64;
+    static ELSEWHERE: AtomicU64 = AtomicU64::new(1 << 3);
+    let (executor, mut worker) = executor();
+    let [more, less] = [3, 4].map(|number| executor.spawn(async {}, Priority::saturating(number)));
+    assert_eq!(worker.run_strictly(&ELSEWHERE, Priority::HIGHEST), Outcome::Outranked);
+    assert!(more.is_finished() && !less.is_finished());
+    ELSEWHERE.store(0, Ordering::Relaxed);
+    assert_eq!(worker.run_strictly(&ELSEWHERE, Priority::HIGHEST), Outcome::Idle);
+    assert!(less.is_finished());
+}
+
+#[test]
+fn what_is_ready_is_what_any_worker_has() {
+    let (executor, platform, _) = scripted(Scripted::<false>::default());
+    for (worker, priority) in [(0, 5), (1, 5), (1, 7)] {
+        platform.worker.store(worker, Ordering::Relaxed);
+        // A worker has to have been there for its shard to be used.
+        drop(executor.worker(worker, Signals::default()));
+        executor.spawn(async {}, Priority::saturating(priority)).detach();
+    }
+    assert_eq!(executor.ready(), 1 << 5 | 1 << 7);
+}
+
+#[test]
+fn what_is_printed_names_the_thing() {
+    let (executor, worker) = executor();
+    let handle = executor.spawn(async {}, Priority::DEFAULT);
+    let cid = handle.cid();
+    assert_eq!(std::format!("{cid:?}"), std::format!("Cid({})", cid.raw()));
+    assert_eq!(std::format!("{handle:?}"), std::format!("JoinHandle({cid:?})"));
+    assert_eq!(std::format!("{worker:?}"), "Worker { number: 0, .. }");
+    assert_eq!(std::format!("{:?}", SpawnError(())), "SpawnError");
 }
 
 #[test]
