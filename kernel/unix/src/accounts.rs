@@ -250,8 +250,9 @@ fn add_within(count: &AtomicUsize, amount: usize, limit: usize) -> Option<usize>
 #[derive(Debug)]
 pub struct Account {
     lines: [Line; RESOURCES],
-    /// The next ancestor that bounds its descendants.
-    above: Option<Arc<Account>>,
+    /// What the account itself is charged to the next ancestor that bounds its descendants: files and their names keep
+    /// accounts of processes that have gone.
+    above: Option<Charge>,
     depth: usize,
     /// Limits that are no amounts, by Linux's numbers.
     settings: Mutex<[Limit; SETTINGS]>,
@@ -273,16 +274,17 @@ impl Account {
         })
     }
 
-    /// The account of a process that this one starts. `EAGAIN` if too many ancestors bound their descendants.
+    /// The account of a process that this one starts. `EAGAIN` if too many ancestors bound their descendants, `ENOMEM`.
     pub fn of_a_child(self: &Arc<Account>) -> Result<Arc<Account>, Errno> {
         let bounds = self.bounds.load(Ordering::Relaxed);
-        let (above, depth) = match &self.above {
-            _ if bounds => (Some(self.clone()), self.depth + 1),
-            above => (above.clone(), self.depth),
+        let (above, depth) = match self.above() {
+            _ if bounds => (Some(self), self.depth + 1),
+            above => (above, self.depth),
         };
         if depth > DEEPEST {
             return Err(Errno::EAGAIN);
         }
+        let above = above.map(|above| above.charge(Resource::Memory, size_of::<Account>())).transpose()?;
         let lines = Resource::ALL.map(|resource| {
             let mut limit = self.limit(resource);
             if self.is_first {
@@ -346,9 +348,14 @@ impl Account {
         self.setting(limit::ADDRESS_SPACE as usize).soft
     }
 
+    /// The next ancestor that bounds its descendants.
+    fn above(&self) -> Option<&Arc<Account>> {
+        self.above.as_ref().map(Charge::account)
+    }
+
     /// The account and those above it.
     fn levels(&self) -> impl Iterator<Item = &Account> {
-        core::iter::successors(Some(self), |account| account.above.as_deref())
+        core::iter::successors(Some(self), |account| account.above().map(|above| &**above))
     }
 
     fn take(&self, resource: Resource, amount: usize) -> Result<(), Errno> {
@@ -679,18 +686,20 @@ mod tests {
 
     #[test]
     fn descendants_of_a_child_of_the_first_share_its_limit() {
-        with_machine(7680, || {
+        with_machine(7680 * 1024, || {
             let child = Account::of_the_first().of_a_child().unwrap();
-            let mut held = vec![child.charge(Resource::Memory, 1000).unwrap()];
+            let mut held = vec![child.charge(Resource::Memory, 1000 * 1024).unwrap()];
             let mut descendant = child.clone();
-            for _ in 0..100 {
-                descendant = descendant.of_a_child().unwrap();
-                if let Ok(charge) = descendant.charge(Resource::Memory, 10) {
-                    held.push(charge);
-                }
+            // Accounts are charged themselves, as long as something of theirs is left.
+            let rest = 10 * 1024 - size_of::<Account>();
+            while let Ok(next) = descendant.of_a_child() {
+                descendant = next;
+                held.push(descendant.charge(Resource::Memory, rest).unwrap());
             }
-            assert_eq!(child.used(Resource::Memory), 1280);
-            assert_eq!(child.own(Resource::Memory), 1000);
+            assert_eq!(child.used(Resource::Memory), 1280 * 1024);
+            assert_eq!(child.own(Resource::Memory), 1000 * 1024 + 28 * size_of::<Account>());
+            drop(held);
+            assert_eq!(child.used(Resource::Memory), size_of::<Account>());
             // Accounts of processes that have gone do not pile up.
             assert_eq!(descendant.depth, 1);
         });
@@ -698,16 +707,16 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_set_holds_for_those_started_later() {
-        with_machine(7680, || {
+        with_machine(7_680_000, || {
             let mut account = Account::of_the_first().of_a_child().unwrap();
-            account.set_limit(Resource::Memory, Limit { soft: 100, hard: 200 });
+            account.set_limit(Resource::Memory, Limit { soft: 100_000, hard: 200_000 });
             let one = account.of_a_child().unwrap();
             let two = account.of_a_child().unwrap();
-            let first = one.charge(Resource::Memory, 60).unwrap();
-            assert_eq!(two.charge(Resource::Memory, 60).err(), Some(Errno::ENOMEM));
+            let first = one.charge(Resource::Memory, 60_000).unwrap();
+            assert_eq!(two.charge(Resource::Memory, 60_000).err(), Some(Errno::ENOMEM));
             drop(first);
-            drop(two.charge(Resource::Memory, 60).unwrap());
-            assert_eq!(two.limit(Resource::Memory), Limit { soft: 100, hard: 200 });
+            drop(two.charge(Resource::Memory, 60_000).unwrap());
+            assert_eq!(two.limit(Resource::Memory), Limit { soft: 100_000, hard: 200_000 });
             for _ in 0..DEEPEST {
                 account.set_limit(Resource::Calls, Limit::both(7));
                 account = account.of_a_child().unwrap();
@@ -754,10 +763,10 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             1 => any::<usize>().prop_map(Step::Child),
-            4 => (any::<usize>(), 0usize..300).prop_map(|(who, amount)| Step::Charge(who, amount)),
-            3 => (any::<usize>(), 0usize..300).prop_map(|(which, amount)| Step::Resize(which, amount)),
+            4 => (any::<usize>(), 0usize..30_000).prop_map(|(who, amount)| Step::Charge(who, amount)),
+            3 => (any::<usize>(), 0usize..30_000).prop_map(|(which, amount)| Step::Resize(which, amount)),
             2 => any::<usize>().prop_map(Step::Drop),
-            1 => (any::<usize>(), 0usize..2000).prop_map(|(who, limit)| Step::Limit(who, limit)),
+            1 => (any::<usize>(), 0usize..200_000).prop_map(|(who, limit)| Step::Limit(who, limit)),
         ]
     }
 
@@ -768,7 +777,7 @@ mod tests {
         /// limit, and in the end all is given back.
         #[test]
         fn use_is_the_sum_of_the_charges(steps in prop::collection::vec(step(), 0..200)) {
-            with_machine(4000, || {
+            with_machine(400_000, || {
                 let mut accounts = vec![Account::of_the_first()];
                 let mut charges: Vec<Charge> = Vec::new();
                 for step in steps {
@@ -795,7 +804,9 @@ mod tests {
                         Step::Resize(..) | Step::Drop(_) => {}
                     }
                     let sum = |is_in: &dyn Fn(&Account) -> bool| {
-                        charges.iter().filter(|charge| is_in(&charge.account)).map(Charge::amount).sum::<usize>()
+                        let of_accounts = accounts.iter().filter_map(|account| account.above.as_ref());
+                        let all = charges.iter().chain(of_accounts);
+                        all.filter(|charge| is_in(&charge.account)).map(Charge::amount).sum::<usize>()
                     };
                     for account in &accounts {
                         let is_same = |other: &Account| core::ptr::eq(other, &raw const **account);
@@ -805,7 +816,7 @@ mod tests {
                     }
                     let total = MACHINE.memory.used.load(Ordering::Relaxed);
                     prop_assert_eq!(total, sum(&|_| true));
-                    prop_assert!(total <= 4000);
+                    prop_assert!(total <= 400_000);
                 }
                 Ok(())
             })?;
