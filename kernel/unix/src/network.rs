@@ -475,8 +475,7 @@ impl Socket {
                         }
                     };
                     let received = stack.tcp_receive_with(id, take, now)?;
-                    if received == Received::Nothing {
-                        // Whether it waits or asks again and again.
+                    if received == Received::Nothing && (waker.is_some() || !stack.has_reader(id)) {
                         stack.set_reader(id, reader(process.id));
                         if let Some(waker) = waker {
                             stack.register(id, Interest::Receive, waker)?;

@@ -37,7 +37,7 @@ use spin::Mutex;
 
 use crate::executor::{self, Cid};
 use crate::process::{self, Process};
-use crate::scheduling::{self, EXHAUSTED, MOST_CLAIM};
+use crate::scheduling::{self, EXHAUSTED, MOST_CLAIM, Pace};
 use crate::wire::Wire;
 use crate::{latency, time};
 
@@ -157,13 +157,21 @@ async fn handle_arrivals(deadline: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let alarm_waker = Waker::from(Arc::new(Alarm));
     *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
+    let mut pace = Pace::default();
     loop {
         HAS_ARRIVED.store(false, Ordering::Release);
         // The look sees all of which the device has told before, or is told of it once more.
         fence(Ordering::SeqCst);
         let Polled { next, waiting, oldest, is_stopped, some_are_unseen } = poll();
         let worth_of = |waiting: &Waiting| worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
-        if next.is_some_and(|next| next <= time::now_ns()) {
+        let has_more = next.is_some_and(|next| next <= time::now_ns());
+        if has_more && waiting.is_none() && !some_are_unseen {
+            // Segments to be sent and times that have come, which are many together and each a little: in steps.
+            let _ = lower(MOST_CLAIM);
+            pace.step().await;
+            continue;
+        }
+        if has_more {
             // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
             // their turn first; a program among them for a moment, until the alarm interrupts it.
             let _ = match &waiting {
@@ -336,12 +344,14 @@ impl Order for Bill {
     }
 
     fn begin(&mut self, reader: Reader) -> bool {
+        if self.current.is_some_and(|(place, ..)| self.items[place].process.id == reader.owner) {
+            return true;
+        }
         let now = Machine::now();
         self.end(now);
         match self.find(reader.owner) {
             Payer::At(place) => {
-                let behind_all = worth(&reader, Some(&self.items[place].process)) == EXHAUSTED;
-                self.current = Some((place, now, behind_all));
+                self.current = Some((place, now, scheduling::has_no_claim(&self.items[place].process)));
                 true
             }
             Payer::Nobody => true,

@@ -32,8 +32,8 @@
 //! and calls the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged
 //! as well.
 //!
-//! The network's coroutine is one of the kernel's own, and charges what it does for a frame to whoever waits for that
-//! ([`network_stack`](crate::network_stack)). Charged to nobody are interrupts that find no process running, the choice
+//! The network's coroutine is one of the kernel's own, and charges what it does for a frame or a connection to whoever
+//! waits for that ([`network_stack`](crate::network_stack)). Charged to nobody are interrupts that find no process running, the choice
 //! of the next coroutine, looks that tell whose a frame is, frames for nobody, and waking the rest of thousands who wait
 //! for one thing ([`rests`](crate::rests)).
 //!
@@ -575,9 +575,9 @@ async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
 
 // ---- the keeper ----
 
-/// How much the keeper has done since it let others run.
+/// How much a coroutine of the kernel's own has done since it let others run.
 #[derive(Default)]
-struct Pace {
+pub struct Pace {
     steps: usize,
 }
 
@@ -586,7 +586,7 @@ impl Pace {
     ///
     /// # Cancellation
     /// Dropping it changes nothing.
-    async fn step(&mut self) {
+    pub async fn step(&mut self) {
         self.steps += 1;
         if self.steps < STEPS_AT_A_TIME {
             let _ = crate::on_interrupt();

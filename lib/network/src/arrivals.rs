@@ -238,8 +238,13 @@ impl Arrivals {
     /// When the frame arrived that has waited for the longest time of all that are not overdue, but for frames that were
     /// put behind younger ones.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        let levels = (0..LEVELS).filter(|&level| self.ready & 1 << level != 0);
-        levels.map(|level| self.places[usize::from(self.lists[level].first)].arrived).min()
+        let (mut levels, mut oldest) = (self.ready, None);
+        while levels != 0 {
+            let first = &self.places[usize::from(self.lists[levels.trailing_zeros() as usize].first)];
+            oldest = Some(oldest.map_or(first.arrived, |oldest| first.arrived.min(oldest)));
+            levels &= levels - 1;
+        }
+        oldest
     }
 
     /// Takes out the frame that comes next. Its place is free again when the next frame is entered, and not before.

@@ -35,9 +35,9 @@ use crate::udp::Datagrams;
 /// How many segments a connection may send before the next one's turn.
 const BURST: usize = 8;
 /// How many segments one poll or operation sends, give or take a burst; and as many datagrams that were kept.
-const SEGMENTS: usize = 16;
+const SEGMENTS: usize = 32;
 /// On how many times of each kind that have come one poll acts, so that others get their turn.
-pub(crate) const EXPIRIES: usize = 32;
+pub(crate) const EXPIRIES: usize = 128;
 /// How many connections, and datagram sockets, try again when a hardware address becomes known. Those beyond do when
 /// they ask again for the address.
 const RESOLUTIONS: usize = 256;

@@ -334,6 +334,11 @@ impl<L: Link> Stack<L> {
         }
     }
 
+    /// Whether somebody was said to wait for what arrives on a connection.
+    pub fn has_reader(&mut self, id: ConnectionId) -> bool {
+        self.host.connection(id).is_ok_and(|connection| connection.reader != Reader::NOBODY)
+    }
+
     /// Says who waits for room to send, that is for acknowledgements: counts only if nobody waits for input, or if this
     /// one is more important.
     pub fn set_writer(&mut self, id: ConnectionId, writer: Reader) {
