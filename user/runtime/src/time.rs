@@ -252,6 +252,13 @@ impl Timers {
         LATEST.store(alarm_token(self.alarms), Ordering::Relaxed);
         Some(NewAlarm { deadline_ns: earliest, token: alarm_token(self.alarms), cancelled })
     }
+
+    /// Notes that the kernel has not got this alarm, unless another has replaced it since, which the kernel may have.
+    fn forget_alarm(&mut self, token: u64) {
+        if alarm_token(self.alarms) == token {
+            ALARM.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
 }
 
 const fn alarm_token(number: u32) -> u64 {
@@ -287,7 +294,7 @@ fn set_alarm(alarm: Option<NewAlarm>) {
     if result != abi_unix::WILL_BE_POSTED {
         // Over already, or refused: workers look at the clock before they sleep, and sleep no longer than to the
         // deadline. This one looks at once, since it may have something else to run that never pauses.
-        ALARM.store(u64::MAX, Ordering::Relaxed);
+        TIMERS.lock().forget_alarm(alarm.token);
         crate::interrupt::raise_attention();
     } else if LATEST.load(Ordering::Relaxed) != alarm.token {
         // Another worker has replaced this alarm since, and may have cancelled it before the kernel had it: it would
@@ -462,9 +469,27 @@ mod tests {
         }
     }
 
-    /// The only test that uses the process's timers, because they are one for all threads.
+    /// For tests that use the process's timers, because these are one for all threads.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn an_alarm_that_is_refused_leaves_another_workers() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut timers = TIMERS.lock();
+        let in_an_hour = now_ns() + 3_600_000_000_000;
+        let first = timers.alarm_for(in_an_hour).unwrap();
+        // Another worker has one that comes earlier, before the kernel has answered the first.
+        let second = timers.alarm_for(in_an_hour / 2).unwrap();
+        assert_eq!(second.cancelled, Some(first.token));
+        timers.forget_alarm(first.token);
+        assert_eq!(ALARM.load(Ordering::Relaxed), in_an_hour / 2);
+        timers.forget_alarm(second.token);
+        assert_eq!(ALARM.load(Ordering::Relaxed), u64::MAX);
+    }
+
     #[test]
     fn sleeps_end_in_order_and_dropped_ones_are_forgotten() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(count.clone());
         let mut context = Context::from_waker(&waker);
