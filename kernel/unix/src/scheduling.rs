@@ -888,11 +888,13 @@ pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns
                 (false, true) => By::Itself,
                 (false, false) => By::Parent,
             };
-            standing.budget.change(ticks, period, by, Machine::now())?;
+            let now = Machine::now();
+            let before = standing.budget.refilled_at(now);
+            standing.budget.change(ticks, period, by, now)?;
             standing.budget.covers_children.store(true, Ordering::Relaxed);
-            // Others can only give less: nobody is to be forgiven before the keeper would look anyway, and its looks
-            // are charged to nobody.
-            if by == By::Privileged {
+            // The keeper sleeps until the first refill that it knows of. Its looks are charged to nobody, so it is not
+            // woken for any other change.
+            if standing.budget.refilled_at(now) < before {
                 wake_keeper();
             }
         }
@@ -1018,6 +1020,18 @@ mod tests {
         assert_eq!(budget.refilled_at(130), 130 - 60 + 200);
         assert_eq!(budget.change(u64::MAX, 200, By::Privileged, 130), Ok(()));
         assert_eq!(budget.refilled_at(130), 130);
+    }
+
+    #[test]
+    fn a_shorter_period_is_refilled_earlier() {
+        for by in [By::Itself, By::Parent] {
+            let budget = budget(30, 100, None);
+            assert_eq!(budget.change(20, 100, by, 0), Ok(()));
+            assert!(budget.charge(20, 50, false));
+            assert_eq!(budget.refilled_at(50), 100);
+            assert_eq!(budget.change(2, 10, by, 50), Ok(()));
+            assert_eq!(budget.refilled_at(50), 55);
+        }
     }
 
     #[test]
