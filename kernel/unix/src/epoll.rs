@@ -10,6 +10,11 @@
 //! is not gets its waker registered again, in the same look. An edge-triggered item is registered before it is
 //! reported, so that it comes back with the next event and not before.
 //!
+//! So an event that nobody was told of yet is not found: where so many wait for one thing that they are woken in portions
+//! ([`rests`](crate::rests)), an epoll without time to wait may come before its item's turn. Asking all items whenever
+//! there is a rest would find it, and let one process with thousands of waiters make the waits of all others long.
+//! `ppoll` asks the files, and has no such gap.
+//!
 //! # Who holds whom
 //!
 //! The epoll owns its items; lists of waiters share them; an item knows its file weakly, and the ready list, not the
