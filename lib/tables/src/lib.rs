@@ -9,8 +9,8 @@
 //! Nothing here ever moves more than a segment's worth of elements, [`SEGMENT`] bytes, and no operation on one element
 //! visits more than a few others:
 //!
-//! * [`Segments`] is a vector in pieces of equal size. Only the list of the pieces is copied when it grows, one word in
-//!   some dozens of elements.
+//! * [`Segments`] is a vector in pieces of equal size. Only the list of the pieces is copied when it grows or shrinks, three
+//!   words for each piece.
 //! * [`Queue`] is the same with two ends.
 //! * [`Table`] is a hash table by *linear hashing* (Litwin, 1980): it has as many chains as entries, and each insertion
 //!   splits one chain in two, in turns. Entries lie dense in a [`Segments`], so that a table that empties gives its
@@ -27,6 +27,9 @@
 
 extern crate alloc;
 
+use alloc::collections::TryReserveError;
+use alloc::vec::Vec;
+
 mod queue;
 mod segments;
 mod table;
@@ -37,6 +40,13 @@ pub use table::Table;
 
 /// Bytes of a segment, at most, unless eight elements have more.
 pub const SEGMENT: usize = 2048;
+
+/// A segment with room for so many elements, and with none.
+fn segment<T>(elements: usize) -> Result<Vec<T>, TryReserveError> {
+    let mut segment = Vec::new();
+    segment.try_reserve_exact(elements)?;
+    Ok(segment)
+}
 
 /// Elements in a segment, as a power of two.
 const fn shift_for(size: usize) -> u32 {

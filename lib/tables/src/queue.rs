@@ -1,9 +1,12 @@
 use alloc::collections::{TryReserveError, VecDeque};
 use alloc::vec::Vec;
 
-use crate::shift_for;
+use crate::{segment, shift_for};
 
-/// A queue in pieces. Room for elements stays when they go.
+/// Segments that are given back at once.
+const TRIMMED: usize = 8;
+
+/// A queue in pieces. Room for elements stays when they go, until it is [given back](Queue::trim).
 #[derive(Debug)]
 pub struct Queue<T> {
     /// The oldest first. All in use are full but the last; empty ones, which are room, come behind.
@@ -52,11 +55,20 @@ impl<T> Queue<T> {
     pub fn reserve(&mut self, length: usize) -> Result<(), TryReserveError> {
         while self.capacity() < length {
             self.segments.try_reserve(1)?;
-            let mut segment = Vec::new();
-            segment.try_reserve_exact(Self::PER_SEGMENT)?;
-            self.segments.push_back(segment);
+            self.segments.push_back(segment(Self::PER_SEGMENT)?);
         }
         Ok(())
+    }
+
+    /// Gives some room back, a few segments at most, if there is much more than for so many, with those that are there.
+    #[cold]
+    pub fn trim(&mut self, length: usize) {
+        let needed = self.taken + length.max(self.length);
+        for _ in 0..TRIMMED {
+            if self.segments.len() > needed.div_ceil(Self::PER_SEGMENT) + 1 {
+                self.segments.pop_back();
+            }
+        }
     }
 
     /// Adds an element at the end, for which there is [room](Self::reserve).
@@ -104,11 +116,11 @@ mod tests {
 
         /// Against the standard library's queue.
         #[test]
-        fn a_queue_keeps_its_order_and_its_room(steps in prop::collection::vec((any::<bool>(), 0usize..60), 0..100)) {
+        fn a_queue_keeps_its_order_and_its_room(steps in prop::collection::vec((any::<bool>(), 0usize..60, any::<bool>()), 0..100)) {
             let mut queue: Queue<[usize; 30]> = Queue::new();
             let mut model = VecDeque::new();
             let mut room = 0;
-            for (adds, count) in steps {
+            for (adds, count, trims) in steps {
                 for number in 0..count {
                     if adds {
                         queue.reserve(model.len() + 1).unwrap();
@@ -120,8 +132,18 @@ mod tests {
                 }
                 prop_assert_eq!((queue.len(), queue.front()), (model.len(), model.front()));
                 prop_assert!(queue.capacity() + queue.taken >= room);
+                if trims {
+                    queue.trim(count);
+                    prop_assert!(queue.capacity() >= count.max(model.len()) || queue.capacity() + queue.taken == room);
+                    let segment = Queue::<[usize; 30]>::PER_SEGMENT;
+                    prop_assert!(queue.capacity() + queue.taken + TRIMMED * segment >= room);
+                }
                 room = queue.capacity() + queue.taken;
             }
+            for _ in 0..100 {
+                queue.trim(0);
+            }
+            prop_assert!(queue.capacity() < model.len() + 2 * Queue::<[usize; 30]>::PER_SEGMENT);
             let left = queue.into_segments().map(|segment| segment.len()).sum::<usize>();
             prop_assert!((model.len()..model.len() + Queue::<[usize; 30]>::PER_SEGMENT).contains(&left));
         }

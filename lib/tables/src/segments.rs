@@ -1,9 +1,9 @@
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
-use crate::shift_for;
+use crate::{segment, shift_for};
 
-/// Lists of more segments than this are given back when one is left.
+/// Lists with room for more segments than this shrink, and are given back when one is left.
 const KEPT: usize = 16;
 
 /// A vector whose elements never move, but for those of a first small segment.
@@ -77,9 +77,7 @@ impl<T> Segments<T> {
         }
         while self.capacity() < wanted {
             self.segments.try_reserve(1)?;
-            let mut segment = Vec::new();
-            segment.try_reserve_exact(Self::PER_SEGMENT)?;
-            self.segments.push(segment);
+            self.segments.push(segment(Self::PER_SEGMENT)?);
         }
         Ok(())
     }
@@ -117,6 +115,17 @@ impl<T> Segments<T> {
         }
         if self.segments.len() <= 2 && self.length == 0 && room == 0 && self.segments.capacity() > KEPT {
             self.segments = Vec::new();
+        } else if self.segments.len() < self.segments.capacity() / 4 && self.segments.capacity() > 4 * KEPT {
+            self.shrink_list();
+        }
+    }
+
+    /// Lets the list of segments shrink to a half, if there is memory for that.
+    #[cold]
+    fn shrink_list(&mut self) {
+        if let Ok(mut list) = segment(self.segments.capacity() / 2) {
+            list.append(&mut self.segments);
+            self.segments = list;
         }
     }
 
@@ -239,6 +248,19 @@ mod tests {
             before = segments.segments.len();
         }
         assert!(segments.capacity() <= 300 + 2 * Segments::<u64>::PER_SEGMENT);
+    }
+
+    #[test]
+    fn the_list_of_segments_shrinks_with_them() {
+        let mut segments = Segments::new();
+        segments.reserve(1 << 17).unwrap();
+        for number in 0..1 << 17 {
+            segments.push(number as u64);
+        }
+        while segments.pop().is_some() {
+            assert!(segments.segments.capacity() <= (4 * segments.segments.len() + 1).max(4 * KEPT));
+        }
+        assert_eq!(segments.segments.capacity(), 0);
     }
 
     #[test]
