@@ -53,3 +53,17 @@ const fn shift_for(size: usize) -> u32 {
     let fitting = SEGMENT / if size == 0 { 1 } else { size };
     if fitting < 8 { 3 } else { fitting.ilog2() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_has_as_many_elements_as_fit_but_eight_at_least() {
+        let elements = |size| 1usize << shift_for(size);
+        assert_eq!([0, 1, 2].map(elements), [2048, 2048, 1024]);
+        // 2048 / 24 is 85, of which 64 is the power of two.
+        assert_eq!([24, 32, 33, 128, 129, 255, 256].map(elements), [64, 64, 32, 16, 8, 8, 8]);
+        assert_eq!([257, 2048, 100_000].map(elements), [8, 8, 8]);
+    }
+}

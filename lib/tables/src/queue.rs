@@ -111,6 +111,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn room_comes_in_whole_segments_and_only_if_there_is_none() {
+        const SEGMENT: usize = Queue::<u64>::PER_SEGMENT;
+        let mut queue = Queue::new();
+        assert_eq!((queue.len(), queue.capacity(), queue.is_empty()), (0, 0, true));
+        for (wanted, capacity) in [(0, 0), (1, SEGMENT), (SEGMENT, SEGMENT), (SEGMENT + 1, 2 * SEGMENT)] {
+            queue.reserve(wanted).unwrap();
+            assert_eq!(queue.capacity(), capacity);
+        }
+        for number in 0..2 * SEGMENT as u64 {
+            queue.push_back(number);
+        }
+        assert_eq!((queue.len(), queue.is_empty()), (2 * SEGMENT, false));
+        // Places that were taken are no room until the segment is empty; then it comes behind the others.
+        for number in 0..SEGMENT as u64 - 1 {
+            assert_eq!((queue.front().copied(), queue.pop_front()), (Some(number), Some(number)));
+            assert_eq!(queue.capacity(), 2 * SEGMENT - 1 - number as usize);
+        }
+        assert_eq!(queue.pop_front(), Some(SEGMENT as u64 - 1));
+        assert_eq!((queue.len(), queue.capacity()), (SEGMENT, 2 * SEGMENT));
+        queue.push_back(7);
+        let segments: Vec<_> = queue.into_segments().collect();
+        assert_eq!(segments, [(SEGMENT as u64..2 * SEGMENT as u64).collect(), Vec::from([7])]);
+    }
+
     proptest! {
         #![proptest_config(property::cases(256))]
 

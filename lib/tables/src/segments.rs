@@ -192,6 +192,8 @@ impl<T> core::ops::IndexMut<usize> for Segments<T> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -248,6 +250,106 @@ mod tests {
             before = segments.segments.len();
         }
         assert!(segments.capacity() <= 300 + 2 * Segments::<u64>::PER_SEGMENT);
+    }
+
+    /// The number of segments and the capacity.
+    fn room<T>(segments: &Segments<T>) -> (usize, usize) {
+        (segments.segments.len(), segments.capacity())
+    }
+
+    #[test]
+    fn room_grows_as_it_is_needed() {
+        const SEGMENT: usize = Segments::<u64>::PER_SEGMENT;
+        let mut segments: Segments<u64> = Segments::new();
+        assert_eq!(room(&segments), (0, 0));
+        segments.reserve(0).unwrap();
+        assert_eq!(room(&segments), (0, 0));
+        for (wanted, expected) in [
+            (1, (1, 4)),
+            (4, (1, 4)),
+            (5, (1, 8)),
+            (33, (1, 64)),
+            (SEGMENT - 1, (1, SEGMENT)),
+            (SEGMENT, (1, SEGMENT)),
+            (SEGMENT + 1, (2, 2 * SEGMENT)),
+            (2 * SEGMENT, (2, 2 * SEGMENT)),
+            (4 * SEGMENT + 1, (5, 5 * SEGMENT)),
+            (1, (5, 5 * SEGMENT)),
+        ] {
+            segments.reserve(wanted).unwrap();
+            assert_eq!(room(&segments), expected, "for {wanted}");
+        }
+        // Those that are there count, too.
+        for number in 0..5 * SEGMENT as u64 {
+            segments.push(number);
+        }
+        segments.reserve(0).unwrap();
+        assert_eq!(room(&segments), (5, 5 * SEGMENT));
+        segments.reserve(1).unwrap();
+        assert_eq!(room(&segments), (6, 6 * SEGMENT));
+        assert_eq!(segments.len(), 5 * SEGMENT);
+        // A first segment that has grown keeps its elements.
+        let mut few = Segments::new();
+        for number in 0..5u64 {
+            few.reserve(1).unwrap();
+            few.push(number);
+        }
+        assert_eq!(room(&few), (1, 8));
+        few.reserve(SEGMENT).unwrap();
+        assert_eq!(room(&few), (2, 2 * SEGMENT));
+        assert!(few.iter().eq(&[0, 1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn one_empty_segment_is_kept_beside_the_room_that_is_asked_for() {
+        const SEGMENT: usize = Segments::<u64>::PER_SEGMENT;
+        let filled = |count: usize| {
+            let mut segments = Segments::new();
+            segments.reserve(count).unwrap();
+            (0..count as u64).for_each(|number| segments.push(number));
+            segments
+        };
+        for (kept, expected) in
+            [(0, [4, 4, 3, 2, 2]), (1, [4, 4, 4, 3, 2]), (SEGMENT, [4, 4, 4, 3, 2]), (SEGMENT + 1, [4, 4, 4, 4, 3])]
+        {
+            let mut segments = filled(4 * SEGMENT);
+            let mut lengths = std::vec![segments.segments.len()];
+            for _ in 0..4 {
+                (0..SEGMENT).for_each(|_| _ = segments.pop_keeping(kept));
+                lengths.push(segments.segments.len());
+            }
+            assert_eq!(lengths, expected, "with room for {kept}");
+        }
+        // The list of segments goes, too, if it is long, when nothing is left and no room is wanted.
+        for (count, room, is_kept) in [(2, 0, true), (KEPT, 0, true), (KEPT + 1, 0, false), (KEPT + 1, 1, true)] {
+            let mut segments = filled(count * SEGMENT);
+            segments.segments.shrink_to(count);
+            assert_eq!(segments.segments.capacity(), count);
+            while segments.len() > 1 {
+                segments.pop_keeping(room);
+            }
+            assert_eq!(segments.segments.capacity(), count);
+            assert_eq!(segments.pop_keeping(room), Some(0));
+            assert_eq!(segments.segments.capacity() != 0, is_kept, "{count} segments and room for {room}");
+            assert_eq!(segments.pop_keeping(room), None);
+        }
+    }
+
+    #[test]
+    fn elements_can_be_changed_where_they_are() {
+        const SEGMENT: usize = Segments::<u64>::PER_SEGMENT;
+        let mut segments = Segments::new();
+        for number in 0..3 * SEGMENT as u64 {
+            segments.reserve(1).unwrap();
+            segments.push(number);
+        }
+        segments.iter_mut().for_each(|number| *number += 1);
+        segments[SEGMENT + 1] = 7;
+        for index in 0..3 * SEGMENT {
+            let expected = if index == SEGMENT + 1 { 7 } else { index as u64 + 1 };
+            assert_eq!((segments[index], segments.get(index)), (expected, Some(&expected)));
+        }
+        assert_eq!((segments.get(3 * SEGMENT), segments.last()), (None, Some(&(3 * SEGMENT as u64))));
     }
 
     #[test]

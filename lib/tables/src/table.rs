@@ -242,6 +242,46 @@ mod tests {
         }
     }
 
+    /// Chains are split and united one at a time, so that there are as many as entries, up to twice as many when entries
+    /// go, and a few in any case.
+    #[test]
+    fn there_are_as_many_chains_as_entries() {
+        let mut table = Table::new();
+        assert_eq!((table.len(), table.is_empty()), (0, true));
+        for key in 0..100u32 {
+            table.reserve().unwrap();
+            assert_eq!(table.insert(key, key), key as usize);
+            assert_eq!((table.len(), table.is_empty()), (key as usize + 1, false));
+            assert_eq!(table.chains.len(), table.len());
+            assert_eq!(table.mask, (key + 1).next_power_of_two() - 1);
+        }
+        for key in (0..100u32).rev() {
+            assert_eq!(table.remove(key as usize), Some(key));
+            // Before the entry goes the chains are counted, of which two may go with it.
+            assert_eq!(table.chains.len(), (2 * table.len()).clamp(FEW, 100));
+            assert_eq!(table.mask, (table.chains.len() as u32).next_power_of_two() - 1);
+        }
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn entries_can_be_changed_where_they_are() {
+        let mut table = Table::new();
+        for key in 0..100u32 {
+            table.reserve().unwrap();
+            table.insert(key, key);
+        }
+        table.values_mut().for_each(|value| *value += 1);
+        *table.get_mut(50).unwrap() = 7;
+        for index in 0..100 {
+            assert_eq!(table.get(index), Some(&if index == 50 { 7 } else { index as u32 + 1 }));
+        }
+        assert_eq!(table.get(100), None);
+        assert_eq!(table.get_mut(100), None);
+        assert_eq!(table.find(50, |&value| value == 7), Some(50));
+        assert_eq!(table.find(51, |&value| value == 7), None, "another hash");
+    }
+
     #[test]
     fn chains_stay_short() {
         let mut table = Table::new();

@@ -222,3 +222,34 @@ impl Future for YieldNow {
 fn wake_elsewhere(waker: &Waker) {
     waker.wake_by_ref();
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use core::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn a_frame_has_one_owner_at_a_time() {
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 500_000 };
+        static OWNED: [AtomicBool; FRAMES_LENGTH] = [const { AtomicBool::new(false) }; FRAMES_LENGTH];
+        let claim_often = || {
+            for _ in 0..ROUNDS {
+                // The other tests of this program have frames, too, but leave some.
+                let frame = Frame::claim(0).unwrap();
+                let place = core::ptr::from_ref(frame).addr() - FRAMES.as_ptr().addr();
+                let owned = &OWNED[place / size_of::<Frame>()];
+                assert!(!owned.swap(true, Ordering::Relaxed), "two have the same frame");
+                owned.store(false, Ordering::Relaxed);
+                frame.release();
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(claim_often);
+            }
+        });
+    }
+}

@@ -133,6 +133,14 @@ mod tests {
     }
 
     #[test]
+    fn the_dynamic_section_may_come_first() {
+        let mut image = image();
+        let (first, second) = image[0x40..0x40 + 2 * PROGRAM_HEADER_SIZE].split_at_mut(PROGRAM_HEADER_SIZE);
+        first.swap_with_slice(second);
+        assert_eq!(Symbols::parse(&image).ok().unwrap().find("second"), Some(0x456));
+    }
+
+    #[test]
     fn what_is_no_image_is_damaged() {
         let is_damaged = |image: &[u8]| Symbols::parse(image).err() == Some(ImageError::Damaged);
         assert!(is_damaged(&[]));

@@ -210,6 +210,53 @@ fn a_suspended_coroutine_keeps_its_stack_until_it_is_resumed() {
     assert_eq!(executor.worker(0, Signals::default()).err(), Some(WorkerError::Taken));
 }
 
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl std::task::Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_handle_keeps_the_last_waker_that_it_was_polled_with() {
+    let (executor, mut worker) = executor();
+    let bells: [Arc<Bell>; 2] = Default::default();
+    // Each is there twice, here and in the waker of the test, and once more in the handle.
+    let wakers = bells.clone().map(Waker::from);
+    let counts = || bells.each_ref().map(|bell| (bell.0.load(Ordering::Relaxed), Arc::strong_count(bell) - 2));
+    for cancels in [false, true] {
+        let mut handle = executor.spawn(async { 7 }, Priority::DEFAULT);
+        let mut poll = |which: usize| std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(&wakers[which]));
+        assert_eq!(counts(), [(0, 0), (0, 0)]);
+        for _ in 0..2 {
+            assert_eq!(poll(0), Poll::Pending);
+            assert_eq!(counts(), [(0, 1), (0, 0)]);
+        }
+        for _ in 0..2 {
+            assert_eq!(poll(1), Poll::Pending);
+            assert_eq!(counts(), [(0, 0), (0, 1)]);
+        }
+        if cancels {
+            handle.cancel();
+        }
+        assert_eq!(worker.run(), Outcome::Idle);
+        assert_eq!(counts(), [(0, 0), (1, 1)], "it was woken by reference");
+        let mut poll = |which: usize| std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(&wakers[which]));
+        assert_eq!(poll(0), Poll::Ready(if cancels { Err(Cancelled) } else { Ok(7) }));
+        assert_eq!(counts(), [(0, 0), (1, 0)]);
+        drop(handle);
+        bells[1].0.store(0, Ordering::Relaxed);
+    }
+    // A handle that is dropped takes its waker with it at the latest when the coroutine ends, and wakes nobody.
+    let mut handle = executor.spawn(async {}, Priority::DEFAULT);
+    assert!(std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(&wakers[0])).is_pending());
+    drop(handle);
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert_eq!(counts()[0].1, 0);
+}
+
 #[test]
 fn a_strict_worker_gives_way() {
     use std::sync::atomic::AtomicU64;
