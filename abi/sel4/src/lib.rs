@@ -29,6 +29,6 @@ pub use call::SystemCall;
 pub use error::{Error, FailedLookup, InvocationError, LookupFailure, Operand};
 pub use fault::Fault;
 pub use invocation::{Invocation, Numbering};
-pub use message::{CNodeData, IpcBuffer, MessageInfo, Rights};
+pub use message::{CNodeData, IpcBuffer, MessageInfo, Rights, Trigger};
 pub use object::{CapabilityTag, ObjectType};
 pub use registers::Registers;

@@ -160,6 +160,30 @@ impl CNodeData {
     }
 }
 
+/// What makes a device's interrupt come, in `IRQControl_GetTrigger`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Trigger {
+    /// Its wire is high.
+    Level = 0,
+    /// Its wire rises.
+    Edge = 1,
+}
+
+impl Trigger {
+    /// The trigger that a word of a message names.
+    #[inline]
+    pub const fn from_word(word: u64) -> Trigger {
+        if word == 0 { Trigger::Level } else { Trigger::Edge }
+    }
+
+    /// The trigger as a word of a message.
+    #[inline]
+    pub const fn word(self) -> u64 {
+        self as u64
+    }
+}
+
 /// Attributes of a page's mapping: instructions cannot be fetched from it.
 pub const EXECUTE_NEVER: u64 = 1;
 

@@ -162,7 +162,7 @@ fn spawn_elsewhere(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> R
     thread.configure(spaces, buffer, page)?;
     thread.set_scheduling(initial::THREAD, PRIORITY, PRIORITY)?;
     let start = Start::new(function, argument, PRIORITY);
-    thread.write_registers(true, &registers(&start, thread, buffer, stack + 0x1000))?;
+    thread.write_registers_and_resume(&registers(&start, thread, buffer, stack + 0x1000))?;
     Ok(thread)
 }
 

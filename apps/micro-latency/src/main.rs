@@ -292,7 +292,7 @@ impl Latency {
             thread.configure(spaces, buffer, page)?;
             thread.set_scheduling(initial::THREAD, HIGHEST, HIGHEST)?;
             let start = Start::new(function, argument, HIGHEST);
-            thread.write_registers(true, &sel4::thread::registers(&start, thread, buffer, stack + 0x1000))?;
+            thread.write_registers_and_resume(&sel4::thread::registers(&start, thread, buffer, stack + 0x1000))?;
             sel4::raw::yield_now();
             // Once let go they are less important than anybody here.
             thread.set_priority(initial::THREAD, LOWEST)?;

@@ -47,7 +47,7 @@ use ring::{Consumer, Producer};
 use crate::invocation::{Arguments, NUMBERING, Preempted};
 use crate::kernel::Kernel;
 use crate::message::{self, message_register, set_message_register};
-use crate::node::{Action, MAXIMUM_DOMAINS, MAXIMUM_NODES, Next, Ready};
+use crate::node::{Action, Handlers, MAXIMUM_DOMAINS, MAXIMUM_NODES, Next, Ready};
 use crate::{console, cspace, derivation};
 
 /// Requests of one handler between two looks at who else there is.
@@ -297,7 +297,7 @@ impl Kernel {
         }
     }
 
-    fn handlers_of(&self, thread: Ref<Tcb>) -> &Ready<true> {
+    fn handlers_of(&self, thread: Ref<Tcb>) -> &Ready<Handlers> {
         &self.handlers[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
     }
 
@@ -646,7 +646,7 @@ impl Kernel {
         }
         let Some(proxy) = self.node().proxy.get() else { return Ok(Err(InvocationError::IllegalOperation)) };
         let length = information.length().min(ARGUMENTS);
-        let words = if length > REGISTERS { message::buffer(proxy, true) } else { None };
+        let words = if length > REGISTERS { message::receive_buffer(proxy) } else { None };
         for index in 0..length {
             set_message_register(proxy, words, index, request.get(FIRST_ARGUMENT + index));
         }
@@ -681,7 +681,7 @@ impl Kernel {
         let information = match answer {
             Ok(information) => {
                 if let Some(proxy) = self.node().proxy.get() {
-                    let words = message::buffer(proxy, true);
+                    let words = message::receive_buffer(proxy);
                     for (index, result) in results.iter_mut().enumerate().take(information.length()) {
                         *result = message_register(proxy, words, index);
                     }

@@ -13,8 +13,8 @@ use elf::endian::LittleEndian;
 use hal_api::Machine as _;
 use heapless::Vec;
 use objects::{
-    AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights, VirtualRoot,
-    claim, claim_slice, clear, copy_in, frame_words, own,
+    AsidPool, Capability, FrameSize, Lineage, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights,
+    VirtualRoot, claim, claim_slice, clear, copy_in, frame_words, own,
 };
 use platform::{Controller, Description, Machine};
 
@@ -138,7 +138,7 @@ impl Space {
     fn put(&self, index: u64, capability: Capability) -> Ref<Slot> {
         let slot = self.slots.slot(index);
         slot.capability.set(capability);
-        slot.set_flags(true, true);
+        slot.set_lineage(Lineage::Original);
         slot
     }
 

@@ -108,15 +108,23 @@ pub fn mask_virtual(rights: VirtualRights, allowed: Rights) -> VirtualRights {
     }
 }
 
-/// The capability with a badge or a guard; [`Capability::Null`] if it cannot have this one. With `preserve` badges
-/// stay.
+/// What becomes of badges where a capability gets a word of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Badges {
+    /// The word is the badge of a capability that has none.
+    Set,
+    /// A capability that could have a badge cannot get a word.
+    Keep,
+}
+
+/// The capability with a badge or a guard; [`Capability::Null`] if it cannot have this one.
 #[inline]
-pub fn update_data(preserve: bool, data: u64, capability: Capability) -> Capability {
+pub fn update_data(badges: Badges, data: u64, capability: Capability) -> Capability {
     match capability {
-        Capability::Endpoint { endpoint, badge: 0, rights } if !preserve => {
+        Capability::Endpoint { endpoint, badge: 0, rights } if badges == Badges::Set => {
             Capability::Endpoint { endpoint, badge: data, rights }
         }
-        Capability::Notification { notification, badge: 0, rights, page } if !preserve => {
+        Capability::Notification { notification, badge: 0, rights, page } if badges == Badges::Set => {
             Capability::Notification { notification, badge: data, rights, page }
         }
         Capability::Endpoint { .. } | Capability::Notification { .. } => Capability::Null,

@@ -16,7 +16,7 @@ use objects::{
 
 use crate::capability::{extent, is_within, same_object};
 use crate::kernel::{IrqState, Kernel};
-use crate::node::{self, Action, Node, Ready};
+use crate::node::{Action, Links, Node, Ready};
 use crate::vspace;
 
 /// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the
@@ -315,7 +315,7 @@ fn check_notification(notification: Ref<Notification>) {
     });
 }
 
-impl<const HANDLERS: bool> Ready<HANDLERS> {
+impl<Kind: Links> Ready<Kind> {
     /// Calls `look` with each thread.
     fn check(&self, look: impl Fn(Ref<Tcb>)) {
         for priority in 0..=u8::MAX {
@@ -328,7 +328,7 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
             );
             while let Some(thread) = next {
                 assert_eq!(thread.priority.get(), priority, "a thread is in another priority's queue");
-                let (following, before) = node::links::<HANDLERS>(&thread);
+                let (following, before) = Kind::of(&thread);
                 assert_eq!(before.get(), previous, "a ready queue is torn");
                 look(thread);
                 previous = Some(thread);

@@ -3,6 +3,7 @@
 use abi_sel4::{FailedLookup, Invocation, InvocationError, Operand, Rights};
 use objects::{Capability, Ref, Slot, own};
 
+use crate::capability::Badges;
 use crate::invocation::{Arguments, Preempted};
 use crate::kernel::Kernel;
 use crate::{capability, cspace, derivation};
@@ -84,26 +85,27 @@ fn decode_transfer(
     if found == Capability::Null {
         return Err(missing(Operand::Source, depth));
     }
-    let (capability, is_move) = match invocation {
+    let copied = |capability| match derivation::derive(source, capability)? {
+        Capability::Null => Err(InvocationError::IllegalOperation),
+        capability => Ok(Call::Insert { capability, source, destination }),
+    };
+    match invocation {
         Invocation::CNodeCopy => {
             let [_, _, _, _, rights] = arguments.at_least::<5>()?;
-            (derivation::derive(source, capability::mask_rights(found, rights))?, false)
+            copied(capability::mask_rights(found, rights))
         }
         Invocation::CNodeMint => {
             let [_, _, _, _, rights, data] = arguments.at_least::<6>()?;
-            let minted = capability::update_data(false, data, capability::mask_rights(found, rights));
-            (derivation::derive(source, minted)?, false)
+            copied(capability::update_data(Badges::Set, data, capability::mask_rights(found, rights)))
         }
         Invocation::CNodeMutate => {
             let [_, _, _, _, data] = arguments.at_least::<5>()?;
-            (capability::update_data(true, data, found), true)
+            match capability::update_data(Badges::Keep, data, found) {
+                Capability::Null => Err(InvocationError::IllegalOperation),
+                capability => Ok(Call::Move { capability, source, destination }),
+            }
         }
-        _ => (found, true),
-    };
-    match (capability, is_move) {
-        (Capability::Null, _) => Err(InvocationError::IllegalOperation),
-        (capability, true) => Ok(Call::Move { capability, source, destination }),
-        (capability, false) => Ok(Call::Insert { capability, source, destination }),
+        _ => Ok(Call::Move { capability: found, source, destination }),
     }
 }
 
@@ -127,8 +129,8 @@ fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, 
     if pivot.is_empty() {
         return Err(missing(Operand::Destination, pivot_depth));
     }
-    let first = capability::update_data(true, source_data, source.capability.get());
-    let second = capability::update_data(true, pivot_data, pivot.capability.get());
+    let first = capability::update_data(Badges::Keep, source_data, source.capability.get());
+    let second = capability::update_data(Badges::Keep, pivot_data, pivot.capability.get());
     if first == Capability::Null || second == Capability::Null {
         return Err(InvocationError::IllegalOperation);
     }

@@ -9,7 +9,7 @@
 //! makes them look like children of whatever sibling stands before.
 
 use abi_sel4::InvocationError;
-use objects::{Capability, Page, Ref, Slot, tag};
+use objects::{Capability, Lineage, Page, Ref, Slot, tag};
 
 use crate::capability::{is_within, same_object, same_region};
 use crate::ring;
@@ -63,9 +63,9 @@ pub fn is_final(slot: Ref<Slot>) -> bool {
 /// Puts a capability into an empty slot, as derived from what is in `source`.
 #[inline]
 pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
-    let revocable = is_revocable(&capability, &source.capability.get());
+    let lineage = lineage(&capability, &source.capability.get());
     link_behind(source, slot);
-    slot.set_flags(revocable, revocable);
+    slot.set_lineage(lineage);
     // An untyped that is copied has no room for objects of its own any more: both would make them in the same memory.
     if let (Capability::Untyped { base, bits, device, .. }, Capability::Untyped { base: new_base, bits: new_bits, .. }) =
         (source.capability.get(), capability)
@@ -81,7 +81,7 @@ pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
 #[inline(always)]
 pub fn insert_new(parent: Ref<Slot>, slot: Ref<Slot>, capability: Capability) {
     link_behind(parent, slot);
-    slot.set_flags(true, true);
+    slot.set_lineage(Lineage::Original);
     slot.capability.set(capability);
 }
 
@@ -95,7 +95,7 @@ pub fn insert_row(parent: Ref<Slot>, first: Ref<Slot>, count: u64, capability: i
     }
     loop {
         slot.capability.set(capability(index));
-        slot.set_flags(true, true);
+        slot.set_lineage(Lineage::Original);
         slot.next.set(behind);
         index += 1;
         if index >= count {
@@ -121,15 +121,16 @@ fn link_behind(before: Ref<Slot>, slot: Ref<Slot>) {
     }
 }
 
-/// Whether capabilities that follow a new one count as its children.
-fn is_revocable(derived: &Capability, source: &Capability) -> bool {
-    match (derived, source) {
+/// What a capability that is derived from `source` is to those that follow it.
+fn lineage(derived: &Capability, source: &Capability) -> Lineage {
+    let is_original = match (derived, source) {
         (Capability::Endpoint { badge, .. }, Capability::Endpoint { badge: from, .. }) => badge != from,
         (Capability::Notification { badge, .. }, Capability::Notification { badge: from, .. }) => badge != from,
         (Capability::IrqHandler { .. }, Capability::IrqControl) => true,
         (Capability::Untyped { .. }, _) => true,
         _ => false,
-    }
+    };
+    if is_original { Lineage::Original } else { Lineage::Copy }
 }
 
 /// Moves what is in a slot to an empty one, perhaps changed.

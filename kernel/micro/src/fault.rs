@@ -8,7 +8,7 @@ use objects::{Ref, Tcb, ThreadFault, ThreadState, Words};
 use crate::cspace;
 use crate::ipc::{MAY_BE_ANSWERED, Sending};
 use crate::kernel::Kernel;
-use crate::message::{buffer, message_register, set_message_register};
+use crate::message::{SendMode, message_register, send_buffer, set_message_register};
 
 impl Kernel {
     /// A thread did something wrong: tells its handler, or stops it.
@@ -21,7 +21,7 @@ impl Kernel {
         {
             thread.set_fault(fault);
             let rights = rights.union(Rights::GRANT_REPLY);
-            return self.send_message(thread, endpoint, Sending { is_blocking: true, is_call: true, badge, rights });
+            return self.send_message(thread, endpoint, Sending { mode: SendMode::Call, badge, rights });
         }
         if cfg!(feature = "debug-calls") {
             self.report_unhandled(thread, fault);
@@ -96,7 +96,7 @@ impl Kernel {
 #[inline(always)]
 fn write_back(receiver: Ref<Tcb>, registers: &'static [usize], sender: Ref<Tcb>, information: MessageInfo) {
     let length = information.length();
-    let words = buffer(sender, false);
+    let words = send_buffer(sender);
     // What the sender says beyond its buffer's existence is not copied.
     let readable = if words.is_some() { length } else { length.min(message::REGISTERS) };
     let word = |index| message_register(sender, words, index);

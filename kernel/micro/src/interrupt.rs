@@ -3,7 +3,7 @@
 //! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So
 //! a device that keeps asking costs one entry for each time that its driver is ready for more.
 
-use abi_sel4::{Invocation, InvocationError, Rights};
+use abi_sel4::{Invocation, InvocationError, Rights, Trigger};
 use objects::{Capability, Ref, Slot};
 
 use crate::invocation::{Arguments, Done};
@@ -16,7 +16,7 @@ pub const MAXIMUM_IRQ: u64 = 95;
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
-    Issue { irq: u16, control: Ref<Slot>, slot: Ref<Slot>, edge: bool },
+    Issue { irq: u16, control: Ref<Slot>, slot: Ref<Slot>, trigger: Trigger },
     Acknowledge { irq: u16 },
     SetNotification { irq: u16, notification: Capability, source: Ref<Slot> },
     Clear { irq: u16 },
@@ -35,14 +35,14 @@ impl Kernel {
         control: Ref<Slot>,
         arguments: &Arguments,
     ) -> Result<Call, InvocationError> {
-        let (irq, edge, index, depth) = match invocation {
+        let (irq, trigger, index, depth) = match invocation {
             Some(Invocation::IrqControlGet) => {
                 let [irq, index, depth] = arguments.at_least::<3>()?;
-                (irq, false, index, depth)
+                (irq, Trigger::Level, index, depth)
             }
             Some(Invocation::IrqControlGetTrigger) => {
                 let [irq, trigger, index, depth] = arguments.at_least::<4>()?;
-                (irq, trigger != 0, index, depth)
+                (irq, Trigger::from_word(trigger), index, depth)
             }
             _ => return Err(InvocationError::IllegalOperation),
         };
@@ -54,7 +54,7 @@ impl Kernel {
             return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), index, depth)?;
-        Ok(Call::Issue { irq: irq as u16, control, slot, edge })
+        Ok(Call::Issue { irq: irq as u16, control, slot, trigger })
     }
 
     /// Checks a call of a handler.
@@ -84,9 +84,9 @@ impl Kernel {
     /// Carries a checked call out.
     pub(crate) fn invoke_irq(&self, call: Call) -> Done {
         match call {
-            Call::Issue { irq, control, slot, edge } => {
+            Call::Issue { irq, control, slot, trigger } => {
                 self.irq_states[usize::from(irq)].set(IrqState::Signal);
-                machine::enable_irq(irq.into(), edge);
+                machine::enable_irq(irq.into(), trigger);
                 derivation::insert(Capability::IrqHandler { irq }, control, slot);
             }
             Call::Acknowledge { irq } => machine::unmask_irq(irq.into()),

@@ -4,7 +4,7 @@ use abi_sel4::message::MAXIMUM_CAPABILITIES;
 use abi_sel4::{InvocationError, Numbering};
 use objects::{Ref, Slot, Tcb, Words};
 
-use crate::message::message_register;
+use crate::message::{SendMode, message_register};
 
 /// How labels are numbered in programs that this kernel is for.
 pub const NUMBERING: Numbering =
@@ -17,7 +17,7 @@ pub struct Arguments {
     buffer: Option<Ref<Words>>,
     length: u64,
     capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
-    is_call: bool,
+    mode: SendMode,
 }
 
 impl Arguments {
@@ -28,9 +28,9 @@ impl Arguments {
         buffer: Option<Ref<Words>>,
         length: u64,
         capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
-        is_call: bool,
+        mode: SendMode,
     ) -> Arguments {
-        Arguments { thread, buffer, length, capabilities, is_call }
+        Arguments { thread, buffer, length, capabilities, mode }
     }
 
     /// Those of an asynchronous invocation, whose message is that of `proxy`.
@@ -41,7 +41,7 @@ impl Arguments {
         length: u64,
         capabilities: [Option<Ref<Slot>>; MAXIMUM_CAPABILITIES],
     ) -> Arguments {
-        Arguments { thread: proxy, buffer, length, capabilities, is_call: true }
+        Arguments { thread: proxy, buffer, length, capabilities, mode: SendMode::Call }
     }
 
     /// Who is answered.
@@ -59,7 +59,13 @@ impl Arguments {
     /// Whether the thread wants an answer.
     #[inline(always)]
     pub fn is_call(&self) -> bool {
-        self.is_call
+        self.mode.is_call()
+    }
+
+    /// What becomes of the thread that invokes.
+    #[inline(always)]
+    pub fn mode(&self) -> SendMode {
+        self.mode
     }
 
     /// A word.

@@ -5,10 +5,10 @@
 
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{MessageInfo, Rights};
-use objects::{Capability, Endpoint, Notification, Queue, Ref, Slot, Tcb, ThreadState, Words, own};
+use objects::{Capability, Endpoint, Lineage, Notification, Queue, Ref, Slot, Tcb, ThreadState, Words, own};
 
 use crate::kernel::Kernel;
-use crate::message::{buffer, sent_capability, word};
+use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_capability, word};
 use crate::{cspace, derivation};
 
 /// The rights of which a sender needs one for an answer; without any, it stops for good once its message is delivered.
@@ -44,7 +44,7 @@ fn dequeue_waiting(queue: &Queue, thread: Ref<Tcb>) {
 pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
     let (master, place) = (&caller.slots[own::REPLY], &receiver.slots[own::CALLER]);
     place.capability.set(Capability::Reply { caller, master: false, grant });
-    place.set_flags(false, false);
+    place.set_lineage(Lineage::Copy);
     place.previous.set(Some(caller.own_slot(own::REPLY)));
     place.next.set(None);
     master.next.set(Some(receiver.own_slot(own::CALLER)));
@@ -53,10 +53,8 @@ pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
 /// How a message is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
-    /// Whether the sender waits until somebody receives.
-    pub is_blocking: bool,
-    /// Whether it then waits for an answer.
-    pub is_call: bool,
+    /// What becomes of the sender.
+    pub mode: SendMode,
     /// What the receiver is told about the sender.
     pub badge: u64,
     /// What the capability allows.
@@ -71,10 +69,10 @@ impl Kernel {
         let receiver = match waiting {
             Some(receiver) if endpoint.is_sending.get() == 0 => receiver,
             _ => {
-                if how.is_blocking {
+                if how.mode.is_blocking() {
                     sender.waits_at.set(Some(endpoint));
                     sender.wait_badge.set(how.badge);
-                    sender.wait_rights.set(how.rights.0 | if how.is_call { Tcb::IS_CALL } else { 0 });
+                    sender.wait_rights.set(how.rights.0 | if how.mode.is_call() { Tcb::IS_CALL } else { 0 });
                     endpoint.is_sending.set(1);
                     enqueue_waiting(&endpoint.queue, sender);
                     self.set_state(sender, ThreadState::BlockedOnSend);
@@ -87,7 +85,7 @@ impl Kernel {
         let reply_can_grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
         self.set_state(receiver, ThreadState::Running);
         self.possibly_switch_to(receiver);
-        if how.is_call {
+        if how.mode.is_call() {
             self.await_reply(sender, receiver, how.rights, reply_can_grant);
         }
     }
@@ -105,7 +103,7 @@ impl Kernel {
 
     /// Receives a message, or waits for one.
     #[inline]
-    pub(crate) fn receive_message(&self, thread: Ref<Tcb>, endpoint: Ref<Endpoint>, rights: Rights, is_blocking: bool) {
+    pub(crate) fn receive_message(&self, thread: Ref<Tcb>, endpoint: Ref<Endpoint>, rights: Rights, mode: ReceiveMode) {
         if let Some(notification) = thread.bound.get()
             && notification.is_active.get() != 0
         {
@@ -114,7 +112,7 @@ impl Kernel {
         let sender = match endpoint.queue.head.get() {
             Some(sender) if endpoint.is_sending.get() != 0 => sender,
             _ => {
-                if is_blocking {
+                if mode == ReceiveMode::Blocking {
                     thread.waits_at.set(Some(endpoint));
                     thread.wait_rights.set(rights.0);
                     endpoint.is_sending.set(0);
@@ -162,11 +160,11 @@ impl Kernel {
     /// Hands a message over, or a fault.
     #[inline]
     fn transfer(&self, sender: Ref<Tcb>, endpoint: Option<Ref<Endpoint>>, badge: u64, grant: bool, receiver: Ref<Tcb>) {
-        let receive_buffer = buffer(receiver, true);
+        let words = receive_buffer(receiver);
         if sender.has_no_fault() {
-            self.transfer_message(sender, endpoint, badge, grant, receiver, receive_buffer);
+            self.transfer_message(sender, endpoint, badge, grant, receiver, words);
         } else {
-            let (label, length) = self.transfer_fault(sender, receiver, receive_buffer);
+            let (label, length) = self.transfer_fault(sender, receiver, words);
             receiver.register::<11>().set(MessageInfo::new(label, 0, length).0);
             receiver.register::<10>().set(badge);
         }
@@ -180,7 +178,7 @@ impl Kernel {
         badge: u64,
         grant: bool,
         receiver: Ref<Tcb>,
-        receive_buffer: Option<Ref<Words>>,
+        to: Option<Ref<Words>>,
     ) {
         let information = MessageInfo(sender.register::<11>().get());
         let mut length = information.length().min(MAXIMUM_LENGTH);
@@ -190,9 +188,9 @@ impl Kernel {
         }
         let (mut moved, mut unwrapped) = (0, 0);
         if length > REGISTERS || information.capabilities() != 0 {
-            let send_buffer = buffer(sender, false);
+            let from = send_buffer(sender);
             if length > REGISTERS {
-                match (send_buffer, receive_buffer) {
+                match (from, to) {
                     (Some(from), Some(to)) => {
                         for index in word::MESSAGE + REGISTERS..word::MESSAGE + length {
                             to.set(index, from.get(index));
@@ -201,9 +199,7 @@ impl Kernel {
                     _ => length = REGISTERS,
                 }
             }
-            if let (Some(from), Some(to), true) =
-                (send_buffer, receive_buffer, grant && information.capabilities() != 0)
-            {
+            if let (Some(from), Some(to), true) = (from, to, grant && information.capabilities() != 0) {
                 (moved, unwrapped) =
                     transfer_capabilities(sender, from, information.capabilities(), endpoint, receiver, to);
             }
@@ -257,10 +253,10 @@ impl Kernel {
 
     /// Waits for signals, or takes them.
     #[inline]
-    pub(crate) fn receive_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>, is_blocking: bool) {
+    pub(crate) fn receive_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>, mode: ReceiveMode) {
         if notification.is_active.get() != 0 {
             self.take_signals(thread, notification);
-        } else if is_blocking {
+        } else if mode == ReceiveMode::Blocking {
             thread.waits_for.set(Some(notification));
             enqueue_waiting(&notification.queue, thread);
             self.set_state(thread, ThreadState::BlockedOnNotification);

@@ -7,7 +7,7 @@ use abi_sel4::object;
 use objects::{AsidPool, Mapping, Notification, Ref, Slot, Tcb};
 
 use crate::hart::Harts;
-use crate::node::{MAXIMUM_DOMAINS, MAXIMUM_NODES, MAXIMUM_SCHEDULE, Node, Ready};
+use crate::node::{Handlers, MAXIMUM_DOMAINS, MAXIMUM_NODES, MAXIMUM_SCHEDULE, Node, Ready};
 
 /// Pools of identifiers of address spaces.
 pub const POOLS: usize = 1 << object::ASID_POOLS_BITS;
@@ -77,7 +77,7 @@ pub struct Kernel {
     /// Where the consistency checker begins: the first thread's capability space.
     pub(crate) root: Cell<Option<Ref<Slot>>>,
     /// Handlers of asynchronous invocations that wait for a hart, by domain.
-    pub(crate) handlers: [Ready<true>; MAXIMUM_DOMAINS],
+    pub(crate) handlers: [Ready<Handlers>; MAXIMUM_DOMAINS],
     /// Whether harts are told later which translations to forget.
     pub(crate) defers_flushes: Cell<bool>,
     /// Of which address space these are; 0 for none. And of which page, or `usize::MAX` for several.

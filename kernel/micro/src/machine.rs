@@ -5,7 +5,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use drivers::aplic::{Aplic, Trigger};
+use abi_sel4::Trigger;
+use drivers::aplic::{self, Aplic};
 use drivers::imsic;
 use drivers::plic::Plic;
 use hal_api::{MAXIMUM_HARTS, Machine as _};
@@ -107,9 +108,9 @@ fn with(source: u32, act: impl FnOnce(&Interrupts)) {
 static IS_EDGE: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
 
 /// Lets a source interrupt.
-pub fn enable_irq(source: u32, edge: bool) {
+pub fn enable_irq(source: u32, trigger: Trigger) {
     if let Some(place) = IS_EDGE.get(source as usize) {
-        place.store(edge, Relaxed);
+        place.store(trigger == Trigger::Edge, Relaxed);
     }
     with(source, |interrupts| {
         if let Kind::Plic(plic) = &interrupts.kind {
@@ -122,7 +123,7 @@ pub fn enable_irq(source: u32, edge: bool) {
 /// Lets a source that was masked interrupt again.
 pub fn unmask_irq(source: u32) {
     let is_edge = IS_EDGE.get(source as usize).is_some_and(|edge| edge.load(Relaxed));
-    let trigger = if is_edge { Trigger::RisingEdge } else { Trigger::HighLevel };
+    let trigger = if is_edge { aplic::Trigger::RisingEdge } else { aplic::Trigger::HighLevel };
     with(source, |interrupts| match &interrupts.kind {
         // A source without priority never interrupts.
         Kind::Plic(plic) => plic.set_priority(source, 1),

@@ -16,6 +16,40 @@ pub(crate) mod word {
     pub const RECEIVE_DEPTH: usize = offset_of!(IpcBuffer, receive_depth) / 8;
 }
 
+/// What becomes of the thread that sends a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendMode {
+    /// The thread waits until somebody receives, then for an answer (`seL4_Call`).
+    Call,
+    /// The thread waits until somebody receives (`seL4_Send`).
+    Blocking,
+    /// The thread goes on, and the message is lost if nobody waits for it (`seL4_NBSend`).
+    NonBlocking,
+}
+
+impl SendMode {
+    /// Whether the thread waits until somebody receives.
+    #[inline(always)]
+    pub const fn is_blocking(self) -> bool {
+        !matches!(self, SendMode::NonBlocking)
+    }
+
+    /// Whether the thread wants an answer.
+    #[inline(always)]
+    pub const fn is_call(self) -> bool {
+        matches!(self, SendMode::Call)
+    }
+}
+
+/// What becomes of a thread that receives while there is no message and no signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveMode {
+    /// The thread waits (`seL4_Recv`).
+    Blocking,
+    /// The thread goes on without (`seL4_NBRecv`).
+    NonBlocking,
+}
+
 /// A message register of a thread: a register, or a word of its buffer.
 #[inline(always)]
 pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
@@ -42,15 +76,22 @@ pub fn sent_capability(buffer: Ref<Words>, index: usize) -> u64 {
     buffer.get(word::CAPABILITIES + index)
 }
 
-/// A thread's message buffer, if it has one that may be used so.
+/// A thread's message buffer, if it has one that the thread may read: for messages that it sends.
 #[inline(always)]
-pub fn buffer(thread: Ref<Tcb>, for_writing: bool) -> Option<Ref<Words>> {
+pub fn send_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
+    buffer(thread, VirtualRights::ReadOnly)
+}
+
+/// A thread's message buffer, if it has one that the thread may write: for messages and answers that it gets.
+#[inline(always)]
+pub fn receive_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
+    buffer(thread, VirtualRights::ReadWrite)
+}
+
+/// A thread's message buffer, if its page is mapped with these rights at least.
+#[inline(always)]
+fn buffer(thread: Ref<Tcb>, needed: VirtualRights) -> Option<Ref<Words>> {
     let (base, size, rights) = thread.slots[own::BUFFER].capability.memory()?;
-    let allowed = match rights {
-        VirtualRights::ReadWrite => true,
-        VirtualRights::ReadOnly => !for_writing,
-        VirtualRights::KernelOnly => false,
-    };
     let offset = thread.buffer_address.get() & ((1 << size.bits()) - 1);
-    allowed.then(|| frame_words(base + offset))
+    (rights as u8 >= needed as u8).then(|| frame_words(base + offset))
 }

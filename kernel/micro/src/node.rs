@@ -1,6 +1,7 @@
 //! What a hart runs: its ready queues, its current thread, and what is to happen before it leaves the kernel.
 
 use core::cell::Cell;
+use core::marker::PhantomData;
 
 use abi_sel4::configuration::{self, PRIORITIES};
 use objects::{Queue, Ref, Tcb, VirtualRoot};
@@ -35,40 +36,58 @@ fn place(priority: u8) -> (usize, u32) {
     (place as usize / 64, place % 64)
 }
 
-/// The threads of a domain on a hart that could run; or, as `Ready<true>`, those of a domain whose handlers of
-/// asynchronous invocations could. A thread can be in one of each.
-pub struct Ready<const HANDLERS: bool = false> {
-    queues: [Queue; PRIORITIES],
-    levels: [Cell<u64>; PRIORITIES / 64],
-    summary: Cell<u64>,
-}
-
-impl<const HANDLERS: bool> Default for Ready<HANDLERS> {
-    fn default() -> Ready<HANDLERS> {
-        Ready::new()
-    }
-}
-
 /// A neighbour in a queue.
-type Link = Cell<Option<Ref<Tcb>>>;
+pub type Link = Cell<Option<Ref<Tcb>>>;
 
-/// The neighbours of a thread in a set of this kind: the next and the one before.
-#[inline(always)]
-pub(crate) fn links<const HANDLERS: bool>(thread: &Tcb) -> (&Link, &Link) {
-    if HANDLERS {
-        (&thread.handler.next, &thread.handler.previous)
-    } else {
+/// The links of a thread that hold the queues of one kind together. A thread can be in one queue of each kind.
+pub trait Links {
+    /// The thread's neighbours: the next and the one before.
+    fn of(thread: &Tcb) -> (&Link, &Link);
+}
+
+/// Queues of threads that could run.
+pub struct Threads;
+
+impl Links for Threads {
+    #[inline(always)]
+    fn of(thread: &Tcb) -> (&Link, &Link) {
         (&thread.ready_next, &thread.ready_previous)
     }
 }
 
-impl<const HANDLERS: bool> Ready<HANDLERS> {
+/// Queues of threads whose handlers of asynchronous invocations could run.
+pub struct Handlers;
+
+impl Links for Handlers {
+    #[inline(always)]
+    fn of(thread: &Tcb) -> (&Link, &Link) {
+        (&thread.handler.next, &thread.handler.previous)
+    }
+}
+
+/// The threads of a domain on a hart that could run; or, as `Ready<Handlers>`, those of a domain whose handlers of
+/// asynchronous invocations could.
+pub struct Ready<Kind = Threads> {
+    queues: [Queue; PRIORITIES],
+    levels: [Cell<u64>; PRIORITIES / 64],
+    summary: Cell<u64>,
+    kind: PhantomData<Kind>,
+}
+
+impl<Kind: Links> Default for Ready<Kind> {
+    fn default() -> Ready<Kind> {
+        Ready::new()
+    }
+}
+
+impl<Kind: Links> Ready<Kind> {
     /// No thread.
-    pub const fn new() -> Ready<HANDLERS> {
+    pub const fn new() -> Ready<Kind> {
         Ready {
             queues: [const { Queue::new() }; PRIORITIES],
             levels: [const { Cell::new(0) }; PRIORITIES / 64],
             summary: Cell::new(0),
+            kind: PhantomData,
         }
     }
 
@@ -103,11 +122,11 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
         let priority = thread.priority.get();
         let queue = &self.queues[usize::from(priority)];
         let head = queue.head.get();
-        let (next, previous) = links::<HANDLERS>(&thread);
+        let (next, previous) = Kind::of(&thread);
         previous.set(None);
         next.set(head);
         match head {
-            Some(head) => links::<HANDLERS>(&head).1.set(Some(thread)),
+            Some(head) => Kind::of(&head).1.set(Some(thread)),
             None => {
                 queue.tail.set(Some(thread));
                 self.mark(priority);
@@ -122,11 +141,11 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
         let priority = thread.priority.get();
         let queue = &self.queues[usize::from(priority)];
         let tail = queue.tail.get();
-        let (next, previous) = links::<HANDLERS>(&thread);
+        let (next, previous) = Kind::of(&thread);
         next.set(None);
         previous.set(tail);
         match tail {
-            Some(tail) => links::<HANDLERS>(&tail).0.set(Some(thread)),
+            Some(tail) => Kind::of(&tail).0.set(Some(thread)),
             None => {
                 queue.head.set(Some(thread));
                 self.mark(priority);
@@ -140,14 +159,14 @@ impl<const HANDLERS: bool> Ready<HANDLERS> {
     pub fn remove(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
         let queue = &self.queues[usize::from(priority)];
-        let (next, previous) = links::<HANDLERS>(&thread);
+        let (next, previous) = Kind::of(&thread);
         let (next, previous) = (next.get(), previous.get());
         match previous {
-            Some(previous) => links::<HANDLERS>(&previous).0.set(next),
+            Some(previous) => Kind::of(&previous).0.set(next),
             None => queue.head.set(next),
         }
         match next {
-            Some(next) => links::<HANDLERS>(&next).1.set(previous),
+            Some(next) => Kind::of(&next).1.set(previous),
             None => queue.tail.set(previous),
         }
         if queue.head.get().is_none() {

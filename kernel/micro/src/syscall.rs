@@ -14,7 +14,7 @@ use objects::{Capability, Ref, Slot, Tcb, ThreadFault, ThreadState, own, tag};
 use crate::invocation::{Arguments, Done, NUMBERING, Preempted};
 use crate::ipc::Sending;
 use crate::kernel::Kernel;
-use crate::message::{buffer, sent_capability, set_message_register};
+use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_capability, set_message_register};
 use crate::{cnode, console, cspace, domain, fault, interrupt, thread, untyped, vspace};
 
 impl Kernel {
@@ -53,16 +53,16 @@ impl Kernel {
     #[inline(always)]
     fn system_call(&self, thread: Ref<Tcb>) {
         let result = match thread.register::<17>().get() {
-            number::Call => self.invoke(thread, true, true),
+            number::Call => self.invoke(thread, SendMode::Call),
             number::ReplyRecv => {
                 self.reply_to_caller(thread);
-                self.receive(thread, true);
+                self.receive(thread, ReceiveMode::Blocking);
                 Ok(())
             }
-            number::Send => self.invoke(thread, true, false),
-            number::NBSend => self.invoke(thread, false, false),
+            number::Send => self.invoke(thread, SendMode::Blocking),
+            number::NBSend => self.invoke(thread, SendMode::NonBlocking),
             number::Recv => {
-                self.receive(thread, true);
+                self.receive(thread, ReceiveMode::Blocking);
                 Ok(())
             }
             number::Reply => {
@@ -74,7 +74,7 @@ impl Kernel {
                 Ok(())
             }
             number::NBRecv => {
-                self.receive(thread, false);
+                self.receive(thread, ReceiveMode::NonBlocking);
                 Ok(())
             }
             number => {
@@ -102,13 +102,13 @@ impl Kernel {
 
     /// Sends a message to whatever a capability means.
     #[inline]
-    fn invoke(&self, thread: Ref<Tcb>, is_blocking: bool, is_call: bool) -> Result<(), Preempted> {
+    fn invoke(&self, thread: Ref<Tcb>, mode: SendMode) -> Result<(), Preempted> {
         let address = thread.register::<10>().get();
         let information = MessageInfo(thread.register::<11>().get());
         let slot = match cspace::lookup(thread, address) {
             Ok(slot) => slot,
             Err(failure) => {
-                if is_blocking {
+                if mode.is_blocking() {
                     self.fault(thread, ThreadFault::Capability { address, phase: Phase::Send, failure });
                 }
                 return Ok(());
@@ -119,7 +119,7 @@ impl Kernel {
             && let Some((endpoint, badge, rights)) = slot.capability.endpoint()
             && rights.contains(Rights::WRITE)
         {
-            self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
+            self.send_message(thread, endpoint, Sending { mode, badge, rights });
             return Ok(());
         }
         // So does a signal, whatever it carries.
@@ -127,10 +127,10 @@ impl Kernel {
             && let Some((notification, badge)) = slot.capability.signal()
         {
             self.signal(notification, badge);
-            self.answer_success(thread, is_call);
+            self.answer_success(thread, mode);
             return Ok(());
         }
-        let words = buffer(thread, false);
+        let words = send_buffer(thread);
         let mut length = information.length().min(MAXIMUM_LENGTH) as u64;
         let mut capabilities = [None; MAXIMUM_CAPABILITIES];
         if let Some(words) = words {
@@ -139,7 +139,7 @@ impl Kernel {
                 match cspace::lookup(thread, address) {
                     Ok(slot) => *place = Some(slot),
                     Err(failure) => {
-                        if is_blocking {
+                        if mode.is_blocking() {
                             self.fault(thread, ThreadFault::Capability { address, phase: Phase::Send, failure });
                         }
                         return Ok(());
@@ -149,7 +149,7 @@ impl Kernel {
         } else {
             length = length.min(REGISTERS as u64);
         }
-        let arguments = Arguments::of_call(thread, words, length, capabilities, is_call);
+        let arguments = Arguments::of_call(thread, words, length, capabilities, mode);
         let invocation = Invocation::from_label(information.label(), NUMBERING);
         // One function for each of the kinds that are invoked often, each of which unpacks one kind only.
         match slot.capability.tag() {
@@ -158,13 +158,13 @@ impl Kernel {
             tag::CNODE => self.invoke_node(slot, invocation, &arguments),
             tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
             tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
-            _ => self.invoke_object(slot, invocation, &arguments, is_blocking),
+            _ => self.invoke_object(slot, invocation, &arguments),
         }
     }
 
     #[inline(always)]
-    fn answer_success(&self, thread: Ref<Tcb>, is_call: bool) {
-        if is_call {
+    fn answer_success(&self, thread: Ref<Tcb>, mode: SendMode) {
+        if mode.is_call() {
             thread.register::<10>().set(0);
             thread.register::<11>().set(0);
         }
@@ -180,7 +180,7 @@ impl Kernel {
                 Some(call)
             }
             Err(error) => {
-                self.answer_error(arguments.thread(), error, arguments.is_call());
+                self.answer_error(arguments.thread(), error, arguments.mode());
                 None
             }
         }
@@ -310,22 +310,21 @@ impl Kernel {
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
         arguments: &Arguments,
-        is_blocking: bool,
     ) -> Result<(), Preempted> {
-        let (thread, is_call) = (arguments.thread(), arguments.is_call());
+        let (thread, mode) = (arguments.thread(), arguments.mode());
         match slot.capability.get() {
             Capability::Endpoint { endpoint, badge, rights } if rights.contains(Rights::WRITE) => {
-                self.send_message(thread, endpoint, Sending { is_blocking, is_call, badge, rights });
+                self.send_message(thread, endpoint, Sending { mode, badge, rights });
                 Ok(())
             }
             Capability::Notification { notification, badge, rights, .. } if rights.contains(Rights::WRITE) => {
                 self.signal(notification, badge);
-                self.answer_success(thread, is_call);
+                self.answer_success(thread, mode);
                 Ok(())
             }
             Capability::Reply { caller, master: false, grant } => {
                 self.reply(thread, caller, slot, grant);
-                self.answer_success(thread, is_call);
+                self.answer_success(thread, mode);
                 Ok(())
             }
             Capability::IrqControl => {
@@ -349,17 +348,17 @@ impl Kernel {
                 self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
             }
             _ => {
-                self.answer_error(thread, InvocationError::InvalidCapability(0), is_call);
+                self.answer_error(thread, InvocationError::InvalidCapability(0), mode);
                 Ok(())
             }
         }
     }
 
     #[cold]
-    fn answer_error(&self, thread: Ref<Tcb>, error: InvocationError, is_call: bool) {
-        if is_call {
+    fn answer_error(&self, thread: Ref<Tcb>, error: InvocationError, mode: SendMode) {
+        if mode.is_call() {
             let (words, count) = error.to_words();
-            let place = buffer(thread, true);
+            let place = receive_buffer(thread);
             let mut length = 0;
             for (index, &word) in words.iter().enumerate().take(count) {
                 if set_message_register(thread, place, index, word) {
@@ -386,7 +385,7 @@ impl Kernel {
 
     /// Waits for a message or a signal.
     #[inline]
-    fn receive(&self, thread: Ref<Tcb>, is_blocking: bool) {
+    fn receive(&self, thread: Ref<Tcb>, mode: ReceiveMode) {
         let address = thread.register::<10>().get();
         let failure = match cspace::lookup(thread, address) {
             Ok(slot) => match slot.capability.get() {
@@ -396,13 +395,13 @@ impl Kernel {
                     if !caller.is_empty() {
                         self.delete_one(caller);
                     }
-                    return self.receive_message(thread, endpoint, rights, is_blocking);
+                    return self.receive_message(thread, endpoint, rights, mode);
                 }
                 Capability::Notification { notification, rights, .. }
                     if rights.contains(Rights::READ)
                         && notification.bound.get().is_none_or(|bound| bound == thread) =>
                 {
-                    return self.receive_signals(thread, notification, is_blocking);
+                    return self.receive_signals(thread, notification, mode);
                 }
                 _ => FailedLookup::MissingCapability { bits_left: 0 },
             },

@@ -7,7 +7,9 @@ use abi_sel4::configuration::USER_TOP;
 use abi_sel4::{FailedLookup, Invocation, MessageInfo, ObjectType, Rights, SystemCall};
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
-use objects::{Capability, Ref, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own, pretend, tag};
+use objects::{
+    Capability, Lineage, Ref, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own, pretend, tag,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -15,6 +17,7 @@ use crate::boot::{self, RootTask};
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::kernel::Kernel;
+use crate::message::ReceiveMode;
 use crate::node::{Next, Ready};
 #[cfg(feature = "smp")]
 use crate::smp::Shared;
@@ -99,7 +102,7 @@ fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
     let endpoint_memory = pretend(4);
     let original = Capability::Endpoint { endpoint: claim(endpoint_memory), badge: 0, rights: Rights::ALL };
     root.capability.set(Capability::Untyped { base: 0, bits: 4, device: true, used: 0 });
-    root.set_flags(true, true);
+    root.set_lineage(Lineage::Original);
     derivation::insert_new(root, node.slot(0), original);
     let mut model: Vec<Option<Derived>> = vec![None; 16];
     model[0] = Some(Derived { badge: 0, counts_as_parent: true, parent: None });
@@ -658,10 +661,10 @@ fn threads_that_wait_at_what_is_deleted_are_released_in_short_steps() {
             tcb.register::<10>().set(free);
             match machine.slot(free).capability.get() {
                 Capability::Endpoint { endpoint, rights, .. } => {
-                    machine.kernel.receive_message(tcb, endpoint, rights, true)
+                    machine.kernel.receive_message(tcb, endpoint, rights, ReceiveMode::Blocking)
                 }
                 Capability::Notification { notification, .. } => {
-                    machine.kernel.receive_signals(tcb, notification, true)
+                    machine.kernel.receive_signals(tcb, notification, ReceiveMode::Blocking)
                 }
                 _ => panic!("nothing to wait for"),
             }

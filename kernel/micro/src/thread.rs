@@ -3,12 +3,13 @@
 use abi_sel4::object::IPC_BUFFER_BITS;
 use abi_sel4::registers::FRAME_COUNT;
 use abi_sel4::{Invocation, InvocationError, Rights, message, registers};
-use objects::{Capability, FloatingPointUse, Notification, Ref, Slot, Space, Tcb, ThreadState, own};
+use objects::{Capability, FloatingPointUse, Lineage, Notification, Ref, Slot, Space, Tcb, ThreadState, own};
 use platform::Machine;
 
+use crate::capability::Badges;
 use crate::invocation::{Arguments, Done, Preempted};
 use crate::kernel::Kernel;
-use crate::message::{buffer, set_message_register};
+use crate::message::{receive_buffer, set_message_register};
 use crate::{asynchronous, capability, derivation, user_interrupt};
 
 /// How many registers messages carry, with `pc`, as the word of a message that it is compared with.
@@ -181,7 +182,7 @@ impl Kernel {
         }
         let changed = |slot: Ref<Slot>, data| match data {
             0 => slot.capability.get(),
-            _ => capability::update_data(false, data, slot.capability.get()),
+            _ => capability::update_data(Badges::Set, data, slot.capability.get()),
         };
         let root = derivation::derive(cspace, changed(cspace, cspace_data))?;
         if !matches!(root, Capability::CNode { .. }) {
@@ -210,7 +211,7 @@ impl Kernel {
                 }
                 if arguments.is_call() {
                     let current = self.current();
-                    let words = buffer(current, true);
+                    let words = receive_buffer(current);
                     let mut length = 0;
                     for index in 0..count as usize {
                         if set_message_register(current, words, index, read_register(tcb, index)) {
@@ -340,7 +341,7 @@ impl Kernel {
             slot.capability.set(Capability::Reply { caller: thread, master: true, grant: true });
             slot.previous.set(None);
             slot.next.set(None);
-            slot.set_flags(true, true);
+            slot.set_lineage(Lineage::Original);
         }
     }
 

@@ -56,11 +56,20 @@ mod entry {
     }
 }
 
+/// Whether instructions can be fetched from a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fetches {
+    /// They can.
+    Allowed,
+    /// They cannot.
+    Forbidden,
+}
+
 /// The entry for a page.
-fn page_entry(physical: u64, rights: VirtualRights, executable: bool) -> u64 {
+fn page_entry(physical: u64, rights: VirtualRights, fetches: Fetches) -> u64 {
     let read = if rights == VirtualRights::KernelOnly { 0 } else { entry::READ };
     let write = if rights == VirtualRights::ReadWrite { entry::WRITE } else { 0 };
-    let execute = if executable { entry::EXECUTE } else { 0 };
+    let execute = if fetches == Fetches::Allowed { entry::EXECUTE } else { 0 };
     if read | write | execute == 0 {
         return 0;
     }
@@ -242,12 +251,13 @@ impl Kernel {
             None => {}
         }
         let allowed = capability::mask_virtual(rights, Rights::from_word(mask));
+        let fetches = if attributes & EXECUTE_NEVER == 0 { Fetches::Allowed } else { Fetches::Forbidden };
         let mapping = Mapping { asid, address };
         Ok(Call::MapPage {
             capability: Capability::Frame { base, size, rights, device, mapping: Some(mapping) },
             mapping,
             place,
-            entry: page_entry(base, allowed, attributes & EXECUTE_NEVER == 0),
+            entry: page_entry(base, allowed, fetches),
         })
     }
 
@@ -287,7 +297,7 @@ impl Kernel {
     pub(crate) fn map_sender_page(&self, physical: u64, mapping: Mapping) -> bool {
         let is_free = self.is_unmapped_page(mapping);
         if let Some(root) = self.root_of(mapping.asid).filter(|_| is_free) {
-            walk(root, mapping.address).set(page_entry(physical, VirtualRights::ReadWrite, false));
+            walk(root, mapping.address).set(page_entry(physical, VirtualRights::ReadWrite, Fetches::Forbidden));
             self.flush_page(mapping);
         }
         is_free
@@ -661,5 +671,5 @@ pub fn boot_needs_table(root: Ref<PageTable>, address: u64) -> bool {
 
 /// For boot: maps a small page with all rights.
 pub fn boot_map_page(root: Ref<PageTable>, address: u64, physical: u64) {
-    walk(root, address).set(page_entry(physical, VirtualRights::ReadWrite, true));
+    walk(root, address).set(page_entry(physical, VirtualRights::ReadWrite, Fetches::Allowed));
 }

@@ -7,7 +7,7 @@
 
 use abi_sel4::object::WORD_BITS;
 use abi_sel4::registers::COUNT;
-use abi_sel4::{CNodeData, Invocation, ObjectType, Registers, Rights, message};
+use abi_sel4::{CNodeData, Invocation, ObjectType, Registers, Rights, Trigger, message};
 
 use crate::raw::{self, Result, invoke};
 
@@ -239,8 +239,23 @@ impl Thread {
     ///
     /// It is the calling thread, or no thread.
     #[doc(alias = "seL4_TCB_ReadRegisters")]
-    pub fn read_registers(self, suspend: bool) -> Result<Registers> {
-        let flags = if suspend { message::READ_REGISTERS_SUSPEND } else { 0 };
+    pub fn read_registers(self) -> Result<Registers> {
+        self.read_registers_with(0)
+    }
+
+    /// Makes the thread stop and reads all registers.
+    ///
+    /// Corresponds to `seL4_TCB_ReadRegisters` with `suspend_source`.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_registers`](Thread::read_registers).
+    #[doc(alias = "seL4_TCB_ReadRegisters")]
+    pub fn suspend_and_read_registers(self) -> Result<Registers> {
+        self.read_registers_with(message::READ_REGISTERS_SUSPEND)
+    }
+
+    fn read_registers_with(self, flags: u64) -> Result<Registers> {
         let answer = invoke(self.0, Invocation::TcbReadRegisters, &[flags, COUNT as u64], &[])?;
         let word = |index: usize| answer.registers.get(index).copied().unwrap_or_else(|| raw::buffer_word(index));
         Ok(Registers::from_words(core::array::from_fn(word)))
@@ -254,8 +269,23 @@ impl Thread {
     ///
     /// It is the calling thread, or no thread.
     #[doc(alias = "seL4_TCB_WriteRegisters")]
-    pub fn write_registers(self, resume: bool, registers: &Registers) -> Result<()> {
-        let flags = if resume { message::WRITE_REGISTERS_RESUME } else { 0 };
+    pub fn write_registers(self, registers: &Registers) -> Result<()> {
+        self.write_registers_with(0, registers)
+    }
+
+    /// Writes all registers and makes the thread run.
+    ///
+    /// Corresponds to `seL4_TCB_WriteRegisters` with `resume_target`.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_registers`](Thread::write_registers).
+    #[doc(alias = "seL4_TCB_WriteRegisters")]
+    pub fn write_registers_and_resume(self, registers: &Registers) -> Result<()> {
+        self.write_registers_with(message::WRITE_REGISTERS_RESUME, registers)
+    }
+
+    fn write_registers_with(self, flags: u64, registers: &Registers) -> Result<()> {
         let mut words = [0; 2 + COUNT];
         words[0] = flags;
         words[1] = COUNT as u64;
@@ -486,7 +516,7 @@ impl IrqControl {
         invoke(self.0, Invocation::IrqControlGet, &[interrupt, slot.index, slot.depth], &[slot.root.0]).map(drop)
     }
 
-    /// The same, and says whether an edge triggers it.
+    /// Makes a capability to an interrupt that comes by this trigger.
     ///
     /// Corresponds to `seL4_IRQControl_GetTrigger`.
     ///
@@ -494,8 +524,8 @@ impl IrqControl {
     ///
     /// As [`get`](IrqControl::get), and the interrupt controller cannot be told.
     #[doc(alias = "seL4_IRQControl_GetTrigger")]
-    pub fn get_with_trigger(self, interrupt: u64, edge: u64, slot: Slot) -> Result<()> {
-        let words = [interrupt, edge, slot.index, slot.depth];
+    pub fn get_with_trigger(self, interrupt: u64, trigger: Trigger, slot: Slot) -> Result<()> {
+        let words = [interrupt, trigger.word(), slot.index, slot.depth];
         invoke(self.0, Invocation::IrqControlGetTrigger, &words, &[slot.root.0]).map(drop)
     }
 }

@@ -411,7 +411,7 @@ impl Process {
             mapping::map(&mut self.own, self.space, page, at, Rights::READ, message::EXECUTE_NEVER)?;
         }
         let registers = Registers { pc: self.entry, a0: address, ..Registers::default() };
-        self.thread.write_registers(true, &registers)
+        self.thread.write_registers_and_resume(&registers)
     }
 
     /// Ends it: its thread, its memory and all that it has made of it are gone, and given back. What others have of it

@@ -61,7 +61,7 @@ pub fn prepare(allocator: &mut Allocator, window: &mut Window, start: Start) -> 
     };
     thread.configure(spaces, buffer, buffer_page)?;
     thread.set_scheduling(initial::THREAD, start.priority, start.priority)?;
-    thread.write_registers(false, &registers(&start, thread, buffer, stack_end))?;
+    thread.write_registers(&registers(&start, thread, buffer, stack_end))?;
     Ok(Started { thread, buffer, buffer_page, stack_end })
 }
 

@@ -156,7 +156,7 @@ impl Crowd {
 
     /// Whether all workers are there and can be asked.
     fn is_there(&self) -> bool {
-        self.threads.iter().all(|thread| thread.read_registers(false).is_ok())
+        self.threads.iter().all(|thread| thread.read_registers().is_ok())
     }
 
     /// Writes a request for a worker. It is carried out when that worker calls.
@@ -364,7 +364,7 @@ pub fn a_thread_is_killed_by_several_harts(bench: &mut Bench<'_>) -> Outcome {
         let function = if round % 2 == 0 { compute } else { make_calls };
         let start = Start::new(function, 0, PRIORITY);
         let before = VICTIM.load(Ordering::Relaxed);
-        thread.write_registers(true, &registers(&start, thread, buffer, stack + 0x1000))?;
+        thread.write_registers_and_resume(&registers(&start, thread, buffer, stack + 0x1000))?;
         while VICTIM.load(Ordering::Relaxed) == before {
             let_run(PRIORITY)?;
         }
@@ -741,7 +741,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     let seen = |index: u64| SEEN + (index << 12);
     let begin = |thread: Thread, index: u64| {
         let start = Start::new(attack, start(index), PRIORITY);
-        thread.write_registers(true, &registers(&start, thread, start.argument + BUFFER, start.argument + 0x2000))
+        thread.write_registers_and_resume(&registers(&start, thread, start.argument + BUFFER, start.argument + 0x2000))
     };
     for (index, thread) in (0..).zip(threads.iter_mut()) {
         let map = |own: &mut Allocator, offset: u64| -> Result<Page, Wrong> {

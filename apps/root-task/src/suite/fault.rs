@@ -64,7 +64,7 @@ pub fn missing_pages_are_reported_and_provided(bench: &mut Bench<'_>) -> Outcome
             return Err(Wrong::new(format_args!("another fault")));
         };
         equal!((found, fetch, status), (address, fetched, expected));
-        equal!(started.thread.read_registers(false)?.pc, ip);
+        equal!(started.thread.read_registers()?.pc, ip);
         let page = Page::from_pointer(bench.allocator.object(ObjectType::Page)?);
         sel4::mapping::map(&mut bench.allocator, initial::ADDRESS_SPACE, page, address, Rights::READ_WRITE, 0)?;
         memory::write(address, memory::RETURN);
@@ -119,7 +119,7 @@ pub fn unknown_calls_can_be_answered(bench: &mut Bench<'_>) -> Outcome {
     let received = endpoint.receive();
     equal!((received.label(), received.length()), (Label::UnknownSyscall.label(), Label::UnknownSyscall.words().len()));
     let mut words: [u64; 11] = core::array::from_fn(|index| received.word(index).unwrap_or(0));
-    let registers = started.thread.read_registers(false)?;
+    let registers = started.thread.read_registers()?;
     equal!(words[0], registers.pc);
     equal!(words[1], registers.sp);
     equal!(words[2], registers.ra);
@@ -138,12 +138,12 @@ pub fn an_answer_with_a_label_leaves_the_thread_stopped(bench: &mut Bench<'_>) -
     RESULT.store(0, Ordering::Relaxed);
     let (started, endpoint) = faulting(bench, unknown_call, 0)?;
     check!(matches!(next(endpoint)?, Fault::UnknownSystemCall { number, .. } if number as i64 == -1000));
-    let pc = started.thread.read_registers(false)?.pc;
+    let pc = started.thread.read_registers()?.pc;
     // One word only: the instruction's address.
     reply(&Message::new(1, &[pc + 4]));
     let_run(PRIORITY)?;
     equal!(RESULT.load(Ordering::Relaxed), 0);
-    equal!(started.thread.read_registers(false)?.pc, pc + 4);
+    equal!(started.thread.read_registers()?.pc, pc + 4);
     started.thread.resume()?;
     let_run(PRIORITY)?;
     equal!(RESULT.load(Ordering::Relaxed), 11);
@@ -193,7 +193,7 @@ pub fn capabilities_that_are_not_found(bench: &mut Bench<'_>) -> Outcome {
         };
         equal!((found, phase, reason), (pointer, receiving, Some(LookupFailure::GuardMismatch)));
         equal!(details, [64, 0, guard]);
-        equal!(started.thread.read_registers(false)?.pc, ip);
+        equal!(started.thread.read_registers()?.pc, ip);
     }
     // Nothing can be received from what is there: an empty slot, a thread, an endpoint without the right to read.
     let endpoint = bench.endpoint()?;
@@ -222,7 +222,7 @@ pub fn handlers_that_are_dead_or_none(bench: &mut Bench<'_>) -> Outcome {
         equal!(RESULT.load(Ordering::Relaxed), 0);
         // Nobody was told; the thread stands where it was and can still be read.
         equal!(endpoint.receive_now(), None);
-        started.thread.read_registers(false)?;
+        started.thread.read_registers()?;
         started.delete()?;
     }
     // The handler's endpoint goes while the fault waits in it.
@@ -252,13 +252,13 @@ fn registers_after(
     before.pc = memory::ecall_address();
     [before.a0, before.a1, before.a2, before.a3, before.a4, before.a5] = arguments;
     before.a7 = number as u64;
-    started.thread.write_registers(true, &before)?;
+    started.thread.write_registers_and_resume(&before)?;
     let_run(PRIORITY)?;
     meanwhile();
     let Fault::Exception { ip, cause: 2, .. } = next(endpoint)? else {
         return Err(Wrong::new(format_args!("another fault")));
     };
-    let after = started.thread.read_registers(false)?;
+    let after = started.thread.read_registers()?;
     equal_or(ip, before.pc + 4)?;
     before.pc += 4;
     started.delete()?;

@@ -203,7 +203,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     thread.configure(spaces, BUFFER, pages[2])?;
     thread.set_priority(initial::THREAD, PRIORITY)?;
     let start = Start::new(attack, SHARED, PRIORITY);
-    thread.write_registers(true, &registers(&start, thread, BUFFER, STACK + 0x2000))?;
+    thread.write_registers_and_resume(&registers(&start, thread, BUFFER, STACK + 0x2000))?;
 
     let mut before = 0;
     let mut useless = 0;
@@ -214,7 +214,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
         if told || calls == before {
             // It faulted, or waits for somebody who will not come: it starts anew, somewhere else.
             write(SEEN + 8, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(calls << 1) | 1);
-            thread.write_registers(true, &registers(&start, thread, BUFFER, STACK + 0x2000))?;
+            thread.write_registers_and_resume(&registers(&start, thread, BUFFER, STACK + 0x2000))?;
         }
         // A thread without its address space or its stack makes no more calls.
         useless = if calls == before { useless + 1 } else { 0 };

@@ -179,7 +179,7 @@ pub fn cores_run_at_the_same_time(bench: &mut Bench<'_>) -> Outcome {
     started.thread.resume()?;
     started.thread.set_affinity(0)?;
     started.thread.set_affinity(1)?;
-    let registers = started.thread.read_registers(true)?;
+    let registers = started.thread.suspend_and_read_registers()?;
     check!(registers.sp != 0);
     started.thread.resume()?;
     started.delete()?;

@@ -26,17 +26,17 @@ fn distinct() -> Registers {
 pub fn registers_are_written_and_read(bench: &mut Bench<'_>) -> Outcome {
     let thread = bench.thread()?;
     let written = distinct();
-    thread.write_registers(false, &written)?;
-    equal!(thread.read_registers(false)?, written);
+    thread.write_registers(&written)?;
+    equal!(thread.read_registers()?, written);
     // Only as many as are given.
     let mut words = [0; 6];
     words[1] = 4;
     words[2..].copy_from_slice(&[0x2000, 0x2008, 0x2010, 0x2018]);
     invoke(thread.pointer(), Invocation::TcbWriteRegisters, &words, &[])?;
     let expected = Registers { pc: 0x2000, ra: 0x2008, sp: 0x2010, gp: 0x2018, ..written };
-    equal!(thread.read_registers(false)?, expected);
+    equal!(thread.read_registers()?, expected);
     thread.set_thread_pointer(0x3000)?;
-    equal!(thread.read_registers(false)?, Registers { tp: 0x3000, ..expected });
+    equal!(thread.read_registers()?, Registers { tp: 0x3000, ..expected });
     Ok(())
 }
 
@@ -57,23 +57,23 @@ pub fn register_counts_are_checked(bench: &mut Bench<'_>) -> Outcome {
 }
 
 pub fn a_thread_does_not_touch_its_own_registers(_: &mut Bench<'_>) -> Outcome {
-    refused!(initial::THREAD.read_registers(false), IllegalOperation);
-    refused!(initial::THREAD.write_registers(false, &distinct()), IllegalOperation);
+    refused!(initial::THREAD.read_registers(), IllegalOperation);
+    refused!(initial::THREAD.write_registers(&distinct()), IllegalOperation);
     Ok(())
 }
 
 pub fn registers_are_copied_in_two_groups(bench: &mut Bench<'_>) -> Outcome {
     let (source, target) = (bench.thread()?, bench.thread()?);
-    source.write_registers(false, &distinct())?;
+    source.write_registers(&distinct())?;
     let words = distinct().to_words();
     for (flags, range) in [
         (message::COPY_REGISTERS_FRAME, 0..registers::FRAME_COUNT),
         (message::COPY_REGISTERS_INTEGER, registers::FRAME_COUNT..registers::COUNT),
         (0, 0..0),
     ] {
-        target.write_registers(false, &Registers::default())?;
+        target.write_registers(&Registers::default())?;
         target.copy_registers(source, flags)?;
-        let found = target.read_registers(false)?.to_words();
+        let found = target.read_registers()?.to_words();
         for (index, (found, word)) in found.iter().zip(words).enumerate() {
             equal!((flags, index, *found), (flags, index, if range.contains(&index) { word } else { 0 }));
         }
@@ -107,11 +107,11 @@ pub fn threads_run_stop_and_go_on(bench: &mut Bench<'_>) -> Outcome {
     let_run(PRIORITY)?;
     check!(COUNT.load(Ordering::Relaxed) > stopped);
     // Reading can stop a thread, writing can start it.
-    let registers = started.thread.read_registers(true)?;
+    let registers = started.thread.suspend_and_read_registers()?;
     let stopped = COUNT.load(Ordering::Relaxed);
     let_run(PRIORITY)?;
     equal!(COUNT.load(Ordering::Relaxed), stopped);
-    started.thread.write_registers(true, &registers)?;
+    started.thread.write_registers_and_resume(&registers)?;
     let_run(PRIORITY)?;
     check!(COUNT.load(Ordering::Relaxed) > stopped);
     Ok(())

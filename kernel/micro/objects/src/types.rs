@@ -10,6 +10,15 @@ use hal_api::UserContext;
 use crate::capability::{Capability, CapabilityCell};
 use crate::{Ref, memory, tag};
 
+/// What a new capability is to those of the same object that follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lineage {
+    /// Its parent.
+    Original,
+    /// Their sibling.
+    Copy,
+}
+
 /// A place for a capability, 32 bytes: the capability, and its place in the derivation tree.
 ///
 /// The tree is kept as a list in preorder: what was derived from a capability follows it, and it is told from a sibling
@@ -45,10 +54,13 @@ impl Slot {
         self.flags.get() & Slot::FIRST_BADGED != 0
     }
 
-    /// Sets both flags.
+    /// Sets both flags, as they are for a capability that has just been put here.
     #[inline(always)]
-    pub fn set_flags(&self, revocable: bool, first_badged: bool) {
-        self.flags.set(u64::from(revocable) | u64::from(first_badged) << 1);
+    pub fn set_lineage(&self, lineage: Lineage) {
+        self.flags.set(match lineage {
+            Lineage::Original => Slot::REVOCABLE | Slot::FIRST_BADGED,
+            Lineage::Copy => 0,
+        });
     }
 
     /// Notes that this is the first capability with its badge.
