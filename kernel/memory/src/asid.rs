@@ -262,6 +262,63 @@ mod tests {
         }
     }
 
+    #[test]
+    fn too_few_bits_are_none_and_too_many_are_cut_off() {
+        for bits in 0..40 {
+            let all = (1u64 << bits.min(BITS)) - 1;
+            assert_eq!(u64::from(largest(bits)), if all < 2 * MAX_HARTS as u64 { 0 } else { all }, "{bits} bits");
+        }
+    }
+
+    #[test]
+    fn a_hart_that_is_not_known_flushes_everything() {
+        let identifiers = Identifiers::new(16);
+        let mut context = Context::default();
+        assert_eq!(identifiers.enter(&mut context, MAX_HARTS - 1), LocalFlush::Nothing);
+        assert_eq!(context, Context::new(1, 1));
+        assert_eq!(identifiers.enter(&mut context, MAX_HARTS), LocalFlush::Everything);
+        assert_eq!(context, Context::default());
+    }
+
+    /// Nothing is flushed and no identifier changes within a generation; once a new one begins each hart flushes once,
+    /// and what runs keeps its identifier.
+    #[test]
+    fn a_generation_gives_each_identifier_once_and_costs_each_hart_one_flush() {
+        use LocalFlush::{Everything, Nothing};
+        let identifiers = Identifiers::new(5);
+        let mut contexts = [Context::default(); 31];
+        for (context, number) in contexts.iter_mut().zip(1..) {
+            assert_eq!(identifiers.enter(context, 0), Nothing);
+            assert_eq!(*context, Context::new(1, number));
+            assert_eq!((context.generation(), context.number()), (1, number));
+        }
+        for context in &mut contexts {
+            let before = *context;
+            for hart in [0, 1, 0, 2] {
+                assert_eq!(identifiers.enter(context, hart), Nothing);
+            }
+            assert_eq!(*context, before);
+        }
+        // Hart 0 runs the third space, hart 1 the first, hart 2 the last one.
+        assert_eq!(identifiers.enter(&mut contexts[0], 1), Nothing);
+        assert_eq!(identifiers.enter(&mut contexts[2], 0), Nothing);
+        let mut new = [Context::default(); 3];
+        for (context, expected) in new.iter_mut().zip([(2, Everything), (4, Nothing), (5, Nothing)]) {
+            assert_eq!((identifiers.enter(context, 3), *context), (expected.1, Context::new(2, expected.0)));
+        }
+        for (space, hart) in [(2, 0), (0, 1), (30, 2)] {
+            let number = contexts[space].number();
+            for flush in [Everything, Nothing] {
+                assert_eq!(identifiers.enter(&mut contexts[space], hart), flush);
+                assert_eq!(contexts[space], Context::new(2, number));
+            }
+        }
+        // Any other one gets another identifier, and where it is entered first is flushed, too.
+        assert_eq!(identifiers.enter(&mut contexts[1], 4), Everything);
+        assert_eq!(contexts[1], Context::new(2, 6));
+        assert_eq!(identifiers.enter(&mut contexts[1], 0), Nothing);
+    }
+
     /// Every history of five entries of four spaces on two harts, while the identifiers run out: no hart ever runs a
     /// space under an identifier of which it may still know another's pages.
     #[test]

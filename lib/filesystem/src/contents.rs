@@ -643,6 +643,71 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_one_chunk_is_freed_at_once() {
+        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        for chunks in 1..3 {
+            let mut contents = FileContents::new(b"");
+            let length = chunks * CHUNK * PAGE_SIZE;
+            let written = contents.write_with(&quota, None, WriteFrom::End, length, |piece| piece.len());
+            assert_eq!(written, Ok((0, length)));
+            contents.free(&quota, &remains);
+            let left = if chunks == 1 { 0 } else { length as u64 };
+            assert_eq!((remains.is_empty(), quota.used()), (chunks == 1, left));
+        }
+        // And of two chunks that are cut off one is freed with the lock held, and the other is a remain.
+        while remains.free_one(&quota) {}
+        for chunks in 2..4 {
+            let mut contents = FileContents::new(b"");
+            let length = chunks * CHUNK * PAGE_SIZE;
+            let written = contents.write_with(&quota, None, WriteFrom::End, length, |piece| piece.len());
+            assert_eq!(written, Ok((0, length)));
+            contents.truncate(&quota, &remains, 1).unwrap();
+            assert_eq!((contents.charged(), remains.is_empty()), (PAGE, chunks == 2));
+            while remains.free_one(&quota) {}
+            assert_eq!(quota.used(), PAGE);
+            contents.truncate(&quota, &remains, 0).unwrap();
+            assert_eq!((contents.charged(), quota.used()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_file_is_untouched_until_it_has_other_bytes_than_the_archive() {
+        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        let backing: &'static [u8] = b"archive";
+        let mut contents = FileContents::new(backing);
+        contents.truncate(&quota, &remains, 4).unwrap();
+        assert_eq!(contents.untouched(), Some(&b"arch"[..]));
+        contents.truncate(&quota, &remains, 5).unwrap();
+        assert_eq!(contents.untouched(), None, "a zero was added");
+        let mut contents = FileContents::new(backing);
+        assert_eq!(contents.write_with(&quota, None, WriteFrom::Offset(0), 1, |_| 1), Ok((0, 1)));
+        assert_eq!(contents.untouched(), None, "a byte was written");
+    }
+
+    #[test]
+    fn a_reader_may_take_less_than_it_is_given() {
+        let backing: &'static [u8] = alloc::vec![3; 3 * PAGE_SIZE].leak();
+        let quota = Quota::new(1 << 30);
+        let mut contents = FileContents::new(backing);
+        // Of three pieces, each a page.
+        assert_eq!(contents.write_with(&quota, None, WriteFrom::Offset(PAGE), 1, |_| 1), Ok((PAGE, 1)));
+        for (most, expected) in [(0, alloc::vec![0]), (100, alloc::vec![100]), (usize::MAX, alloc::vec![PAGE_SIZE; 3])]
+        {
+            let mut taken = Vec::new();
+            let count = contents.read_with(0, usize::MAX, |piece| {
+                taken.push(piece.len().min(most));
+                piece.len().min(most)
+            });
+            assert_eq!((count, taken), (expected.iter().sum(), expected));
+        }
+        // Who says that more was taken than was given is not believed.
+        assert_eq!(contents.read_with(10, 20, |_| usize::MAX), 20);
+        assert_eq!(contents.read_with(10, 0, |_| panic!("nothing is to be read")), 0);
+        assert_eq!(contents.read_with(3 * PAGE, 1, |_| panic!("nothing is left")), 0);
+        assert_eq!(contents.read_with(3 * PAGE - 1, 2, |piece| piece.len()), 1);
+    }
+
+    #[test]
     fn reads_of_the_backing_are_one_piece() {
         let backing: &'static [u8] = alloc::vec![3; 20_000].leak();
         let contents = FileContents::new(backing);
