@@ -142,6 +142,9 @@ struct Call {
     priority: u8,
 }
 
+/// Room for completions that is not given back.
+const SPARE_COMPLETIONS: usize = 1024;
+
 /// Completions on their way to the process.
 struct Completions {
     producer: Producer,
@@ -217,6 +220,15 @@ impl Completions {
     #[cold]
     fn reserve(&mut self, places: usize) -> Result<(), Errno> {
         self.waiting.reserve(places).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Gives some of the room back that many calls have left, when so many are in flight.
+    #[inline(always)]
+    fn trim(&mut self, calls: usize) {
+        let needed = self.waiting.len() + calls + self.promised;
+        if self.waiting.capacity() > needed + SPARE_COMPLETIONS {
+            self.waiting.trim(needed);
+        }
     }
 
     /// Makes what was pushed visible. If there is nothing, the process's words stay as they are.
@@ -1033,6 +1045,7 @@ impl Process {
             let completions = &mut *completions;
             completions.post(done.iter().map(|(_, completion)| *completion), priority);
             completions.charged.settle(calls.len() + completions.waiting.len());
+            completions.trim(calls.len());
             self.tell_workers(completions);
         }
         counters::add(Counter::Completions, done.len() as u64);
