@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 
-use abi_queue::Priority;
+use abi_queue::{PRIORITIES, Priority};
 use spin::Mutex;
 use waiters::Rest;
 
@@ -19,8 +19,66 @@ use crate::executor::Cid;
 use crate::scheduling::{EXHAUSTED, LEAST_CLAIM, MOST_CLAIM};
 use crate::{executor, steps};
 
+/// Rests by priority, equals in their order. What is done with them takes as long for one as for thousands.
+struct Pending<T> {
+    levels: [VecDeque<T>; PRIORITIES],
+    /// A bit for each level that is not empty.
+    present: u64,
+}
+
+impl<T> Pending<T> {
+    const fn new() -> Pending<T> {
+        Pending { levels: [const { VecDeque::new() }; PRIORITIES], present: 0 }
+    }
+
+    /// Makes room for one more, if there is memory for that.
+    fn level(&mut self, priority: Priority) -> Option<&mut VecDeque<T>> {
+        let level = &mut self.levels[usize::from(priority.number())];
+        level.try_reserve(1).is_ok().then_some(level)
+    }
+
+    /// Enters a rest, or gives it back if there is no memory.
+    fn push(&mut self, priority: Priority, rest: T) -> Result<(), T> {
+        match self.level(priority) {
+            Some(level) => level.push_back(rest),
+            None => return Err(rest),
+        }
+        self.present |= priority.bit();
+        Ok(())
+    }
+
+    /// Takes the most important one out.
+    fn pop(&mut self) -> Option<(Priority, T)> {
+        let priority = Priority::most_important_in(self.present)?;
+        let level = &mut self.levels[usize::from(priority.number())];
+        let rest = level.pop_front()?;
+        if level.is_empty() {
+            *level = VecDeque::new();
+            self.present &= !priority.bit();
+        }
+        Some((priority, rest))
+    }
+
+    /// Exchanges a rest of which some were woken for a more important one, if there is one. It goes on before its equals.
+    fn exchange(&mut self, rest: &mut (Priority, T)) {
+        let priority = rest.0;
+        let is_outranked =
+            Priority::most_important_in(self.present).is_some_and(|first| first.is_more_important_than(priority));
+        // Without memory to put it back it is woken to its end.
+        if is_outranked
+            && self.level(priority).is_some()
+            && let Some(next) = self.pop()
+        {
+            let (_, before) = core::mem::replace(rest, next);
+            // There is room, and whatever was taken is of another level.
+            self.levels[usize::from(priority.number())].push_front(before);
+            self.present |= priority.bit();
+        }
+    }
+}
+
 struct Rests {
-    waiting: VecDeque<(Priority, Rest)>,
+    pending: Pending<Rest>,
     /// For so many more portions their coroutine goes before everything else, since it has been ready for long.
     hastened: usize,
     /// The coroutine that wakes them; and how to wake it while it has nothing to do.
@@ -31,7 +89,7 @@ struct Rests {
 /// Portions that are woken before everything else, when they have waited for long.
 const HASTENED: usize = 64;
 
-static RESTS: Mutex<Rests> = Mutex::new(Rests { waiting: VecDeque::new(), hastened: 0, coroutine: None, idle: None });
+static RESTS: Mutex<Rests> = Mutex::new(Rests { pending: Pending::new(), hastened: 0, coroutine: None, idle: None });
 
 /// Starts the coroutine.
 pub fn start() {
@@ -40,28 +98,25 @@ pub fn start() {
 }
 
 /// Notes a rest that is to be woken. It is called under locks, which this module's own lock comes behind.
-fn keep(mut rest: Rest) {
+fn keep(rest: Rest) {
     // Not of whoever runs before its turn, or behind everybody: that is so for a turn or a period, and a rest may take
     // longer.
     let priority = executor::current_priority().limited_to(MOST_CLAIM);
     let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
-    let idle = {
-        let mut rests = RESTS.lock();
-        if rests.waiting.try_reserve(1).is_ok() {
-            rests.waiting.push_back((priority, rest));
-            if let Some(coroutine) = rests.coroutine
-                && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
-            {
-                executor::set_priority(coroutine, priority);
-            }
-            rests.idle.take()
-        } else {
-            drop(rests);
-            // There is no memory even for this: then at once.
-            while rest.wake_portion() {}
-            None
-        }
-    };
+    let mut rests = RESTS.lock();
+    let kept = rests.pending.push(priority, rest);
+    if kept.is_ok()
+        && let Some(coroutine) = rests.coroutine
+        && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
+    {
+        executor::set_priority(coroutine, priority);
+    }
+    let idle = rests.idle.take();
+    drop(rests);
+    if let Err(mut rest) = kept {
+        // There is no memory even for this: then at once.
+        while rest.wake_portion() {}
+    }
     if let Some(idle) = idle {
         idle.wake();
     }
@@ -74,30 +129,24 @@ impl Rests {
         let priority = if self.hastened == 0 { priority } else { Priority::HIGHEST };
         executor::set_priority(executor::current(), priority);
     }
-
-    /// Where the most important rest stands, if that is more important than `than`.
-    fn best(&self, than: Option<Priority>) -> Option<usize> {
-        let (place, (priority, _)) =
-            self.waiting.iter().enumerate().min_by_key(|(_, (priority, _))| priority.number())?;
-        than.is_none_or(|than| priority.is_more_important_than(than)).then_some(place)
-    }
 }
 
 /// Takes the most important rest out, which the calling coroutine is to be as important as. (Under the lock: what comes
-/// afterwards may raise it.)
-fn take() -> Option<(Priority, Rest)> {
+/// afterwards may raise it.) Without any, who keeps the next one wakes the caller.
+fn take(waker: &Waker) -> Poll<(Priority, Rest)> {
     let mut rests = RESTS.lock();
-    let next = rests.best(None).and_then(|place| rests.waiting.remove(place))?;
+    let Some(next) = rests.pending.pop() else {
+        rests.idle = Some(waker.clone());
+        return Poll::Pending;
+    };
     rests.follow(next.0);
-    Some(next)
+    Poll::Ready(next)
 }
 
 /// Exchanges a rest for a more important one, if there is one.
 fn exchange(rest: &mut (Priority, Rest)) {
     let mut rests = RESTS.lock();
-    if let Some(place) = rests.best(Some(rest.0)) {
-        core::mem::swap(&mut rests.waiting[place], rest);
-    }
+    rests.pending.exchange(rest);
     rests.follow(rest.0);
 }
 
@@ -116,15 +165,7 @@ pub fn hasten() {
 /// Wakes all rests, the most important first.
 async fn wake_rests() {
     loop {
-        let mut rest = poll_fn(|cx| {
-            if let Some(next) = take() {
-                return Poll::Ready(next);
-            }
-            RESTS.lock().idle = Some(cx.waker().clone());
-            // One may have come before that.
-            take().map_or(Poll::Pending, Poll::Ready)
-        })
-        .await;
+        let mut rest = poll_fn(|cx| take(cx.waker())).await;
         loop {
             let has_more = rest.1.wake_portion();
             // Also between two small ones.
@@ -133,6 +174,72 @@ async fn wake_rests() {
                 break;
             }
             exchange(&mut rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Keep(u8),
+        Take,
+        Exchange,
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Against a list that is searched. Each access is one step under the lock, so histories of steps are all that harts
+        /// can make of them.
+        #[test]
+        fn the_most_important_rest_comes_first(
+            steps in prop::collection::vec(
+                prop_oneof![3 => (0u8..64).prop_map(Step::Keep), 2 => Just(Step::Take), 2 => Just(Step::Exchange)],
+                0..200,
+            ),
+        ) {
+            let mut pending = Pending::new();
+            let mut model: Vec<(Priority, usize)> = Vec::new();
+            let mut current: Option<(Priority, usize)> = None;
+            let best = |model: &[(Priority, usize)]| {
+                let numbers = model.iter().enumerate().map(|(place, (priority, _))| (priority.number(), place));
+                numbers.min().map(|(_, place)| place)
+            };
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Keep(level) => {
+                        let priority = Priority::new(level).unwrap();
+                        prop_assert_eq!(pending.push(priority, number), Ok(()));
+                        model.push((priority, number));
+                    }
+                    Step::Take => {
+                        current = pending.pop();
+                        prop_assert_eq!(current, best(&model).map(|place| model.remove(place)));
+                    }
+                    Step::Exchange => {
+                        let Some(mut rest) = current else { continue };
+                        pending.exchange(&mut rest);
+                        let mut expected = current.unwrap();
+                        if let Some(place) = best(&model)
+                            && model[place].0.is_more_important_than(expected.0)
+                        {
+                            let before = core::mem::replace(&mut expected, model.remove(place));
+                            model.insert(0, before);
+                        }
+                        prop_assert_eq!(rest, expected);
+                        current = Some(rest);
+                    }
+                }
+            }
+            while let Some(rest) = pending.pop() {
+                prop_assert_eq!(Some(rest), best(&model).map(|place| model.remove(place)));
+            }
+            prop_assert!(model.is_empty() && pending.present == 0);
         }
     }
 }
