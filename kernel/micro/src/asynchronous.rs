@@ -353,7 +353,7 @@ impl Kernel {
     /// Another hart that has nothing to do, or else the one with the least important thing that is less important than
     /// this.
     fn find_server(&self, thread: Ref<Tcb>) -> Option<usize> {
-        if MAXIMUM_NODES == 1 || thread.domain.get() != self.domain.get() {
+        if MAXIMUM_NODES == 1 || thread.domain.get() != self.domains.current() {
             return None;
         }
         let urgency =
@@ -366,7 +366,7 @@ impl Kernel {
 
     /// The most important handler that no hart runs.
     fn best_handler(&self) -> Option<Ref<Tcb>> {
-        let handlers = &self.handlers[usize::from(self.domain.get()) % MAXIMUM_DOMAINS];
+        let handlers = &self.handlers[self.domains.index()];
         handlers.highest().and_then(|priority| handlers.first(priority))
     }
 
@@ -452,7 +452,7 @@ impl Kernel {
     /// made ready while this one waited for the lock.
     fn is_outdone(&self, thread: Ref<Tcb>) -> bool {
         let is_above = |priority: u8| priority > thread.priority.get();
-        thread.domain.get() != self.domain.get()
+        thread.domain.get() != self.domains.current()
             || self.best_handler().is_some_and(|best| is_above(best.priority.get()))
             || !self.is_highest(thread.priority.get())
     }
@@ -564,9 +564,9 @@ impl Kernel {
             if !is_paging {
                 self.flush_deferred();
             }
-            self.defers_flushes.set(is_paging);
+            self.deferred_flushes.set_deferring(is_paging);
             let outcome = self.carry_out_request(thread, request, information, invocation);
-            self.defers_flushes.set(false);
+            self.deferred_flushes.set_deferring(false);
             // The request may have taken away what it came from, and what follows with it, even if it was interrupted
             // halfway. Mapping takes no capability away.
             if !is_paging && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {

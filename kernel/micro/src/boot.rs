@@ -18,8 +18,9 @@ use objects::{
 };
 use platform::{Controller, Description, Machine};
 
-use crate::kernel::{IRQ_SLOTS, Kernel};
+use crate::kernel::Kernel;
 use crate::node::TICKS_IN_A_TURN;
+use crate::state::{IRQ_SLOTS, Period};
 use crate::{KERNEL, asynchronous, derivation, vspace};
 
 const PAGE: u64 = 1 << object::PAGE_BITS;
@@ -433,9 +434,9 @@ pub(crate) fn build(
     tcb.time_slice.set(TICKS_IN_A_TURN);
     kernel.prepare_reply(tcb);
     tcb.set_state_word(ThreadState::Running);
-    kernel.irq_slots.set(Some(irq_slots));
+    kernel.interrupts.set_slots(irq_slots);
     kernel.root.set(Some(root_slot));
-    kernel.domain_schedule[0].set((0, u64::MAX >> 8));
+    kernel.domains.set_period(0, Period { domain: 0, ticks: u64::MAX >> 8 });
     kernel.node().current.set(Some(tcb));
     Ok(())
 }

@@ -15,8 +15,9 @@ use objects::{
 };
 
 use crate::capability::{extent, is_within, same_object};
-use crate::kernel::{IrqState, Kernel};
+use crate::kernel::Kernel;
 use crate::node::{Action, Links, Node, Ready};
+use crate::state::IrqState;
 use crate::vspace;
 
 /// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the
@@ -67,9 +68,8 @@ impl Kernel {
                 vspace::check_pool(pool, index);
             }
         }
-        let interrupts = self.irq_states.iter().filter(|state| state.get() != IrqState::Inactive).count();
-        assert_eq!(found.interrupts, interrupts, "interrupts are given away without a capability");
-        assert_eq!(found.senders, self.senders_in_use.get(), "there are pages for sending without a capability");
+        assert_eq!(found.interrupts, self.interrupts.in_use(), "interrupts are given away without a capability");
+        assert_eq!(found.senders, self.senders.in_use(), "there are pages for sending without a capability");
         assert_eq!(found.handlers_awake, self.handlers_awake.get(), "handlers are awake that nobody counts");
     }
 
@@ -189,8 +189,8 @@ impl Kernel {
                 self.check_slots(tcb.own_slot(0), TCB_SLOTS as u64, root, found, depth + 1);
             }
             Capability::IrqHandler { irq } if is_first => {
-                let state = self.irq_states[usize::from(irq)].get();
-                assert_eq!(state, IrqState::Signal, "an interrupt has a capability and is not given away");
+                let state = self.interrupts.state(irq.into());
+                assert_eq!(state, Some(IrqState::Signal), "an interrupt has a capability and is not given away");
                 found.interrupts += 1;
             }
             Capability::AsidPool { pool, base } if is_first => {

@@ -6,6 +6,7 @@ use objects::{Capability, Ref, Tcb};
 use crate::invocation::{Arguments, Done};
 use crate::kernel::Kernel;
 use crate::node::MAXIMUM_SCHEDULE;
+use crate::state::Period;
 
 /// Bits of a duration.
 const DURATION_BITS: u32 = 56;
@@ -30,7 +31,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         arguments: &Arguments,
     ) -> Result<Call, InvocationError> {
-        let domains = u64::from(self.domains.get());
+        let domains = self.domains.known();
         match invocation {
             Some(Invocation::DomainSetSet) => {
                 let [domain] = arguments.at_least::<1>()?;
@@ -54,7 +55,7 @@ impl Kernel {
                 if duration == 0 && domain != 0 {
                     return Err(InvocationError::InvalidArgument(1));
                 }
-                if duration == 0 && index == self.schedule_start.get() as u64 || duration >> DURATION_BITS != 0 {
+                if duration == 0 && index == self.domains.start() as u64 || duration >> DURATION_BITS != 0 {
                     return Err(InvocationError::InvalidArgument(2));
                 }
                 Ok(Call::Configure { index: index as usize, domain: domain as u8, duration })
@@ -64,7 +65,7 @@ impl Kernel {
                 if index >= MAXIMUM_SCHEDULE as u64 {
                     return Err(range(MAXIMUM_SCHEDULE as u64));
                 }
-                if self.domain_schedule[index as usize].get().1 == 0 {
+                if self.domains.period(index as usize).ticks == 0 {
                     return Err(InvocationError::InvalidArgument(0));
                 }
                 Ok(Call::Start { index: index as usize })
@@ -77,7 +78,9 @@ impl Kernel {
     pub(crate) fn invoke_domain(&self, call: Call) -> Done {
         match call {
             Call::Set { tcb, domain } => self.set_domain(tcb, domain),
-            Call::Configure { index, domain, duration } => self.domain_schedule[index].set((domain, duration)),
+            Call::Configure { index, domain, duration } => {
+                self.domains.set_period(index, Period { domain, ticks: duration });
+            }
             Call::Start { index } => self.start_schedule(index),
         }
         Done::Plain

@@ -7,7 +7,8 @@ use abi_sel4::{Invocation, InvocationError, Rights, Trigger};
 use objects::{Capability, Ref, Slot};
 
 use crate::invocation::{Arguments, Done};
-use crate::kernel::{IRQ_SLOTS, IrqState, Kernel};
+use crate::kernel::Kernel;
+use crate::state::IrqState;
 use crate::{console, cspace, derivation, machine};
 
 /// The largest number of a device's interrupt.
@@ -23,11 +24,6 @@ pub enum Call {
 }
 
 impl Kernel {
-    fn irq_slot(&self, irq: u16) -> Option<Ref<Slot>> {
-        let first = self.irq_slots.get()?;
-        (u64::from(irq) < IRQ_SLOTS).then(|| first.slot(irq.into()))
-    }
-
     /// Checks a call of the right to make handlers.
     pub(crate) fn decode_irq_control(
         &self,
@@ -50,7 +46,7 @@ impl Kernel {
         if !(1..=MAXIMUM_IRQ).contains(&irq) {
             return Err(InvocationError::RangeError { minimum: 1, maximum: MAXIMUM_IRQ });
         }
-        if self.irq_states[irq as usize].get() != IrqState::Inactive {
+        if self.interrupts.state(irq as u32) != Some(IrqState::Inactive) {
             return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), index, depth)?;
@@ -85,19 +81,19 @@ impl Kernel {
     pub(crate) fn invoke_irq(&self, call: Call) -> Done {
         match call {
             Call::Issue { irq, control, slot, trigger } => {
-                self.irq_states[usize::from(irq)].set(IrqState::Signal);
+                self.interrupts.set_state(irq, IrqState::Signal);
                 machine::enable_irq(irq.into(), trigger);
                 derivation::insert(Capability::IrqHandler { irq }, control, slot);
             }
             Call::Acknowledge { irq } => machine::unmask_irq(irq.into()),
             Call::SetNotification { irq, notification, source } => {
-                if let Some(slot) = self.irq_slot(irq) {
+                if let Some(slot) = self.interrupts.slot(irq) {
                     self.delete_one(slot);
                     derivation::insert(notification, source, slot);
                 }
             }
             Call::Clear { irq } => {
-                if let Some(slot) = self.irq_slot(irq) {
+                if let Some(slot) = self.interrupts.slot(irq) {
                     self.delete_one(slot);
                 }
             }
@@ -107,26 +103,24 @@ impl Kernel {
 
     /// The last capability to a handler goes.
     pub(crate) fn stop_irq(&self, irq: u16) {
-        if let Some(slot) = self.irq_slot(irq) {
+        if let Some(slot) = self.interrupts.slot(irq) {
             self.delete_one(slot);
         }
     }
 
     /// Nobody has the handler any more.
     pub(crate) fn release_irq(&self, irq: u16) {
-        if let Some(state) = self.irq_states.get(usize::from(irq)) {
-            state.set(IrqState::Inactive);
+        if self.interrupts.set_state(irq, IrqState::Inactive) {
             machine::disable_irq(irq.into());
         }
     }
 
     /// A device interrupts. Its source has been masked.
     pub(crate) fn device_interrupt(&self, irq: u32) {
-        let state = self.irq_states.get(irq as usize).map(|state| state.get());
-        if state != Some(IrqState::Signal) {
+        if self.interrupts.state(irq) != Some(IrqState::Signal) {
             return console::print(format_args!("interrupt {irq} has no handler\n"));
         }
-        if let Some(slot) = self.irq_slot(irq as u16)
+        if let Some(slot) = self.interrupts.slot(irq as u16)
             && let Some((notification, badge)) = slot.capability.signal()
         {
             self.signal(notification, badge);

@@ -64,10 +64,11 @@ use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadSt
 use platform::Machine;
 
 use crate::invocation::Arguments;
-use crate::kernel::{Kernel, SENDERS, Sender};
+use crate::kernel::Kernel;
 use crate::machine;
 use crate::node::{FILES, MAXIMUM_NODES, Next};
 use crate::smp::Shared;
+use crate::state::Sender;
 
 /// Pages for sending that can be in one address space.
 pub const SENDERS_OF_A_SPACE: usize = 16;
@@ -119,7 +120,7 @@ impl Kernel {
             return Err(InvocationError::IllegalOperation);
         }
         let mut held = 0;
-        let mut is_taken = page.is_some() || self.senders_in_use.get() == SENDERS;
+        let mut is_taken = page.is_some() || self.senders.is_full();
         for other in self.senders.iter().filter_map(|sender| sender.mapping.get()) {
             held += usize::from(other.asid == mapping.asid);
             is_taken |= other == mapping;
@@ -146,20 +147,9 @@ impl Kernel {
                 self.forget_revoked_sender(held);
             }
         }
-        let free = self.senders.iter().position(|sender| sender.notification.get().is_none());
-        let page = mapping.and(free);
-        source.capability.set(Capability::Notification {
-            notification,
-            badge,
-            rights,
-            page: page.map(|page| page as u8),
-        });
-        if let Some(sender) = page.map(|page| &self.senders[page]) {
-            sender.notification.set(Some(notification));
-            sender.badge.set(badge);
-            sender.mapping.set(mapping);
-            self.senders_in_use.set(self.senders_in_use.get() + 1);
-            self.had_senders.set(true);
+        let page = mapping.and_then(|mapping| self.senders.take(notification, badge, mapping));
+        source.capability.set(Capability::Notification { notification, badge, rights, page });
+        if let Some(sender) = page.and_then(|page| self.senders.get(page)) {
             self.map_sender(sender);
         }
     }
@@ -176,16 +166,14 @@ impl Kernel {
     }
 
     fn mapping_of_sender(&self, page: u8) -> Option<Mapping> {
-        self.senders.get(usize::from(page))?.mapping.get()
+        self.senders.get(page)?.mapping.get()
     }
 
     /// Takes a capability's page away, on every hart.
     fn forget_sender(&self, page: u8) {
-        if let Some(sender) = self.senders.get(usize::from(page)) {
+        if let Some(sender) = self.senders.get(page) {
             self.unmap_sender(sender);
-            sender.notification.set(None);
-            sender.mapping.set(None);
-            self.senders_in_use.set(self.senders_in_use.get() - 1);
+            self.senders.give_back(sender);
         }
     }
 
@@ -220,7 +208,7 @@ impl Kernel {
 
     /// An address space is gone, and with it the addresses of pages.
     pub(crate) fn forget_senders_in(&self, are_meant: impl Fn(u16) -> bool) {
-        for sender in self.senders.iter().filter(|_| self.senders_in_use.get() > 0) {
+        for sender in self.senders.iter().filter(|_| self.senders.in_use() > 0) {
             if sender.mapping.get().is_some_and(|mapping| are_meant(mapping.asid)) {
                 sender.mapping.set(None);
                 sender.physical.set(0);
@@ -231,7 +219,7 @@ impl Kernel {
     /// Where a capability's page is mapped, if it is; for the consistency checker, which finds it to be the
     /// capability's.
     pub(crate) fn sender_page(&self, page: u8, notification: Ref<Notification>, badge: u64) -> Option<(u64, Mapping)> {
-        let sender = &self.senders[usize::from(page)];
+        let sender = self.senders.get(page).expect("capabilities have numbers of pages");
         let belongs = sender.notification.get() == Some(notification) && sender.badge.get() == badge;
         assert!(belongs, "a capability has a page for sending that is another's");
         let physical = sender.physical.get();
@@ -243,7 +231,7 @@ impl Kernel {
     #[cold]
     #[inline(never)]
     pub(crate) fn store_without_page(&self, thread: Ref<Tcb>, address: u64) -> bool {
-        if !self.had_senders.get() || address >= USER_TOP {
+        if !self.senders.had_any() || address >= USER_TOP {
             return false;
         }
         let Some(space) = self.address_space(thread) else { return false };
@@ -306,7 +294,7 @@ impl Kernel {
     fn empty_file(&self, thread: Ref<Tcb>, file: usize) -> u64 {
         self.stop_elsewhere(thread);
         thread.interrupts.file.set(0);
-        for sender in &self.senders {
+        for sender in self.senders.iter() {
             if sender.notification.get() == thread.bound.get() && sender.physical.get() != 0 {
                 self.unmap_sender(sender);
             }

@@ -7,7 +7,7 @@
 //! # The way through
 //!
 //! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
-//! [`Kernel`] (`kernel`) handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
+//! [`Kernel`] (`kernel`, of the parts in `state`) handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
 //! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that
 //! means for who runs is decided once, at the end (`schedule`), from what stands in the hart's `node`. Decoders get
 //! their arguments as `invocation` says, out of a thread's `message`. Invocations can also be asked for in shared
@@ -48,6 +48,7 @@ mod ring;
 mod schedule;
 mod short;
 mod smp;
+mod state;
 mod syscall;
 #[cfg(test)]
 mod tests;

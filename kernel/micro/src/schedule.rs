@@ -8,7 +8,7 @@
 use objects::{Ref, Tcb, ThreadState};
 
 use crate::kernel::Kernel;
-use crate::node::{Action, MAXIMUM_DOMAINS, MAXIMUM_SCHEDULE, Ready, TICKS_IN_A_TURN};
+use crate::node::{Action, MAXIMUM_DOMAINS, Ready, TICKS_IN_A_TURN};
 
 impl Kernel {
     /// The thread that made this kernel entry.
@@ -62,7 +62,7 @@ impl Kernel {
             if node != self.here() {
                 let other = &self.nodes[node];
                 let better = other.current.get().is_none_or(|current| current.priority.get() < thread.priority.get());
-                if better && thread.domain.get() == self.domain.get() {
+                if better && thread.domain.get() == self.domains.current() {
                     self.node().pokes.set(self.node().pokes.get() | 1 << node);
                 }
             }
@@ -100,7 +100,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn possibly_switch_here(&self, thread: Ref<Tcb>) {
         let elsewhere = cfg!(feature = "smp") && self.node_of(thread) != self.here();
-        if thread.domain.get() != self.domain.get() || elsewhere {
+        if thread.domain.get() != self.domains.current() || elsewhere {
             self.enqueue(thread);
         } else if self.node().action.get() != Action::Resume {
             self.reschedule();
@@ -112,7 +112,7 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn is_highest(&self, priority: u8) -> bool {
-        self.node().ready[usize::from(self.domain.get()) % MAXIMUM_DOMAINS].has_none_above(priority)
+        self.node().ready[self.domains.index()].has_none_above(priority)
     }
 
     /// Carries out the node's action; afterwards its current thread is the one to run.
@@ -161,11 +161,11 @@ impl Kernel {
 
     #[inline(never)]
     fn choose(&self) {
-        if self.domain_time.get() == 0 {
-            self.next_domain();
+        if self.domains.is_over() {
+            self.domains.go_on();
         }
         let node = self.node();
-        let ready = &node.ready[usize::from(self.domain.get()) % MAXIMUM_DOMAINS];
+        let ready = &node.ready[self.domains.index()];
         let next = ready.highest().and_then(|priority| ready.first(priority));
         if let Some(thread) = next {
             self.dequeue(thread);
@@ -198,37 +198,14 @@ impl Kernel {
             // Nothing runs here: should something be ready all the same, it is found now.
             self.reschedule();
         }
-        if self.domains.get() > 1 && (self.here() == 0) {
-            let left = self.domain_time.get();
-            if left != u64::MAX {
-                self.domain_time.set(left.saturating_sub(1));
-                if left <= 1 {
-                    self.reschedule();
-                }
-            }
+        if self.domains.known() > 1 && self.here() == 0 && self.domains.tick() {
+            self.reschedule();
         }
-    }
-
-    /// Goes to the next entry of the schedule of domains.
-    fn next_domain(&self) {
-        let mut index = self.schedule_index.get() + 1;
-        if index >= MAXIMUM_SCHEDULE || self.domain_schedule[index].get().1 == 0 {
-            index = self.schedule_start.get();
-        }
-        self.enter_domain(index);
-    }
-
-    fn enter_domain(&self, index: usize) {
-        let (domain, duration) = self.domain_schedule[index].get();
-        self.schedule_index.set(index);
-        self.domain.set(domain);
-        self.domain_time.set(duration);
     }
 
     /// Begins the schedule of domains at this entry, now.
     pub(crate) fn start_schedule(&self, index: usize) {
-        self.schedule_start.set(index);
-        self.enter_domain(index);
+        self.domains.start_at(index);
         self.reschedule();
     }
 

@@ -120,7 +120,7 @@ impl Kernel {
         if priority < thread.priority.get() && !self.is_highest(priority) {
             return None;
         }
-        if cfg!(feature = "domains") && other.domain.get() != self.domain.get() {
+        if cfg!(feature = "domains") && other.domain.get() != self.domains.current() {
             return None;
         }
         if cfg!(feature = "smp") && self.node_of(other) != self.here() {

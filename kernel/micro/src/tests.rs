@@ -1478,11 +1478,11 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!((kernel.current(), done(&mut buffer)), (important, 0));
     kernel.suspend(important);
-    kernel.domain.set(1);
+    kernel.domains.force(1, 1);
     kernel.reschedule();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!(done(&mut buffer), 0);
-    kernel.domain.set(0);
+    kernel.domains.force(0, 1);
     kernel.reschedule();
     kernel.leave_to_handler_after_scheduling();
     buffer.work();
@@ -1544,14 +1544,14 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
             important.set_state_word(ThreadState::Restart);
             kernel.enqueue(important);
         } else {
-            kernel.domain.set(1);
+            kernel.domains.force(1, 1);
         }
         kernel.look_or_serve();
         assert_eq!(done(&mut buffer), 0);
         kernel.leave();
         assert_eq!((kernel.node().current.get() == Some(important), done(&mut buffer)), (round == 0, 0));
         kernel.suspend(important);
-        kernel.domain.set(0);
+        kernel.domains.force(0, 1);
         kernel.reschedule();
         kernel.leave();
         while kernel.handlers_awake.get() != 0 {
@@ -1737,7 +1737,7 @@ fn a_million_hostile_calls_break_nothing() {
 fn domains_take_turns_by_their_schedule() {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
-    machine.kernel.domains.set(4);
+    machine.kernel.domains.force(0, 4);
     let domain = 11;
     let configure = |index: u64, domain_number: u64, duration: u64| {
         machine.call(domain, Invocation::DomainSetScheduleConfigure, &[index, domain_number, duration], &[]).0
@@ -1755,7 +1755,7 @@ fn domains_take_turns_by_their_schedule() {
     let run = |ticks: usize| {
         let mut turns = Vec::new();
         for _ in 0..ticks {
-            turns.push((machine.kernel.domain.get(), machine.kernel.node().current.get().is_some()));
+            turns.push((machine.kernel.domains.current(), machine.kernel.node().current.get().is_some()));
             machine.kernel.tick();
             machine.kernel.schedule();
             machine.kernel.check();

@@ -166,7 +166,7 @@ impl Kernel {
                 insert_row(call, |index| Capability::Untyped { base: address(index), bits: given, device, used: 0 });
             }
             ObjectType::Tcb => {
-                let (row, domain) = (claim_objects::<objects::Tcb>(call, start), self.domain.get());
+                let (row, domain) = (claim_objects::<objects::Tcb>(call, start), self.domains.current());
                 insert_row(call, |index| {
                     let tcb = row.get(index);
                     tcb.time_slice.set(TICKS_IN_A_TURN);

@@ -447,7 +447,7 @@ impl Kernel {
     fn flush_everywhere(&self, asid: u16, scope: Scope) {
         // A machine that tells fewer identifiers apart does not know this one.
         let scope = if asid > Machine::maximum_asid() { Scope::All } else { scope };
-        match self.defers_flushes.get() {
+        match self.deferred_flushes.is_deferring() {
             true => self.defer_flush(asid, scope),
             false if cfg!(feature = "smp") => self.flush_harts(asid, scope),
             false => Machine::flush_tlb(Flush::Local(scope)),
@@ -480,33 +480,19 @@ impl Kernel {
     /// Remembers what is to be forgotten, and flushes what was remembered of another address space.
     #[inline(always)]
     fn defer_flush(&self, asid: u16, scope: Scope) {
-        let address = match scope {
-            Scope::Page { address, .. } => address,
-            _ => usize::MAX,
-        };
-        match self.deferred_asid.get() {
-            0 => self.deferred_address.set(address),
-            other if other == asid => return self.deferred_address.set(usize::MAX),
-            _ => {
-                self.flush_deferred();
-                self.deferred_address.set(address);
-            }
+        if !self.deferred_flushes.note(asid, scope) {
+            self.flush_deferred();
+            self.deferred_flushes.note(asid, scope);
         }
-        self.deferred_asid.set(asid);
     }
 
     /// Makes the machine forget what was deferred.
     #[inline]
     pub(crate) fn flush_deferred(&self) {
-        let asid = self.deferred_asid.take();
-        if asid != 0 {
-            let scope = match self.deferred_address.get() {
-                usize::MAX => Scope::AddressSpace { asid },
-                address => Scope::Page { address, asid },
-            };
-            let defers = self.defers_flushes.replace(false);
+        if let Some((asid, scope)) = self.deferred_flushes.take() {
+            let was_deferring = self.deferred_flushes.set_deferring(false);
             self.flush_everywhere(asid, scope);
-            self.defers_flushes.set(defers);
+            self.deferred_flushes.set_deferring(was_deferring);
         }
     }
 
