@@ -28,6 +28,10 @@ const PAGE: u64 = 1 << object::PAGE_BITS;
 const THREAD_SIZE: u64 = 1 << object::TCB_BITS;
 /// The memory of a slot.
 const SLOT_SIZE: u64 = 1 << object::SLOT_BITS;
+/// Slots of the first capability space, as a power of two.
+const CNODE_BITS: u8 = configuration::ROOT_CNODE_SIZE_BITS as u8;
+/// The memory of that.
+const CNODE_SIZE: u64 = SLOT_SIZE << CNODE_BITS;
 /// The identifier of the first address space.
 const FIRST_ASID: u16 = 1;
 /// Sizes of the untyped memories, as powers of two.
@@ -217,8 +221,33 @@ fn read_layout(file: &[u8]) -> Result<(Layout, ElfBytes<'_, LittleEndian>), Fail
     Ok((Layout { start, end, entry: parsed.ehdr.e_entry }, parsed))
 }
 
-/// Puts an ELF file's contents into memory; where it is then.
-fn load(file: &[u8], free: &mut Free) -> Result<RootTask<'static>, Failure> {
+/// The root task's image in memory.
+#[derive(Clone, Copy)]
+struct Image {
+    /// Physical address of its first page.
+    start: u64,
+    /// Physical address behind its last page.
+    end: u64,
+    /// Physical minus virtual address.
+    offset: u64,
+    /// Where it starts.
+    entry: u64,
+}
+
+/// Finds the root task's image, or puts it into memory.
+fn place(root: RootTask, free: &mut Free) -> Result<Image, Failure> {
+    match root {
+        RootTask::Loaded { start, end, offset, entry } => {
+            free.remove(start / PAGE * PAGE, end.next_multiple_of(PAGE));
+            Ok(Image { start, end, offset, entry })
+        }
+        RootTask::File([]) => Err(Failure::NoRootTask),
+        RootTask::File(file) => load(file, free),
+    }
+}
+
+/// Puts an ELF file's contents into memory.
+fn load(file: &[u8], free: &mut Free) -> Result<Image, Failure> {
     let (layout, parsed) = read_layout(file)?;
     let size = layout.end - layout.start;
     let start = free.take(size, PAGE)?;
@@ -231,7 +260,7 @@ fn load(file: &[u8], free: &mut Free) -> Result<RootTask<'static>, Failure> {
         }
     }
     let offset = start.wrapping_sub(layout.start);
-    Ok(RootTask::Loaded { start, end: start + size, offset, entry: layout.entry })
+    Ok(Image { start, end: start + size, offset, entry: layout.entry })
 }
 
 /// Addresses whose devices the kernel keeps for itself.
@@ -276,6 +305,87 @@ pub fn start(description: &Description, root: RootTask, device_tree: &[u8], node
     build(&kernel, &description.free_memory, &devices.regions, root, device_tree)
 }
 
+/// The first objects and pages, by their physical addresses.
+struct Objects {
+    cnode: Ref<Slot>,
+    irq_slots: Ref<Slot>,
+    pool: Ref<AsidPool>,
+    table: Ref<PageTable>,
+    tcb: Ref<Tcb>,
+    buffer: u64,
+    information: u64,
+    /// Pages behind the boot information; 0 for none.
+    extra: u64,
+}
+
+impl Objects {
+    /// Takes memory for them, and for what each hart has. The largest first, so that alignment wastes nothing.
+    fn take(kernel: &Kernel, free: &mut Free, extra_size: u64) -> Result<Objects, Failure> {
+        let cnode = claim_slice(free.take(CNODE_SIZE, CNODE_SIZE)?, 1 << CNODE_BITS);
+        let irq_slots = claim_slice(free.take(IRQ_SLOTS * SLOT_SIZE, PAGE)?, IRQ_SLOTS);
+        let pool = claim(free.take(PAGE, PAGE)?);
+        let table = claim(free.take(PAGE, PAGE)?);
+        let tcb = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
+        let buffer = free.take(PAGE, PAGE)?;
+        for node in &kernel.nodes {
+            let proxy = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
+            asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
+            node.proxy.set(Some(proxy));
+            if Machine::guest_files() > 0 {
+                node.virtual_root.set(Some(VirtualRoot::claim(free.take(VirtualRoot::SIZE, VirtualRoot::SIZE)?)));
+            }
+        }
+        let information = free.take(PAGE, PAGE)?;
+        let extra = if extra_size > 0 { free.take(extra_size, PAGE)? } else { 0 };
+        Ok(Objects { cnode, irq_slots, pool, table, tcb, buffer, information, extra })
+    }
+}
+
+/// Where the root task sees what it gets: its image, the message buffer, boot information, and what is behind that.
+struct Addresses {
+    image: u64,
+    buffer: u64,
+    information: u64,
+    extra: u64,
+    end: u64,
+}
+
+impl Addresses {
+    fn of(image: &Image, extra_size: u64) -> Result<Addresses, Failure> {
+        let start = image.start.wrapping_sub(image.offset);
+        let buffer = (start + (image.end - image.start)).next_multiple_of(PAGE);
+        let information = buffer + PAGE;
+        let extra = information + PAGE;
+        let end = extra + extra_size;
+        if end > configuration::USER_TOP {
+            return Err(Failure::NotAnExecutable("it does not fit into an address space"));
+        }
+        Ok(Addresses { image: start, buffer, information, extra, end })
+    }
+}
+
+const fn mapping(address: u64) -> Option<Mapping> {
+    Some(Mapping { asid: FIRST_ASID, address })
+}
+
+/// The capability of a page of the root task.
+fn page(base: u64, address: u64) -> Capability {
+    Capability::Frame {
+        base,
+        size: FrameSize::Small,
+        rights: VirtualRights::ReadWrite,
+        device: false,
+        mapping: mapping(address),
+    }
+}
+
+/// Slots of the root task's capabilities, from the first to behind the last.
+struct Ranges {
+    paging: (u64, u64),
+    extra: (u64, u64),
+    image: (u64, u64),
+}
+
 /// As [`start`], for a kernel and memory that are given.
 pub(crate) fn build(
     kernel: &Kernel,
@@ -285,105 +395,115 @@ pub(crate) fn build(
     device_tree: &[u8],
 ) -> Result<(), Failure> {
     let mut free = Free::new(free_memory);
-    if let RootTask::Loaded { start, end, .. } = root {
-        free.remove(start / PAGE * PAGE, end.next_multiple_of(PAGE));
-    }
-    let loaded = match root {
-        RootTask::Loaded { .. } => root,
-        RootTask::File([]) => return Err(Failure::NoRootTask),
-        RootTask::File(file) => load(file, &mut free)?,
-    };
-    let RootTask::Loaded { start, end, offset, entry } = loaded else { return Err(Failure::NoRootTask) };
-
-    // The largest first, so that alignment wastes nothing.
-    let cnode_bits = configuration::ROOT_CNODE_SIZE_BITS as u8;
-    let cnode_size = SLOT_SIZE << cnode_bits;
-    let cnode = claim_slice(free.take(cnode_size, cnode_size)?, 1 << cnode_bits);
-    let irq_slots = claim_slice(free.take(IRQ_SLOTS * SLOT_SIZE, PAGE)?, IRQ_SLOTS);
-    let pool: Ref<AsidPool> = claim(free.take(PAGE, PAGE)?);
-    let table: Ref<PageTable> = claim(free.take(PAGE, PAGE)?);
-    let tcb: Ref<Tcb> = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
-    let buffer = free.take(PAGE, PAGE)?;
-    for node in &kernel.nodes {
-        let proxy = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
-        asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
-        node.proxy.set(Some(proxy));
-        if Machine::guest_files() > 0 {
-            node.virtual_root.set(Some(VirtualRoot::claim(free.take(VirtualRoot::SIZE, VirtualRoot::SIZE)?)));
-        }
-    }
-    let information = free.take(PAGE, PAGE)?;
+    let image = place(root, &mut free)?;
     let extra_length = if device_tree.is_empty() { 0 } else { CHUNK_HEADER + device_tree.len() as u64 };
     let extra_size = extra_length.next_multiple_of(PAGE);
-    let extra = if extra_size > 0 { free.take(extra_size, PAGE)? } else { 0 };
+    let objects = Objects::take(kernel, &mut free, extra_size)?;
+    let addresses = Addresses::of(&image, extra_size)?;
 
-    let mut space = Space { slots: cnode, next: fixed::FIRST_FREE as u64 };
-    let guard_bits = object::WORD_BITS as u8 - cnode_bits;
-    let root_capability = Capability::CNode { slots: cnode, radix: cnode_bits, guard_bits, guard: 0 };
-    let mapping = |address| Some(Mapping { asid: FIRST_ASID, address });
-    let page = |base, address| Capability::Frame {
-        base,
-        size: FrameSize::Small,
-        rights: VirtualRights::ReadWrite,
-        device: false,
-        mapping: mapping(address),
-    };
+    vspace::copy_kernel_half(objects.table);
+    objects.pool.roots[usize::from(FIRST_ASID)].set(Some(objects.table));
+    kernel.asid_pools[0].set(Some(objects.pool));
+    let mut space = Space { slots: objects.cnode, next: fixed::FIRST_FREE as u64 };
+    let ranges = fill_address_space(&mut space, &mut free, &image, &objects, &addresses)?;
+    let own = put_fixed(&space, &objects, &addresses);
+    let untyped = give_memory(&mut space, objects.information, devices, &free.regions)?;
 
-    // The address space: image, buffer, boot information, extra boot information.
-    vspace::copy_kernel_half(table);
-    pool.roots[usize::from(FIRST_ASID)].set(Some(table));
-    kernel.asid_pools[0].set(Some(pool));
-    let image_start = start.wrapping_sub(offset);
-    let image_end = image_start + (end - start);
-    let buffer_address = image_end.next_multiple_of(PAGE);
-    let information_address = buffer_address + PAGE;
-    let extra_address = information_address + PAGE;
-    let all_end = extra_address + extra_size;
-    if all_end > configuration::USER_TOP {
-        return Err(Failure::NotAnExecutable("it does not fit into an address space"));
+    let put = |index, value| put(objects.information, index, value);
+    let put_range = |index, range| put_range(objects.information, index, range);
+    put(word::EXTRA_LENGTH, extra_length);
+    put(word::NODE, 0);
+    put(word::NODES, kernel.node_count.get() as u64);
+    put(word::IPC_BUFFER, addresses.buffer);
+    put_range(word::EMPTY, (space.next, 1 << CNODE_BITS));
+    put_range(word::IMAGE_FRAMES, ranges.image);
+    put_range(word::IMAGE_PAGING, ranges.paging);
+    put_range(word::EXTRA_PAGES, ranges.extra);
+    put(word::CNODE_BITS, u64::from(CNODE_BITS));
+    put(word::DOMAIN, 0);
+    put_range(word::UNTYPED, untyped);
+    if extra_length > 0 {
+        write_device_tree(objects.extra, device_tree);
+        debug_assert_eq!(addresses.extra, addresses.information + EXTRA_OFFSET as u64);
     }
 
-    let paging_start = space.next;
-    for address in (image_start / PAGE * PAGE..all_end).step_by(PAGE as usize) {
+    prepare_thread(kernel, &objects, &addresses, &own, image.entry);
+    kernel.interrupts.set_slots(objects.irq_slots);
+    kernel.root.set(Some(own.root));
+    kernel.domains.set_period(0, Period { domain: 0, ticks: u64::MAX >> 8 });
+    kernel.node().current.set(Some(objects.tcb));
+    Ok(())
+}
+
+/// Maps everything that the root task sees, and puts capabilities to tables, extra boot information and image into its
+/// slots, in this order.
+fn fill_address_space(
+    space: &mut Space,
+    free: &mut Free,
+    image: &Image,
+    objects: &Objects,
+    addresses: &Addresses,
+) -> Result<Ranges, Failure> {
+    let table = objects.table;
+    let first = space.next;
+    for address in (addresses.image / PAGE * PAGE..addresses.end).step_by(PAGE as usize) {
         while vspace::boot_needs_table(table, address) {
             let below: Ref<PageTable> = claim(free.take(PAGE, PAGE)?);
             let at = vspace::boot_map_table(table, address, below);
             space.push(Capability::PageTable { table: below, mapping: mapping(at) })?;
         }
     }
-    let paging_end = space.next;
-
-    let extra_start = space.next;
-    for step in (0..extra_size).step_by(PAGE as usize) {
-        vspace::boot_map_page(table, extra_address + step, extra + step);
-        space.push(page(extra + step, extra_address + step))?;
-    }
-    let extra_end = space.next;
-
-    let image_first = space.next;
-    for physical in (start..end).step_by(PAGE as usize) {
-        let address = physical.wrapping_sub(offset);
+    let paging = (first, space.next);
+    for address in (addresses.extra..addresses.end).step_by(PAGE as usize) {
+        let physical = objects.extra + (address - addresses.extra);
         vspace::boot_map_page(table, address, physical);
         space.push(page(physical, address))?;
     }
-    let image_last = space.next;
-    vspace::boot_map_page(table, buffer_address, buffer);
-    vspace::boot_map_page(table, information_address, information);
+    let extra = (paging.1, space.next);
+    for physical in (image.start..image.end).step_by(PAGE as usize) {
+        let address = physical.wrapping_sub(image.offset);
+        vspace::boot_map_page(table, address, physical);
+        space.push(page(physical, address))?;
+    }
+    vspace::boot_map_page(table, addresses.buffer, objects.buffer);
+    vspace::boot_map_page(table, addresses.information, objects.information);
+    Ok(Ranges { paging, extra, image: (extra.1, space.next) })
+}
 
-    let root_slot = space.put(fixed::CNODE as u64, root_capability);
-    space.put(fixed::THREAD as u64, Capability::Thread { tcb });
-    let table_slot = space.put(fixed::ADDRESS_SPACE as u64, Capability::PageTable { table, mapping: mapping(0) });
-    space.put(fixed::IRQ_CONTROL as u64, Capability::IrqControl);
-    space.put(fixed::ASID_CONTROL as u64, Capability::AsidControl);
-    space.put(fixed::ASID_POOL as u64, Capability::AsidPool { pool, base: 0 });
-    space.put(fixed::BOOT_INFO as u64, page(information, information_address));
-    let buffer_slot = space.put(fixed::IPC_BUFFER as u64, page(buffer, buffer_address));
-    space.put(fixed::DOMAIN as u64, Capability::Domain);
+/// The slots from which the first thread gets what it runs with.
+struct OwnSlots {
+    root: Ref<Slot>,
+    table: Ref<Slot>,
+    buffer: Ref<Slot>,
+}
 
-    // What is left is the root task's.
-    let untyped_first = space.next;
+/// Puts capabilities into the slots that always mean the same.
+fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlots {
+    let guard_bits = object::WORD_BITS as u8 - CNODE_BITS;
+    let put = |index: usize, capability| space.put(index as u64, capability);
+    put(fixed::THREAD, Capability::Thread { tcb: objects.tcb });
+    put(fixed::IRQ_CONTROL, Capability::IrqControl);
+    put(fixed::ASID_CONTROL, Capability::AsidControl);
+    put(fixed::ASID_POOL, Capability::AsidPool { pool: objects.pool, base: 0 });
+    put(fixed::BOOT_INFO, page(objects.information, addresses.information));
+    put(fixed::DOMAIN, Capability::Domain);
+    OwnSlots {
+        root: put(fixed::CNODE, Capability::CNode { slots: objects.cnode, radix: CNODE_BITS, guard_bits, guard: 0 }),
+        table: put(fixed::ADDRESS_SPACE, Capability::PageTable { table: objects.table, mapping: mapping(0) }),
+        buffer: put(fixed::IPC_BUFFER, page(objects.buffer, addresses.buffer)),
+    }
+}
+
+/// Gives the root task all memory that is left, and describes it; the slots of the capabilities.
+fn give_memory(
+    space: &mut Space,
+    information: u64,
+    devices: &[(u64, u64)],
+    ordinary: &[(u64, u64)],
+) -> Result<(u64, u64), Failure> {
+    let first = space.next;
     let mut count = 0;
-    let regions = devices.iter().map(|&range| (range, true)).chain(free.regions.iter().map(|&range| (range, false)));
+    let regions = devices.iter().map(|&range| (range, true)).chain(ordinary.iter().map(|&range| (range, false)));
     for ((from, to), device) in regions {
         let mut at = from.next_multiple_of(1 << UNTYPED_BITS.start());
         while at < to {
@@ -402,31 +522,24 @@ pub(crate) fn build(
             at += 1 << bits;
         }
     }
-    let untyped_last = space.next;
+    Ok((first, space.next))
+}
 
-    put(information, word::EXTRA_LENGTH, extra_length);
-    put(information, word::NODE, 0);
-    put(information, word::NODES, kernel.node_count.get() as u64);
-    put(information, word::IPC_BUFFER, buffer_address);
-    put_range(information, word::EMPTY, (space.next, 1 << cnode_bits));
-    put_range(information, word::IMAGE_FRAMES, (image_first, image_last));
-    put_range(information, word::IMAGE_PAGING, (paging_start, paging_end));
-    put_range(information, word::EXTRA_PAGES, (extra_start, extra_end));
-    put(information, word::CNODE_BITS, u64::from(cnode_bits));
-    put(information, word::DOMAIN, 0);
-    put_range(information, word::UNTYPED, (untyped_first, untyped_last));
-    if extra_length > 0 {
-        put(extra, 0, CHUNK_DEVICE_TREE);
-        put(extra, 1, extra_length);
-        copy_in(extra + CHUNK_HEADER, device_tree);
-        debug_assert_eq!(extra_address, information_address + EXTRA_OFFSET as u64);
+/// Writes the device tree as a chunk of extra boot information.
+fn write_device_tree(extra: u64, device_tree: &[u8]) {
+    put(extra, 0, CHUNK_DEVICE_TREE);
+    put(extra, 1, CHUNK_HEADER + device_tree.len() as u64);
+    copy_in(extra + CHUNK_HEADER, device_tree);
+}
+
+/// Makes the first thread ready to run from its entry on.
+fn prepare_thread(kernel: &Kernel, objects: &Objects, addresses: &Addresses, slots: &OwnSlots, entry: u64) {
+    let tcb = objects.tcb;
+    for (source, index) in [(slots.root, own::CSPACE), (slots.table, own::VSPACE), (slots.buffer, own::BUFFER)] {
+        derivation::insert(source.capability.get(), source, tcb.own_slot(index));
     }
-
-    derivation::insert(root_capability, root_slot, tcb.own_slot(own::CSPACE));
-    derivation::insert(table_slot.capability.get(), table_slot, tcb.own_slot(own::VSPACE));
-    derivation::insert(buffer_slot.capability.get(), buffer_slot, tcb.own_slot(own::BUFFER));
-    tcb.buffer_address.set(buffer_address);
-    tcb.register::<10>().set(information_address);
+    tcb.buffer_address.set(addresses.buffer);
+    tcb.register::<10>().set(addresses.information);
     tcb.pc().set(entry);
     tcb.fault_pc.set(entry);
     tcb.priority.set(configuration::MAXIMUM_PRIORITY as u8);
@@ -434,11 +547,6 @@ pub(crate) fn build(
     tcb.time_slice.set(TICKS_IN_A_TURN);
     kernel.prepare_reply(tcb);
     tcb.set_state_word(ThreadState::Running);
-    kernel.interrupts.set_slots(irq_slots);
-    kernel.root.set(Some(root_slot));
-    kernel.domains.set_period(0, Period { domain: 0, ticks: u64::MAX >> 8 });
-    kernel.node().current.set(Some(tcb));
-    Ok(())
 }
 
 /// The last thing before [`run`](crate::run), on every hart: makes ticks come.
