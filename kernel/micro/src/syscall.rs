@@ -299,7 +299,7 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         let Capability::Thread { tcb } = slot.capability.get() else { return Ok(()) };
-        let decoded = self.decode_thread(invocation, tcb, slot, arguments);
+        let decoded = self.decode_thread(invocation, tcb, arguments);
         self.carry_out(arguments, decoded, |call| self.invoke_thread(tcb, slot, call, arguments))
     }
 

@@ -33,8 +33,8 @@ pub struct NewBuffer {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
-    ReadRegisters { suspend: bool, count: u64 },
-    WriteRegisters { resume: bool, count: u64 },
+    ReadRegisters { flags: u64, count: u64 },
+    WriteRegisters { flags: u64, count: u64 },
     CopyRegisters { flags: u64, source: Ref<Tcb> },
     SetSpace { fault_handler: u64, cspace: Installed, vspace: Installed, buffer: Option<NewBuffer> },
     SetBuffer { buffer: NewBuffer },
@@ -56,92 +56,25 @@ impl Kernel {
         &self,
         invocation: Option<Invocation>,
         tcb: Ref<Tcb>,
-        slot: Ref<Slot>,
         arguments: &Arguments,
     ) -> Result<Call, InvocationError> {
         use Invocation::*;
-        let is_current = self.node().current.get() == Some(tcb);
         match invocation {
-            Some(TcbReadRegisters) => {
-                let [flags, count] = arguments.at_least::<2>()?;
-                if !(1..=REGISTERS).contains(&count) {
-                    return Err(InvocationError::RangeError { minimum: 1, maximum: REGISTERS });
-                }
-                if is_current {
-                    return Err(InvocationError::IllegalOperation);
-                }
-                Ok(Call::ReadRegisters { suspend: flags & message::READ_REGISTERS_SUSPEND != 0, count })
-            }
-            Some(TcbWriteRegisters) => {
-                let [flags, count] = arguments.at_least::<2>()?;
-                if arguments.length() - 2 < count {
-                    return Err(InvocationError::TruncatedMessage);
-                }
-                if is_current {
-                    return Err(InvocationError::IllegalOperation);
-                }
-                Ok(Call::WriteRegisters { resume: flags & message::WRITE_REGISTERS_RESUME != 0, count })
-            }
-            Some(TcbCopyRegisters) => {
-                let [flags] = arguments.at_least::<1>()?;
-                match arguments.capability(0)?.capability.get() {
-                    Capability::Thread { tcb: source } => Ok(Call::CopyRegisters { flags, source }),
-                    _ => Err(InvocationError::InvalidCapability(1)),
-                }
-            }
-            Some(TcbConfigure) => {
-                let [fault_handler, cspace_data, vspace_data, address] = arguments.at_least::<4>()?;
-                let cspace = arguments.capability(0)?;
-                let vspace = arguments.capability(1)?;
-                let frame = arguments.capability(2)?;
-                let buffer = decode_buffer(address, frame)?;
-                let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
-                Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: Some(buffer) })
-            }
-            Some(TcbSetSpace) => {
-                let [fault_handler, cspace_data, vspace_data] = arguments.at_least::<3>()?;
-                let (cspace, vspace) = (arguments.capability(0)?, arguments.capability(1)?);
-                let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
-                Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: None })
-            }
+            Some(TcbReadRegisters) => self.decode_read(tcb, arguments),
+            Some(TcbWriteRegisters) => self.decode_write(tcb, arguments),
+            Some(TcbCopyRegisters) => decode_copy(arguments),
+            Some(TcbConfigure) => self.decode_configure(tcb, arguments),
+            Some(TcbSetSpace) => self.decode_set_space(tcb, arguments),
             Some(TcbSetIPCBuffer) => {
                 let [address] = arguments.at_least::<1>()?;
                 Ok(Call::SetBuffer { buffer: decode_buffer(address, arguments.capability(0)?)? })
             }
-            Some(TcbSetPriority) => {
-                let [priority] = arguments.at_least::<1>()?;
-                let maximum = authority(arguments)?;
-                Ok(Call::SetPriority { priority: Some(limited(priority, maximum)?), maximum: None })
-            }
-            Some(TcbSetMCPriority) => {
-                let [priority] = arguments.at_least::<1>()?;
-                let maximum = authority(arguments)?;
-                Ok(Call::SetPriority { priority: None, maximum: Some(limited(priority, maximum)?) })
-            }
-            Some(TcbSetSchedParams) => {
-                let [new_maximum, priority] = arguments.at_least::<2>()?;
-                let maximum = authority(arguments)?;
-                let new_maximum = limited(new_maximum, maximum)?;
-                Ok(Call::SetPriority { priority: Some(limited(priority, maximum)?), maximum: Some(new_maximum) })
+            Some(invocation @ (TcbSetPriority | TcbSetMCPriority | TcbSetSchedParams)) => {
+                decode_priorities(invocation, arguments)
             }
             Some(TcbSuspend) => Ok(Call::Suspend),
             Some(TcbResume) => Ok(Call::Resume),
-            Some(TcbBindNotification) => {
-                let notification = arguments.capability(0)?.capability.get();
-                if tcb.bound.get().is_some() {
-                    return Err(InvocationError::IllegalOperation);
-                }
-                match notification {
-                    Capability::Notification { notification, rights, .. }
-                        if rights.contains(Rights::READ)
-                            && notification.queue.head.get().is_none()
-                            && notification.bound.get().is_none() =>
-                    {
-                        Ok(Call::Bind { notification })
-                    }
-                    _ => Err(InvocationError::IllegalOperation),
-                }
-            }
+            Some(TcbBindNotification) => decode_bind(tcb, arguments),
             Some(TcbUnbindNotification) if tcb.bound.get().is_some() => Ok(Call::Unbind),
             Some(TcbSetAffinity) => {
                 let [node] = arguments.at_least::<1>()?;
@@ -162,11 +95,47 @@ impl Kernel {
             Some(TcbRegisterUserInterrupts) => {
                 Ok(Call::SetInterrupts { registration: user_interrupt::decode(tcb, arguments)? })
             }
-            _ => {
-                let _ = slot;
-                Err(InvocationError::IllegalOperation)
-            }
+            _ => Err(InvocationError::IllegalOperation),
         }
+    }
+
+    fn decode_read(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+        let [flags, count] = arguments.at_least::<2>()?;
+        if !(1..=REGISTERS).contains(&count) {
+            return Err(InvocationError::RangeError { minimum: 1, maximum: REGISTERS });
+        }
+        if self.node().current.get() == Some(tcb) {
+            return Err(InvocationError::IllegalOperation);
+        }
+        Ok(Call::ReadRegisters { flags, count })
+    }
+
+    fn decode_write(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+        let [flags, count] = arguments.at_least::<2>()?;
+        if arguments.length() - 2 < count {
+            return Err(InvocationError::TruncatedMessage);
+        }
+        if self.node().current.get() == Some(tcb) {
+            return Err(InvocationError::IllegalOperation);
+        }
+        Ok(Call::WriteRegisters { flags, count })
+    }
+
+    fn decode_configure(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+        let [fault_handler, cspace_data, vspace_data, address] = arguments.at_least::<4>()?;
+        let cspace = arguments.capability(0)?;
+        let vspace = arguments.capability(1)?;
+        let frame = arguments.capability(2)?;
+        let buffer = decode_buffer(address, frame)?;
+        let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
+        Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: Some(buffer) })
+    }
+
+    fn decode_set_space(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+        let [fault_handler, cspace_data, vspace_data] = arguments.at_least::<3>()?;
+        let (cspace, vspace) = (arguments.capability(0)?, arguments.capability(1)?);
+        let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
+        Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: None })
     }
 
     fn decode_space(
@@ -204,59 +173,9 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<Done, Preempted> {
         match call {
-            Call::ReadRegisters { suspend, count } => {
-                match suspend {
-                    true => self.suspend(tcb),
-                    false => self.stop_elsewhere(tcb),
-                }
-                if arguments.is_call() {
-                    let current = self.current();
-                    let words = receive_buffer(current);
-                    let mut length = 0;
-                    for index in 0..count as usize {
-                        if set_message_register(current, words, index, read_register(tcb, index)) {
-                            length += 1;
-                        }
-                    }
-                    return Ok(Done::Answer { length });
-                }
-            }
-            Call::WriteRegisters { resume, count } => {
-                self.stop_elsewhere(tcb);
-                for index in 0..count.min(REGISTERS) as usize {
-                    write_register(tcb, index, arguments.word(index + 2));
-                }
-                tcb.pc().set(tcb.fault_pc.get());
-                self.leave_handlers(tcb);
-                if resume {
-                    self.resume(tcb);
-                }
-                self.reschedule_if_current(tcb);
-            }
-            Call::CopyRegisters { flags, source } => {
-                if flags & message::COPY_REGISTERS_SUSPEND_SOURCE != 0 {
-                    self.suspend(source);
-                } else {
-                    self.stop_elsewhere(source);
-                }
-                if flags & message::COPY_REGISTERS_RESUME_TARGET != 0 {
-                    self.resume(tcb);
-                }
-                self.stop_elsewhere(tcb);
-                if flags & message::COPY_REGISTERS_FRAME != 0 {
-                    for index in 0..FRAME_COUNT {
-                        write_register(tcb, index, read_register(source, index));
-                    }
-                    tcb.pc().set(tcb.fault_pc.get());
-                    self.leave_handlers(tcb);
-                }
-                if flags & message::COPY_REGISTERS_INTEGER != 0 {
-                    for index in FRAME_COUNT..registers::COUNT {
-                        write_register(tcb, index, read_register(source, index));
-                    }
-                }
-                self.reschedule_if_current(tcb);
-            }
+            Call::ReadRegisters { flags, count } => return Ok(self.read_registers(tcb, flags, count, arguments)),
+            Call::WriteRegisters { flags, count } => self.write_registers(tcb, flags, count, arguments),
+            Call::CopyRegisters { flags, source } => self.copy_registers(tcb, flags, source),
             Call::SetSpace { fault_handler, cspace, vspace, buffer } => {
                 tcb.fault_handler.set(fault_handler);
                 self.install(tcb, slot, own::CSPACE, Some(cspace))?;
@@ -294,20 +213,82 @@ impl Kernel {
                 tcb.register::<4>().set(value);
                 self.reschedule_if_current(tcb);
             }
-            Call::SetFlags { clear, set } => {
-                self.stop_elsewhere(tcb);
-                let flags = tcb.flags.get() & !clear | set & message::TCB_FLAG_FPU_DISABLED;
-                tcb.flags.set(flags);
-                let forbidden = flags & message::TCB_FLAG_FPU_DISABLED != 0;
-                tcb.use_floating_point(if forbidden { FloatingPointUse::Forbidden } else { FloatingPointUse::Allowed });
-                if arguments.is_call() {
-                    let current = self.current();
-                    set_message_register(current, None, 0, flags);
-                    return Ok(Done::Answer { length: 1 });
-                }
-            }
+            Call::SetFlags { clear, set } => return Ok(self.set_flags(tcb, clear, set, arguments)),
         }
         Ok(Done::Plain)
+    }
+
+    fn read_registers(&self, tcb: Ref<Tcb>, flags: u64, count: u64, arguments: &Arguments) -> Done {
+        if flags & message::READ_REGISTERS_SUSPEND != 0 {
+            self.suspend(tcb);
+        } else {
+            self.stop_elsewhere(tcb);
+        }
+        if !arguments.is_call() {
+            return Done::Plain;
+        }
+        let current = self.current();
+        let words = receive_buffer(current);
+        let mut length = 0;
+        for index in 0..count as usize {
+            if set_message_register(current, words, index, read_register(tcb, index)) {
+                length += 1;
+            }
+        }
+        Done::Answer { length }
+    }
+
+    fn write_registers(&self, tcb: Ref<Tcb>, flags: u64, count: u64, arguments: &Arguments) {
+        self.stop_elsewhere(tcb);
+        for index in 0..count.min(REGISTERS) as usize {
+            write_register(tcb, index, arguments.word(index + 2));
+        }
+        tcb.pc().set(tcb.fault_pc.get());
+        self.leave_handlers(tcb);
+        if flags & message::WRITE_REGISTERS_RESUME != 0 {
+            self.resume(tcb);
+        }
+        self.reschedule_if_current(tcb);
+    }
+
+    fn copy_registers(&self, tcb: Ref<Tcb>, flags: u64, source: Ref<Tcb>) {
+        if flags & message::COPY_REGISTERS_SUSPEND_SOURCE != 0 {
+            self.suspend(source);
+        } else {
+            self.stop_elsewhere(source);
+        }
+        if flags & message::COPY_REGISTERS_RESUME_TARGET != 0 {
+            self.resume(tcb);
+        }
+        self.stop_elsewhere(tcb);
+        if flags & message::COPY_REGISTERS_FRAME != 0 {
+            for index in 0..FRAME_COUNT {
+                write_register(tcb, index, read_register(source, index));
+            }
+            tcb.pc().set(tcb.fault_pc.get());
+            self.leave_handlers(tcb);
+        }
+        if flags & message::COPY_REGISTERS_INTEGER != 0 {
+            for index in FRAME_COUNT..registers::COUNT {
+                write_register(tcb, index, read_register(source, index));
+            }
+        }
+        self.reschedule_if_current(tcb);
+    }
+
+    /// Changes what a thread may use; the answer says what it may then.
+    #[inline]
+    fn set_flags(&self, tcb: Ref<Tcb>, clear: u64, set: u64, arguments: &Arguments) -> Done {
+        self.stop_elsewhere(tcb);
+        let flags = tcb.flags.get() & !clear | set & message::TCB_FLAG_FPU_DISABLED;
+        tcb.flags.set(flags);
+        let forbidden = flags & message::TCB_FLAG_FPU_DISABLED != 0;
+        tcb.use_floating_point(if forbidden { FloatingPointUse::Forbidden } else { FloatingPointUse::Allowed });
+        if !arguments.is_call() {
+            return Done::Plain;
+        }
+        set_message_register(self.current(), None, 0, flags);
+        Done::Answer { length: 1 }
     }
 
     /// Stops a thread, whatever it does.
@@ -426,6 +407,51 @@ impl Kernel {
     /// Ends the truth of what was noted about address spaces.
     pub(crate) fn begin_space_epoch(&self) {
         self.space_epoch.set(self.space_epoch.get() + 1);
+    }
+}
+
+fn decode_copy(arguments: &Arguments) -> Result<Call, InvocationError> {
+    let [flags] = arguments.at_least::<1>()?;
+    match arguments.capability(0)?.capability.get() {
+        Capability::Thread { tcb: source } => Ok(Call::CopyRegisters { flags, source }),
+        _ => Err(InvocationError::InvalidCapability(1)),
+    }
+}
+
+fn decode_priorities(invocation: Invocation, arguments: &Arguments) -> Result<Call, InvocationError> {
+    let [first] = arguments.at_least::<1>()?;
+    match invocation {
+        Invocation::TcbSetPriority => {
+            let maximum = authority(arguments)?;
+            Ok(Call::SetPriority { priority: Some(limited(first, maximum)?), maximum: None })
+        }
+        Invocation::TcbSetMCPriority => {
+            let maximum = authority(arguments)?;
+            Ok(Call::SetPriority { priority: None, maximum: Some(limited(first, maximum)?) })
+        }
+        _ => {
+            let [new_maximum, priority] = arguments.at_least::<2>()?;
+            let maximum = authority(arguments)?;
+            let new_maximum = limited(new_maximum, maximum)?;
+            Ok(Call::SetPriority { priority: Some(limited(priority, maximum)?), maximum: Some(new_maximum) })
+        }
+    }
+}
+
+fn decode_bind(tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+    let notification = arguments.capability(0)?.capability.get();
+    if tcb.bound.get().is_some() {
+        return Err(InvocationError::IllegalOperation);
+    }
+    match notification {
+        Capability::Notification { notification, rights, .. }
+            if rights.contains(Rights::READ)
+                && notification.queue.head.get().is_none()
+                && notification.bound.get().is_none() =>
+        {
+            Ok(Call::Bind { notification })
+        }
+        _ => Err(InvocationError::IllegalOperation),
     }
 }
 
