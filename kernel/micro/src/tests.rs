@@ -982,6 +982,11 @@ impl<'a> SyscallBuffer<'a> {
         self.set(syscall_buffer::RESPONSE_HEAD_OFFSET, self.responses);
         Some(SyscallResponse::from_words(words))
     }
+
+    /// Takes all responses that there are; how many these were.
+    fn take_all(&mut self) -> usize {
+        std::iter::from_fn(|| self.take()).count()
+    }
 }
 
 fn request(capability: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> SyscallRequest {
@@ -1442,6 +1447,16 @@ fn an_interrupted_revocation_of_the_buffer_itself_leaves_its_memory_alone() {
     machine.kernel.check();
 }
 
+/// Makes a thread in an empty slot that is more important than the first one.
+fn more_important_thread(machine: &Machine, slot: u64) -> Ref<Tcb> {
+    assert_eq!(machine.retype(machine.untyped(14), ObjectType::Tcb, 0, slot, 1).0, 0);
+    assert_eq!(machine.call(slot, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
+    assert_eq!(machine.call(slot, Invocation::TcbSetPriority, &[200], &[1]).0, 0);
+    assert_eq!(machine.call(1, Invocation::TcbSetPriority, &[100], &[1]).0, 0);
+    let Capability::Thread { tcb } = machine.slot(slot).capability.get() else { panic!("no thread") };
+    tcb
+}
+
 #[test]
 fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most() {
     let simulation = Simulation::new();
@@ -1449,44 +1464,39 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     let free = machine.first_empty();
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let thread = free + 10;
-    assert_eq!(machine.retype(machine.untyped(14), ObjectType::Tcb, 0, thread, 1).0, 0);
-    assert_eq!(machine.call(thread, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
-    assert_eq!(machine.call(thread, Invocation::TcbSetPriority, &[200], &[1]).0, 0);
-    assert_eq!(machine.call(1, Invocation::TcbSetPriority, &[100], &[1]).0, 0);
-    let Capability::Thread { tcb: important } = machine.slot(thread).capability.get() else { panic!("no thread") };
+    let important = more_important_thread(&machine, thread);
     let ask = request(free, Invocation::PageGetAddress, &[], &[]);
     (0..20).for_each(|_| buffer.put(ask));
     buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 20);
     machine.trap(-64, 0, 0, &[], &[]);
     let kernel = &machine.kernel;
-    let done = |buffer: &mut SyscallBuffer| std::iter::from_fn(|| buffer.take()).count();
     // An interrupt comes while requests are carried out: it is looked at after the one under way.
     simulation.set_external(0, true);
     kernel.serve();
-    assert_eq!(done(&mut buffer), 1);
+    assert_eq!(buffer.take_all(), 1);
     assert!(matches!(kernel.leave_to_handler_after_scheduling(), Some(Next::Serve)));
     // It makes the more important thread ready, and nothing else happens before who runs is decided.
     kernel.look_or_serve();
     kernel.resume(important);
-    assert_eq!(done(&mut buffer), 0);
+    assert_eq!(buffer.take_all(), 0);
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!(kernel.current(), important);
-    assert_eq!(done(&mut buffer), 0);
+    assert_eq!(buffer.take_all(), 0);
     simulation.set_external(0, false);
     // Not in its turn either, nor in that of another domain.
     kernel.tick();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
-    assert_eq!((kernel.current(), done(&mut buffer)), (important, 0));
+    assert_eq!((kernel.current(), buffer.take_all()), (important, 0));
     kernel.suspend(important);
     kernel.domains.force(1, 1);
     kernel.reschedule();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
-    assert_eq!(done(&mut buffer), 0);
+    assert_eq!(buffer.take_all(), 0);
     kernel.domains.force(0, 1);
     kernel.reschedule();
     kernel.leave_to_handler_after_scheduling();
     buffer.work();
-    assert_eq!(done(&mut buffer), 19);
+    assert_eq!(buffer.take_all(), 19);
     kernel.check();
 }
 
@@ -1500,10 +1510,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     let free = machine.first_empty();
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let thread = free + 10;
-    assert_eq!(machine.retype(machine.untyped(14), ObjectType::Tcb, 0, thread, 1).0, 0);
-    assert_eq!(machine.call(thread, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
-    assert_eq!(machine.call(thread, Invocation::TcbSetPriority, &[200], &[1]).0, 0);
-    assert_eq!(machine.call(1, Invocation::TcbSetPriority, &[100], &[1]).0, 0);
+    let important = more_important_thread(&machine, thread);
     // The more important one has a buffer of its own.
     let memory = free + 11;
     assert_eq!(machine.retype(machine.untyped(16), ObjectType::Page, 0, memory, BUFFER_FRAMES).0, 0);
@@ -1512,8 +1519,6 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     assert_eq!(machine.call(thread, register, &words, &[free + BUFFER_FRAMES]).0, 0);
     let Capability::Frame { base, .. } = machine.slot(memory).capability.get() else { panic!("no page") };
     let mut other = SyscallBuffer { machine: &machine, base, capacity: 64, requests: 0, responses: 0 };
-    let Capability::Thread { tcb: important } = machine.slot(thread).capability.get() else { panic!("no thread") };
-    let done = |buffer: &mut SyscallBuffer| std::iter::from_fn(|| buffer.take()).count();
     let ask = request(free, Invocation::PageGetAddress, &[], &[]);
     for buffer in [&mut buffer, &mut other] {
         (0..40).for_each(|_| buffer.put(ask));
@@ -1527,7 +1532,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     let mut order = Vec::new();
     for _ in 0..40 {
         kernel.look_or_serve();
-        order.push((done(&mut buffer), done(&mut other)));
+        order.push((buffer.take_all(), other.take_all()));
         kernel.leave();
     }
     let after = order.iter().rposition(|&(_, important)| important > 0).expect("its requests are carried out");
@@ -1547,9 +1552,9 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
             kernel.domains.force(1, 1);
         }
         kernel.look_or_serve();
-        assert_eq!(done(&mut buffer), 0);
+        assert_eq!(buffer.take_all(), 0);
         kernel.leave();
-        assert_eq!((kernel.node().current.get() == Some(important), done(&mut buffer)), (round == 0, 0));
+        assert_eq!((kernel.node().current.get() == Some(important), buffer.take_all()), (round == 0, 0));
         kernel.suspend(important);
         kernel.domains.force(0, 1);
         kernel.reschedule();
@@ -1558,7 +1563,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
             kernel.look_or_serve();
             kernel.leave();
         }
-        assert_eq!(done(&mut buffer), 40);
+        assert_eq!(buffer.take_all(), 40);
     }
     kernel.check();
 }
@@ -1589,7 +1594,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     machine.trap(-64, 0, 0, &[], &[]);
     machine.kernel.serve();
     machine.kernel.harts.has_waited(1);
-    assert_eq!(std::iter::from_fn(|| buffer.take()).count(), 1);
+    assert_eq!(buffer.take_all(), 1);
     buffer.work();
     assert!(machine.call_interrupted(Invocation::CNodeRevoke, original));
     assert_eq!(left(), 0);
