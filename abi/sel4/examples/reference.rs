@@ -29,6 +29,17 @@ pub fn page() -> String {
          `a1` and its first words in `a2` to `a5`. What is received comes back in the same registers, with the sender's badge in `a0`.\n\n\
          | number | call | arguments | |\n|---|---|---|---|\n",
     );
+    write_system_calls(&mut page);
+    write_invocations(&mut page);
+    write_asynchronous_invocations(&mut page);
+    write_errors(&mut page);
+    write_faults(&mut page);
+    write_objects(&mut page);
+    write_thread(&mut page);
+    page
+}
+
+fn write_system_calls(page: &mut String) {
     for &call in SystemCall::ALL {
         let group = match call.group() {
             Group::Interface => "",
@@ -45,7 +56,10 @@ pub fn page() -> String {
             list(call.arguments())
         );
     }
-    page += "\n## Invocations\n\n\
+}
+
+fn write_invocations(page: &mut String) {
+    *page += "\n## Invocations\n\n\
              The label of the message says what the invoked capability is asked to do. The first number is the label in a kernel for one \
              core, the second in one for several. In the answer the label is 0, or an error. The errors listed are those that the arguments can cause; besides, every \
              invocation of an empty slot is `InvalidCapability`, and of an object that does not know it `IllegalOperation`. The \
@@ -67,6 +81,9 @@ pub fn page() -> String {
             without_links(invocation.description()),
         );
     }
+}
+
+fn write_asynchronous_invocations(page: &mut String) {
     let covered: Vec<_> =
         Invocation::ALL.iter().copied().filter(|invocation| asynchronous::covers(*invocation)).collect();
     let names: Vec<_> = covered.iter().map(|invocation| invocation.name()).collect();
@@ -80,11 +97,14 @@ pub fn page() -> String {
         asynchronous::PUT_STRING,
         asynchronous::STRING_BYTES,
     );
-    page += "\n## Errors\n\n| number | error | |\n|---|---|---|\n";
+}
+
+fn write_errors(page: &mut String) {
+    *page += "\n## Errors\n\n| number | error | |\n|---|---|---|\n";
     for error in Error::ALL {
         let _ = writeln!(page, "| {} | `{}` | {} |", error.number(), error.name(), without_links(error.description()));
     }
-    page += "\n## Failed searches for a capability\n\n| number | failure | words that follow | |\n|---|---|---|---|\n";
+    *page += "\n## Failed searches for a capability\n\n| number | failure | words that follow | |\n|---|---|---|---|\n";
     for failure in LookupFailure::ALL {
         let _ = writeln!(
             page,
@@ -95,7 +115,10 @@ pub fn page() -> String {
             without_links(failure.description())
         );
     }
-    page += "\n## Faults\n\n| label | fault | words | written back by a reply | |\n|---|---|---|---|---|\n";
+}
+
+fn write_faults(page: &mut String) {
+    *page += "\n## Faults\n\n| label | fault | words | written back by a reply | |\n|---|---|---|---|---|\n";
     for fault in Fault::ALL {
         let back = match fault.written_back() {
             0 => String::new(),
@@ -110,7 +133,10 @@ pub fn page() -> String {
             without_links(fault.description()),
         );
     }
-    page += "\n## Objects\n\nWhat retype makes. *n* is the size that the caller gives.\n\n\
+}
+
+fn write_objects(page: &mut String) {
+    *page += "\n## Objects\n\nWhat retype makes. *n* is the size that the caller gives.\n\n\
              | number | object | bytes | of device memory | |\n|---|---|---|---|---|\n";
     for object in ObjectType::ALL {
         let size = match (object.size_bits(0), object.size_bits(1)) {
@@ -127,16 +153,18 @@ pub fn page() -> String {
             without_links(object.description())
         );
     }
-    page += "\n## Kinds of capabilities\n\nThe numbers are those that `DebugCapIdentify` returns.\n\n| number | kind | |\n|---|---|---|\n";
+    *page += "\n## Kinds of capabilities\n\nThe numbers are those that `DebugCapIdentify` returns.\n\n| number | kind | |\n|---|---|---|\n";
     for tag in CapabilityTag::ALL {
         let _ = writeln!(page, "| {} | `{}` | {} |", tag.number(), tag.name(), without_links(tag.description()));
     }
-    page += "\n## Slots of the initial CNode\n\n| slot | seL4's name |\n|---|---|\n";
+}
+
+fn write_thread(page: &mut String) {
+    *page += "\n## Slots of the initial CNode\n\n| slot | seL4's name |\n|---|---|\n";
     for (slot, name) in boot::slot::NAMES.iter().enumerate() {
         let _ = writeln!(page, "| {slot} | `{name}` |");
     }
     let _ = write!(page, "\n## Registers of a thread\n\nIn this order: {}.\n", list(registers::NAMES));
-    page
 }
 
 fn kind_of(kind: Word) -> &'static str {
