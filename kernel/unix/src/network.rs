@@ -69,6 +69,16 @@ enum State {
 }
 
 impl State {
+    /// Whether anybody waits for what arrives here.
+    fn is_awaited(&self, stack: &mut Stack<Wire>) -> bool {
+        match *self {
+            State::Fresh(_) => false,
+            State::Listening(id) => stack.is_accepted(id),
+            State::Connected(id) => stack.is_read(id),
+            State::Datagram(id) => stack.are_datagrams_read(id),
+        }
+    }
+
     /// Tells the stack who waits for what arrives here.
     fn set_reader(&self, stack: &mut Stack<Wire>, reader: Reader) {
         match *self {
@@ -289,11 +299,9 @@ impl Socket {
         };
         let accepted = with_stack(|stack, _| {
             let accepted = stack.accept(listener)?;
-            if accepted.is_none() {
+            if let (None, Some(waker)) = (&accepted, waker) {
+                stack.register_accept(listener, waker)?;
                 stack.set_acceptor(listener, reader(process.id));
-                if let Some(waker) = waker {
-                    stack.register_accept(listener, waker)?;
-                }
             }
             Ok(accepted)
         })?;
@@ -401,8 +409,8 @@ impl Socket {
                         if stack.tcp_send_with(id, fill, now)? == Sent::Full {
                             if let Some(waker) = waker {
                                 stack.register(id, Interest::Send, waker)?;
+                                stack.set_writer(id, reader(process.id));
                             }
-                            stack.set_writer(id, reader(process.id));
                             return Ok(false);
                         }
                     }
@@ -475,11 +483,9 @@ impl Socket {
                         }
                     };
                     let received = stack.tcp_receive_with(id, take, now)?;
-                    if received == Received::Nothing && (waker.is_some() || !stack.has_reader(id)) {
+                    if let (Received::Nothing, Some(waker)) = (&received, waker) {
+                        stack.register(id, Interest::Receive, waker)?;
                         stack.set_reader(id, reader(process.id));
-                        if let Some(waker) = waker {
-                            stack.register(id, Interest::Receive, waker)?;
-                        }
                     }
                     Ok(received)
                 });
@@ -581,11 +587,9 @@ impl Socket {
             } else {
                 stack.udp_receive_with(id, &mut take)?
             };
-            if received.is_none() {
+            if let (None, Some(waker)) = (&received, waker) {
+                stack.udp_register(id, Interest::Receive, waker)?;
                 stack.set_datagram_reader(id, reader(process.id));
-                if let Some(waker) = waker {
-                    stack.udp_register(id, Interest::Receive, waker)?;
-                }
             }
             Ok(received)
         });
@@ -630,6 +634,16 @@ impl Socket {
         let inner = self.inner.lock();
         if let Some(stack) = STACK.lock().as_mut() {
             inner.state.set_reader(stack, Reader { owner: process.id, level: priority.number() });
+        }
+    }
+
+    /// Says that a process has asked for input and does not wait for it: if nobody does, what comes is for this one.
+    pub fn is_asked_by(&self, process: &Process) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut()
+            && !inner.state.is_awaited(stack)
+        {
+            inner.state.set_reader(stack, reader(process.id));
         }
     }
 

@@ -46,7 +46,9 @@ const TURN_OF_EQUALS_NS: u64 = 100_000;
 /// How many frames may wait for the handler.
 const ARRIVALS: usize = 256;
 /// No more processes than this have frames handled in one poll.
-const OWNERS: usize = 8;
+const READERS: usize = 8;
+/// For no more processes than this something is done in one poll.
+const OWNERS: usize = 16;
 
 /// The stack; `None` before the machine has started, or if there was no memory for one.
 pub static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
@@ -106,12 +108,12 @@ pub fn start(platform: &'static Platform) {
         }
         Err(error) => println!("network: not available: {error}"),
     }
-    let Ok(deadline) = time::Reservation::new() else {
+    let (Ok(times), Ok(turns)) = (time::Reservation::new(), time::Reservation::new()) else {
         println!("network: there is no memory to start it");
         return;
     };
     // Not before programs that claim everything: looks are charged to nobody.
-    executor::spawn_for_kernel(MOST_CLAIM, handle_arrivals(deadline));
+    executor::spawn_for_kernel(MOST_CLAIM, handle_arrivals(times, turns));
 }
 
 /// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
@@ -153,60 +155,67 @@ impl Wake for Alarm {
 }
 
 /// Handles arrivals and deadlines of the stack, for ever.
-async fn handle_arrivals(deadline: time::Reservation) {
+async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let alarm_waker = Waker::from(Arc::new(Alarm));
     *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
     let mut pace = Pace::default();
+    // The alarm for what comes next, and when it rings. One that rings too early costs a look, and to set it a little less.
+    let mut alarm: Option<(time::Alarm, u64)> = None;
     loop {
         HAS_ARRIVED.store(false, Ordering::Release);
         // The look sees all of which the device has told before, or is told of it once more.
         fence(Ordering::SeqCst);
-        let Polled { next, waiting, oldest, is_stopped, some_are_unseen } = poll();
-        let worth_of = |waiting: &Waiting| worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
-        let has_more = next.is_some_and(|next| next <= time::now_ns());
-        if has_more && waiting.is_none() && !some_are_unseen {
+        let Polled { next, has_work, waiting, oldest, is_stopped, some_are_unseen, is_cut_short } = poll();
+        let now = Machine::now();
+        let next = next.map(time::ticks_at_ns);
+        let overdue = oldest.and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
+        // However unimportant it is what the handler has left: at these times it goes before everything else.
+        if let Some(at) = [next, overdue].into_iter().flatten().min()
+            && alarm.as_ref().is_none_or(|(_, rings_at)| at < *rings_at || *rings_at <= now)
+        {
+            if let Some((alarm, _)) = alarm.take() {
+                time::clear(alarm);
+            }
+            alarm = Some((times.set(at, &alarm_waker), at));
+        }
+        if has_work || next.is_some_and(|next| next <= now) {
             // Segments to be sent and times that have come, which are many together and each a little: in steps.
             let _ = lower(MOST_CLAIM);
-            pace.step().await;
+            step(&mut pace).await;
             continue;
         }
-        if has_more {
-            // There is more to do. Coroutines that are as important, and perhaps wait for what has come up to now, have
-            // their turn first; a program among them for a moment, until the alarm interrupts it.
-            let _ = match &waiting {
-                Some(waiting) if !some_are_unseen => lower(worth_of(waiting)),
-                _ => lower(MOST_CLAIM),
-            };
-            let alarm = deadline.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
+        let priority = match &waiting {
+            Some(waiting) if !waiting.is_overdue && !some_are_unseen => worth_of_waiting(waiting),
+            _ => MOST_CLAIM,
+        };
+        if !lower(priority) {
+            step(&mut pace).await;
+        } else if is_stopped {
             executor::yield_now().await;
-            time::clear(alarm);
-            continue;
+        } else if is_cut_short {
+            // Coroutines that are as important, and perhaps wait for what has come up to now, have their turn first; a
+            // program among them for a moment, until the alarm interrupts it.
+            let turn = turns.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
+            executor::yield_now().await;
+            time::clear(turn);
+        } else {
+            let mut is_registered = false;
+            // The wake-up may have been for what `poll` has seen.
+            poll_fn(|_| {
+                let is_over = core::mem::replace(&mut is_registered, true) || HAS_ARRIVED.load(Ordering::Acquire);
+                if is_over { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
         }
-        let stopped = waiting.filter(|_| is_stopped);
-        let overdue = stopped.and(oldest).and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
-        let rings_at = [next.map(time::ticks_at_ns), overdue].into_iter().flatten().min();
-        let alarm = rings_at.map(|ticks| deadline.set(ticks, &alarm_waker));
-        match stopped {
-            Some(waiting) => {
-                if lower(worth_of(&waiting)) {
-                    executor::yield_now().await;
-                }
-            }
-            None => {
-                let _ = lower(MOST_CLAIM);
-                let mut is_registered = false;
-                // The wake-up may have been for what `poll` has seen.
-                poll_fn(|_| {
-                    let is_over = core::mem::replace(&mut is_registered, true) || HAS_ARRIVED.load(Ordering::Acquire);
-                    if is_over { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
-            }
-        }
-        if let Some(alarm) = alarm {
-            time::clear(alarm);
-        }
+    }
+}
+
+/// Ends a step, after which there is more to do at once. Whatever is as important or more has its turn first.
+async fn step(pace: &mut Pace) {
+    match executor::is_ready_at_least(MOST_CLAIM) {
+        true => executor::yield_now().await,
+        false => pace.step().await,
     }
 }
 
@@ -239,6 +248,11 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
     }
 }
 
+/// What a frame that waits is worth now.
+fn worth_of_waiting(waiting: &Waiting) -> Priority {
+    worth(&waiting.reader, process::find(waiting.reader.owner).as_ref())
+}
+
 /// Who pays for the frames of one poll, and how much.
 #[derive(Default)]
 struct Bill {
@@ -267,13 +281,16 @@ enum Payer {
 }
 
 impl Bill {
-    /// The place of the process with this number; nobody if it has ended.
-    fn find(&mut self, owner: u32) -> Payer {
+    /// The place of the process with this number, if there are fewer than `most` before it; nobody if it has ended.
+    fn find(&mut self, owner: u32, most: usize) -> Payer {
+        if owner == 0 {
+            return Payer::Nobody;
+        }
         if let Some(place) = self.items.iter().position(|item| item.process.id == owner) {
             return Payer::At(place);
         }
         // Before it is found: it may not be dropped here, where the stack is locked.
-        if self.items.is_full() {
+        if self.items.len() >= most {
             return Payer::OneTooMany;
         }
         match process::find(owner) {
@@ -315,10 +332,10 @@ impl Order for Bill {
     fn decide(&mut self, waiting: &Waiting) -> Turn {
         let now = Machine::now();
         self.arrived = now;
-        let place = match self.find(waiting.reader.owner) {
+        let place = match self.find(waiting.reader.owner, READERS) {
             Payer::At(place) => Some(place),
             Payer::Nobody => None,
-            Payer::OneTooMany => return Turn::Stop,
+            Payer::OneTooMany => return Turn::Later,
         };
         let process = place.map(|place| &self.items[place].process);
         if place.is_none() && waiting.reader.owner != 0 && waiting.level < Reader::NOBODY.level {
@@ -339,7 +356,7 @@ impl Order for Bill {
             return Turn::Stop;
         }
         latency::handles(waiting.arrived);
-        self.current = place.map(|place| (place, now, worth == EXHAUSTED));
+        self.current = place.map(|place| (place, now, worth == EXHAUSTED && !waiting.is_overdue));
         Turn::Handle
     }
 
@@ -349,9 +366,10 @@ impl Order for Bill {
         }
         let now = Machine::now();
         self.end(now);
-        match self.find(reader.owner) {
+        match self.find(reader.owner, OWNERS) {
             Payer::At(place) => {
-                self.current = Some((place, now, scheduling::has_no_claim(&self.items[place].process)));
+                // Whatever it is worth, nothing that is more important was asked.
+                self.current = Some((place, now, false));
                 true
             }
             Payer::Nobody => true,
@@ -366,7 +384,7 @@ fn poll() -> Polled {
     let polled = {
         let mut guard = STACK.lock();
         let Some(stack) = guard.as_mut() else {
-            return Polled { next: None, waiting: None, oldest: None, is_stopped: false, some_are_unseen: false };
+            return Polled::default();
         };
         bill.arrived = latency::look_begins();
         if let Some(bound) = scheduling::bound_ticks() {

@@ -110,7 +110,14 @@ impl Operation {
     /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
     pub fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         match self.poll(process, None) {
-            Poll::Pending if self.must_not_wait() => Poll::Ready(self.give_up(Errno::EAGAIN)),
+            Poll::Pending if self.must_not_wait() => {
+                if let Some(file) = self.waits_for_input_of()
+                    && let Ok(socket) = file.socket()
+                {
+                    socket.is_asked_by(process);
+                }
+                Poll::Ready(self.give_up(Errno::EAGAIN))
+            }
             other => other,
         }
     }

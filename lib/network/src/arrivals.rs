@@ -64,6 +64,8 @@ pub enum Turn {
     Behind(u8),
     /// It waits, and all others with it.
     Stop,
+    /// The poll is over, and the frame comes first in the next one, which may be made at once.
+    Later,
 }
 
 struct Place {
@@ -191,6 +193,16 @@ impl Arrivals {
         self.append(place, level);
     }
 
+    /// Has a frame stand in front of those of a level.
+    fn prepend_at(&mut self, place: u16, level: usize) {
+        if self.lists[level].first == NONE {
+            return self.append_at(place, level);
+        }
+        let entry = &mut self.places[usize::from(place)];
+        entry.level = level as u8;
+        entry.next = core::mem::replace(&mut self.lists[level].first, place);
+    }
+
     fn append(&mut self, place: u16, level: usize) {
         self.places[usize::from(place)].next = NONE;
         let list = &mut self.lists[level];
@@ -271,8 +283,8 @@ impl Arrivals {
         true
     }
 
-    /// Has the frames of this owner that were put behind stand at their readers' levels again, behind those that are
-    /// there.
+    /// Has the frames of this owner that were put behind stand at their readers' levels again, in front of those that
+    /// are there: a connection's frames that were not put behind came later.
     pub(crate) fn restore(&mut self, owner: u32) {
         let mut levels = self.ready;
         while levels != 0 {
@@ -280,10 +292,21 @@ impl Arrivals {
             levels &= levels - 1;
             let mut next = core::mem::replace(&mut self.lists[level], List::EMPTY).first;
             self.ready &= !(1 << level);
-            while let Some(&Place { next: following, reader, .. }) = self.places.get(usize::from(next)) {
-                let own = level_of(reader);
-                self.append_at(next, if reader.owner == owner && own < level { own } else { level });
+            // The last one first, so that each can be put in front of those that came after it.
+            let mut restored = NONE;
+            while let Some(place) = self.places.get_mut(usize::from(next)) {
+                let following = place.next;
+                if place.reader.owner == owner && level_of(place.reader) < level {
+                    place.next = core::mem::replace(&mut restored, next);
+                } else {
+                    self.append(next, level);
+                }
                 next = following;
+            }
+            while let Some(place) = self.places.get(usize::from(restored)) {
+                let (following, own) = (place.next, level_of(place.reader));
+                self.prepend_at(restored, own);
+                restored = following;
             }
         }
     }
@@ -423,16 +446,13 @@ mod tests {
                     }
                     Step::Restore(owner) => {
                         arrivals.restore(owner);
-                        // By the levels at which they stand, each of which keeps its order.
-                        let mut left = core::mem::take(&mut model);
                         for level in 0..64 {
-                            let (here, others) = left.into_iter().partition(|frame: &Frame| frame.level == level);
-                            left = others;
-                            model.extend::<Vec<_>>(here);
-                        }
-                        model.extend(left);
-                        for frame in model.iter_mut().filter(|frame| frame.level != OVERDUE && frame.reader.owner == owner) {
-                            frame.level = frame.level.min(frame.reader.level.into());
+                            let goes = |frame: &Frame| {
+                                frame.level == level && frame.reader.owner == owner && usize::from(frame.reader.level) < level
+                            };
+                            let (restored, others) = core::mem::take(&mut model).into_iter().partition::<Vec<_>, _>(goes);
+                            let restored = restored.into_iter().map(|frame| Frame { level: frame.reader.level.into(), ..frame });
+                            model = restored.chain(others).collect();
                         }
                     }
                     Step::Hasten(before) => {

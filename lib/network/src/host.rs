@@ -668,9 +668,26 @@ impl Host {
         !self.work.is_empty() || !self.datagram_work.is_empty() || self.half_open.has_work()
     }
 
+    /// Sends what the operation has left to be sent that was just carried out, or some of it.
+    pub(crate) fn send_new<L: Link>(&mut self, link: &mut L, now: Instant) {
+        let mut left = SEGMENTS;
+        while left > 0
+            && let Some(index) = self.work.pop_new()
+        {
+            left = left.saturating_sub(self.egress(link, index, now));
+        }
+        let mut left = SEGMENTS;
+        while left > 0
+            && let Some(index) = self.datagram_work.pop_new()
+        {
+            left = left.saturating_sub(self.udp_egress(link, index, now));
+        }
+        self.work.leave();
+        self.datagram_work.leave();
+    }
+
     /// Sends some of what is to be sent. `begin` hears for whom, and may say that it is not the time.
     pub(crate) fn send<L: Link>(&mut self, link: &mut L, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
-        self.answer_again(link, now);
         let mut left = SEGMENTS;
         while left > 0
             && let Some(index) = self.work.pop()
@@ -691,14 +708,13 @@ impl Host {
             }
             left = left.saturating_sub(self.udp_egress(link, index, now));
         }
+        self.work.leave();
+        self.datagram_work.leave();
     }
 
-    /// When to look again at the latest.
-    pub(crate) fn deadline(&self, now: Instant) -> Option<u64> {
+    /// When the next time comes on which to act.
+    pub(crate) fn deadline(&self) -> Option<u64> {
         let nanoseconds = |at: Instant| at.total_micros().max(0) as u64 * 1000;
-        if self.has_work() {
-            return Some(nanoseconds(now));
-        }
         let mut next = self.timers.next();
         for other in [self.datagram_timers.next(), self.time_wait.next(), self.half_open.next()] {
             if let Some(at) = other
@@ -745,10 +761,17 @@ impl Host {
             let Some(index) = self.datagram_timers.expired(now) else { break };
             self.datagram_work.push(index);
         }
+    }
+
+    /// Acts on some of the times that have come of what is no connection yet or any more.
+    pub(crate) fn expire_records<L: Link>(&mut self, link: &mut L, now: Instant) {
         self.expire_half_open(now);
+        self.answer_again(link, now);
         for _ in 0..EXPIRIES {
-            let Some(key) = self.time_wait.expired(now) else { break };
-            self.ports.leave(key.local().port());
+            let Some(record) = self.time_wait.expired(now) else { break };
+            if let Some(key) = record {
+                self.ports.leave(key.local().port());
+            }
         }
     }
 

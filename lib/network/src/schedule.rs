@@ -18,11 +18,13 @@ pub(crate) struct WorkList {
     next: Vec<u32>,
     head: u32,
     tail: u32,
+    /// The last one that was there when the list was [left](Self::leave); `LAST` if none of those is left.
+    left: u32,
 }
 
 impl WorkList {
     pub(crate) fn new() -> Self {
-        WorkList { next: Vec::new(), head: LAST, tail: LAST }
+        WorkList { next: Vec::new(), head: LAST, tail: LAST, left: LAST }
     }
 
     /// Makes sure that `index` can be pushed.
@@ -60,7 +62,31 @@ impl WorkList {
         let slot = self.next.get_mut(index as usize)?;
         self.head = *slot;
         *slot = NONE;
+        if index == self.left {
+            self.left = LAST;
+        }
         Some(index)
+    }
+
+    /// Takes out the first one that has been pushed since the list was [left](Self::leave).
+    pub(crate) fn pop_new(&mut self) -> Option<u32> {
+        if self.left == LAST {
+            return self.pop();
+        }
+        let index = *self.next.get(self.left as usize)?;
+        let following = core::mem::replace(self.next.get_mut(index as usize)?, NONE);
+        *self.next.get_mut(self.left as usize)? = following;
+        if following == LAST {
+            self.tail = self.left;
+        }
+        Some(index)
+    }
+
+    /// What is there now is not new any more.
+    pub(crate) fn leave(&mut self) {
+        if self.head != LAST {
+            self.left = self.tail;
+        }
     }
 }
 
@@ -193,19 +219,29 @@ mod tests {
         #![proptest_config(property::cases(256))]
 
         #[test]
-        fn the_work_list_is_a_queue_without_repetitions(steps in prop::collection::vec(prop::option::of(0u32..20), 0..200)) {
+        fn the_work_list_is_a_queue_without_repetitions(steps in prop::collection::vec((0u8..6, 0u32..20), 0..200)) {
             let mut list = WorkList::new();
             list.reserve(19).unwrap();
             let mut model = VecDeque::new();
+            // How many of the first are not new.
+            let mut old = 0usize;
             for step in steps {
                 match step {
-                    Some(index) => {
+                    (0..3, index) => {
                         list.push(index);
                         if !model.contains(&index) {
                             model.push_back(index);
                         }
                     }
-                    None => prop_assert_eq!(list.pop(), model.pop_front()),
+                    (3, _) => {
+                        prop_assert_eq!(list.pop(), model.pop_front());
+                        old = old.saturating_sub(1);
+                    }
+                    (4, _) => prop_assert_eq!(list.pop_new(), model.remove(old)),
+                    _ => {
+                        list.leave();
+                        old = model.len();
+                    }
                 }
                 prop_assert_eq!(list.is_empty(), model.is_empty());
             }

@@ -72,11 +72,12 @@ impl Order for AsItComes {
 }
 
 /// What a poll has left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// When to poll again at the latest, if nothing else happens before; a time that has passed means at once, after
-    /// others had their turn.
+    /// When the next time comes on which to act. If it has passed there are more such times than one poll acts on.
     pub next: Option<u64>,
+    /// There is more to be sent.
+    pub has_work: bool,
     /// The frame that is the next one in order, if any wait.
     pub waiting: Option<Waiting>,
     /// When the one arrived that has waited for the longest time, unless it is overdue.
@@ -85,6 +86,8 @@ pub struct Polled {
     pub is_stopped: bool,
     /// Frames may have arrived that nobody has looked at, however important they are.
     pub some_are_unseen: bool,
+    /// Others are to have their turn, and then the rest of the frames.
+    pub is_cut_short: bool,
 }
 
 fn instant(now_ns: u64) -> Instant {
@@ -236,7 +239,8 @@ impl<L: Link> Stack<L> {
     /// to be sent. Returns when to call again at the latest, if nothing else happens before;
     /// a time that has passed means at once, after others had their turn.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        self.poll_in_order(now_ns, &mut AsItComes).next
+        let Polled { next, has_work, is_cut_short, .. } = self.poll_in_order(now_ns, &mut AsItComes);
+        if has_work || is_cut_short { Some(now_ns) } else { next }
     }
 
     /// [`poll`](Self::poll) for somebody who has more important things to do than some frames, and wants to know for
@@ -269,6 +273,7 @@ impl<L: Link> Stack<L> {
                     (stopped, is_over) = (true, seen == Seen::All);
                     break;
                 }
+                Turn::Later => break,
                 Turn::Handle | Turn::Behind(_) => {
                     handled += 1;
                     if let Some(Taken { packet, kept, frame, spare }) = self.arrivals.take() {
@@ -281,15 +286,23 @@ impl<L: Link> Stack<L> {
                 }
             }
         }
+        let _ = order.look();
+        self.host.expire_records(&mut self.link, now);
         self.host.expire(now, |reader| order.begin(reader));
         if self.host.has_work() {
             self.host.send(&mut self.link, now, |reader| order.begin(reader));
         }
         self.link.flush();
         let _ = order.look();
-        let next = if is_over { self.host.deadline(now) } else { Some(now_ns) };
-        let (waiting, oldest) = (self.arrivals.next(), self.arrivals.oldest());
-        Polled { next, waiting, oldest, is_stopped: stopped, some_are_unseen }
+        Polled {
+            next: self.host.deadline(),
+            has_work: self.host.has_work(),
+            waiting: self.arrivals.next(),
+            oldest: self.arrivals.oldest(),
+            is_stopped: stopped,
+            some_are_unseen,
+            is_cut_short: !is_over,
+        }
     }
 
     /// Enters what has arrived in its order. `looks` is how many frames may be looked at, and how many are left.
@@ -334,16 +347,27 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// Whether somebody was said to wait for what arrives on a connection.
-    pub fn has_reader(&mut self, id: ConnectionId) -> bool {
-        self.host.connection(id).is_ok_and(|connection| connection.reader != Reader::NOBODY)
+    /// Whether anybody waits for what arrives on a connection.
+    pub fn is_read(&mut self, id: ConnectionId) -> bool {
+        self.host.connection(id).is_ok_and(|connection| !connection.waiters(Interest::Receive).is_empty())
+    }
+
+    /// Whether anybody waits for connections.
+    pub fn is_accepted(&mut self, id: ListenerId) -> bool {
+        self.host.listener(id).is_ok_and(|listener| !listener.acceptors.is_empty())
+    }
+
+    /// Whether anybody waits for datagrams.
+    pub fn are_datagrams_read(&mut self, id: DatagramId) -> bool {
+        self.host.datagram(id).is_ok_and(|socket| !socket.waiters(Interest::Receive).is_empty())
     }
 
     /// Says who waits for room to send, that is for acknowledgements: counts only if nobody waits for input, or if this
     /// one is more important.
     pub fn set_writer(&mut self, id: ConnectionId, writer: Reader) {
+        let is_read = self.is_read(id);
         if let Ok(connection) = self.host.connection(id)
-            && (connection.waiters(Interest::Receive).is_empty() || writer.level < connection.reader.level)
+            && (!is_read || writer.level < connection.reader.level)
         {
             connection.reader = writer;
         }
@@ -369,10 +393,10 @@ impl<L: Link> Stack<L> {
     pub fn flush(&mut self, now_ns: u64) -> Option<u64> {
         let now = instant(now_ns);
         if self.host.has_work() {
-            self.host.send(&mut self.link, now, |_| true);
+            self.host.send_new(&mut self.link, now);
             self.link.flush();
         }
-        self.host.deadline(now)
+        if self.host.has_work() { Some(now_ns) } else { self.host.deadline() }
     }
 
     /// Takes a local TCP port: `0.0.0.0` stands for all addresses, port 0 for any free ephemeral port.

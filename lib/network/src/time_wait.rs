@@ -134,14 +134,9 @@ impl TimeWait {
         Some(record.key)
     }
 
-    /// Forgets one record whose time is over.
-    pub(crate) fn expired(&mut self, now: Instant) -> Option<Key> {
-        while self.next().is_some_and(|expires| expires <= now) {
-            if let Some(key) = self.pop() {
-                return Some(key);
-            }
-        }
-        None
+    /// Forgets one record whose time is over, if there is one: its key, if it was not forgotten before.
+    pub(crate) fn expired(&mut self, now: Instant) -> Option<Option<Key>> {
+        self.next().is_some_and(|expires| expires <= now).then(|| self.pop())
     }
 
     /// Judges a segment. `wanted` says that somebody listens for the connection that it may begin.
@@ -193,9 +188,9 @@ mod tests {
         assert_eq!(waiting.enter(key(3), Remains::default(), nobody(), at(2)), Ok(Some(key(1))));
         assert!(!waiting.contains(key(1)) && waiting.contains(key(2)));
         assert_eq!(waiting.expired(at(10)), None);
-        assert_eq!(waiting.expired(at(11)), Some(key(2)));
+        assert_eq!(waiting.expired(at(11)), Some(Some(key(2))));
         assert_eq!(waiting.expired(at(11)), None);
-        assert_eq!(waiting.expired(at(100)), Some(key(3)));
+        assert_eq!(waiting.expired(at(100)), Some(Some(key(3))));
         assert_eq!(waiting.len(), 0);
         assert_eq!(waiting.next(), None);
     }

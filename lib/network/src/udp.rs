@@ -315,13 +315,13 @@ impl Host {
         }
     }
 
-    /// Lets a socket send what it has kept. Gives how many packets that were.
+    /// Lets a socket send what it has kept. Gives how many packets that were, and at least one.
     pub(crate) fn udp_egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
         let Some(socket) = self.datagrams.get_mut(index) else {
-            return 0;
+            return 1;
         };
         let Some(sockets) = &mut socket.departing else {
-            return 0;
+            return 1;
         };
         let mut sent = 0;
         while sent < BURST && self.interfaces.ethernet.poll_egress(now, link, sockets) != PollResult::None {
@@ -337,7 +337,7 @@ impl Host {
             Some(at) => self.datagram_timers.no_later_than(index, at),
             None => {}
         }
-        sent
+        sent.max(1)
     }
 
     pub(crate) fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {

@@ -170,8 +170,41 @@ fn who_is_important_again_goes_first_again() {
     let put_behind = |waiting: &Waiting| if waiting.level < 63 { Turn::Behind(63) } else { Turn::Stop };
     assert_eq!(poll(&mut net, 1, put_behind).0, []);
     burst(&mut net, &pairs[2..]);
+    // The one that has come since stays behind those that came before.
+    burst(&mut net, &pairs[..1]);
     net.server.restore_arrivals(1);
-    assert_eq!(poll(&mut net, 2, |_| Turn::Handle).0, [1, 3, 2]);
+    assert_eq!(poll(&mut net, 2, |_| Turn::Handle).0, [1, 1, 3, 2]);
+}
+
+#[test]
+fn a_frame_may_be_put_off_to_the_next_poll() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[1, 2]);
+    burst(&mut net, &pairs);
+    let later = |waiting: &Waiting| if waiting.reader.owner == 2 { Turn::Later } else { Turn::Handle };
+    let (order, polled) = poll(&mut net, 1, later);
+    assert_eq!((order, polled.is_stopped, polled.is_cut_short), (vec![1], false, true));
+    assert_eq!(poll(&mut net, 2, |_| Turn::Handle).0, [2]);
+}
+
+#[test]
+fn an_operation_sends_what_it_left_to_be_sent_and_nothing_of_others() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[1, 2]);
+    let queue = |room: &mut [u8]| {
+        room[0] = b'?';
+        1
+    };
+    let sent = |net: &mut Net, connection: usize| {
+        net.server.tcp_send_with(pairs[connection].1, queue, net.now).unwrap();
+        let before = net.to_client.borrow().len();
+        (net.server.flush(net.now), net.to_client.borrow().len() - before)
+    };
+    // Nobody sends this one; a poll that is told not to leaves it too.
+    net.server.tcp_send_with(pairs[0].1, queue, net.now).unwrap();
+    let mut told = Told { refused: Some(1), ..Told::by(1, |_: &Waiting| Turn::Handle) };
+    assert!(net.server.poll_in_order(net.now, &mut told).has_work);
+    assert_eq!(sent(&mut net, 1), (Some(net.now), 1), "there is more to send at once");
+    net.server.poll(net.now);
+    assert_eq!(net.to_client.borrow().len(), 2);
 }
 
 #[test]
@@ -188,7 +221,7 @@ fn to_put_frames_behind_takes_its_time() {
         if waiting.level < 63 { Turn::Behind(63) } else { Turn::Stop }
     });
     let polled = net.server.poll_in_order(net.now, &mut told);
-    assert_eq!((moved, polled.next), (32, Some(net.now)), "the rest comes at once, after others had their turn");
+    assert_eq!((moved, polled.is_cut_short), (32, true), "the rest comes after others had their turn");
 }
 
 #[test]
@@ -204,7 +237,7 @@ fn whoever_sends_is_told_and_can_be_put_off() {
     let mut told = Told { refused: Some(1), ..Told::by(1, |_: &Waiting| Turn::Handle) };
     let polled = net.server.poll_in_order(net.now, &mut told);
     assert!(!told.besides.contains(&1), "{:?}", told.besides);
-    assert_eq!(polled.next.map(|next| next <= net.now), Some(true), "there is more to send");
+    assert!(polled.has_work, "there is more to send");
     let mut told = Told::by(1, |_: &Waiting| Turn::Handle);
     net.server.poll_in_order(net.now, &mut told);
     assert!(told.besides.contains(&1), "{:?}", told.besides);
