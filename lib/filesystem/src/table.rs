@@ -304,7 +304,7 @@ impl Shared {
         let mut free = self.free.lock();
         let index = if free.first == NONE {
             let fresh = free.fresh;
-            if fresh as usize % BLOCK == 0 {
+            if (fresh as usize).is_multiple_of(BLOCK) {
                 self.grow(fresh)?;
             }
             free.fresh += 1;
