@@ -397,6 +397,69 @@ mod tests {
         (0..model.len()).min_by_key(|&place| (rank(&model[place]), place))
     }
 
+    #[test]
+    fn the_stack_itself_has_few_urgent_frames_in_a_time() {
+        let mut allowance = Allowance::NEW;
+        for start in [Instant::ZERO, Instant::from_millis(10), Instant::from_millis(25)] {
+            // A new time begins with the first frame that comes after the last one.
+            let last = start + Duration::from_micros(9_999);
+            let taken: Vec<_> =
+                (0..18).map(|frame| allowance.takes_one(if frame < 10 { start } else { last })).collect();
+            assert_eq!(taken, [[true; 16].as_slice(), &[false; 2]].concat());
+        }
+    }
+
+    #[test]
+    fn each_place_has_room_for_the_largest_frame_and_one_more_is_for_answers() {
+        for (frames, size) in [(0, 1), (1, 4), (3, 12), (3, 13)] {
+            let mut arrivals = Arrivals::new(frames, size).unwrap();
+            let places = frames.max(1);
+            // Larger than any, shorter than any, and each full of its own number.
+            for number in 1..=places as u8 {
+                let room = arrivals.room().unwrap();
+                assert_eq!(room.len(), size);
+                room.fill(number);
+                let frame = Received { length: size + usize::from(number) - 1, kept: None };
+                arrivals.enter(frame, 0, Reader::NOBODY, Packet::Drop);
+            }
+            assert!(arrivals.room().is_none());
+            // What finds no room is not entered.
+            arrivals.enter(Received { length: 1, kept: None }, 0, Reader::STACK, Packet::Drop);
+            for number in 1..=places as u8 {
+                let taken = arrivals.take().unwrap();
+                assert_eq!(taken.frame, vec![number; size]);
+                assert!(taken.spare.len() >= START + size);
+                taken.spare.fill(99);
+                taken.frame.fill(77);
+            }
+            assert!(arrivals.take().is_none());
+        }
+        assert_eq!(Arrivals::new(1 << 20, 1).unwrap().places.len(), usize::from(NONE) - 1);
+    }
+
+    #[test]
+    fn a_frame_begins_where_a_frame_of_a_device_does_and_places_in_words() {
+        for size in 1..20 {
+            let arrivals = Arrivals::new(2, size).unwrap();
+            assert_eq!(arrivals.stride % 8, 0);
+            assert!((START + size..START + size + 8).contains(&arrivals.stride), "{} for {size}", arrivals.stride);
+            assert_eq!(arrivals.bytes.len(), 3 * arrivals.stride);
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_the_places_is_enough_for_those_that_come() {
+        for (places, expected) in [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)] {
+            let mut arrivals = Arrivals::new(places, 1).unwrap();
+            for arrived in 0..places as u64 {
+                assert_eq!(arrivals.drop_least(|_| panic!("nothing is kept")), 0);
+                arrivals.enter(Received { length: 1, kept: None }, arrived, Reader::NOBODY, Packet::Drop);
+            }
+            assert_eq!(arrivals.drop_least(|_| panic!("nothing is kept")), expected);
+            assert_eq!(arrivals.oldest(), (places > 1).then_some(expected as u64));
+        }
+    }
+
     proptest! {
         #![proptest_config(property::cases(512))]
 
