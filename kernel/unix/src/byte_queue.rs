@@ -120,6 +120,7 @@ impl ByteQueue {
     }
 
     /// Adds bytes as far as there is room; returns how many.
+    #[cfg(test)]
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {

@@ -69,13 +69,9 @@ impl Deadlines {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.heap.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
     }
 
     /// Makes sure that one more reserved deadline can be entered at any time; `ENOMEM` if not.
@@ -356,7 +352,7 @@ mod tests {
         let reserved: Vec<_> = (0..10).map(|ticks| deadlines.set_reserved(ticks, Waker::noop())).collect();
         assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
         keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
-        assert!(deadlines.is_empty());
+        assert_eq!(deadlines.len(), 0);
         // What the last ones stood behind is given back by those who come and go later.
         for _ in 0..1000 / AT_A_TIME {
             let key = deadlines.set(1, Waker::noop()).unwrap();

@@ -1,6 +1,5 @@
 //! The calls on paths and descriptors.
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -394,9 +393,4 @@ pub fn status(process: &Process, descriptor: usize, address: usize) -> Result<us
     let file = process.descriptors.lock().get(descriptor)?.clone();
     process.copy_out(address, &file.status().to_bytes())?;
     Ok(0)
-}
-
-/// A path as text for messages.
-pub fn display(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
 }
