@@ -113,6 +113,25 @@ fn running_out_of_memory_is_an_error() {
     assert!(failures > 1000, "only {failures} steps failed");
 }
 
+/// Pages of large files are freed later, and at once if there is no memory for the record of them.
+#[test]
+fn what_cannot_be_freed_later_is_freed_at_once() {
+    const LENGTH: usize = 200 * 4096;
+    let filesystem = Filesystem::new(1 << 30).unwrap();
+    let options = OpenOptions { access: Access::ReadWrite, creation: Creation::IfMissing, ..OpenOptions::default() };
+    for length in [0, 1] {
+        let file = filesystem.open(&filesystem.root(), b"large", &options, NOW).unwrap();
+        let before = filesystem.usage();
+        assert_eq!(file.write(&vec![7; LENGTH], NOW), Ok(LENGTH));
+        assert_eq!(filesystem.usage().used, before.used + LENGTH as u64);
+        with_memory(0, || file.truncate(length, NOW)).unwrap();
+        assert!(!filesystem.free_remains(), "something was left for later");
+        assert_eq!(filesystem.usage().used, before.used + length * 4096);
+        drop(file);
+        filesystem.unlink(&filesystem.root(), b"large", NOW).unwrap();
+    }
+}
+
 fn clear(filesystem: &Filesystem, path: &[u8]) {
     let root = filesystem.root();
     let directory = filesystem.look_up(&root, path, LastLink::Keep).unwrap();
