@@ -16,6 +16,10 @@ pub const MAXIMUM_BOOT_UNTYPEDS: usize = 230;
 pub const PAGE_TABLE_LEVELS: usize = 3;
 /// Scheduling domains of the default configuration (`CONFIG_NUM_DOMAINS`).
 pub const DOMAINS: usize = 1;
+/// Entries of the schedule of domains (`CONFIG_NUM_DOMAIN_SCHEDULES`); the last one always ends it.
+pub const DOMAIN_SCHEDULE_LENGTH: usize = 100;
+/// Bits of the duration of an entry of the schedule of domains.
+pub const DOMAIN_DURATION_BITS: usize = 56;
 /// Milliseconds from one timer interrupt to the next (`CONFIG_TIMER_TICK_MS`).
 pub const TICK_MILLISECONDS: usize = 2;
 /// Timer interrupts in the turn of a thread (`CONFIG_TIME_SLICE`).

@@ -89,12 +89,12 @@ struct Entry {
 impl Entry {
     #[inline(always)]
     fn get(self, index: usize) -> u64 {
-        self.words.get((self.first + index) % 128)
+        self.words.get((self.first + index) % Words::COUNT)
     }
 
     #[inline(always)]
     fn set(self, index: usize, value: u64) {
-        self.words.set((self.first + index) % 128, value);
+        self.words.set((self.first + index) % Words::COUNT, value);
     }
 }
 
@@ -131,7 +131,7 @@ impl Buffer {
     fn words(&self, offset: usize) -> (Ref<Words>, usize) {
         let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
         let within = offset & ((1 << self.frame_bits) - 1);
-        (frame.kilobyte(within as u64 / 1024), within % 1024 / 8)
+        (frame.kilobyte((within / size_of::<Words>()) as u64), within % size_of::<Words>() / 8)
     }
 
     /// The words of an entry at an offset.

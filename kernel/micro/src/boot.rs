@@ -14,7 +14,7 @@ use hal_api::Machine as _;
 use heapless::Vec;
 use objects::{
     AsidPool, Capability, FrameSize, Lineage, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights,
-    VirtualRoot, claim, claim_slice, clear, copy_in, frame_words, own,
+    VirtualRoot, Words, claim, claim_slice, clear, copy_in, frame_words, own,
 };
 use platform::{Controller, Description, Machine};
 
@@ -178,8 +178,8 @@ mod word {
 
 /// Writes a word of a page.
 fn put(page: u64, index: usize, value: u64) {
-    let index = index as u64;
-    frame_words(page + index / 128 * 1024).set((index % 128) as usize, value);
+    let start = index / Words::COUNT * size_of::<Words>();
+    frame_words(page + start as u64).set(index % Words::COUNT, value);
 }
 
 fn put_range(page: u64, index: usize, range: (u64, u64)) {

@@ -1,15 +1,15 @@
 //! Invocations of the right to choose domains.
 
+use abi_sel4::configuration::{DOMAIN_DURATION_BITS, DOMAIN_SCHEDULE_LENGTH};
 use abi_sel4::{Invocation, InvocationError};
 use objects::{Capability, Ref, Tcb};
 
 use crate::invocation::{Arguments, Done};
 use crate::kernel::Kernel;
-use crate::node::MAXIMUM_SCHEDULE;
 use crate::state::Period;
 
-/// Bits of a duration.
-const DURATION_BITS: u32 = 56;
+/// Entries of the schedule of domains, as the word of a message that indexes are compared with.
+const ENTRIES: u64 = DOMAIN_SCHEDULE_LENGTH as u64;
 
 /// A checked call.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +46,8 @@ impl Kernel {
             Some(Invocation::DomainSetScheduleConfigure) => {
                 let [index, domain, duration] = arguments.at_least::<3>()?;
                 // The last entry always ends the schedule.
-                if index >= MAXIMUM_SCHEDULE as u64 - 1 {
-                    return Err(range(MAXIMUM_SCHEDULE as u64 - 1));
+                if index >= ENTRIES - 1 {
+                    return Err(range(ENTRIES - 1));
                 }
                 if domain >= domains {
                     return Err(range(domains));
@@ -55,15 +55,15 @@ impl Kernel {
                 if duration == 0 && domain != 0 {
                     return Err(InvocationError::InvalidArgument(1));
                 }
-                if duration == 0 && index == self.domains.start() as u64 || duration >> DURATION_BITS != 0 {
+                if duration == 0 && index == self.domains.start() as u64 || duration >> DOMAIN_DURATION_BITS != 0 {
                     return Err(InvocationError::InvalidArgument(2));
                 }
                 Ok(Call::Configure { index: index as usize, domain: domain as u8, duration })
             }
             Some(Invocation::DomainSetScheduleSetStart) => {
                 let [index] = arguments.at_least::<1>()?;
-                if index >= MAXIMUM_SCHEDULE as u64 {
-                    return Err(range(MAXIMUM_SCHEDULE as u64));
+                if index >= ENTRIES {
+                    return Err(range(ENTRIES));
                 }
                 if self.domains.period(index as usize).ticks == 0 {
                     return Err(InvocationError::InvalidArgument(0));

@@ -58,6 +58,7 @@
 
 use abi_sel4::call::number;
 use abi_sel4::configuration::USER_TOP;
+use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{InvocationError, Rights};
 use hal_api::{Machine as _, Trap};
 use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
@@ -74,6 +75,9 @@ use crate::state::Sender;
 pub const SENDERS_OF_A_SPACE: usize = 16;
 /// Bits that can be hints: that of bit `n` is identity `n + 1`, and 63 the last one in a word.
 pub const HINTS: u64 = !0 >> 1;
+
+/// The bits of an address that are an offset in a page.
+const OFFSET: u64 = (1 << PAGE_BITS) - 1;
 
 /// A checked call for a page, or for the end of one.
 #[derive(Clone, Copy, Debug)]
@@ -235,10 +239,10 @@ impl Kernel {
             return false;
         }
         let Some(space) = self.address_space(thread) else { return false };
-        let mapping = Mapping { asid: space.asid(), address: address & !0xfff };
+        let mapping = Mapping { asid: space.asid(), address: address & !OFFSET };
         let go_on_behind = || thread.pc().set(thread.pc().get().wrapping_add(4));
         let Some(sender) = self.senders.iter().find(|sender| sender.mapping.get() == Some(mapping)) else {
-            let is_revoked = address & 0xfff == 0 && self.is_revoked_sender(mapping);
+            let is_revoked = address & OFFSET == 0 && self.is_revoked_sender(mapping);
             if is_revoked {
                 go_on_behind();
             }
@@ -257,7 +261,7 @@ impl Kernel {
         if self.map_sender(sender) {
             return true;
         }
-        if address & 0xfff != 0 {
+        if address & OFFSET != 0 {
             return false;
         }
         go_on_behind();

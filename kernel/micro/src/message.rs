@@ -8,7 +8,6 @@ pub(crate) mod word {
     use abi_sel4::IpcBuffer;
     use core::mem::offset_of;
 
-    pub const COUNT: usize = size_of::<IpcBuffer>() / 8;
     pub const MESSAGE: usize = offset_of!(IpcBuffer, message) / 8;
     pub const CAPABILITIES: usize = offset_of!(IpcBuffer, capabilities_or_badges) / 8;
     pub const RECEIVE_CNODE: usize = offset_of!(IpcBuffer, receive_cnode) / 8;
@@ -55,7 +54,7 @@ pub enum ReceiveMode {
 pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
     match index {
         0..REGISTERS => thread.register_at(12 + index).get(),
-        _ => buffer.map_or(0, |buffer| buffer.get((word::MESSAGE + index) % word::COUNT)),
+        _ => buffer.map_or(0, |buffer| buffer.get((word::MESSAGE + index) % Words::COUNT)),
     }
 }
 

@@ -14,8 +14,6 @@ pub const TICKS_IN_A_TURN: u16 = configuration::TICKS_IN_A_TURN as u16;
 pub const FILES: usize = 8;
 /// Domains that there can be.
 pub const MAXIMUM_DOMAINS: usize = 4;
-/// Entries of the schedule of domains.
-pub const MAXIMUM_SCHEDULE: usize = 100;
 
 /// What is to happen before the kernel is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use core::cell::Cell;
 
-use abi_sel4::configuration::DOMAINS;
+use abi_sel4::configuration::{DOMAIN_SCHEDULE_LENGTH, DOMAINS};
 use hal_api::Scope;
 use objects::{Mapping, Notification, Ref, Slot};
 
-use crate::node::{MAXIMUM_DOMAINS, MAXIMUM_SCHEDULE};
+use crate::node::MAXIMUM_DOMAINS;
 
 /// Places for interrupts, one for each number.
 pub const IRQ_SLOTS: u64 = 128;
@@ -28,7 +28,7 @@ pub struct Domains {
     current: Cell<u8>,
     known: Cell<u8>,
     ticks_left: Cell<u64>,
-    schedule: [Cell<Period>; MAXIMUM_SCHEDULE],
+    schedule: [Cell<Period>; DOMAIN_SCHEDULE_LENGTH],
     index: Cell<usize>,
     start: Cell<usize>,
 }
@@ -41,7 +41,7 @@ impl Domains {
             current: Cell::new(0),
             known: Cell::new(known as u8),
             ticks_left: Cell::new(u64::MAX),
-            schedule: [const { Cell::new(Period { domain: 0, ticks: 0 }) }; MAXIMUM_SCHEDULE],
+            schedule: [const { Cell::new(Period { domain: 0, ticks: 0 }) }; DOMAIN_SCHEDULE_LENGTH],
             index: Cell::new(0),
             start: Cell::new(0),
         }

@@ -23,6 +23,12 @@ use crate::{capability, cspace, derivation};
 const PAGE_BITS: u32 = object::PAGE_BITS as u32;
 /// Bits of an address that a table translates.
 const INDEX_BITS: u32 = object::PAGE_TABLE_INDEX_BITS as u32;
+/// Entries of a table, of which the upper half of a root's are the kernel's.
+const ENTRIES: usize = 1 << object::PAGE_TABLE_INDEX_BITS;
+/// Identifiers of a pool.
+const IDENTIFIERS: usize = 1 << ASID_POOL_INDEX_BITS;
+/// The memory of a pool, as an untyped capability says it.
+const POOL_BITS: u8 = object::ASID_POOL_BITS as u8;
 /// Bits of an address that one entry of the topmost table covers.
 const TOPMOST_BITS: u32 = PAGE_BITS + (PAGE_TABLE_LEVELS as u32 - 1) * INDEX_BITS;
 
@@ -87,12 +93,12 @@ pub struct Place {
 impl Place {
     #[inline(always)]
     fn get(self) -> u64 {
-        self.table.entries[self.index & 511].load(Relaxed)
+        self.table.entries[self.index % ENTRIES].load(Relaxed)
     }
 
     #[inline(always)]
     fn set(self, value: u64) {
-        self.table.entries[self.index & 511].store(value, Relaxed);
+        self.table.entries[self.index % ENTRIES].store(value, Relaxed);
     }
 
     /// For the consistency checker: a capability knows of what is here.
@@ -107,7 +113,7 @@ fn walk(root: Ref<PageTable>, address: u64) -> Place {
     let mut bits = TOPMOST_BITS;
     let mut table = root;
     loop {
-        let index = (address >> bits) as usize & 511;
+        let index = (address >> bits) as usize % ENTRIES;
         let place = Place { table, index, bits };
         let found = place.get();
         if bits == PAGE_BITS || !entry::is_table(found) {
@@ -141,7 +147,7 @@ impl Kernel {
     /// The root of the address space with this identifier.
     #[inline(always)]
     pub(crate) fn root_of(&self, asid: u16) -> Option<Ref<PageTable>> {
-        self.pool_of(asid)?.roots[usize::from(asid) & 511].get()
+        self.pool_of(asid)?.roots[usize::from(asid) % IDENTIFIERS].get()
     }
 
     /// Checks that a slot holds the root of a live address space; the root and its identifier.
@@ -342,7 +348,7 @@ impl Kernel {
         let Some(index) = self.asid_pools.iter().position(|pool| pool.get().is_none()) else {
             return Err(InvocationError::DeleteFirst);
         };
-        let Capability::Untyped { base, bits: bits @ 12, device: false, .. } = untyped.capability.get() else {
+        let Capability::Untyped { base, bits: bits @ POOL_BITS, device: false, .. } = untyped.capability.get() else {
             return Err(InvocationError::InvalidCapability(1));
         };
         if derivation::has_children(untyped) {
@@ -379,7 +385,7 @@ impl Kernel {
         }
         // Identifier 0 is nobody's.
         let free = |&index: &usize| pool.roots[index].get().is_none() && (base != 0 || index != 0);
-        let index = (0..512).find(free).ok_or(InvocationError::DeleteFirst)?;
+        let index = (0..IDENTIFIERS).find(free).ok_or(InvocationError::DeleteFirst)?;
         Ok(Call::Assign { pool, index, asid: base + index as u16, slot, table })
     }
 
@@ -397,7 +403,7 @@ impl Kernel {
             Call::UnmapTable { table, mapping } => {
                 if let Some(mapping) = mapping {
                     self.unmap_table(table, mapping);
-                    objects::clear(table.physical(), 4096);
+                    objects::clear(table.physical(), 1 << object::PAGE_TABLE_BITS);
                 }
                 slot.capability.set(Capability::PageTable { table, mapping: None });
             }
@@ -517,7 +523,7 @@ impl Kernel {
         let mut bits = TOPMOST_BITS;
         let mut above = self.root_of(mapping.asid)?;
         while bits > PAGE_BITS {
-            let place = Place { table: above, index: (mapping.address >> bits) as usize & 511, bits };
+            let place = Place { table: above, index: (mapping.address >> bits) as usize % ENTRIES, bits };
             let found = place.get();
             if !entry::is_table(found) {
                 return None;
@@ -549,7 +555,7 @@ impl Kernel {
     /// Ends an address space, if this table is its root; says whether.
     fn delete_address_space(&self, table: Ref<PageTable>, asid: u16) -> bool {
         let Some(pool) = self.pool_of(asid) else { return false };
-        let place = &pool.roots[usize::from(asid) & 511];
+        let place = &pool.roots[usize::from(asid) % IDENTIFIERS];
         if place.get() != Some(table) {
             return false;
         }
@@ -589,7 +595,7 @@ impl Kernel {
 pub fn copy_kernel_half(table: Ref<PageTable>) {
     let kernel = claim::<PageTable>(Machine::kernel_root_ppn() << 12);
     debug_assert_ne!(physical_of(&*kernel), table.physical());
-    for (own, kernels) in table.entries.iter().zip(&kernel.entries).skip(256) {
+    for (own, kernels) in table.entries.iter().zip(&kernel.entries).skip(ENTRIES / 2) {
         own.store(kernels.load(Relaxed), Relaxed);
     }
 }
@@ -601,7 +607,7 @@ pub fn mark_root(root: Ref<PageTable>) {
 
 /// The mark of an address space: in the last entry, which is the kernel's.
 fn root_mark(root: Ref<PageTable>) -> Place {
-    Place { table: root, index: 511, bits: TOPMOST_BITS }
+    Place { table: root, index: ENTRIES - 1, bits: TOPMOST_BITS }
 }
 
 /// For the consistency checker, after all capabilities have marked what they know of: whether that is all that is
@@ -613,7 +619,7 @@ pub fn check_pool(pool: Ref<AsidPool>, index: usize) {
     for (low, root) in pool.roots.iter().enumerate() {
         if let Some(root) = root.get() {
             check_known(root_mark(root), "an address space", index << ASID_POOL_INDEX_BITS | low);
-            check_table(root, 0, TOPMOST_BITS, 0..256);
+            check_table(root, 0, TOPMOST_BITS, 0..ENTRIES / 2);
         }
     }
 }
@@ -633,7 +639,7 @@ fn check_table(table: Ref<PageTable>, start: u64, bits: u32, indexes: core::ops:
             check_known(place, "a mapping", address as usize);
             if entry::is_table(found) {
                 assert!(bits > PAGE_BITS, "there is a table below the last one, at {address:#x}");
-                check_table(claim(entry::address(found)), address, bits - INDEX_BITS, 0..512);
+                check_table(claim(entry::address(found)), address, bits - INDEX_BITS, 0..ENTRIES);
             }
         }
     }

@@ -517,24 +517,30 @@ impl Tcb {
 #[repr(C, align(4096))]
 pub struct PageTable {
     /// The entries. Atomic, because the machine reads them at any time.
-    pub entries: [AtomicU64; 512],
+    pub entries: [AtomicU64; 1 << object::PAGE_TABLE_INDEX_BITS],
 }
+
+/// How many identifiers a pool has.
+const ROOTS: usize = 1 << object::ASID_POOL_INDEX_BITS;
 
 /// Address spaces by the low bits of their identifiers.
 #[repr(C, align(4096))]
 pub struct AsidPool {
     /// The root of each.
-    pub roots: [Cell<Option<Ref<PageTable>>>; 512],
-    unused: [Cell<u64>; 256],
+    pub roots: [Cell<Option<Ref<PageTable>>>; ROOTS],
+    unused: [Cell<u32>; (1 << object::ASID_POOL_BITS) / size_of::<u32>() - ROOTS],
 }
 
 /// A kilobyte of a program's memory: a message buffer, or part of boot information.
 #[repr(C, align(1024))]
 pub struct Words {
-    words: [AtomicU64; 128],
+    words: [AtomicU64; Words::COUNT],
 }
 
 impl Words {
+    /// How many words these are.
+    pub const COUNT: usize = (1 << object::IPC_BUFFER_BITS) / size_of::<u64>();
+
     /// Reads a word that a program may write at any time.
     ///
     /// # Panics

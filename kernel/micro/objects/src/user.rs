@@ -5,6 +5,7 @@ use core::mem::offset_of;
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use abi_sel4::object::PAGE_TABLE_BITS;
 use hal_api::{Flush, Machine, Scope, SupervisorRegisters, Trap, UserContext};
 
 use crate::types::{FloatingPointUse, PageTable, Tcb};
@@ -118,7 +119,7 @@ pub struct VirtualRoot(Ref<PageTable>);
 
 impl VirtualRoot {
     /// Its size and its alignment.
-    pub const SIZE: u64 = 4 * 4096;
+    pub const SIZE: u64 = 4 << PAGE_TABLE_BITS;
 
     /// The cleared memory of this size at a physical address that is nobody else's, for ever (LIVE-OBJECT, kept by
     /// boot).
@@ -127,14 +128,14 @@ impl VirtualRoot {
     /// If it is not memory for objects, or not aligned.
     pub fn claim(physical: u64) -> VirtualRoot {
         assert!(physical.is_multiple_of(VirtualRoot::SIZE), "the root of a virtualised address space is not aligned");
-        let _: Ref<PageTable> = claim(physical + 3 * 4096);
+        let _: Ref<PageTable> = claim(physical + VirtualRoot::SIZE - (1 << PAGE_TABLE_BITS));
         VirtualRoot(claim(physical))
     }
 
     /// Makes this the table of the hart's virtualised thread, with what programs see in the address space of this root.
     /// The hart forgets what it knew.
     pub fn activate<M: Machine>(self, root: Ref<PageTable>) {
-        for (own, program) in self.0.entries.iter().zip(&root.entries).take(256) {
+        for (own, program) in self.0.entries.iter().zip(&root.entries).take(root.entries.len() / 2) {
             own.store(program.load(Relaxed), Relaxed);
         }
         // SAFETY: the lower half is that of an address space (as in `activate`), everything else is empty; boot has
