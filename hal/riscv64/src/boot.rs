@@ -29,7 +29,7 @@ use hal_api::{BootInformation, MAXIMUM_HARTS};
 
 use crate::csr::{self, clear_csr, write_csr};
 use crate::hart::{self, HartArea};
-use crate::machine::DIRECT_MAP;
+use crate::layout::{DEVICE_WINDOW, DIRECT_MAP, DIRECT_MAP_SIZE};
 use crate::tables::{MapError, Permission, Table, Tables};
 
 /// Sv39 in the mode field of `satp`.
@@ -280,8 +280,8 @@ extern "C" fn boot_main(hart_id: u64, device_tree: u64, load_address: u64) -> ! 
     let built = with_tables(|tables| {
         map_image(tables, offset)?;
         // Until the platform has read the device tree nobody knows where memory is; the platform replaces these.
-        tables.map(DIRECT_MAP, 0, crate::machine::DIRECT_MAP_SIZE, Permission::ReadWrite)?;
-        tables.map(crate::machine::DEVICE_WINDOW, 0, crate::machine::DIRECT_MAP_SIZE, Permission::ReadWrite)
+        tables.map(DIRECT_MAP, 0, DIRECT_MAP_SIZE, Permission::ReadWrite)?;
+        tables.map(DEVICE_WINDOW, 0, DIRECT_MAP_SIZE, Permission::ReadWrite)
     });
     assert_eq!(built, Ok(()), "the kernel's page table does not fit into its pool");
     KERNEL_SATP.store(SV39 | kernel_root_ppn(), Relaxed);
@@ -305,9 +305,6 @@ extern "C" fn hart_main() -> ! {
     kernel_hart_main(area.index.load(Relaxed))
 }
 
-/// Programs may read cycle, time and instret: the vDSO's clock needs the time.
-pub const USER_COUNTERS: u64 = 7;
-
 /// Brings the registers of this hart into the state that the register contract promises.
 fn prepare_hart(area: &HartArea) {
     let satp = KERNEL_SATP.load(Relaxed);
@@ -321,7 +318,7 @@ fn prepare_hart(area: &HartArea) {
         // No interrupts in the kernel, no access to user pages, floating point off, next return is to user mode.
         clear_csr!(csr::SSTATUS, crate::trap::STATUS_CLEARED);
         write_csr!(csr::SIE, csr::SOFTWARE | csr::TIMER | csr::EXTERNAL);
-        write_csr!(csr::SCOUNTEREN, USER_COUNTERS);
+        write_csr!(csr::SCOUNTEREN, csr::USER_COUNTERS);
     }
 }
 
@@ -360,7 +357,7 @@ fn device_tree_bytes(physical: u64) -> &'static [u8] {
     const MAGIC: u32 = 0xd00d_feed;
     /// Far more than any device tree has; the size comes from memory that may hold anything.
     const LIMIT: usize = 4 << 20;
-    if physical == 0 || !physical.is_multiple_of(8) || physical >= crate::machine::DIRECT_MAP_SIZE - LIMIT as u64 {
+    if physical == 0 || !physical.is_multiple_of(8) || physical >= DIRECT_MAP_SIZE - LIMIT as u64 {
         return &[];
     }
     let start = (DIRECT_MAP + physical) as *const u32;

@@ -107,25 +107,15 @@ pub const VSISELECT: u16 = 0x250;
 pub const VSIREG: u16 = 0x251;
 pub const VSATP: u16 = 0x280;
 
+/// Bits of the counter enables: programs may read cycle, time and instret. The vDSO's clock needs the time.
+pub const USER_COUNTERS: u64 = 7;
+
 /// Interrupt bits in `sie` and `sip`.
 pub const SOFTWARE: u64 = 1 << 1;
 /// Timer interrupt.
 pub const TIMER: u64 = 1 << 5;
 /// External interrupt.
 pub const EXTERNAL: u64 = 1 << 9;
-
-/// The interrupts that are pending on this hart.
-#[inline(always)]
-pub fn pending() -> hal_api::Interrupts {
-    // All three are enabled from start to end, so the pending register alone tells.
-    let bits = read_csr!(SIP);
-    hal_api::Interrupts {
-        timer: bits & TIMER != 0,
-        ipi: bits & SOFTWARE != 0,
-        external: bits & EXTERNAL != 0,
-        guest: crate::guest::is_waiting(),
-    }
-}
 
 /// Takes back this hart's interprocessor interrupt.
 pub fn clear_ipi() {

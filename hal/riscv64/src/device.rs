@@ -1,6 +1,6 @@
 //! Device registers.
 
-use crate::machine::{self, DEVICE_WINDOW, DIRECT_MAP_SIZE};
+use crate::layout::{self, DEVICE_WINDOW, DIRECT_MAP_SIZE};
 
 /// The registers of one device, in the device window.
 ///
@@ -53,7 +53,7 @@ impl Window {
     /// The registers at these physical addresses; `None` if any of them is memory or beyond the device window.
     pub fn new(physical: u64, length: u64) -> Option<Window> {
         let end = physical.checked_add(length)?;
-        if length == 0 || end > DIRECT_MAP_SIZE || machine::is_memory(physical, end) {
+        if length == 0 || end > DIRECT_MAP_SIZE || layout::is_memory(physical, end) {
             return None;
         }
         Some(Window { base: (DEVICE_WINDOW + physical) as usize, length: length as usize })

@@ -151,7 +151,7 @@ fn deactivate_now() {
     // SAFETY: the next return goes to user mode, as without this module. The last two are shared with VS-mode, whose program may have
     // changed them.
     unsafe {
-        write_csr!(csr::SCOUNTEREN, crate::boot::USER_COUNTERS);
+        write_csr!(csr::SCOUNTEREN, csr::USER_COUNTERS);
         write_csr!(csr::SENVCFG, 0u64);
         write_csr!(csr::HSTATUS, VSXL_64);
         clear_csr!(csr::SSTATUS, SPP);
@@ -211,7 +211,7 @@ pub fn load(registers: &SupervisorRegisters, file: usize) {
         write_csr!(csr::VSISELECT, 0u64);
         write_csr!(csr::HVIPRIO1, 0u64);
         write_csr!(csr::HVIPRIO2, 0u64);
-        write_csr!(csr::SCOUNTEREN, crate::boot::USER_COUNTERS);
+        write_csr!(csr::SCOUNTEREN, csr::USER_COUNTERS);
         write_csr!(csr::SENVCFG, 0u64);
     }
 }

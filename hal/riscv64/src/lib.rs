@@ -47,6 +47,8 @@ mod guest;
 #[cfg(target_os = "none")]
 mod hart;
 #[cfg(target_os = "none")]
+mod layout;
+#[cfg(target_os = "none")]
 mod machine;
 #[cfg(target_os = "none")]
 mod report;
@@ -60,13 +62,13 @@ pub use boot::{
     LoaderArguments, give_up_hart, has_arrived, image, image_to_physical, loader_arguments, start_hart, vdso_pages,
 };
 #[cfg(target_os = "none")]
-pub use csr::{claim_external, clear_ipi, instructions, pending, read_imsic, write_imsic};
+pub use csr::{claim_external, clear_ipi, instructions, read_imsic, write_imsic};
 #[cfg(target_os = "none")]
 pub use device::Window;
 #[cfg(target_os = "none")]
 pub use guest::use_guest_files;
 #[cfg(target_os = "none")]
-pub use machine::{Riscv64, configure, set_doorbell, use_test_device};
+pub use machine::{Riscv64, configure, pending, set_doorbell, use_test_device};
 #[cfg(target_os = "none")]
 pub use report::{early_write, panic_report, set_panic_writer};
 #[cfg(target_os = "none")]

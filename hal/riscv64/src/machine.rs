@@ -3,24 +3,16 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use hal_api::{
-    Configuration, Flush, HartSet, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, SupervisorRegisters, Trap,
-    UserContext,
+    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, SupervisorRegisters,
+    Trap, UserContext,
 };
 
 use crate::csr::{self, read_csr, write_csr};
 use crate::device::Window;
+use crate::layout::{self, DEVICE_WINDOW, DIRECT_MAP, DIRECT_MAP_SIZE, MAXIMUM_RANGES};
 use crate::tables::{self, MapError, Permission};
 use crate::{boot, guest, hart, stacks, trap};
 
-/// Where physical address 0 appears in the direct map.
-pub const DIRECT_MAP: u64 = 0xffff_ffc0_0000_0000;
-/// Bytes that direct map and device window cover.
-pub const DIRECT_MAP_SIZE: u64 = 64 << 30;
-/// Where physical address 0 appears in the device window.
-pub const DEVICE_WINDOW: u64 = 0xffff_ffd0_0000_0000;
-
-/// How many memory ranges the machine remembers.
-const MAXIMUM_RANGES: usize = 32;
 /// With more pages than this, forgetting the whole address space is cheaper.
 const MAXIMUM_PAGES: usize = 64;
 
@@ -28,7 +20,6 @@ const MAXIMUM_PAGES: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Riscv64;
 
-static NOT_DEVICES: [[AtomicU64; 2]; MAXIMUM_RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; MAXIMUM_RANGES];
 static HAS_TIMER_REGISTER: AtomicBool = AtomicBool::new(false);
 static TEST_DEVICE: AtomicUsize = AtomicUsize::new(0);
 static DOORBELLS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
@@ -79,10 +70,7 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
         MapError::Overlap => "the memory ranges overlap or do not consist of whole pages",
     })?;
     Riscv64::flush_tlb(Flush::Local(Scope::All));
-    for (remembered, &(start, end)) in NOT_DEVICES.iter().zip(configuration.not_devices) {
-        remembered[0].store(start, Relaxed);
-        remembered[1].store(end, Relaxed);
-    }
+    layout::remember(configuration.not_devices);
     for (index, &hart_id) in configuration.hart_ids.iter().enumerate() {
         hart::HARTS[index].hart_id.store(hart_id, Relaxed);
     }
@@ -114,9 +102,17 @@ pub fn set_doorbell(hart: usize, window: &Window) {
     DOORBELLS[hart].store(window.address(), Relaxed);
 }
 
-/// Whether any byte of `[start, end)` is memory.
-pub fn is_memory(start: u64, end: u64) -> bool {
-    NOT_DEVICES.iter().any(|range| start < range[1].load(Relaxed) && range[0].load(Relaxed) < end)
+/// The interrupts that are pending on this hart.
+#[inline(always)]
+pub fn pending() -> Interrupts {
+    // These are enabled from start to end, so the pending register alone tells. Guest files say themselves.
+    let bits = read_csr!(csr::SIP);
+    Interrupts {
+        timer: bits & csr::TIMER != 0,
+        ipi: bits & csr::SOFTWARE != 0,
+        external: bits & csr::EXTERNAL != 0,
+        guest: guest::is_waiting(),
+    }
 }
 
 /// Writes ones to the identifier field and sees how many stay.

@@ -72,8 +72,11 @@ pub fn panic_report(information: &PanicInfo) -> ! {
     end()
 }
 
-/// Called by the trap vector for a trap from supervisor mode.
-pub extern "C" fn kernel_fault(frame: &Frame) -> ! {
+/// Called by the trap vector for a trap from supervisor mode: by its symbol, because it reports on everything that
+/// stands above the vector.
+// SAFETY: nothing else has this name.
+#[unsafe(no_mangle)]
+extern "C" fn hal_kernel_fault(frame: &Frame) -> ! {
     begin();
     let (cause, value, pc) = (read_csr!(csr::SCAUSE), read_csr!(csr::STVAL), read_csr!(csr::SEPC));
     let hart = Riscv64::hart();

@@ -104,7 +104,7 @@ hal_trap_vector:
     csrr    t0, sscratch
     sd      t0, 72(a0)
     mv      sp, a0
-    call    {kernel_fault}
+    call    hal_kernel_fault
 
 # With link-time optimisation the assembler does not know what the target has.
     .option push
@@ -132,7 +132,6 @@ hal_load_floating_point:
     "#,
     kernel_stack = const UserContext::OFFSET_KERNEL_STACK,
     emergency_top = const hart::OFFSET_EMERGENCY_TOP,
-    kernel_fault = sym crate::report::kernel_fault,
 );
 
 unsafe extern "C" {
