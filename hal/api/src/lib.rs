@@ -69,6 +69,24 @@ pub trait Machine {
     #[allow(unsafe_code)]
     unsafe fn activate(root_ppn: u64, asid: u16);
 
+    /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
+    fn kernel_root_ppn() -> u64;
+
+    /// The largest address-space identifier that this machine tells apart; 0 when it has none.
+    fn maximum_asid() -> u16;
+
+    /// Where a physical address appears in the kernel's direct map of all memory.
+    fn direct_map(physical: u64) -> *mut u8;
+
+    /// Ends the machine. The status reaches whoever started it where the machine can pass it on.
+    fn shutdown(status: Status) -> !;
+
+    /// Resets the machine, which then starts anew as when it was switched on.
+    fn restart() -> !;
+}
+
+/// Programs that run virtualised, and their guest interrupt files, where harts have any.
+pub trait Virtualisation: Machine {
     /// Makes programs run virtualised, under the table whose root frame is this, until [`activate`](Machine::activate)
     /// is called: they reach memory through it as other programs through theirs, and have supervisor registers of their
     /// own, with which they take their own interrupts. The kernel's own table is active meanwhile. Translations of this
@@ -78,7 +96,7 @@ pub trait Machine {
     /// As for [`activate`](Machine::activate); the root has four frames, aligned to their size.
     ///
     /// # Panics
-    /// If [`guest_files`](Machine::guest_files) is 0.
+    /// If [`guest_files`](Virtualisation::guest_files) is 0.
     #[allow(unsafe_code)]
     unsafe fn activate_virtualised(root_ppn: u64);
 
@@ -116,26 +134,11 @@ pub trait Machine {
     /// Makes a guest interrupt file of the hart the one of the program whose supervisor registers are loaded.
     fn choose_guest_file(file: usize);
 
-    /// What was chosen with [`watch_guest_files`](Machine::watch_guest_files).
+    /// What was chosen with [`watch_guest_files`](Virtualisation::watch_guest_files).
     fn watched_guest_files() -> u64;
 
     /// The files of this hart in which something is pending, watched or not.
     fn pending_guest_files() -> u64;
-
-    /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
-    fn kernel_root_ppn() -> u64;
-
-    /// The largest address-space identifier that this machine tells apart; 0 when it has none.
-    fn maximum_asid() -> u16;
-
-    /// Where a physical address appears in the kernel's direct map of all memory.
-    fn direct_map(physical: u64) -> *mut u8;
-
-    /// Ends the machine. The status reaches whoever started it where the machine can pass it on.
-    fn shutdown(status: Status) -> !;
-
-    /// Resets the machine, which then starts anew as when it was switched on.
-    fn restart() -> !;
 }
 
 /// How a machine ends.

@@ -6,7 +6,7 @@
 //! [`Simulation::attach`] becomes one of its harts, and tests that run beside it have nothing to do with it.
 //!
 //! ```
-//! use hal_api::{Machine, Trap, UserContext};
+//! use hal_api::{Machine, Trap, UserContext, Virtualisation,};
 //! use hal_host::{Host, Simulation};
 //!
 //! let simulation = Simulation::new();
@@ -32,6 +32,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use hal_api::{
     Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, Status, SupervisorRegisters, Trap, UserContext,
+    Virtualisation,
 };
 
 /// Physical address of the first byte of the pretend memory.
@@ -314,6 +315,35 @@ impl Machine for Host {
         simulation.state().harts[hart].active = (root_ppn, asid);
     }
 
+    fn kernel_root_ppn() -> u64 {
+        MEMORY_START >> 12
+    }
+
+    fn maximum_asid() -> u16 {
+        u16::MAX
+    }
+
+    /// # Panics
+    /// If there is no memory at this address.
+    fn direct_map(physical: u64) -> *mut u8 {
+        let (simulation, _) = current();
+        let offset = physical.checked_sub(MEMORY_START).expect("below the pretend memory") as usize;
+        assert!(offset < simulation.0.memory.len() * 4096, "behind the pretend memory");
+        let start = simulation.0.memory_pointer.load(std::sync::atomic::Ordering::Relaxed);
+        start.wrapping_add(offset)
+    }
+
+    fn shutdown(status: Status) -> ! {
+        panic::resume_unwind(Box::new(Ended(status)))
+    }
+
+    /// The pretend machine ends; whoever simulates it may start another.
+    fn restart() -> ! {
+        Host::shutdown(Status::Success)
+    }
+}
+
+impl Virtualisation for Host {
     /// # Panics
     /// Always: the pretend machine does not virtualise.
     #[allow(unsafe_code)]
@@ -353,33 +383,6 @@ impl Machine for Host {
 
     fn pending_guest_files() -> u64 {
         0
-    }
-
-    fn kernel_root_ppn() -> u64 {
-        MEMORY_START >> 12
-    }
-
-    fn maximum_asid() -> u16 {
-        u16::MAX
-    }
-
-    /// # Panics
-    /// If there is no memory at this address.
-    fn direct_map(physical: u64) -> *mut u8 {
-        let (simulation, _) = current();
-        let offset = physical.checked_sub(MEMORY_START).expect("below the pretend memory") as usize;
-        assert!(offset < simulation.0.memory.len() * 4096, "behind the pretend memory");
-        let start = simulation.0.memory_pointer.load(std::sync::atomic::Ordering::Relaxed);
-        start.wrapping_add(offset)
-    }
-
-    fn shutdown(status: Status) -> ! {
-        panic::resume_unwind(Box::new(Ended(status)))
-    }
-
-    /// The pretend machine ends; whoever simulates it may start another.
-    fn restart() -> ! {
-        Host::shutdown(Status::Success)
     }
 }
 

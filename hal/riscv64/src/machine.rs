@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, 
 
 use hal_api::{
     Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, SupervisorRegisters,
-    Trap, UserContext,
+    Trap, UserContext, Virtualisation,
 };
 
 use crate::csr::{self, read_csr, write_csr};
@@ -215,6 +215,46 @@ impl Machine for Riscv64 {
         unsafe { set_root(root_ppn, asid) };
     }
 
+    fn kernel_root_ppn() -> u64 {
+        boot::kernel_root_ppn()
+    }
+
+    fn maximum_asid() -> u16 {
+        MAXIMUM_ASID.load(Relaxed) as u16
+    }
+
+    #[inline(always)]
+    fn direct_map(physical: u64) -> *mut u8 {
+        (DIRECT_MAP + physical) as *mut u8
+    }
+
+    fn shutdown(status: Status) -> ! {
+        let device = TEST_DEVICE.load(Relaxed);
+        if device != 0 {
+            let value = match status {
+                Status::Success => 0x5555,
+                Status::Failure(code) => 0x3333 | u32::from(code.max(1)) << 16,
+            };
+            // SAFETY: `configure` stored the address of a mapped 32-bit device register.
+            unsafe { (device as *mut u32).write_volatile(value) };
+        }
+        match status {
+            Status::Success => sbi_rt::system_reset(sbi_rt::Shutdown, sbi_rt::NoReason),
+            Status::Failure(_) => sbi_rt::system_reset(sbi_rt::Shutdown, sbi_rt::SystemFailure),
+        };
+        loop {
+            Riscv64::wait_for_interrupt();
+        }
+    }
+
+    fn restart() -> ! {
+        sbi_rt::system_reset(sbi_rt::ColdReboot, sbi_rt::NoReason);
+        // The firmware does not know how: better off than neither here nor there.
+        Riscv64::shutdown(Status::Success)
+    }
+}
+
+impl Virtualisation for Riscv64 {
     unsafe fn activate_virtualised(root_ppn: u64) {
         assert!(guest::files() > 0, "this machine cannot virtualise programs");
         // SAFETY: the caller's promise about the table; the kernel's own maps the kernel and lives for ever.
@@ -270,44 +310,6 @@ impl Machine for Riscv64 {
 
     fn pending_guest_files() -> u64 {
         guest::pending()
-    }
-
-    fn kernel_root_ppn() -> u64 {
-        boot::kernel_root_ppn()
-    }
-
-    fn maximum_asid() -> u16 {
-        MAXIMUM_ASID.load(Relaxed) as u16
-    }
-
-    #[inline(always)]
-    fn direct_map(physical: u64) -> *mut u8 {
-        (DIRECT_MAP + physical) as *mut u8
-    }
-
-    fn shutdown(status: Status) -> ! {
-        let device = TEST_DEVICE.load(Relaxed);
-        if device != 0 {
-            let value = match status {
-                Status::Success => 0x5555,
-                Status::Failure(code) => 0x3333 | u32::from(code.max(1)) << 16,
-            };
-            // SAFETY: `configure` stored the address of a mapped 32-bit device register.
-            unsafe { (device as *mut u32).write_volatile(value) };
-        }
-        match status {
-            Status::Success => sbi_rt::system_reset(sbi_rt::Shutdown, sbi_rt::NoReason),
-            Status::Failure(_) => sbi_rt::system_reset(sbi_rt::Shutdown, sbi_rt::SystemFailure),
-        };
-        loop {
-            Riscv64::wait_for_interrupt();
-        }
-    }
-
-    fn restart() -> ! {
-        sbi_rt::system_reset(sbi_rt::ColdReboot, sbi_rt::NoReason);
-        // The firmware does not know how: better off than neither here nor there.
-        Riscv64::shutdown(Status::Success)
     }
 }
 

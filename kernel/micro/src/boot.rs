@@ -10,7 +10,7 @@ use abi_sel4::{configuration, object};
 use elf::ElfBytes;
 use elf::abi::{EM_RISCV, ET_EXEC, PT_LOAD};
 use elf::endian::LittleEndian;
-use hal_api::Machine as _;
+use hal_api::{Machine as _, Virtualisation as _};
 use heapless::Vec;
 use objects::{
     AsidPool, Capability, FrameSize, Lineage, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights,

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use hal_api::{Machine as _, Trap};
+use hal_api::{MAXIMUM_HARTS, Trap, Virtualisation as _};
 use objects::Space;
 use platform::Machine;
 
@@ -39,7 +39,7 @@ pub struct Harts {
     waiting: AtomicU32,
 }
 
-const _: () = assert!(MAXIMUM_NODES <= u32::BITS as usize);
+const _: () = assert!(MAXIMUM_NODES <= u32::BITS as usize && MAXIMUM_NODES <= MAXIMUM_HARTS);
 
 impl Default for Harts {
     fn default() -> Harts {

@@ -60,7 +60,7 @@ use abi_sel4::call::number;
 use abi_sel4::configuration::USER_TOP;
 use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{InvocationError, Rights};
-use hal_api::{Machine as _, Trap};
+use hal_api::{Trap, Virtualisation as _};
 use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
 use platform::Machine;
 

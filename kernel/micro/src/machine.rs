@@ -9,7 +9,7 @@ use abi_sel4::Trigger;
 use drivers::aplic::{self, Aplic};
 use drivers::imsic;
 use drivers::plic::Plic;
-use hal_api::{MAXIMUM_HARTS, Machine as _};
+use hal_api::{MAXIMUM_HARTS, Machine as _, Virtualisation as _};
 use platform::description::Imsic;
 use platform::{Controller, Description, Machine, Mapped};
 use spin::Once;

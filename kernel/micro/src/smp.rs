@@ -24,7 +24,7 @@
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
-use hal_api::{Flush, Machine as _, Scope, Trap};
+use hal_api::{Flush, Machine as _, Scope, Trap, Virtualisation as _};
 use objects::{Lock, Locked, Ref, Tcb, lock_with};
 use platform::Machine;
 

@@ -32,7 +32,7 @@
 //! in the notification's word, for the next tick or for the thread to look.
 
 use abi_sel4::{InvocationError, Rights};
-use hal_api::Machine as _;
+use hal_api::Virtualisation as _;
 use objects::{Capability, Ref, Tcb};
 use platform::Machine;
 

@@ -13,7 +13,7 @@ use drivers::Registers;
 use drivers::aplic::Aplic;
 use drivers::imsic;
 use drivers::plic::Plic;
-use hal_api::{MAXIMUM_HARTS, Machine as _};
+use hal_api::{MAXIMUM_HARTS, Machine as _, Virtualisation as _};
 use spin::{Mutex, Once};
 
 use crate::description::{self, Description, Interrupt, MAXIMUM_SOURCE};

@@ -55,7 +55,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::pages::{PAGE_SIZE, SEND_OFFSET, SEND_PAGES};
 use abi_unix::{Counter, Errno, errno};
-use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext};
+use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext, Virtualisation as _};
 use memory::space::Placement;
 use memory::sv39::Protection;
 use platform::{Machine, guest_page, println};

@@ -19,7 +19,9 @@ extern crate alloc;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hal_api::{Access, Flush as MachineFlush, HartSet, MAXIMUM_HARTS, Machine as _, Scope as MachineScope};
+use hal_api::{
+    Access, Flush as MachineFlush, HartSet, MAXIMUM_HARTS, Machine as _, Scope as MachineScope, Virtualisation as _,
+};
 use hal_api::{Trap, UserContext};
 use memory::asid::{Identifiers, LocalFlush};
 use memory::space::{Entry, Flush, FlushRequest, Instructions, Limits};
@@ -35,7 +37,7 @@ pub use memory::space::Fault;
 pub enum Kind {
     /// In user mode.
     User,
-    /// Virtualised: with supervisor registers of their own ([`hal_api::Machine::activate_virtualised`]).
+    /// Virtualised: with supervisor registers of their own ([`hal_api::Virtualisation::activate_virtualised`]).
     Virtualised,
 }
 
@@ -45,6 +47,9 @@ pub struct Space {
     kind: Kind,
     retired: AtomicBool,
 }
+
+// Harts are indexes of arrays here and there.
+const _: () = assert!(memory::MAX_HARTS == MAXIMUM_HARTS);
 
 /// The space whose table each hart walks, owned by that hart (ROOT-LIVES). Locked by its own hart only.
 static CURRENT: [Mutex<Option<Arc<Space>>>; MAXIMUM_HARTS] = [const { Mutex::new(None) }; MAXIMUM_HARTS];

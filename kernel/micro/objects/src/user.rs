@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi_sel4::object::PAGE_TABLE_BITS;
-use hal_api::{Flush, Machine, Scope, SupervisorRegisters, Trap, UserContext};
+use hal_api::{Flush, Machine, Scope, SupervisorRegisters, Trap, UserContext, Virtualisation};
 
 use crate::types::{FloatingPointUse, PageTable, Tcb};
 use crate::{Ref, claim};
@@ -103,7 +103,7 @@ pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
 }
 
 /// As [`enter`], for a virtualised thread, which has this guest interrupt file of the hart or none (0).
-pub fn enter_virtualised<M: Machine>(thread: Ref<Tcb>, file: usize) -> Trap {
+pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Trap {
     // SAFETY: as in `enter`; the supervisor registers are complete again when this returns.
     let context = unsafe { &mut *thread.context.as_ptr() };
     M::load_supervisor(&context.supervisor, file);
@@ -134,7 +134,7 @@ impl VirtualRoot {
 
     /// Makes this the table of the hart's virtualised thread, with what programs see in the address space of this root.
     /// The hart forgets what it knew.
-    pub fn activate<M: Machine>(self, root: Ref<PageTable>) {
+    pub fn activate<M: Virtualisation>(self, root: Ref<PageTable>) {
         for (own, program) in self.0.entries.iter().zip(&root.entries).take(root.entries.len() / 2) {
             own.store(program.load(Relaxed), Relaxed);
         }
