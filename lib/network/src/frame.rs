@@ -254,6 +254,47 @@ mod tests {
         assert_eq!(classify_ethernet(&ethernet(mirrored), 54, own), Packet::Drop);
     }
 
+    /// A router's message that a packet could not be delivered which this host has sent, with options in its header.
+    fn unreachable(options: usize) -> alloc::vec::Vec<u8> {
+        let header = 20 + options;
+        let mut quoted = alloc::vec![0; header + 8];
+        quoted[0] = 0x40 | (header / 4) as u8;
+        quoted[9] = PROTOCOL_UDP;
+        quoted[12..16].copy_from_slice(&[10, 0, 2, 15]);
+        quoted[16..20].copy_from_slice(&[10, 0, 2, 99]);
+        quoted[header..header + 4].copy_from_slice(&[0x12, 0x34, 0, 53]);
+        [&[3, 1, 0, 0, 0, 0, 0, 0][..], &quoted].concat()
+    }
+
+    #[test]
+    fn an_error_is_about_the_packet_that_it_quotes() {
+        let about = |about| Packet::Unreachable {
+            about,
+            local: "10.0.2.15:4660".parse().unwrap(),
+            remote: "10.0.2.99:53".parse().unwrap(),
+        };
+        for options in [0, 4, 40] {
+            let message = unreachable(options);
+            assert_eq!(look_at_error(&message), Some(about(Quoted::Udp)), "{options} bytes of options");
+            assert_eq!(look_at_error(&message[..8 + 20 + options + 4]), Some(about(Quoted::Udp)));
+            assert_eq!(look_at_error(&message[..8 + 20 + options + 3]), None, "the ports are cut off");
+        }
+        let with = |at: usize, value: u8| {
+            let mut message = unreachable(0);
+            message[at] = value;
+            look_at_error(&message)
+        };
+        assert_eq!(with(8 + 9, PROTOCOL_TCP), Some(about(Quoted::Tcp)));
+        assert_eq!(with(8 + 9, PROTOCOL_ICMP), None);
+        // Another message; advice; what is no IPv4 header.
+        assert_eq!([with(0, 0), with(0, 2), with(0, 11), with(1, 4)], [None; 4]);
+        assert_eq!([with(8, 0x65), with(8, 0x35), with(8, 0x44), with(8, 0x40)], [None; 4]);
+        // Only the first fragment has ports, and of one it is not said whether it is a whole.
+        assert_eq!([with(8 + 6, 0x20), with(8 + 6, 0x01), with(8 + 7, 1)], [None; 3]);
+        assert_eq!(with(8 + 6, 0x40), Some(about(Quoted::Udp)), "not to be fragmented");
+        assert_eq!(with(1, 0), Some(about(Quoted::Udp)));
+    }
+
     /// Whether the headers that tell one from the other are longer than the beginning.
     fn is_unread(first: Packet, packet: Packet) -> bool {
         matches!((first, packet), (Packet::Other, Packet::Unreachable { .. }))

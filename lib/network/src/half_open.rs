@@ -525,3 +525,43 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
     interface.poll_egress(since, &mut sink, &mut wire.sockets);
     if wire.socket().state() == State::SynReceived { Ok(wire) } else { Err(Error::Invalid) }
 }
+
+#[cfg(test)]
+mod tests {
+    use smoltcp::wire::TcpSeqNumber;
+
+    use super::*;
+
+    const REQUEST: TcpRepr<'static> = TcpRepr {
+        src_port: 1,
+        dst_port: 2,
+        control: TcpControl::Syn,
+        seq_number: TcpSeqNumber(7),
+        ack_number: None,
+        window_len: 1000,
+        window_scale: Some(3),
+        max_seg_size: Some(1),
+        sack_permitted: true,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload: &[],
+    };
+
+    #[test]
+    fn an_offer_is_what_the_request_says() {
+        let offer = |segment| Offer { segment, scale: Some(3), selective: true };
+        for (said, segment) in [(None, 536), (Some(0), 536), (Some(1), 1), (Some(1460), 1460)] {
+            assert_eq!(Offer::of(&TcpRepr { max_seg_size: said, ..REQUEST }), offer(segment));
+        }
+        assert_eq!(Offer::from_cookie(1300), Offer { segment: 1300, scale: None, selective: false });
+    }
+
+    #[test]
+    fn windows_are_shifted_until_they_can_be_said() {
+        for (buffer, scale) in
+            [(0, 0), (1, 0), (0xffff, 0), (0x1_0000, 1), (0x1_ffff, 1), (0x2_0000, 2), (64 << 20, 11)]
+        {
+            assert_eq!(scale_of(buffer), scale, "for {buffer}");
+        }
+    }
+}
