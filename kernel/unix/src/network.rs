@@ -647,6 +647,21 @@ impl Socket {
         }
     }
 
+    /// Says that a process has found no room to send, and does not wait for it.
+    pub fn is_filled_by(&self, process: &Process) {
+        let inner = self.inner.lock();
+        let mut stack = STACK.lock();
+        match (&inner.state, stack.as_mut()) {
+            (&State::Connected(id), Some(stack)) => stack.set_writer(id, reader(process.id)),
+            (state @ State::Datagram(_), Some(stack)) => {
+                if !state.is_awaited(stack) {
+                    state.set_reader(stack, reader(process.id));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// What would not wait, as epoll's events, for this process; `waker` is registered, if there is one, for these and
     /// for the end.
     pub fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {

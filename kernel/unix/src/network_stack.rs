@@ -1,7 +1,7 @@
 //! The network's stack, and the coroutine that handles what arrives from the wire.
 //!
-//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. What a
-//! call changes is sent before the call returns ([`with_stack_and_send`]). What arrives, and what times expire, one
+//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. What
+//! a call changes is sent before the call returns ([`with_stack_and_send`]). What arrives, and what times expire, one
 //! coroutine handles, which the device's interrupt wakes.
 //!
 //! # In whose order
@@ -13,12 +13,12 @@
 //! best that any claim is worth, until it has looked.
 //!
 //! Nothing waits for ever: frames that have waited for as long as the starvation bound go before everything else, a few
-//! at a time. If frames that wait fill all room there is, the least important are dropped, and come again if they are
-//! worth it to whoever sent them.
+//! at a time, between which whatever is as important as the handler has its turn. If frames that wait fill all room
+//! there is, the least important are dropped, and come again if they are worth it to whoever sent them.
 //!
-//! What else the handler does for a connection, to send what acknowledgements have made room for and to act on times that
-//! have come, is charged to its reader's process too. Charged to nobody are the looks, and what nobody waits for: address
-//! resolution, echoes, requests that were not acknowledged, ports where nobody listens.
+//! What else the handler does for a connection, to send what acknowledgements have made room for and to act on times
+//! that have come, is charged to its reader's process too. Charged to nobody are the looks, and what nobody waits for:
+//! address resolution, echoes, requests that were not acknowledged, ports where nobody listens.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -160,7 +160,8 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     let alarm_waker = Waker::from(Arc::new(Alarm));
     *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
     let mut pace = Pace::default();
-    // The alarm for what comes next, and when it rings. One that rings too early costs a look, and to set it a little less.
+    // The alarm for what comes next, and when it rings. One that rings too early costs a look, and to set it a little
+    // less.
     let mut alarm: Option<(time::Alarm, u64)> = None;
     loop {
         HAS_ARRIVED.store(false, Ordering::Release);
@@ -169,6 +170,12 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
         let Polled { next, has_work, waiting, oldest, is_stopped, some_are_unseen, is_cut_short } = poll();
         let now = Machine::now();
         let next = next.map(time::ticks_at_ns);
+        if has_work || next.is_some_and(|next| next <= now) {
+            // Segments to be sent and times that have come, which are many together and each a little: in steps.
+            let _ = lower(MOST_CLAIM);
+            step(&mut pace, &turns, &waker).await;
+            continue;
+        }
         let overdue = oldest.and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
         // However unimportant it is what the handler has left: at these times it goes before everything else.
         if let Some(at) = [next, overdue].into_iter().flatten().min()
@@ -179,26 +186,14 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
             }
             alarm = Some((times.set(at, &alarm_waker), at));
         }
-        if has_work || next.is_some_and(|next| next <= now) {
-            // Segments to be sent and times that have come, which are many together and each a little: in steps.
-            let _ = lower(MOST_CLAIM);
-            step(&mut pace).await;
-            continue;
-        }
-        let priority = match &waiting {
-            Some(waiting) if !waiting.is_overdue && !some_are_unseen => worth_of_waiting(waiting),
-            _ => MOST_CLAIM,
-        };
+        let worth = waiting.as_ref().map_or(Some(MOST_CLAIM), worth_of_waiting);
+        let priority = worth.filter(|_| !some_are_unseen).unwrap_or(MOST_CLAIM);
         if !lower(priority) {
-            step(&mut pace).await;
+            pace.step().await;
+        } else if is_cut_short || worth.is_none() {
+            step(&mut pace, &turns, &waker).await;
         } else if is_stopped {
             executor::yield_now().await;
-        } else if is_cut_short {
-            // Coroutines that are as important, and perhaps wait for what has come up to now, have their turn first; a
-            // program among them for a moment, until the alarm interrupts it.
-            let turn = turns.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), &waker);
-            executor::yield_now().await;
-            time::clear(turn);
         } else {
             let mut is_registered = false;
             // The wake-up may have been for what `poll` has seen.
@@ -211,12 +206,15 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     }
 }
 
-/// Ends a step, after which there is more to do at once. Whatever is as important or more has its turn first.
-async fn step(pace: &mut Pace) {
-    match executor::is_ready_at_least(MOST_CLAIM) {
-        true => executor::yield_now().await,
-        false => pace.step().await,
+/// Ends a step, after which there is more to do. Coroutines that are as important as the handler, and perhaps wait for
+/// what has come up to now, have their turn first; a program among them for a moment, until the alarm interrupts it.
+async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
+    if !executor::is_ready_at_least(executor::current_priority()) {
+        return pace.step().await;
     }
+    let turn = turns.set(time::ticks_at_ns(time::now_ns() + TURN_OF_EQUALS_NS), waker);
+    executor::yield_now().await;
+    time::clear(turn);
 }
 
 /// Gives the handler a priority, mostly that of what it has left, unless something has arrived since it looked: then
@@ -248,9 +246,11 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
     }
 }
 
-/// What a frame that waits is worth now.
-fn worth_of_waiting(waiting: &Waiting) -> Priority {
-    worth(&waiting.reader, process::find(waiting.reader.owner).as_ref())
+/// What the frame is worth that comes next, and no other is worth more; `None` if it is to be looked at at once: it is
+/// overdue, or it stands before others although its reader has become less important.
+fn worth_of_waiting(waiting: &Waiting) -> Option<Priority> {
+    let worth = worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
+    (!waiting.is_overdue && scheduling::claim_worth(worth).number() <= waiting.level).then_some(worth)
 }
 
 /// Who pays for the frames of one poll, and how much.
@@ -259,8 +259,8 @@ struct Bill {
     items: FixedVec<Item, OWNERS>,
     /// For whom something is being done, as a place among them, since when, and whether all others went before.
     current: Option<(usize, u64, bool)>,
-    /// When the card told of what is found at the next look: at its interrupt, if that is the first, and else not before
-    /// the look before.
+    /// When the card told of what is found at the next look: at its interrupt, if that is the first, and else not
+    /// before the look before.
     arrived: u64,
 }
 

@@ -107,15 +107,29 @@ impl Operation {
         *self = Operation::NOTHING;
     }
 
-    /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
-    pub fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
-        match self.poll(process, None) {
-            Poll::Pending if self.must_not_wait() => {
+    /// Tells a socket by whom it is used, although the call does not wait.
+    fn note_who_asks(&self, process: &Process) {
+        match self {
+            Operation::Write { file, .. } | Operation::Send { file, .. } => {
+                if let Ok(socket) = file.socket() {
+                    socket.is_filled_by(process);
+                }
+            }
+            _ => {
                 if let Some(file) = self.waits_for_input_of()
                     && let Ok(socket) = file.socket()
                 {
                     socket.is_asked_by(process);
                 }
+            }
+        }
+    }
+
+    /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
+    pub fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
+        match self.poll(process, None) {
+            Poll::Pending if self.must_not_wait() => {
+                self.note_who_asks(process);
                 Poll::Ready(self.give_up(Errno::EAGAIN))
             }
             other => other,

@@ -690,22 +690,18 @@ impl Host {
     pub(crate) fn send<L: Link>(&mut self, link: &mut L, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
         let mut left = SEGMENTS;
         while left > 0
-            && let Some(index) = self.work.pop()
+            && let Some(index) = self.work.first()
+            && begin(self.connections.get(index).map_or(Reader::NOBODY, |connection| connection.reader))
         {
-            if !begin(self.connections.get(index).map_or(Reader::NOBODY, |connection| connection.reader)) {
-                self.work.push(index);
-                break;
-            }
+            self.work.pop();
             left = left.saturating_sub(self.egress(link, index, now));
         }
         let mut left = SEGMENTS;
         while left > 0
-            && let Some(index) = self.datagram_work.pop()
+            && let Some(index) = self.datagram_work.first()
+            && begin(self.datagrams.get(index).map_or(Reader::NOBODY, |socket| socket.reader))
         {
-            if !begin(self.datagrams.get(index).map_or(Reader::NOBODY, |socket| socket.reader)) {
-                self.datagram_work.push(index);
-                break;
-            }
+            self.datagram_work.pop();
             left = left.saturating_sub(self.udp_egress(link, index, now));
         }
         self.work.leave();

@@ -55,6 +55,7 @@ impl Host {
     }
 
     pub(crate) fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddrV4)>, Error> {
+        let reader = self.listener(id)?.reader;
         while let Some(index) = self.listener(id)?.queue.pop_front() {
             self.admit(id.index);
             let generation = self.connections.generation(index);
@@ -62,6 +63,8 @@ impl Host {
                 continue;
             };
             connection.holder = Holder::Application;
+            // Until somebody else waits at it.
+            connection.reader = reader;
             let remote = connection.key.remote();
             return Ok(Some((ConnectionId { index, generation }, remote)));
         }

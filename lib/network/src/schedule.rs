@@ -57,6 +57,10 @@ impl WorkList {
         self.tail = index;
     }
 
+    pub(crate) fn first(&self) -> Option<u32> {
+        (self.head != LAST).then_some(self.head)
+    }
+
     pub(crate) fn pop(&mut self) -> Option<u32> {
         let index = self.head;
         let slot = self.next.get_mut(index as usize)?;
