@@ -650,15 +650,12 @@ impl Socket {
     /// Says that a process has found no room to send, and does not wait for it.
     pub fn is_filled_by(&self, process: &Process) {
         let inner = self.inner.lock();
-        let mut stack = STACK.lock();
-        match (&inner.state, stack.as_mut()) {
-            (&State::Connected(id), Some(stack)) => stack.set_writer(id, reader(process.id)),
-            (state @ State::Datagram(_), Some(stack)) => {
-                if !state.is_awaited(stack) {
-                    state.set_reader(stack, reader(process.id));
-                }
+        if let Some(stack) = STACK.lock().as_mut() {
+            match inner.state {
+                State::Connected(id) => stack.set_writer(id, reader(process.id)),
+                State::Datagram(id) => stack.set_datagram_writer(id, reader(process.id)),
+                State::Fresh(_) | State::Listening(_) => {}
             }
-            _ => {}
         }
     }
 

@@ -387,6 +387,16 @@ impl<L: Link> Stack<L> {
         }
     }
 
+    /// As [`set_writer`](Self::set_writer), for a datagram socket.
+    pub fn set_datagram_writer(&mut self, id: DatagramId, writer: Reader) {
+        let is_read = self.are_datagrams_read(id);
+        if let Ok(socket) = self.host.datagram(id)
+            && (!is_read || writer.level < socket.reader.level)
+        {
+            socket.reader = writer;
+        }
+    }
+
     /// The part of [`poll`](Self::poll) that follows an operation: sends what the operation has left to be sent, and
     /// looks neither for arrivals nor at the clock. Costs next to nothing if there is nothing to be sent, as after
     /// all operations on connections that do not leave this host. Returns the same as `poll`.
