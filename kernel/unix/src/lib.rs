@@ -1,9 +1,10 @@
 //! The Unix-like kernel: processes made of coroutines, on a kernel made of coroutines.
 //!
 //! Everything that can wait is a kernel coroutine, run by the same scheduler that runs in every process; there is one
-//! kernel stack for each hart. A reader starts with [`worker`], where user mode is a call that returns a reason, then
-//! [`call`], where registers become a decoded [`operation`], then the kernel objects: [`mod@file`], [`pipe`], sockets
-//! in [`network`].
+//! kernel stack for each hart. A reader starts with [`process::worker`], where user mode is a call that returns a
+//! reason, then [`calls`], where registers become a decoded [`asynchronous::operation`], then what it acts on:
+//! [`files`], [`network`], [`process`]. Who runs next and who pays for it is in [`scheduling`], and what is told about
+//! all that in [`observing`].
 //!
 //! This crate is policy: it contains no unsafe code. What it needs from the machine comes through `platform`, physical
 //! memory through `memory`, user mode through `usermode`.
@@ -12,50 +13,15 @@
 
 extern crate alloc;
 
-pub mod accounts;
-pub mod authority;
-pub mod byte_queue;
-pub mod call;
-pub mod console;
-pub mod counters;
-pub mod deadlines;
-pub mod descriptor;
-pub mod epoll;
-pub mod executor;
-pub mod file;
-pub mod files;
-pub mod futex;
-pub mod in_flight;
-pub mod input;
-pub mod interrupts;
-pub mod kernel_side;
-pub mod latency;
-pub mod limits;
-pub mod line_discipline;
-pub mod memory_calls;
-pub mod network;
-pub mod network_stack;
-pub mod operation;
-pub mod pipe;
-pub mod process;
-pub mod program;
-pub mod random;
-pub mod ready_calls;
-pub mod report;
-pub mod rests;
-pub mod ring;
-pub mod scheduling;
-pub mod shared;
-pub mod snapshot;
-pub mod steps;
-pub mod stretch;
-pub mod thread;
-pub mod time;
-pub mod time_limit;
-pub mod trace;
-pub mod user;
-pub mod wire;
-pub mod worker;
+mod asynchronous;
+mod calls;
+mod files;
+mod network;
+mod observing;
+mod process;
+mod random;
+mod scheduling;
+mod time;
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -66,13 +32,28 @@ use coroutine::Table;
 use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
-use crate::process::Ending;
+use crate::asynchronous::interrupts;
+use crate::files::console;
+use crate::network::stack;
+use crate::observing::{counters, latency, trace};
+use crate::process::{Ending, accounts, program, shared};
+use crate::scheduling::{executor, rests, stretch};
 
 static HARTS: AtomicUsize = AtomicUsize::new(1);
 
 /// Number of harts that run the system.
 pub fn harts() -> usize {
     HARTS.load(Ordering::Relaxed)
+}
+
+/// What a counter stands at, for tests of the kernel as a whole.
+pub fn read_counter(counter: Counter) -> u64 {
+    counters::read(counter)
+}
+
+/// How many completions the first process has been posted, for the same tests.
+pub fn posted_to_the_first() -> u64 {
+    process::find(1).map_or(0, |first| first.posted())
 }
 
 /// What the image of the kernel brings along.
@@ -119,10 +100,10 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
-    files::start(parts.initial_files)?;
+    calls::files::start(parts.initial_files)?;
     console::start();
     latency::start(boot_option(platform.arguments, "latencies"));
-    network_stack::start(platform);
+    stack::start(platform);
     Ok(())
 }
 
@@ -139,7 +120,7 @@ pub fn run_hart() -> ! {
         if worker.run_one() {
             continue;
         }
-        if files::free_remains() {
+        if calls::files::free_remains() {
             counters::count(Counter::Looks);
         } else {
             Machine::wait_for_interrupt();

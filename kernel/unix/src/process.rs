@@ -3,8 +3,7 @@
 //! # Life
 //!
 //! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault,
-//! a
-//! `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
+//! a `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
 //! woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker to go
 //! takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed, children go
 //! to the first process. What remains is an entry in the table with the status, until the parent has waited for it.
@@ -15,6 +14,16 @@
 //! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to ask how much
 //! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a
 //! call.
+
+pub(crate) mod accounts;
+pub(crate) mod authority;
+pub(crate) mod futex;
+pub(crate) mod limits;
+pub(crate) mod program;
+pub(crate) mod shared;
+pub(crate) mod thread;
+pub(crate) mod user;
+pub(crate) mod worker;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -44,29 +53,31 @@ use coroutine::State;
 use hal_api::Machine as _;
 use platform::Machine;
 
-use crate::accounts::{Account, Batch, Charge, Resource};
-use crate::authority::{self, Authority};
-use crate::descriptor::Descriptors;
-use crate::executor::Cid;
-use crate::futex::Futexes;
-use crate::in_flight::InFlight;
-use crate::input::{self, InputCall, InputCalls};
-use crate::interrupts::{self, Receivers, SendPages};
-use crate::kernel_side::Choice;
-use crate::ring::{self, CompletionView, Rings};
-use crate::scheduling::{MOST_CLAIM, Standing};
-use crate::shared::{Shared, zeroed};
-use crate::thread::Threads;
-use crate::worker::Worker;
-use crate::{counters, files, random, report, steps, stretch};
+use crate::asynchronous::in_flight::InFlight;
+use crate::asynchronous::input::{self, InputCall, InputCalls};
+use crate::asynchronous::interrupts::{self, Receivers, SendPages};
+use crate::asynchronous::kernel_side::Choice;
+use crate::asynchronous::ring::{self, CompletionView, Rings};
+use crate::calls::files;
+use crate::files::descriptor::Descriptors;
+use crate::observing::{counters, report};
+use crate::process::accounts::{Account, Batch, Charge, Resource};
+use crate::process::authority::Authority;
+use crate::process::futex::Futexes;
+use crate::process::shared::{Shared, zeroed};
+use crate::process::thread::Threads;
+use crate::process::worker::Worker;
+use crate::random;
+use crate::scheduling::executor::Cid;
+use crate::scheduling::{MOST_CLAIM, Standing, steps, stretch};
 
 /// Workers that one process can have.
-pub const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
+pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
 /// Processes that can exist.
-pub const MAXIMUM_PROCESSES: usize = 4096;
+pub(crate) const MAXIMUM_PROCESSES: usize = 4096;
 /// Asynchronous calls that one process can have in flight; more are answered with `EBUSY`, which no call that can wait
 /// answers for another reason, so that a runtime knows to wait for completions and to try again.
-pub const MAXIMUM_CALLS: usize = 65536;
+pub(crate) const MAXIMUM_CALLS: usize = 65536;
 /// Descriptors that one step of the end of a process closes. What was behind them may be in many lists.
 const CLOSED_AT_A_TIME: usize = 8;
 /// Children that one such step takes leave of: each is in several indexes.
@@ -76,7 +87,7 @@ const MOST_LOOKED_AT: usize = 256;
 /// Processes that can be above each other. What the tree decides is found by going up.
 const DEEPEST: usize = 64;
 /// The first process, which inherits orphans and whose end ends the machine.
-pub const FIRST: u32 = 1;
+pub(crate) const FIRST: u32 = 1;
 
 /// How a process ended, in the form of `wait4`'s status (wait(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +109,7 @@ impl Ending {
 }
 
 /// What goes on with a call in flight.
-pub enum Carrier {
+pub(crate) enum Carrier {
     /// A kernel coroutine.
     Coroutine(Cid),
     /// The process's finisher.
@@ -109,7 +120,7 @@ impl Carrier {
     /// Makes it look around.
     fn wake(&self) {
         match self {
-            Carrier::Coroutine(coroutine) => crate::executor::wake(*coroutine),
+            Carrier::Coroutine(coroutine) => crate::scheduling::executor::wake(*coroutine),
             Carrier::Finisher(call) => call.wake_by_ref(),
         }
     }
@@ -117,7 +128,7 @@ impl Carrier {
     /// Whether it could go on and has not had its turn.
     fn is_ready(&self) -> bool {
         match self {
-            Carrier::Coroutine(coroutine) => crate::executor::state(*coroutine) == Some(State::Ready),
+            Carrier::Coroutine(coroutine) => crate::scheduling::executor::state(*coroutine) == Some(State::Ready),
             Carrier::Finisher(call) => call.is_ready(),
         }
     }
@@ -125,7 +136,7 @@ impl Carrier {
     /// Lets it have its turn before everything else.
     fn hasten(&self) {
         match self {
-            Carrier::Coroutine(coroutine) => crate::executor::set_priority(*coroutine, Priority::HIGHEST),
+            Carrier::Coroutine(coroutine) => crate::scheduling::executor::set_priority(*coroutine, Priority::HIGHEST),
             Carrier::Finisher(call) => call.hasten(),
         }
     }
@@ -183,7 +194,7 @@ impl Completions {
             producer,
             frames,
             promised: 0,
-            charged: Batch::new(account, Resource::Calls, crate::operation::MEMORY_OF_A_CALL),
+            charged: Batch::new(account, Resource::Calls, crate::asynchronous::operation::MEMORY_OF_A_CALL),
             more_frames: account.nothing(Resource::Memory),
             waiting: Queue::new(),
             most_important: Priority::LOWEST,
@@ -250,7 +261,7 @@ async fn drop_in_steps(waiting: Queue<Completion>) {
 }
 
 /// What a call answers whose copy met this fault.
-pub fn errno_of_fault(fault: Fault) -> Errno {
+pub(crate) fn errno_of_fault(fault: Fault) -> Errno {
     match fault {
         Fault::OutOfMemory => Errno::ENOMEM,
         _ => Errno::EFAULT,
@@ -259,21 +270,21 @@ pub fn errno_of_fault(fault: Fault) -> Errno {
 
 /// A place in the table of processes, from before a process is made until its parent has waited for it.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     _process: Charge,
     _memory: Charge,
 }
 
 impl Place {
     /// A place for a child of a process with this account. `EAGAIN` if that has started too many processes, `ENOMEM`.
-    pub fn new(parent: &Arc<Account>) -> Result<Place, Errno> {
+    pub(crate) fn new(parent: &Arc<Account>) -> Result<Place, Errno> {
         let process = parent.charge(Resource::Processes, 1)?;
         Ok(Place { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
     }
 }
 
 /// What a process has from the one that starts it.
-pub struct Origin {
+pub(crate) struct Origin {
     /// Its account.
     pub account: Arc<Account>,
     /// Its place in the table.
@@ -289,7 +300,7 @@ const MEMORY_OF_A_PLACE: usize = 256;
 
 /// Bytes of kernel memory that a process begins with: itself, its process page and completion ring, and the root of its
 /// page tables; and smaller things that each process has one of.
-pub const MEMORY: usize =
+pub(crate) const MEMORY: usize =
     size_of::<Process>() + 2048 + (completion::pages(completion::INITIAL_CAPACITY) + 3) * PAGE_SIZE;
 
 /// Page tables that are charged at once.
@@ -298,23 +309,23 @@ const TABLES: usize = 8;
 /// A worker, thread or call in flight of a process, in an order in which all of them can be looked at, some at a time.
 /// One that comes or moves in the table meanwhile may be missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Member(u64);
+pub(crate) struct Member(u64);
 
 impl Member {
     /// The first of all.
-    pub const FIRST: Member = Member(0);
+    pub(crate) const FIRST: Member = Member(0);
     /// The first thread.
     const THREADS: Member = Member(MAXIMUM_WORKERS as u64);
     /// The first call: that in the last place of the table.
     const CALLS: Member = Member(1 << 32);
 
     /// As a word that is kept somewhere.
-    pub fn to_word(self) -> u64 {
+    pub(crate) fn to_word(self) -> u64 {
         self.0
     }
 
     /// From such a word.
-    pub fn from_word(word: u64) -> Member {
+    pub(crate) fn from_word(word: u64) -> Member {
         Member(word)
     }
 
@@ -345,7 +356,7 @@ impl Member {
 }
 
 /// What a look for something that starves has found.
-pub enum Look {
+pub(crate) enum Look {
     /// A coroutine, and the member at which the next look begins.
     Found(Cid, Member),
     /// Nothing yet; this is where to go on.
@@ -355,7 +366,7 @@ pub enum Look {
 }
 
 /// A process.
-pub struct Process {
+pub(crate) struct Process {
     /// Its number.
     pub id: u32,
     /// What it has of the kernel's memory and of other things, and how much it may have.
@@ -383,7 +394,7 @@ pub struct Process {
     /// The first bytes of its program's name.
     name: [AtomicU64; 2],
     /// What it has of that of which the network has a limited number.
-    pub shares: Arc<crate::network::Shares>,
+    pub shares: Arc<crate::network::socket::Shares>,
     /// Who waits for which words of its memory.
     pub futexes: Arc<Futexes>,
     /// What carries its calls in the kernel.
@@ -435,7 +446,7 @@ pub struct Process {
 impl Process {
     /// A process without workers; not in the table yet.
     #[allow(clippy::too_many_arguments)]
-    pub fn new(
+    pub(crate) fn new(
         id: u32,
         parent: u32,
         origin: Origin,
@@ -462,7 +473,7 @@ impl Process {
             authority,
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
-            shares: crate::network::Shares::new(account.clone()),
+            shares: crate::network::socket::Shares::new(account.clone()),
             kernel_side: Choice::default(),
             dropped_lines: report::Dropped::default(),
             parent: AtomicU32::new(parent),
@@ -496,28 +507,28 @@ impl Process {
     }
 
     /// The process that started it, or that inherited it.
-    pub fn parent(&self) -> u32 {
+    pub(crate) fn parent(&self) -> u32 {
         self.parent.load(Ordering::Relaxed)
     }
 
     /// The process group that it is in.
-    pub fn group(&self) -> u32 {
+    pub(crate) fn group(&self) -> u32 {
         self.group.load(Ordering::Relaxed)
     }
 
     /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a page that it was
     /// promised cannot be made.
-    pub fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+    pub(crate) fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         self.space.lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies to the process's memory. `EFAULT` if any byte is not writable for it; `ENOMEM` as above.
-    pub fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
         self.space.lock().copy_out(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies a string that ends with NUL, without it. `too_long` if there is no NUL within `limit` bytes.
-    pub fn copy_in_string(&self, address: usize, limit: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn copy_in_string(&self, address: usize, limit: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
         self.space.lock().copy_in_string(address as u64, limit).map_err(|error| match error {
             StringError::TooLong => too_long,
             StringError::Fault(fault) => errno_of_fault(fault),
@@ -529,14 +540,14 @@ impl Process {
     /// All its workers together make one claim. So a worker that was interrupted while it held a lock of the process is
     /// as important as the one that waits for the lock, and gets to let it go.
     #[inline]
-    pub fn claimed_priority(&self) -> Priority {
+    pub(crate) fn claimed_priority(&self) -> Priority {
         let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
         self.standing.worth(claim)
     }
 
     /// The same, and no less important than the calls whose completions it has not taken: their coroutines are ready as
     /// soon as a worker looks.
-    pub fn claimed_with_completions(&self) -> Priority {
+    pub(crate) fn claimed_with_completions(&self) -> Priority {
         let claim = self.claimed_priority();
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
@@ -550,7 +561,7 @@ impl Process {
     }
 
     /// Processor time of all its workers, in ticks, up to now.
-    pub fn cpu_ticks(&self) -> u64 {
+    pub(crate) fn cpu_ticks(&self) -> u64 {
         let now = Machine::now();
         let running = |workers: &[Arc<Worker>]| workers.iter().fold(0, |sum, worker| sum + worker.uncharged(now));
         let running = running(&self.workers.lock())
@@ -559,13 +570,13 @@ impl Process {
     }
 
     /// Processor time of children that it has waited for, and of those for which they have, in ticks.
-    pub fn children_ticks(&self) -> u64 {
+    pub(crate) fn children_ticks(&self) -> u64 {
         self.children_ticks.load(Ordering::Relaxed)
     }
 
     /// Looks for a child that has ended and removes it, with the processor time that it and its children have used;
     /// pending if there are children but none has.
-    pub fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
+    pub(crate) fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
         let found = poll_child(self.id, which, waker);
         if let Poll::Ready(Ok((_, _, ticks))) = found {
             self.children_ticks.fetch_add(ticks, Ordering::Relaxed);
@@ -574,7 +585,7 @@ impl Process {
     }
 
     /// How many calls are in flight, and how many of them at priorities 0 to 7 (7: and less important), 16 bits each.
-    pub fn waiting_calls(&self) -> (u64, [u64; 2]) {
+    pub(crate) fn waiting_calls(&self) -> (u64, [u64; 2]) {
         let calls = self.calls.lock();
         let mut counts = [0u16; 8];
         for call in calls.values() {
@@ -586,27 +597,27 @@ impl Process {
     }
 
     /// The first bytes of the name of the program that it runs.
-    pub fn name(&self) -> [u64; 2] {
+    pub(crate) fn name(&self) -> [u64; 2] {
         [self.name[0].load(Ordering::Relaxed), self.name[1].load(Ordering::Relaxed)]
     }
 
     /// Notes which program it runs from now on.
-    pub fn set_name(&self, name: [u64; 2]) {
+    pub(crate) fn set_name(&self, name: [u64; 2]) {
         self.name[0].store(name[0], Ordering::Relaxed);
         self.name[1].store(name[1], Ordering::Relaxed);
-        crate::trace::program(self.id, name);
+        crate::observing::trace::program(self.id, name);
     }
 
     /// Gives its workers the priority that its claim is worth now, after that has changed for another reason than the
     /// claim itself.
-    pub fn order_workers_anew(&self) {
+    pub(crate) fn order_workers_anew(&self) {
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
             worker.order_anew();
         }
     }
 
     /// Makes its executor look around, if it handles user interrupts.
-    pub fn interrupt_all_workers(&self) {
+    pub(crate) fn interrupt_all_workers(&self) {
         for worker in self.workers.lock().iter() {
             worker.interrupt_for_completions();
         }
@@ -614,7 +625,7 @@ impl Process {
 
     /// Gives some of what is carried out for it the priority that it is worth now; says where to go on, if there is
     /// more.
-    pub fn order_anew_from(&self, member: Member, count: usize) -> Option<Member> {
+    pub(crate) fn order_anew_from(&self, member: Member, count: usize) -> Option<Member> {
         if member < Member::THREADS {
             for worker in self.workers.lock().iter() {
                 worker.order_anew();
@@ -635,7 +646,7 @@ impl Process {
         for place in places {
             if let Some(Call { carrier: Carrier::Coroutine(cid), priority, .. }) = calls.at_place(place) {
                 let priority = Priority::saturating(u64::from(*priority));
-                crate::executor::set_priority(*cid, self.standing.worth(priority));
+                crate::scheduling::executor::set_priority(*cid, self.standing.worth(priority));
             }
         }
         next
@@ -643,7 +654,7 @@ impl Process {
 
     /// Looks at some workers, threads and calls in flight, in their order, for one that has been ready since an earlier
     /// look without a turn, and lets that go before everything else.
-    pub fn look_for_the_starving(&self, member: Member, count: usize) -> Look {
+    pub(crate) fn look_for_the_starving(&self, member: Member, count: usize) -> Look {
         if member < Member::CALLS {
             let (workers, threads) = (self.workers.lock(), self.threads.lock());
             let mut all = workers.iter().chain(threads.from(member.slot())).filter(|one| one.index() >= member.slot());
@@ -676,13 +687,13 @@ impl Process {
     // ---- ending ----
 
     /// Whether the process is to stop. Workers look before each visit to user mode, calls at each poll.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         // Acquire: whoever sees it sees the ending too.
         self.ended.load(Ordering::Acquire)
     }
 
     /// Ends the process. The first ending counts; later ones change nothing.
-    pub fn end(&self, ending: Ending) {
+    pub(crate) fn end(&self, ending: Ending) {
         {
             let mut slot = self.ending.lock();
             if slot.is_some() {
@@ -705,13 +716,13 @@ impl Process {
     ///
     /// # Cancellation
     /// Not to be dropped: nobody else would call those who are left.
-    pub async fn call_all(&self) {
+    pub(crate) async fn call_all(&self) {
         // AcqRel: whoever comes second finds that somebody has begun.
         if self.all_are_called.swap(true, Ordering::AcqRel) {
             return;
         }
         // The process that ends cannot be found any more by the keeper, and its parent waits.
-        crate::executor::set_priority(crate::executor::current(), MOST_CLAIM);
+        crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
         self.kernel_side.wake_poller();
         let mut slot = 0;
         loop {
@@ -735,7 +746,7 @@ impl Process {
         for (number, call) in calls.into_values().enumerate() {
             if let Carrier::Coroutine(cid) = call.carrier {
                 // The keeper will not find it to prefer it when it starves.
-                crate::executor::set_priority(cid, MOST_CLAIM);
+                crate::scheduling::executor::set_priority(cid, MOST_CLAIM);
             }
             call.carrier.wake();
             if number % steps::ENTRIES == 0 {
@@ -753,7 +764,7 @@ impl Process {
     /// Charges the page tables that it has, after there may have come to be more. A process that may not have them
     /// ends: what needed them cannot be taken back.
     #[inline(never)]
-    pub fn charge_tables(&self) {
+    pub(crate) fn charge_tables(&self) {
         let tables = self.space.lock().table_frames();
         let mut charge = self.tables.lock();
         if tables * PAGE_SIZE > charge.amount() {
@@ -775,11 +786,14 @@ impl Process {
             worker.hasten();
         }
         let last = Cid::from_raw(self.last_worker.load(Ordering::Relaxed));
-        crate::executor::set_priority(last, Priority::HIGHEST);
+        crate::scheduling::executor::set_priority(last, Priority::HIGHEST);
     }
 
     /// Adds a worker. `EAGAIN` if the process has its most already, or has ended.
-    pub fn add_worker(&self, make: impl FnOnce(usize) -> Result<Arc<Worker>, Errno>) -> Result<Arc<Worker>, Errno> {
+    pub(crate) fn add_worker(
+        &self,
+        make: impl FnOnce(usize) -> Result<Arc<Worker>, Errno>,
+    ) -> Result<Arc<Worker>, Errno> {
         let mut workers = self.workers.lock();
         if self.has_ended() || workers.len() >= MAXIMUM_WORKERS {
             return Err(Errno::EAGAIN);
@@ -799,7 +813,7 @@ impl Process {
     }
 
     /// Adds a thread. `EAGAIN` if the process has its most already, or has ended.
-    pub fn add_thread(&self, make: impl FnOnce(usize) -> Arc<Worker>) -> Result<Arc<Worker>, Errno> {
+    pub(crate) fn add_thread(&self, make: impl FnOnce(usize) -> Arc<Worker>) -> Result<Arc<Worker>, Errno> {
         let mut threads = self.threads.lock();
         if self.has_ended() {
             return Err(Errno::EAGAIN);
@@ -812,23 +826,23 @@ impl Process {
     }
 
     /// The worker or thread with this slot.
-    pub fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
+    pub(crate) fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
         if slot < MAXIMUM_WORKERS { self.worker(slot) } else { self.threads.lock().get(slot).cloned() }
     }
 
     /// The worker with this index.
-    pub fn worker(&self, index: usize) -> Option<Arc<Worker>> {
+    pub(crate) fn worker(&self, index: usize) -> Option<Arc<Worker>> {
         self.workers.lock().get(index).cloned()
     }
 
     /// How many workers and threads have not ended.
-    pub fn live_workers(&self) -> usize {
+    pub(crate) fn live_workers(&self) -> usize {
         self.live_workers.load(Ordering::Acquire)
     }
 
     /// A worker ends itself with `exit`. As on Linux the status of the first one is the process's, in whatever order
     /// they go; so workers that end at the same moment need not agree which of them is the last.
-    pub fn note_exit(&self, worker: usize, status: u8) {
+    pub(crate) fn note_exit(&self, worker: usize, status: u8) {
         if worker == 0 {
             // Relaxed: read after the count of workers has come to 0, which orders it.
             self.first_worker_status.store(status, Ordering::Relaxed);
@@ -838,7 +852,7 @@ impl Process {
     /// The coroutine of a worker or thread is done; whether it was the last one, which is to [take the process
     /// apart](Process::take_apart).
     #[must_use]
-    pub fn worker_is_gone(self: &Arc<Process>, worker: &Worker) -> bool {
+    pub(crate) fn worker_is_gone(self: &Arc<Process>, worker: &Worker) -> bool {
         if worker.is_thread() {
             // Out of the lock first: the entry may be its last owner but for the caller.
             let entry = self.threads.lock().remove(worker.index());
@@ -901,9 +915,9 @@ impl Process {
     ///
     /// # Cancellation
     /// Not to be dropped: nobody else would go on.
-    pub async fn take_apart(self: &Arc<Process>) {
-        self.last_worker.store(crate::executor::current().raw(), Ordering::Relaxed);
-        crate::executor::set_priority(crate::executor::current(), MOST_CLAIM);
+    pub(crate) async fn take_apart(self: &Arc<Process>) {
+        self.last_worker.store(crate::scheduling::executor::current().raw(), Ordering::Relaxed);
+        crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
         self.close_descriptors().await;
         if input::leave(self) {
             self.departed(|| self.input_calls.are_over()).await;
@@ -947,9 +961,9 @@ impl Process {
     /// Starts an asynchronous call: `start` has somebody go on with `work`, given the key under which the call is
     /// known. It runs under the lock of the calls.
     ///
-    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `start` gives the work back);
-    /// with the work. A token of 0 means that the call will never be cancelled.
-    pub fn begin_call<T>(
+    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `start` gives the work
+    /// back); with the work. A token of 0 means that the call will never be cancelled.
+    pub(crate) fn begin_call<T>(
         &self,
         token: u64,
         priority: Priority,
@@ -996,14 +1010,14 @@ impl Process {
     }
 
     /// Whether the process asked for this call to end early.
-    pub fn call_is_cancelled(&self, key: u64) -> bool {
+    pub(crate) fn call_is_cancelled(&self, key: u64) -> bool {
         // Acquire: pairs with the release in `cancel_call`. Most processes never cancel anything.
         self.has_cancelled.load(Ordering::Acquire) && self.calls.lock().get(key).is_some_and(|call| call.cancelled)
     }
 
-    /// Asks that a call ends early. `ENOENT` if it is not in flight. One that waits for input is over when this returns,
-    /// unless its input has come.
-    pub fn cancel_call(&self, token: u64) -> Result<(), Errno> {
+    /// Asks that a call ends early. `ENOENT` if it is not in flight. One that waits for input is over when this
+    /// returns, unless its input has come.
+    pub(crate) fn cancel_call(&self, token: u64) -> Result<(), Errno> {
         let waiting = {
             let mut calls = self.calls.lock();
             let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
@@ -1025,7 +1039,7 @@ impl Process {
 
     /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made
     /// to look there.
-    pub fn complete_calls(&self, done: &[(u64, Completion)], priority: Priority) {
+    pub(crate) fn complete_calls(&self, done: &[(u64, Completion)], priority: Priority) {
         counters::add(Counter::CallsInFlight, (done.len() as u64).wrapping_neg());
         {
             // Locked until the completions have their places: `begin_call` counts each as one or the other.
@@ -1060,7 +1074,7 @@ impl Process {
 
     /// Promises places for the completions of so many requests; says for how many. No more than the ring has room for,
     /// unless `beyond` says that they may have to wait.
-    pub fn promise_completions(&self, wanted: usize, beyond: bool) -> usize {
+    pub(crate) fn promise_completions(&self, wanted: usize, beyond: bool) -> usize {
         let calls = self.calls.lock();
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
@@ -1084,7 +1098,7 @@ impl Process {
 
     /// Posts the completions of requests for which so many places were promised, of this priority at most. The others
     /// of them are calls in flight now, which have places of their own.
-    pub fn post_completions(&self, batch: &[Completion], promised: usize, priority: Priority) {
+    pub(crate) fn post_completions(&self, batch: &[Completion], promised: usize, priority: Priority) {
         let mut completions = self.completions.lock();
         completions.promised -= promised;
         if batch.is_empty() || self.has_ended() {
@@ -1099,7 +1113,7 @@ impl Process {
     /// Gives the completion ring at least so many entries, a power of two that a ring can have, or 0.
     ///
     /// `EBUSY` if it would have to grow and is not empty, `ENOMEM`, `EEXIST` if the process has mapped something there.
-    pub fn enlarge_completion_ring(&self, capacity: usize) -> Result<(), Errno> {
+    pub(crate) fn enlarge_completion_ring(&self, capacity: usize) -> Result<(), Errno> {
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
         if capacity <= completions.producer.capacity() {
@@ -1137,18 +1151,18 @@ impl Process {
     }
 
     /// The finisher has finished all calls of the process, which has ended.
-    pub fn finisher_is_done(&self) {
+    pub(crate) fn finisher_is_done(&self) {
         self.departures.lock().wake_all();
     }
 
     /// A ring that was closed is at rest.
-    pub fn ring_has_closed(&self) {
+    pub(crate) fn ring_has_closed(&self) {
         self.departures.lock().wake_all();
     }
 
     /// Posts completions that found the ring full. Called when a worker enters the kernel.
     #[inline(always)]
-    pub fn post_waiting_completions(&self) {
+    pub(crate) fn post_waiting_completions(&self) {
         if self.has_waiting_completions.load(Ordering::Relaxed) {
             self.post_those_that_wait();
         }
@@ -1170,14 +1184,14 @@ impl Process {
     }
 
     /// How many completions are in the ring or were taken from it.
-    pub fn posted(&self) -> u64 {
+    pub(crate) fn posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
     }
 
     /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important,
     /// by a user interrupt. If all run something at least as important they look in time, before their next coroutine.
     /// If none has a hart, one that waits for its turn is to have it no later than something of this priority.
-    pub fn wake_a_worker(&self, priority: Priority) {
+    pub(crate) fn wake_a_worker(&self, priority: Priority) {
         let workers = self.workers.lock();
         if workers.iter().any(|worker| worker.wake_if_parked(self.standing.worth(priority))) {
             return;
@@ -1199,7 +1213,7 @@ impl Process {
     ///
     /// Who gives way may have met a lock of the process, and who holds that may have been interrupted when the process
     /// claimed less: in a queue it keeps the priority that it came with.
-    pub fn bring_forward_others(&self, worker: &Worker) {
+    pub(crate) fn bring_forward_others(&self, worker: &Worker) {
         let priority = worker.priority_without_boost();
         for other in self.workers.lock().iter().filter(|other| !core::ptr::eq(&***other, worker)) {
             let _ = other.bring_forward(priority);
@@ -1223,7 +1237,7 @@ impl Process {
     /// For a worker that will not look at what is ready for a while, because its coroutine is long or waits in a call:
     /// wakes one that sleeps if there is something to take. In the process the scheduler wakes nobody for what a busy
     /// worker can do after its poll (`Sharing::Lazy`), and that a poll is long, only the kernel sees.
-    pub fn share_what_is_ready(&self, worker: &Worker) {
+    pub(crate) fn share_what_is_ready(&self, worker: &Worker) {
         // What it has made ready may lie in the shard of another that waits.
         let Some(priority) = Priority::most_important_in(self.shared.ready_only()) else { return };
         let workers = self.workers.lock();
@@ -1243,7 +1257,7 @@ impl Process {
     /// [`wake_a_worker`](Self::wake_a_worker) does that when the completion is posted. But a worker looks at the ring,
     /// takes a coroutine and only then shows how important that is, without a fence in between: what is posted at that
     /// moment may find its last one, and interrupt nobody.
-    pub fn remind(&self, worker: &Worker) {
+    pub(crate) fn remind(&self, worker: &Worker) {
         let Some(runs) = Priority::most_important_in(self.shared.running(worker.index())) else { return };
         let is_more_important = {
             let mut completions = self.completions.lock();
@@ -1259,7 +1273,7 @@ impl Process {
 
     /// Prepares for another program: asks all workers but one, and all calls in flight, to end. `false` if the process
     /// ends or another worker asked first, which ends the caller's.
-    pub fn keep_only(&self, kept: &Arc<Worker>) -> bool {
+    pub(crate) fn keep_only(&self, kept: &Arc<Worker>) -> bool {
         {
             // Decided under the lock, so that of two workers that ask at once only one stops the other.
             let workers = self.workers.lock();
@@ -1283,18 +1297,18 @@ impl Process {
     }
 
     /// Whether one worker is left and no call; if not, `waker` is woken when something of it has gone.
-    pub fn poll_alone(&self, waker: &Waker) -> bool {
+    pub(crate) fn poll_alone(&self, waker: &Waker) -> bool {
         self.poll_departed(waker, || {
             self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty()
         })
     }
 
-    /// Drops everything on its way to the old program, when another one takes its place. Needs no memory: there is no way
-    /// back.
+    /// Drops everything on its way to the old program, when another one takes its place. Needs no memory: there is no
+    /// way back.
     ///
     /// # Cancellation
     /// What is left is dropped at once.
-    pub async fn forget_completions(&self) {
+    pub(crate) async fn forget_completions(&self) {
         let mut forgotten = {
             let mut completions = self.completions.lock();
             self.posted.store(0, Ordering::Release);
@@ -1311,7 +1325,7 @@ impl Process {
 
     /// Forgets workers and threads that have ended, after [`keep_only`](Self::keep_only); who is left is the first
     /// worker.
-    pub fn forget_others(&self, kept: &Arc<Worker>) {
+    pub(crate) fn forget_others(&self, kept: &Arc<Worker>) {
         let mut workers = self.workers.lock();
         self.threads.lock().clear();
         workers.clear();
@@ -1363,7 +1377,7 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
 
 /// Which children `wait4` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Children {
+pub(crate) enum Children {
     /// Any.
     Any,
     /// The one with this number.
@@ -1456,7 +1470,7 @@ impl Table {
 }
 
 /// Reserves a number and builds a process under it. `EAGAIN` if there are too many.
-pub fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Process>, Errno> {
+pub(crate) fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Process>, Errno> {
     let id = {
         let mut table = TABLE.lock();
         if table.entries.len() >= MAXIMUM_PROCESSES {
@@ -1479,7 +1493,7 @@ pub fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Pr
 }
 
 /// Takes back [`create`] for a process that never got a worker.
-pub fn discard(process: &Process) {
+pub(crate) fn discard(process: &Process) {
     let mut table = TABLE.lock();
     table.leave_indexes(process);
     table.entries.remove(&process.id);
@@ -1487,17 +1501,17 @@ pub fn discard(process: &Process) {
 }
 
 /// Whether a process is below another one.
-pub fn is_below(process: &Process, above: &Process) -> bool {
+pub(crate) fn is_below(process: &Process, above: &Process) -> bool {
     TABLE.lock().all_above(process).any(|id| id == above.id)
 }
 
 /// `EAGAIN` if so many processes are above this one that nothing may be below it.
-pub fn require_depth(process: &Process) -> Result<(), Errno> {
+pub(crate) fn require_depth(process: &Process) -> Result<(), Errno> {
     if TABLE.lock().all_above(process).count() < DEEPEST { Ok(()) } else { Err(Errno::EAGAIN) }
 }
 
 /// The living process with this number.
-pub fn find(id: u32) -> Option<Arc<Process>> {
+pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
         Some(Citizen::Living(process)) => Some(process.clone()),
         _ => None,
@@ -1505,7 +1519,7 @@ pub fn find(id: u32) -> Option<Arc<Process>> {
 }
 
 /// The living process with the lowest number above this one.
-pub fn next_after(id: u32) -> Option<Arc<Process>> {
+pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
         Citizen::Living(process) => Some(process.clone()),
         Citizen::Ended { .. } => None,
@@ -1517,7 +1531,7 @@ pub fn next_after(id: u32) -> Option<Arc<Process>> {
 /// What counts is what would be free without it: the pages of the process and their tables, and what the kernel keeps
 /// for it in pipes, sockets, files and calls in flight. Files in memory that nobody has open belong to nobody; their
 /// share of the machine has a limit of its own.
-pub fn end_largest() {
+pub(crate) fn end_largest() {
     if files::free_remains() {
         // Whoever lacks memory tries again.
         return;
@@ -1557,7 +1571,7 @@ fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Pr
 
 /// Whether a signal's default action is to end the process. There are no handlers, and what would stop a process ends
 /// it.
-pub fn ends(number: u32) -> bool {
+pub(crate) fn ends(number: u32) -> bool {
     !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
 }
 
@@ -1574,7 +1588,7 @@ fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno>
 }
 
 /// `kill` with the number of a process. One that has ended and was not waited for is there, and notices nothing.
-pub fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
+pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
     match find(id) {
         Some(process) => signal(caller, &process, number),
         None if exists(id) => Ok(()),
@@ -1582,12 +1596,12 @@ pub fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
     }
 }
 
-/// `kill` with a process group: sends a signal, in steps, to those in it to whom the caller may. `EPERM` if there are others
-/// only, `ESRCH` if there is nobody. The caller comes last, because it does not go on after that.
+/// `kill` with a process group: sends a signal, in steps, to those in it to whom the caller may. `EPERM` if there are
+/// others only, `ESRCH` if there is nobody. The caller comes last, because it does not go on after that.
 ///
 /// # Cancellation
 /// Some have got the signal and others have not.
-pub async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
+pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
     let mut answer = Err(Errno::ESRCH);
     let mut last = 0;
     while let Some(process) = next_in_steps(caller, &mut last, |process| process.group() == group).await {
@@ -1603,11 +1617,12 @@ pub async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(
 }
 
 /// `kill` with -1: sends a signal, in steps, to everybody to whom the caller may, but for the first process and itself.
-/// `ESRCH` if there is nobody else; if there is, the answer is not an error even if it may to nobody, which is Linux's way.
+/// `ESRCH` if there is nobody else; if there is, the answer is not an error even if it may to nobody, which is Linux's
+/// way.
 ///
 /// # Cancellation
 /// Some have got the signal and others have not.
-pub async fn signal_everybody(caller: &Process, number: u32) -> Result<(), Errno> {
+pub(crate) async fn signal_everybody(caller: &Process, number: u32) -> Result<(), Errno> {
     let mut answer = Err(Errno::ESRCH);
     let mut last = FIRST;
     while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
@@ -1645,7 +1660,7 @@ async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Proc
 }
 
 /// Ends a process group because of a key of the terminal, whoever is in it.
-pub fn signal_group_from_terminal(group: u32, number: u32) {
+pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
     let mut last = 0;
     while let Some(process) = next_living(last, |process| process.group() == group) {
         last = process.id;
@@ -1656,7 +1671,7 @@ pub fn signal_group_from_terminal(group: u32, number: u32) {
 }
 
 /// Whether somebody lives in this group of whom `is_meant` holds.
-pub fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
+pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
     let mut last = 0;
     while let Some(process) = next_living(last, |process| process.group() == group) {
         last = process.id;
@@ -1668,13 +1683,13 @@ pub fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
 }
 
 /// Whether a process lives in this group.
-pub fn group_exists(group: u32) -> bool {
+pub(crate) fn group_exists(group: u32) -> bool {
     next_living(0, |process| process.group() == group).is_some()
 }
 
-/// `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into one of its
-/// own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
-pub fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
+/// `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into one of
+/// its own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
+pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
     let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
     let id = if id == 0 { caller.id } else { id };
@@ -1696,7 +1711,7 @@ pub fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
 }
 
 /// Whether a process with this number exists, ended ones included.
-pub fn exists(id: u32) -> bool {
+pub(crate) fn exists(id: u32) -> bool {
     TABLE.lock().entries.contains_key(&id)
 }
 
@@ -1733,7 +1748,7 @@ fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Resul
 }
 
 /// Takes back a registration of [`Process::poll_child`].
-pub fn forget_child_waiter(parent: u32, waker: &Waker) {
+pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
     let mut table = TABLE.lock();
     if let Some(waiters) = table.waiters.get_mut(&parent) {
         waiters.forget(waker);

@@ -23,11 +23,11 @@ use spin::Mutex;
 use virtio::{Entropy, Kind, Mmio};
 use waiters::Waiters;
 
+use crate::network::wire::Piece;
 use crate::process::Process;
-use crate::steps;
+use crate::process::user::UserBuffer;
+use crate::scheduling::steps;
 use crate::time;
-use crate::user::UserBuffer;
-use crate::wire::Piece;
 
 /// `getrandom`: do not wait.
 const NONBLOCK: u32 = 1;
@@ -37,7 +37,7 @@ const RANDOM: u32 = 2;
 const INSECURE: u32 = 4;
 
 /// Most bytes of one step: kernel code is not interrupted.
-pub const STEP: usize = 256;
+pub(crate) const STEP: usize = 256;
 /// Most bytes that one call gives, as on Linux.
 const LARGEST_FILL: usize = 32 * 1024 * 1024 - 1;
 /// Fewer bytes are no seed.
@@ -172,7 +172,7 @@ fn is_seeded() -> bool {
 
 /// Seeds the generator. If neither the firmware nor a device helps, only the clock makes two boots differ, and the log
 /// says so.
-pub fn start(platform: &'static Platform) {
+pub(crate) fn start(platform: &'static Platform) {
     stir(&(Machine::now() ^ time::epoch_ns()).to_le_bytes(), Source::Clock);
     stir(platform.random_seed, Source::Entropy);
     GENERATOR.lock().stir_at_ns = time::now_ns() + STIR_INTERVAL_NS;
@@ -252,7 +252,7 @@ fn ask_device() -> Answer {
 }
 
 /// Fills a slice.
-pub fn bytes(destination: &mut [u8]) {
+pub(crate) fn bytes(destination: &mut [u8]) {
     let mut generator = GENERATOR.lock();
     if generator.is_due(time::now_ns()) {
         drop(generator);
@@ -264,20 +264,20 @@ pub fn bytes(destination: &mut [u8]) {
 }
 
 /// A number that nobody can guess.
-pub fn word() -> u64 {
+pub(crate) fn word() -> u64 {
     let mut word = [0; 8];
     bytes(&mut word);
     u64::from_le_bytes(word)
 }
 
 /// Checks the flags of `getrandom`, as Linux does.
-pub fn check_flags(flags: u32) -> Result<(), Errno> {
+pub(crate) fn check_flags(flags: u32) -> Result<(), Errno> {
     let is_both = flags & (RANDOM | INSECURE) == RANDOM | INSECURE;
     if is_both || flags & !(NONBLOCK | RANDOM | INSECURE) != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// Whether a call with these flags may wait.
-pub fn may_wait(flags: u32) -> bool {
+pub(crate) fn may_wait(flags: u32) -> bool {
     flags & NONBLOCK == 0
 }
 
@@ -297,14 +297,14 @@ fn poll_seed(flags: u32, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
 }
 
 /// Takes back what a pending [`fill`] registered.
-pub fn forget(waker: &Waker) {
+pub(crate) fn forget(waker: &Waker) {
     if let Some(waiters) = WAITERS.lock().as_mut() {
         waiters.forget(waker);
     }
 }
 
 /// `getrandom`, in steps: goes on from `*done`.
-pub fn fill(
+pub(crate) fn fill(
     process: &Process,
     buffer: UserBuffer,
     flags: u32,
@@ -343,7 +343,7 @@ pub fn fill(
 }
 
 /// One step of reading `/dev/random` or `/dev/urandom`: as much as one step gives.
-pub fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
     let mut done = 0;
     let step = UserBuffer::new(buffer.address(), buffer.len().min(STEP))?;
     fill(process, step, 0, &mut done, waker)

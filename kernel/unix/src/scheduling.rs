@@ -3,24 +3,27 @@
 //! The order of priorities is the scheduler's. What a process publishes in its process page is only a claim, and this
 //! module is what keeps claims from being worth more than they should:
 //!
-//! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim at all counts for as much as the
-//!   most important priority of the kernel's executor: a claim counts for the priority behind its own ([`MOST_CLAIM`]).
-//! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used up the
-//!   process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes at that
-//!   priority is what nobody else wanted, and costs it nothing; all other time is charged, and an overrun, at most a slice
-//!   on each hart, is paid back in the periods to come. Everybody has the default budget; a budget that somebody set covers
-//!   the children that are started afterwards too, so that it cannot be escaped by starting more of them. The limit that a
-//!   parent or a privileged process has given is one, and the limit that a process has chosen for itself is another: both
-//!   count, so that the second cannot replace the first. Neither forgets what was used when it is changed.
-//! * **Starvation bound.** A process in which something has been ready for that long runs, however unimportant it is: the
-//!   *keeper*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call of each
-//!   process that has not had a turn from one look to the next be the most important of all until it has had a slice: one
-//!   at a time, and each in its turn. So N processes that starve run within N slices and the bound, however many threads
-//!   they have, and whatever others claim: keeper and preferred ones have a priority that no claim has, and stand in line
-//!   there. (Linking them in front of those with the best claim would do for one of them, but the last one that was linked
-//!   would be the first to run, and processes that starve again and again would hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its budget is refilled. The keeper looks at
-//!   all processes only if something was ready at one priority at both looks, which is rare on a machine that keeps up; it
-//!   looks in short steps, and charges what it does to the process that it looks at.
+//! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim at all counts for as much as
+//!   the most important priority of the kernel's executor: a claim counts for the priority behind its own
+//!   ([`MOST_CLAIM`]).
+//! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used
+//!   up the process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes
+//!   at that priority is what nobody else wanted, and costs it nothing; all other time is charged, and an overrun, at
+//!   most a slice on each hart, is paid back in the periods to come. Everybody has the default budget; a budget that
+//!   somebody set covers the children that are started afterwards too, so that it cannot be escaped by starting more of
+//!   them. The limit that a parent or a privileged process has given is one, and the limit that a process has chosen
+//!   for itself is another: both count, so that the second cannot replace the first. Neither forgets what was used when
+//!   it is changed.
+//! * **Starvation bound.** A process in which something has been ready for that long runs, however unimportant it is:
+//!   the *keeper*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call
+//!   of each process that has not had a turn from one look to the next be the most important of all until it has had a
+//!   slice: one at a time, and each in its turn. So N processes that starve run within N slices and the bound, however
+//!   many threads they have, and whatever others claim: keeper and preferred ones have a priority that no claim has,
+//!   and stand in line there. (Linking them in front of those with the best claim would do for one of them, but the
+//!   last one that was linked would be the first to run, and processes that starve again and again would hold back one
+//!   that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its budget is refilled.
+//!   The keeper looks at all processes only if something was ready at one priority at both looks, which is rare on a
+//!   machine that keeps up; it looks in short steps, and charges what it does to the process that it looks at.
 //!
 //! # EVERY-TICK
 //!
@@ -33,19 +36,24 @@
 //! as well.
 //!
 //! The network's coroutine is one of the kernel's own, and charges what it does for a frame or a connection to whoever
-//! waits for that ([`network_stack`](crate::network_stack)). Charged to nobody are interrupts that find no process running, the choice
-//! of the next coroutine, looks that tell whose a frame is, frames for nobody, and waking the rest of thousands who wait
-//! for one thing ([`rests`](crate::rests)).
+//! waits for that ([`network::stack`](crate::network::stack)). Charged to nobody are interrupts that find no process
+//! running, the choice of the next coroutine, looks that tell whose a frame is, frames for nobody, and waking the rest
+//! of thousands who wait for one thing ([`rests`](crate::scheduling::rests)).
 //!
-//! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of its
-//! polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first process
-//! asks for it ([`strictness_matters`]).
+//! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
+//! its polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first
+//! process asks for it ([`strictness_matters`]).
 //!
 //! Setting any of this is decoded here too. A process may restrict itself and those below it; more needs
-//! authority ([`crate::authority`]).
+//! authority ([`crate::process::authority`]).
 //!
 //! The rejected way of a budget is a priority that decays with use (Unix's, and fair schedulers'): it makes all
 //! priorities soft, and the most important coroutine of a server that is at its work would fall behind a batch job.
+
+pub(crate) mod executor;
+pub(crate) mod rests;
+pub(crate) mod steps;
+pub(crate) mod stretch;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -61,20 +69,23 @@ use hal_api::Machine as _;
 use platform::{Machine, println};
 use spin::Mutex;
 
-use crate::executor::Cid;
-use crate::process::{self, Look, Member, Process};
-use crate::user::UserBuffer;
-use crate::{authority, counters, executor, input, network_stack, rests, shared, stretch, time};
+use crate::asynchronous::input;
+use crate::network::stack;
+use crate::observing::counters;
+use crate::process::user::UserBuffer;
+use crate::process::{self, Look, Member, Process, authority, shared};
+use crate::scheduling::executor::Cid;
+use crate::time;
 
 /// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
 /// others.
-pub const EXHAUSTED: Priority = Priority::LOWEST;
+pub(crate) const EXHAUSTED: Priority = Priority::LOWEST;
 /// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for what ends, and for
 /// those that starve: they stand in front of all claims, and in one line among themselves. If they shared a priority
 /// with claims, whoever has many workers that never rest would stand in front of them, a slice for each.
-pub const MOST_CLAIM: Priority = Priority::saturating(1);
+pub(crate) const MOST_CLAIM: Priority = Priority::saturating(1);
 /// The least that a claim counts for while there is budget left.
-pub const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
+pub(crate) const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
 
 /// The period of budgets that nobody set.
 const DEFAULT_PERIOD_NS: u64 = 100_000_000;
@@ -196,7 +207,7 @@ impl Limits {
 
 /// A process's budget.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     limits: Mutex<Limits>,
     /// A limit was used up when somebody looked last; written with the limits locked.
     used_up: AtomicBool,
@@ -219,7 +230,7 @@ impl Budget {
     }
 
     /// The budget of a process that nobody restricts, whose parent has this one.
-    pub fn below(parent: Option<&Arc<Budget>>) -> Arc<Budget> {
+    pub(crate) fn below(parent: Option<&Arc<Budget>>) -> Arc<Budget> {
         let above = parent.and_then(|parent| {
             if parent.covers_children.load(Ordering::Relaxed) { Some(parent.clone()) } else { parent.above.clone() }
         });
@@ -298,7 +309,7 @@ enum By {
 
 /// What is known and set about how one process is scheduled.
 #[derive(Debug)]
-pub struct Standing {
+pub(crate) struct Standing {
     ceiling: AtomicU8,
     mode: AtomicU8,
     budget: Arc<Budget>,
@@ -335,37 +346,37 @@ impl Standing {
         }
     }
 
-    /// Says that frames for the process are put behind others until its budget is refilled. Whether it has been is to be
-    /// looked at after that.
-    pub fn frames_stand_behind(&self) {
+    /// Says that frames for the process are put behind others until its budget is refilled. Whether it has been is to
+    /// be looked at after that.
+    pub(crate) fn frames_stand_behind(&self) {
         self.frames_behind.store(true, Ordering::Relaxed);
         // Either whoever refills it sees this, or whoever has said it sees that.
         fence(Ordering::SeqCst);
     }
 
     /// That of the first process.
-    pub fn of_the_first() -> Standing {
+    pub(crate) fn of_the_first() -> Standing {
         Standing::new(Priority::HIGHEST, Mode::Relaxed, Budget::below(None))
     }
 
     /// That of a child: it inherits ceiling and mode, and is covered by budgets that were set.
-    pub fn inherited(&self) -> Standing {
+    pub(crate) fn inherited(&self) -> Standing {
         Standing::new(self.ceiling(), self.mode(), Budget::below(Some(&self.budget)))
     }
 
     /// No claim counts for more than this.
-    pub fn ceiling(&self) -> Priority {
+    pub(crate) fn ceiling(&self) -> Priority {
         Priority::saturating(self.ceiling.load(Ordering::Relaxed).into())
     }
 
     /// What the process asked its executor to be.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         Mode::from_number(self.mode.load(Ordering::Relaxed).into()).unwrap_or_default()
     }
 
     /// A priority as the process itself may use it. Among its own calls and coroutines all that lie within its ceiling
     /// differ; what each is worth beside other processes [`worth`](Self::worth) says.
-    pub fn within_ceiling(&self, priority: Priority) -> Priority {
+    pub(crate) fn within_ceiling(&self, priority: Priority) -> Priority {
         priority.limited_to(self.ceiling())
     }
 
@@ -375,17 +386,17 @@ impl Standing {
     }
 
     /// What a priority that the process may have is worth now: the lowest, if the budget is used up.
-    pub fn limit(&self, priority: Priority) -> Priority {
+    pub(crate) fn limit(&self, priority: Priority) -> Priority {
         if self.exhausted.load(Ordering::Relaxed) { EXHAUSTED } else { priority }
     }
 
     /// What a claim is worth now.
-    pub fn worth(&self, claim: Priority) -> Priority {
+    pub(crate) fn worth(&self, claim: Priority) -> Priority {
         self.limit(self.claim(claim))
     }
 
     /// The process has ended: what is left of it is charged, but goes on at once, since others wait for what it holds.
-    pub fn has_ended(&self) {
+    pub(crate) fn has_ended(&self) {
         self.exhausted.store(false, Ordering::Relaxed);
         if self.benched.load(Ordering::Relaxed) {
             wake_keeper();
@@ -393,19 +404,19 @@ impl Standing {
     }
 
     /// Counts that a worker was let run because of the starvation bound.
-    pub fn boosted(&self) {
+    pub(crate) fn boosted(&self) {
         self.boosts.fetch_add(1, Ordering::Relaxed);
         counters::count(Counter::StarvationBoosts);
     }
 
     /// Ticks that were charged to it.
-    pub fn charged(&self) -> u64 {
+    pub(crate) fn charged(&self) -> u64 {
         self.cpu.load(Ordering::Relaxed)
     }
 }
 
 /// Who pays for the polls of a coroutine.
-pub trait Owner {
+pub(crate) trait Owner {
     /// The process that does.
     fn process(&self) -> &Arc<Process>;
 
@@ -430,7 +441,7 @@ impl Owner for Arc<Process> {
 /// Whether the budget of a process, or one that covers it, is used up: then nothing of it is polled at another priority
 /// than [`EXHAUSTED`]. A process that has ended has no claims and goes on, so that what it holds is free soon.
 #[inline(always)]
-pub fn has_no_claim(process: &Arc<Process>) -> bool {
+pub(crate) fn has_no_claim(process: &Arc<Process>) -> bool {
     let standing = &process.standing;
     standing.exhausted.load(Ordering::Relaxed) || standing.budget.was_used_up_above() && is_exhausted_above(process)
 }
@@ -458,12 +469,13 @@ fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
 /// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has
 /// passed, the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who
 /// happened to run then pays for one period at most, and is not behind everybody else for many.
-pub fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
+pub(crate) fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
     charge_for(process, ticks, now, executor::current_priority() == EXHAUSTED);
 }
 
-/// The same, if it is known whether all others went before: who does something for somebody may be more important itself.
-pub fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_all: bool) {
+/// The same, if it is known whether all others went before: who does something for somebody may be more important
+/// itself.
+pub(crate) fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_all: bool) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.
     standing.cpu.fetch_add(ticks, Ordering::Relaxed);
@@ -505,7 +517,7 @@ fn exhaust(process: &Arc<Process>) {
 }
 
 /// Forgets a process that has ended.
-pub fn forget(process: &Arc<Process>) {
+pub(crate) fn forget(process: &Arc<Process>) {
     if process.standing.benched.load(Ordering::Relaxed) {
         let found = {
             let mut bench = PENALTY_BENCH.lock();
@@ -547,7 +559,7 @@ async fn forgive() -> (u64, usize) {
         if let Some(process) = forgiven {
             fence(Ordering::SeqCst);
             if process.standing.frames_behind.swap(false, Ordering::Relaxed) {
-                charging(&process, || network_stack::restore_arrivals(&process));
+                charging(&process, || stack::restore_arrivals(&process));
             }
             order_anew(&process, &mut pace).await;
         }
@@ -577,7 +589,7 @@ async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
 
 /// How much a coroutine of the kernel's own has done since it let others run.
 #[derive(Default)]
-pub struct Pace {
+pub(crate) struct Pace {
     steps: usize,
 }
 
@@ -586,7 +598,7 @@ impl Pace {
     ///
     /// # Cancellation
     /// Dropping it changes nothing.
-    pub async fn step(&mut self) {
+    pub(crate) async fn step(&mut self) {
         self.steps += 1;
         if self.steps < STEPS_AT_A_TIME {
             let _ = crate::on_interrupt();
@@ -611,7 +623,7 @@ fn wake_keeper() {
 }
 
 /// The starvation bound in ticks; `None` if there is none.
-pub fn bound_ticks() -> Option<u64> {
+pub(crate) fn bound_ticks() -> Option<u64> {
     match BOUND_NS.load(Ordering::Relaxed) {
         0 => None,
         bound => Some(time::ticks_at_ns(bound)),
@@ -620,12 +632,12 @@ pub fn bound_ticks() -> Option<u64> {
 
 /// What a claim is worth in the kernel's executor, if no process limits it: the priority behind it, and never that of
 /// exhausted ones. So the three least important claims are worth the same.
-pub fn worth_of(claim: Priority) -> Priority {
+pub(crate) fn worth_of(claim: Priority) -> Priority {
     Priority::saturating((u64::from(claim.number()) + 1).min(u64::from(LEAST_CLAIM.number())))
 }
 
 /// The most important claim that is worth this; the least important one for [`EXHAUSTED`], which no claim is worth.
-pub fn claim_worth(priority: Priority) -> Priority {
+pub(crate) fn claim_worth(priority: Priority) -> Priority {
     if priority == EXHAUSTED { priority } else { Priority::saturating(u64::from(priority.number()).saturating_sub(1)) }
 }
 
@@ -634,14 +646,14 @@ pub fn claim_worth(priority: Priority) -> Priority {
 ///
 /// The least important claims, which are worth the same, are shown as the last of them: they are equals, and none gives
 /// way to another.
-pub fn claims_worth(priorities: u64) -> u64 {
+pub(crate) fn claims_worth(priorities: u64) -> u64 {
     let last = EXHAUSTED.bit() | LEAST_CLAIM.bit();
     let others = priorities & Priority::HIGHEST.bit() | (priorities & !last) >> 1;
     if priorities & last == 0 { others } else { others | EXHAUSTED.bit() }
 }
 
 /// Reads the boot command line and starts the keeper.
-pub fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(), &'static str> {
+pub(crate) fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(), &'static str> {
     if let Some(word) = option("scheduling") {
         match word {
             "chosen" => {}
@@ -790,12 +802,12 @@ static STRICTNESS_MATTERS: AtomicBool = AtomicBool::new(false);
 /// Whether somebody may look at the global bitmap before each poll, so that it must be right at each return to user
 /// mode.
 #[inline(always)]
-pub fn strictness_matters() -> bool {
+pub(crate) fn strictness_matters() -> bool {
     STRICTNESS_MATTERS.load(Ordering::Relaxed)
 }
 
 /// Has each return to user mode pass by where the bitmap is brought up to date, for somebody else who looks there.
-pub fn watch_returns() {
+pub(crate) fn watch_returns() {
     STRICTNESS_MATTERS.store(true, Ordering::Relaxed);
 }
 
@@ -819,7 +831,7 @@ fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
 }
 
 /// The `get_scheduling` call.
-pub fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<usize, Errno> {
+pub(crate) fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<usize, Errno> {
     let process = meant(caller, id)?;
     authority::permit_towards(caller, &process, Act::Inspect)?;
     let words = describe(&process).words();
@@ -832,7 +844,7 @@ pub fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<usize, 
 }
 
 /// How a process is scheduled now.
-pub fn describe(process: &Process) -> Scheduling {
+pub(crate) fn describe(process: &Process) -> Scheduling {
     let standing = &process.standing;
     let limit = {
         let mut limits = standing.budget.limits.lock();
@@ -855,7 +867,7 @@ pub fn describe(process: &Process) -> Scheduling {
 }
 
 /// The `set_scheduling` call.
-pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns: u64) -> Result<(), Errno> {
+pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns: u64) -> Result<(), Errno> {
     let process = meant(caller, id)?;
     if attribute != scheduling::PRIVILEGE {
         authority::permit_towards(caller, &process, Act::Schedule)?;
@@ -919,7 +931,7 @@ pub fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns
 }
 
 /// The `set_system_scheduling` call.
-pub fn set_system(caller: &Process, attribute: u32, value: u64) -> Result<(), Errno> {
+pub(crate) fn set_system(caller: &Process, attribute: u32, value: u64) -> Result<(), Errno> {
     if !matches!(attribute, system_scheduling::MODE | system_scheduling::STARVATION_BOUND) {
         return Err(Errno::EINVAL);
     }

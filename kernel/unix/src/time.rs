@@ -3,6 +3,9 @@
 //! Each hart keeps the deadlines that were set on it and programs its own timer for the earliest, so that no deadline
 //! needs a message to another hart. The timer also ends time slices; it is programmed for whichever comes first.
 
+pub(crate) mod deadlines;
+pub(crate) mod limit;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 
@@ -12,13 +15,13 @@ use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::{Machine, println};
 use spin::Mutex;
 
-use crate::deadlines::{Deadlines, Key};
+use crate::time::deadlines::{Deadlines, Key};
 
 /// How long a worker runs before others of the same priority get their turn.
-pub const SLICE_NS: u64 = 10_000_000;
+pub(crate) const SLICE_NS: u64 = 10_000_000;
 
 /// How much longer it may run to get out of the scheduler's image.
-pub const GRACE_NS: u64 = 20_000;
+pub(crate) const GRACE_NS: u64 = 20_000;
 
 static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(10_000_000);
 /// Nanoseconds in a tick if that is a whole number, else 0: then conversions need 128 bits.
@@ -30,18 +33,18 @@ static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] = [const { Mutex::new(Deadli
 
 /// A deadline that was set; names it for [`clear`].
 #[derive(Clone, Copy, Debug)]
-pub struct Alarm {
+pub(crate) struct Alarm {
     hart: usize,
     key: Key,
 }
 
 /// The right to have one deadline set at any time, on whichever hart, whatever memory there is.
 #[derive(Debug)]
-pub struct Reservation(());
+pub(crate) struct Reservation(());
 
 impl Reservation {
     /// `ENOMEM` if it cannot be promised.
-    pub fn new() -> Result<Reservation, Errno> {
+    pub(crate) fn new() -> Result<Reservation, Errno> {
         for (done, deadlines) in DEADLINES.iter().enumerate() {
             if let Err(error) = deadlines.lock().reserve() {
                 DEADLINES[..done].iter().for_each(|deadlines| deadlines.lock().release());
@@ -52,7 +55,7 @@ impl Reservation {
     }
 
     /// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. The holder has no other deadline set.
-    pub fn set(&self, deadline_ticks: u64, waker: &Waker) -> Alarm {
+    pub(crate) fn set(&self, deadline_ticks: u64, waker: &Waker) -> Alarm {
         let hart = Machine::hart();
         let mut deadlines = DEADLINES[hart].lock();
         let key = deadlines.set_reserved(deadline_ticks, waker);
@@ -68,7 +71,7 @@ impl Drop for Reservation {
 }
 
 /// Learns the time base, and what time it is in nanoseconds since 1970. Called once, before other harts start.
-pub fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
+pub(crate) fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
     let ticks_per_second = ticks_per_second.max(1);
     TICKS_PER_SECOND.store(ticks_per_second, Ordering::Relaxed);
     if 1_000_000_000 % ticks_per_second == 0 {
@@ -82,22 +85,22 @@ pub fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
 }
 
 /// Ticks of the machine's clock in a second.
-pub fn ticks_per_second() -> u64 {
+pub(crate) fn ticks_per_second() -> u64 {
     TICKS_PER_SECOND.load(Ordering::Relaxed)
 }
 
 /// Nanoseconds since 1970 at tick 0.
-pub fn epoch_ns() -> u64 {
+pub(crate) fn epoch_ns() -> u64 {
     EPOCH_NS.load(Ordering::Relaxed)
 }
 
 /// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     ns_at_ticks(Machine::now())
 }
 
 /// A number of ticks in nanoseconds.
-pub fn ns_at_ticks(ticks: u64) -> u64 {
+pub(crate) fn ns_at_ticks(ticks: u64) -> u64 {
     match NS_PER_TICK.load(Ordering::Relaxed) {
         0 => ticks_to_ns(ticks, ticks_per_second()),
         factor => ticks.wrapping_mul(factor),
@@ -105,7 +108,7 @@ pub fn ns_at_ticks(ticks: u64) -> u64 {
 }
 
 /// The tick at which the monotonic clock shows `ns` or more.
-pub fn ticks_at_ns(ns: u64) -> u64 {
+pub(crate) fn ticks_at_ns(ns: u64) -> u64 {
     let factor = NS_PER_TICK.load(Ordering::Relaxed);
     if factor != 0 {
         return ns.div_ceil(factor);
@@ -115,7 +118,7 @@ pub fn ticks_at_ns(ns: u64) -> u64 {
 }
 
 /// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. `ENOMEM` if there is no memory for that.
-pub fn set(deadline_ticks: u64, waker: &Waker) -> Result<Alarm, Errno> {
+pub(crate) fn set(deadline_ticks: u64, waker: &Waker) -> Result<Alarm, Errno> {
     let hart = Machine::hart();
     let mut deadlines = DEADLINES[hart].lock();
     let key = deadlines.set(deadline_ticks, waker)?;
@@ -131,7 +134,7 @@ fn program_for(deadlines: &Deadlines) {
 }
 
 /// Forgets a deadline; nothing happens if it has passed.
-pub fn clear(alarm: Alarm) {
+pub(crate) fn clear(alarm: Alarm) {
     DEADLINES[alarm.hart].lock().remove(alarm.key);
 }
 
@@ -150,7 +153,7 @@ fn program(ticks: u64) {
 }
 
 /// Starts a slice on this hart; gives the time.
-pub fn start_slice() -> u64 {
+pub(crate) fn start_slice() -> u64 {
     let now = Machine::now();
     let end = now + SLICE_TICKS.load(Ordering::Relaxed);
     SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
@@ -159,24 +162,24 @@ pub fn start_slice() -> u64 {
 }
 
 /// How many ticks a slice has.
-pub fn slice_ticks() -> u64 {
+pub(crate) fn slice_ticks() -> u64 {
     SLICE_TICKS.load(Ordering::Relaxed)
 }
 
 /// Gives the worker that runs on this hart a moment more.
-pub fn extend_slice() {
+pub(crate) fn extend_slice() {
     let end = Machine::now() + ticks_at_ns(GRACE_NS);
     SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
     program(end);
 }
 
 /// Whether the slice on this hart has ended.
-pub fn slice_has_ended() -> bool {
+pub(crate) fn slice_has_ended() -> bool {
     Machine::now() >= SLICE_END[Machine::hart()].load(Ordering::Relaxed)
 }
 
 /// The worker stopped running on this hart.
-pub fn stop_slice() {
+pub(crate) fn stop_slice() {
     SLICE_END[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
 }
 
@@ -185,7 +188,7 @@ const DUE_AT_A_TIME: usize = 8;
 
 /// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next. Of thousands that
 /// are due at once some are woken, and the timer interrupts again at the next look.
-pub fn on_timer() {
+pub(crate) fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();
     let mut deadlines = DEADLINES[hart].lock();

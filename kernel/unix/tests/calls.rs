@@ -14,7 +14,7 @@ use coroutine::Table;
 use filesystem::cpio::Writer;
 use hal_api::{Access, BootInformation, Status, Trap, UserContext};
 use hal_host::Simulation;
-use kernel_unix::{Parts, counters};
+use kernel_unix::Parts;
 
 static BOOT: BootInformation = BootInformation {
     device_tree: include_bytes!("../../platform/fixtures/virt-plic.dtb"),
@@ -319,7 +319,7 @@ impl World {
                 (SystemCall::Close, [descriptor, 0, 0, 0, 0, 0])
             }
             // A process may be taken apart still, or have been started by a call that was in flight.
-            Closing::Settle(rounds) if counters::read(Counter::Processes) > 1 => {
+            Closing::Settle(rounds) if kernel_unix::read_counter(Counter::Processes) > 1 => {
                 assert!(rounds < MOST_ROUNDS, "there are processes that the first one cannot wait for");
                 self.closing = Closing::Settle(rounds + 1);
                 match rounds % 2 {
@@ -337,7 +337,7 @@ impl World {
 
 /// A sleep of the first process, which has seen all that was posted.
 fn sleep(duration_ns: usize) -> (SystemCall, [usize; 6]) {
-    let posted = kernel_unix::process::find(1).map_or(0, |first| first.posted());
+    let posted = kernel_unix::posted_to_the_first();
     (SystemCall::WorkerWait, [posted as usize, duration_ns, 0, 0, 0, 0])
 }
 

@@ -1,0 +1,425 @@
+//! Asynchronous calls that wait for input of a pipe or a socket, which is what a server's calls do.
+//!
+//! Such a call is no coroutine, only an object ([`InputCall`]) whose waker stands in the pipe's or socket's list. When
+//! that is woken the call enters the list of those that can go on, and one coroutine of the process, the *finisher*,
+//! tries it again: all that a coroutine of its own would do, without being made, scheduled and taken apart for each
+//! message. What the finisher has finished it posts together, and wakes one worker for all (decision 022).
+//!
+//! # How important it is
+//!
+//! The list (`ready_calls`) is ordered by the calls' priorities, and the finisher is as important as the first of them:
+//! whoever enters a more important one raises it, and before each further call it looks whether something more
+//! important than that call is ready on this hart, and if so takes the call's priority and lets go of the hart. What it
+//! has done it posts before it tries something less important. Equals come in their order. After a bounded amount of
+//! work it lets equals of other processes have their turn, and interrupts be seen. Its time is charged to the process.
+//!
+//! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else, and
+//! is the first that it takes. The keeper of the bound looks at calls when something has been ready for long, which the
+//! finisher's priority says only of the most important call in the list; so it is told when there are others behind
+//! that.
+//!
+//! # The end
+//!
+//! A process that has ended is left to its finisher ([`leave`]): that is as important as can be then, tells each call
+//! in turns like any others that it is over, and wakes the last worker of the process, which takes the last steps.
+//!
+//! # Who locks what
+//!
+//! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken
+//! below it. A call's operation is locked by the finisher alone, without the list's lock; the link to the next one
+//! under the list's.
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::{Completion, Priority};
+use abi_unix::{Errno, errno};
+use heapless::Vec as FixedVec;
+use spin::Mutex;
+
+use crate::asynchronous::operation::Operation;
+use crate::asynchronous::ready_calls::{Next, Ordered, Place, Rank, ReadyCalls, Tell};
+use crate::observing::latency;
+use crate::process::Process;
+use crate::scheduling::executor::{self, Cid, SpawnError};
+use crate::scheduling::{Standing, stretch};
+
+/// Calls that are tried before others get their turn.
+const BATCH: usize = 32;
+/// Bytes that are moved before others get their turn.
+const STEP: usize = 64 * 1024;
+
+/// Whether since the keeper last asked some process's call could go on behind a more important one of the same process.
+/// Then the finisher shows the executor the other's priority, and nobody sees there how long this one waits.
+static SOME_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether there may be calls that starve, although nothing of their priority shows that it is ready.
+pub(crate) fn some_may_starve_unseen() -> bool {
+    SOME_ARE_HIDDEN.swap(false, Ordering::Relaxed)
+}
+
+/// A call that waits for input.
+pub(crate) struct InputCall {
+    process: Arc<Process>,
+    /// `None` once the call is done.
+    operation: Mutex<Option<Operation>>,
+    /// The key under which the process knows the call.
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+    /// Its place in the list.
+    place: Place<InputCall>,
+    /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it
+    /// never enters the list again.
+    done: AtomicBool,
+    /// When the frame arrived that made it ready, if that is measured.
+    arrived: AtomicU64,
+}
+
+impl Ordered for InputCall {
+    fn place(&self) -> &Place<InputCall> {
+        &self.place
+    }
+
+    fn priority(&self) -> Priority {
+        self.priority
+    }
+}
+
+impl Wake for InputCall {
+    fn wake(self: Arc<InputCall>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<InputCall>) {
+        if latency::is_on() {
+            self.arrived.store(latency::arrival(), Ordering::Relaxed);
+        }
+        self.process.input_calls.push(self);
+    }
+}
+
+impl InputCall {
+    /// Whether it can go on and has not had its turn.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.place.is_queued()
+    }
+
+    /// Has it tried before everything else, because it has been ready for long.
+    pub(crate) fn hasten(&self) {
+        self.process.input_calls.hasten(self);
+    }
+
+    /// Waits for input. If there is some already the call is entered in the list at once.
+    fn wait(self: &Arc<InputCall>, operation: &Operation) {
+        let waker = Waker::from(self.clone());
+        if !operation
+            .waits_for_input_of()
+            .is_some_and(|file| file.register_for_input(&self.process, self.priority, &waker))
+        {
+            waker.wake();
+        }
+    }
+
+    /// Ends the call early, in the time of whoever cancels it; `false` if the finisher has it, or will have it next,
+    /// and is to see that it was cancelled.
+    ///
+    /// If this were always left to the finisher, which takes turns with everybody as important, a process that begins
+    /// calls and drops them would have ever more of them, each with its buffer.
+    fn end_early(self: &Arc<InputCall>) -> bool {
+        let Some(mut slot) = self.operation.try_lock() else { return false };
+        let Some(mut operation) = slot.take() else { return true };
+        let calls = &self.process.input_calls;
+        let is_queued = {
+            let _list = calls.list.lock();
+            // What the list has it keeps until its turn, and goes on counting as a call in flight.
+            let is_queued = self.place.is_queued();
+            // Under the list's lock: nobody enters the call from here on.
+            self.done.store(!is_queued, Ordering::Release);
+            is_queued
+        };
+        if is_queued {
+            *slot = Some(operation);
+            return false;
+        }
+        drop(slot);
+        operation.forget(&Waker::from(self.clone()));
+        let result = operation.give_up(Errno::ECANCELED);
+        // Before anybody hears that the call is over, and may count on that.
+        drop(operation);
+        let completion = Completion { token: self.token, cid: self.cid, result: errno::encode(result) as u64 };
+        self.process.complete_calls(&[(self.key, completion)], self.priority);
+        calls.count_one_less();
+        true
+    }
+
+    /// Tries the call again; if it is done its result, and how many bytes it moved.
+    #[inline]
+    fn attempt(self: &Arc<InputCall>, process: &Arc<Process>) -> Option<(Result<usize, Errno>, usize)> {
+        let mut slot = self.operation.lock();
+        let operation = slot.as_mut()?;
+        let moves = !matches!(operation, Operation::Accept { .. });
+        let result = if process.has_ended() || process.call_is_cancelled(self.key) {
+            operation.forget(&Waker::from(self.clone()));
+            operation.give_up(Errno::ECANCELED)
+        } else {
+            let mut tried = operation.poll(process, None);
+            if tried.is_pending() {
+                // Mostly it is done, so the waker is made only now.
+                tried = operation.poll(process, Some(&Waker::from(self.clone())));
+                // It has registered as whoever tries it, which may be more important, or less.
+                if tried.is_pending()
+                    && let Some(file) = operation.waits_for_input_of()
+                    && let Ok(socket) = file.socket()
+                {
+                    socket.set_reader(process, self.priority);
+                }
+            }
+            match tried {
+                // Whoever made it ready has taken the waker out.
+                Poll::Ready(Err(Errno::ENOMEM)) => operation.give_up(Errno::ENOMEM),
+                Poll::Ready(result) => result,
+                Poll::Pending => return None,
+            }
+        };
+        if latency::is_on()
+            && let Some(file) = operation.waits_for_input_of()
+            && let Ok(socket) = file.socket()
+        {
+            socket.request.begin(self.arrived.load(Ordering::Relaxed), self.priority);
+        }
+        *slot = None;
+        // Before whoever tried it looks at the list again: what is entered up to then is taken out.
+        self.done.store(true, Ordering::Release);
+        Some((result, if moves { result.unwrap_or(STEP / BATCH) } else { 0 }))
+    }
+}
+
+/// What a finisher's rank is worth now beside other processes.
+fn worth(standing: &Standing, rank: Rank) -> Priority {
+    match rank {
+        Rank::First => standing.limit(Priority::HIGHEST),
+        Rank::Call(priority) => standing.worth(priority),
+    }
+}
+
+/// A process's calls that wait for input.
+#[derive(Default)]
+pub(crate) struct InputCalls {
+    list: Mutex<ReadyCalls<InputCall>>,
+    /// How many levels the list has; 0 before there is a finisher.
+    levels: AtomicUsize,
+    /// The finisher's cid, once there is one.
+    finisher: AtomicU64,
+    /// Calls that are not done.
+    count: AtomicUsize,
+}
+
+impl InputCalls {
+    /// The coroutine that goes on with them, once there is one.
+    pub(crate) fn finisher(&self) -> Cid {
+        Cid::from_raw(self.finisher.load(Ordering::Relaxed))
+    }
+
+    /// Tells the finisher, under the list's lock.
+    fn tell(&self, process: &Process, tell: Tell) {
+        let finisher = self.finisher();
+        match tell {
+            Tell::Nothing => return,
+            Tell::Wake => {}
+            Tell::WakeAt(rank) => executor::set_priority(finisher, worth(&process.standing, rank)),
+        }
+        // By its waker, so that it runs on the hart that the input came to.
+        executor::waker(finisher).wake();
+    }
+
+    /// Makes sure that there is a finisher, and a level for calls of this priority. Under the lock of the process's
+    /// calls.
+    #[cold]
+    fn make_room(&self, process: &Arc<Process>, priority: Priority) -> Result<(), Errno> {
+        let mut list = self.list.lock();
+        list.reserve(priority).map_err(|_| Errno::ENOMEM)?;
+        if list.is_new() {
+            let (own, future) = (process.clone(), Finisher { process: process.clone() });
+            let finisher = executor::spawn_blocked_for(own, worth(&process.standing, list.rank()), future);
+            let finisher = finisher.map_err(|SpawnError(_)| Errno::ENOMEM)?;
+            self.finisher.store(finisher.raw(), Ordering::Relaxed);
+        }
+        self.levels.store(list.make_room(priority), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn push(&self, call: &Arc<InputCall>) {
+        let mut list = self.list.lock();
+        // Relaxed: the lock orders them.
+        if !call.done.load(Ordering::Relaxed) {
+            self.tell(&call.process, list.push(call));
+            if list.some_are_hidden() {
+                SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn hasten(&self, call: &InputCall) {
+        let mut list = self.list.lock();
+        self.tell(&call.process, list.hasten(call));
+    }
+
+    /// What the finisher does next, after calls of which the most important had the priority `done`.
+    fn next(&self, process: &Process, turn_is_over: bool, done: Option<Priority>) -> Next<InputCall> {
+        let mut list = self.list.lock();
+        if list.some_are_hidden() {
+            SOME_ARE_HIDDEN.store(true, Ordering::Relaxed);
+        }
+        let standing = &process.standing;
+        let next = list.next(turn_is_over, done, |rank| executor::is_ready_above(worth(standing, rank)));
+        if let Next::Later(Some(rank)) = next {
+            executor::set_priority(self.finisher(), worth(standing, rank));
+        }
+        next
+    }
+
+    /// Gives the finisher the priority that its calls are worth now.
+    pub(crate) fn order_anew(&self, process: &Process) {
+        let list = self.list.lock();
+        if !list.is_new() {
+            executor::set_priority(self.finisher(), worth(&process.standing, list.rank()));
+        }
+    }
+
+    /// A call was done without the finisher, which waits for the last one if the process has ended.
+    fn count_one_less(&self) {
+        let list = self.list.lock();
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        if list.is_last() {
+            executor::wake(self.finisher());
+        }
+    }
+
+    /// Whether the process has ended and all its calls are done.
+    pub(crate) fn are_over(&self) -> bool {
+        self.list.lock().is_last() && self.count.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Leaves an operation that has just been attempted to the process's finisher. Called under the lock of the process's
+/// calls, so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do
+/// nothing with their locks held that would need that one. The operation comes back if there is no memory for a
+/// finisher; for the call itself there is, as whoever makes calls has required.
+pub(crate) fn begin(
+    process: &Arc<Process>,
+    operation: Operation,
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+) -> Result<Arc<InputCall>, Operation> {
+    let calls = &process.input_calls;
+    if usize::from(priority.number()) >= calls.levels.load(Ordering::Relaxed)
+        && calls.make_room(process, priority).is_err()
+    {
+        return Err(operation);
+    }
+    calls.count.fetch_add(1, Ordering::Relaxed);
+    // The operation comes in later: all together would be built elsewhere, and copied.
+    let call = Arc::new(InputCall {
+        process: process.clone(),
+        operation: Mutex::new(None),
+        key,
+        token,
+        cid,
+        priority,
+        place: Place::default(),
+        done: AtomicBool::new(false),
+        arrived: AtomicU64::new(0),
+    });
+    call.wait(call.operation.lock().insert(operation));
+    Ok(call)
+}
+
+/// Ends a call that its process has cancelled: at once, unless the finisher is about to try it. Called without the lock
+/// of the process's calls.
+pub(crate) fn end_early(call: &Arc<InputCall>) {
+    if !call.end_early() {
+        call.wake_by_ref();
+    }
+}
+
+/// The coroutine that goes on with a process's calls when their input has come, until the process has ended.
+struct Finisher {
+    process: Arc<Process>,
+}
+
+impl Future for Finisher {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        stretch::goes_on_as(abi_unix::trace::stretch::FINISHER);
+        match try_some(&self.process) {
+            Progress::MoreLater => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Progress::NoneReady if self.process.input_calls.are_over() => {
+                self.process.finisher_is_done();
+                Poll::Ready(())
+            }
+            Progress::NoneReady => Poll::Pending,
+        }
+    }
+}
+
+/// What a turn of the finisher has left.
+enum Progress {
+    MoreLater,
+    NoneReady,
+}
+
+/// Tries calls that can go on, until others should have their turn.
+fn try_some(process: &Arc<Process>) -> Progress {
+    let calls = &process.input_calls;
+    let mut done = FixedVec::<(u64, Completion), BATCH>::new();
+    let mut most_important = None;
+    let (mut tries, mut moved) = (0, 0);
+    loop {
+        let next = calls.next(process, tries == BATCH || moved >= STEP, most_important);
+        let Next::Call(call) = next else {
+            if let Some(priority) = most_important.take() {
+                process.complete_calls(&done, priority);
+                calls.count.fetch_sub(done.len(), Ordering::Relaxed);
+                done.clear();
+            }
+            match next {
+                Next::Later(_) => return Progress::MoreLater,
+                Next::Nothing => return Progress::NoneReady,
+                Next::Post | Next::Call(_) => continue,
+            }
+        };
+        tries += 1;
+        let Some((result, bytes)) = call.attempt(process) else { continue };
+        moved += bytes;
+        let completion = Completion { token: call.token, cid: call.cid, result: errno::encode(result) as u64 };
+        // There is room: no more are tried.
+        let _ = done.push((call.key, completion));
+        most_important =
+            most_important.filter(|&done| !call.priority.is_more_important_than(done)).or(Some(call.priority));
+    }
+}
+
+/// Leaves the calls of a process that has ended, which were woken, to its finisher. When [all of them are
+/// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before anybody sees that the
+/// process has ended. `false` if there is no finisher.
+pub(crate) fn leave(process: &Process) -> bool {
+    let calls = &process.input_calls;
+    let mut list = calls.list.lock();
+    if list.is_new() {
+        return false;
+    }
+    calls.tell(process, list.everything_is_last());
+    true
+}

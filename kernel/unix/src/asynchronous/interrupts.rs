@@ -1,0 +1,776 @@
+//! User interrupts: who may interrupt which worker, and what becomes of what is sent.
+//!
+//! A *receiver* is a worker and an identity, a number of the process's choice by which its handler tells what has come.
+//! A *right* allows sending to one receiver. Both are open files, so that what Unix knows about descriptors holds for
+//! them: closing gives up, `spawn` passes on, the end of a process closes all. What Unix has no word for is that the
+//! granting side keeps control: it can revoke one right or all of them, however many copies there are, and its own end
+//! ends them too.
+//!
+//! A right for another process is recorded with the receiver and fetched by that process (`interrupt_open`), so that
+//! nobody puts descriptors into a table that is not his. It names the process itself and not its number, which may be
+//! somebody else's later.
+//!
+//! # Who keeps whom
+//!
+//! The descriptor keeps the [`Receiver`]; rights have weak references to it, and it has one to its worker. So a sender
+//! keeps nothing of the receiving process alive, and authority does not outlive its object: when the receiver is gone,
+//! sending says so.
+//!
+//! # Delivery
+//!
+//! What was sent becomes a bit in the worker's word of the process page, and then the worker is made to look
+//! ([`Worker::raise`]): one that sleeps is woken; one that runs is interrupted, as its *back end* does it. In the back
+//! end `kernel`, which every machine has, the return to user mode is redirected to the handler. The word is the
+//! process's own memory: whatever it writes there is only what its own handler reads.
+//!
+//! # The back end `imsic`
+//!
+//! The process runs virtualised ([`usermode::Kind`]), so that it has supervisor registers of its own, and a worker with
+//! receivers has a *guest interrupt file* of the hart on which it runs. To send is to store an identity to the file's
+//! page; a process that may send has that page in its address space, at [`SEND_OFFSET`]. Neither side enters the
+//! kernel. The kernel's part is to keep the two sides right:
+//!
+//! * **Who may send.** The page is mapped for whoever has a right and asks for it, and taken out again, with a flush on
+//!   every hart, when the right is revoked or closed, when the receiver or the sender ends, and when the file changes.
+//!   Which identity a sender stores is up to it: a hint.
+//! * **A store that finds no page** faults, and the kernel does what the call does, in the name of the store
+//!   ([`store_to_page`]). So sending works whether or not the receiver has a file, and programs need not know.
+//! * **A receiver that does not run**: what is sent stays pending in the file, which is *watched* then, so that it
+//!   interrupts the kernel, and the worker is woken ([`on_guest_files`]). Once: until it has taken what came or sleeps
+//!   again, its file is not watched any more. Two that wake each other would otherwise take turns without executing
+//!   anything.
+//! * **A worker that comes to another hart** takes a file there, if one is free, and leaves the old one as an *orphan*:
+//!   first nobody can store to it any more, then its own hart takes what is pending out of it and passes it on
+//!   ([`drain_orphans`]). Nothing is lost, and nothing comes twice.
+//! * **No file is free**: the worker has none, and what is sent to it comes through the kernel. If it was just claiming
+//!   from the file that it had, it finds nothing more ([`claim_without_file`]).
+//!
+//! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; one without a file
+//! by calling it back and giving it the supervisor's software interrupt.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use abi_queue::pages::{PAGE_SIZE, SEND_OFFSET, SEND_PAGES};
+use abi_unix::{Counter, Errno, errno};
+use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext, Virtualisation as _};
+use memory::space::Placement;
+use memory::sv39::Protection;
+use platform::{Machine, guest_page, println};
+use spin::Mutex;
+use usermode::Kind;
+
+use crate::files::file::{self, OpenFile};
+use crate::observing::counters;
+use crate::process::worker::Worker;
+use crate::process::{self, Ending, Process};
+
+/// The bit that says that completions have come.
+pub(crate) const COMPLETIONS: u64 = 1;
+/// The largest identity of a receiver.
+pub(crate) const LARGEST_IDENTITY: usize = 62;
+/// Rights that one receiver keeps for other processes to fetch; more are `ENOSPC`.
+const MAXIMUM_GRANTS: usize = 256;
+
+/// The identity by which the kernel makes a handler look at its word.
+const KERNEL_IDENTITY: u32 = 63;
+/// The identities that are enabled in a file: all below 64 but 0, which does not exist.
+const IDENTITIES: u64 = !1;
+/// Most guest interrupt files of a hart that are used, and one, because there is no file 0.
+const FILES: usize = 8;
+
+/// The interrupts of a worker.
+///
+/// In the back end `kernel` the handler is entered as if it had been called from the interrupted instruction, on the
+/// same stack, with four words below the stack pointer; it preserves all registers but `a7` and `sp` and ends with the
+/// `interrupt_return` call. It is not entered while it runs, nor while the program counter lies in the scheduler's
+/// image, whose locks the handler may need.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Where the handler is; 0 for none.
+    handler: AtomicUsize,
+    /// Something is to be delivered; what, stands in the process page.
+    pending: AtomicBool,
+    /// The handler runs (back end `kernel`).
+    active: AtomicBool,
+    /// How many handlers have gone on to other code and will return later.
+    left: AtomicUsize,
+    /// How many receivers it has.
+    receivers: AtomicUsize,
+    /// Its guest interrupt file (back end `imsic`). Whoever sends through the file holds the lock while it does.
+    file: Mutex<FileState>,
+    /// What the program's count of hardware interrupts was when it was last read.
+    counted: AtomicU64,
+}
+
+#[derive(Default)]
+struct FileState {
+    place: Option<Place>,
+    /// Where its page is mapped.
+    mappings: Vec<Mapping>,
+}
+
+/// A guest interrupt file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    hart: usize,
+    file: usize,
+}
+
+/// A page of a sending process.
+struct Mapping {
+    process: Weak<Process>,
+    page: usize,
+    right: Weak<Right>,
+}
+
+/// What becomes of each guest interrupt file. A file is only ever taken by its own hart.
+enum FileUse {
+    Free,
+    /// `told`: something came while the worker did not run, and it was woken for that.
+    Used {
+        worker: Weak<Worker>,
+        told: bool,
+    },
+    /// Nobody can store to it any more; what is pending in it is for this worker.
+    Orphan(Weak<Worker>),
+}
+
+static FILE_USES: [Mutex<[FileUse; FILES]>; MAXIMUM_HARTS] =
+    [const { Mutex::new([const { FileUse::Free }; FILES]) }; MAXIMUM_HARTS];
+/// Whether a hart has orphans.
+static HAS_ORPHANS: [AtomicBool; MAXIMUM_HARTS] = [const { AtomicBool::new(false) }; MAXIMUM_HARTS];
+/// Whether new processes run virtualised.
+static VIRTUALISE: AtomicBool = AtomicBool::new(false);
+
+/// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, or `auto`, which is `imsic` where the
+/// machine has it.
+pub(crate) fn start(choice: Option<&str>, harts: usize) {
+    let files = Machine::guest_files();
+    let pages = (0..harts).filter_map(|hart| Some(guest_page(hart, 1)?..guest_page(hart, files)? + PAGE_SIZE as u64));
+    let mut ranges = [const { 0..0 }; MAXIMUM_HARTS];
+    let mut count = 0;
+    for (range, pages) in ranges.iter_mut().zip(pages) {
+        *range = pages;
+        count += 1;
+    }
+    let permitted = memory::sv39::permit_devices(&ranges[..count]).is_ok();
+    let possible = files > 0 && permitted;
+    match choice.unwrap_or("kernel") {
+        "kernel" => {}
+        "auto" => VIRTUALISE.store(possible, Ordering::Relaxed),
+        "imsic" if possible => VIRTUALISE.store(true, Ordering::Relaxed),
+        "imsic" => println!("user interrupts: this machine has no guest interrupt files; they come through the kernel"),
+        other => println!("user interrupts: `{other}` is none of kernel, imsic and auto; they come through the kernel"),
+    }
+}
+
+/// How new processes run.
+pub(crate) fn kind_of_processes() -> Kind {
+    if VIRTUALISE.load(Ordering::Relaxed) { Kind::Virtualised } else { Kind::User }
+}
+
+/// What an interrupted program finds at its stack pointer: program counter, `a7`, stack pointer, and a word of padding.
+type Frame = [u64; 4];
+
+impl Line {
+    /// Sets the handler; 0 takes it away.
+    pub(crate) fn set_handler(&self, entry: usize) {
+        self.handler.store(entry, Ordering::Relaxed);
+    }
+
+    /// Whether there is a handler.
+    pub(crate) fn has_handler(&self) -> bool {
+        self.handler.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that there is something to deliver. The word of the process page was written before.
+    pub(crate) fn set_pending(&self) {
+        self.pending.store(true, Ordering::Release);
+    }
+
+    /// Whether there is something to deliver.
+    #[inline(always)]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Forgets everything, for another program.
+    pub(crate) fn reset(&self) {
+        self.set_handler(0);
+        self.pending.store(false, Ordering::Relaxed);
+        self.active.store(false, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+    }
+
+    /// The `interrupt_leave` call.
+    pub(crate) fn leave_handler(&self) -> Result<usize, Errno> {
+        if !self.active.swap(false, Ordering::Relaxed) {
+            return Err(Errno::EINVAL);
+        }
+        self.left.fetch_add(1, Ordering::Relaxed);
+        Ok(0)
+    }
+
+    /// Makes the program go on in its handler if that may be now.
+    pub(crate) fn deliver(&self, process: &Process, context: &mut UserContext) {
+        let handler = self.handler.load(Ordering::Relaxed);
+        if process.space.kind() == Kind::Virtualised {
+            if handler != 0 {
+                self.pending.store(false, Ordering::Relaxed);
+                counters::count(Counter::UserInterrupts);
+                if !self.notify_through_file() {
+                    Machine::notify_virtualised();
+                }
+            }
+            return;
+        }
+        if handler == 0 || self.active.load(Ordering::Relaxed) || process.shared.is_in_image(context.pc as usize) {
+            return;
+        }
+        self.pending.store(false, Ordering::Relaxed);
+        let stack = context.stack();
+        let frame: Frame = [context.pc, context.register(17), stack, 0];
+        let place = stack.wrapping_sub(size_of::<Frame>() as u64) & !15;
+        let mut bytes = [0; size_of::<Frame>()];
+        for (slot, word) in bytes.chunks_exact_mut(8).zip(frame) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        if process.copy_out(place as usize, &bytes).is_err() {
+            println!("[{}] killed: no stack for a user interrupt at sp {stack:#x}", process.id);
+            process.end(Ending::Killed(abi_unix::types::signal::SEGV as u8));
+            return;
+        }
+        self.active.store(true, Ordering::Relaxed);
+        context.set_register(2, place);
+        context.pc = handler as u64;
+        counters::count(Counter::UserInterrupts);
+        crate::observing::trace::of_process(abi_unix::trace::Kind::UserInterrupt, process, 0, 0);
+    }
+
+    /// Interrupts a virtualised worker through its file; `false` if it has none.
+    pub(crate) fn notify_through_file(&self) -> bool {
+        let state = self.file.lock();
+        let Some(place) = state.place else { return false };
+        platform::notify_guest_file(place.hart, place.file, KERNEL_IDENTITY);
+        true
+    }
+
+    /// The `interrupt_return` call: the program goes on where it was interrupted.
+    pub(crate) fn return_to_interrupted(&self, process: &Process, context: &mut UserContext) -> Result<(), Errno> {
+        let is_active = self.active.load(Ordering::Relaxed);
+        let left = self.left.load(Ordering::Relaxed);
+        if !is_active && left == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = [0; size_of::<Frame>()];
+        process.copy_in(context.stack() as usize, &mut bytes)?;
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at * 8 + i]));
+        // Whatever stands there is the program's own affair: a wrong address faults in user mode.
+        context.pc = word(0) & !1;
+        context.set_register(17, word(1));
+        context.set_register(2, word(2));
+        if is_active {
+            self.active.store(false, Ordering::Relaxed);
+        } else {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Comes to a hart with a virtualised worker: gives it a guest interrupt file there if it has receivers, and loads its
+/// supervisor registers.
+pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
+    let line = &worker.line;
+    let mut file = 0;
+    if line.receivers.load(Ordering::Relaxed) > 0 {
+        file = settle(worker, hart);
+    } else if has_file(worker) {
+        // Its last receiver is gone, and nothing is to wait in a file that is not the running program's.
+        give_up(worker);
+    }
+    Machine::load_supervisor(&context.supervisor, file);
+    watch(hart, file);
+    if file != 0 && context.supervisor.notified != 0 {
+        // What the kernel has said while the worker had no file comes through it too.
+        line.notify_through_file();
+    }
+}
+
+/// Leaves the hart with a virtualised worker, which `stays_ready` if it waits for nothing.
+pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
+    Machine::save_supervisor(&mut context.supervisor);
+    let place = worker.line.file.lock().place;
+    if let Some(place) = place
+        && let FileUse::Used { told, .. } = &mut FILE_USES[hart].lock()[place.file]
+    {
+        // The file is the hart's: the worker has just settled there. What it was told of it may not have got round to.
+        *told &= stays_ready && Machine::pending_guest_files() & 1 << place.file != 0;
+    }
+    watch(hart, 0);
+    if worker.is_thread() {
+        return;
+    }
+    let claimed = worker.process.shared.hardware_interrupts(worker.index());
+    let before = worker.line.counted.swap(claimed, Ordering::Relaxed);
+    counters::add(Counter::HardwareInterrupts, claimed.wrapping_sub(before));
+}
+
+/// Watches all files of this hart that are in use, but the one whose worker runs and those whose workers were told.
+fn watch(hart: usize, running: usize) {
+    let uses = FILE_USES[hart].lock();
+    let unknown = |file: usize| matches!(uses[file], FileUse::Used { told: false, .. });
+    let files = (1..FILES).filter(|&file| file != running && unknown(file)).fold(0, |files, file| files | 1 << file);
+    Machine::watch_guest_files(files);
+}
+
+/// The worker's file on this hart, on which it is; 0 if none is free.
+fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
+    let place = worker.line.file.lock().place;
+    match place {
+        Some(place) if place.hart == hart => return place.file,
+        Some(_) => give_up(worker),
+        None => {}
+    }
+    let file = {
+        let mut uses = FILE_USES[hart].lock();
+        let usable = 1..FILES.min(Machine::guest_files() + 1);
+        let Some(file) = usable.into_iter().find(|&file| matches!(uses[file], FileUse::Free)) else { return 0 };
+        uses[file] = FileUse::Used { worker: Arc::downgrade(worker), told: false };
+        file
+    };
+    Machine::prepare_guest_file(file, IDENTITIES);
+    counters::count(Counter::GuestFiles);
+    worker.line.file.lock().place = Some(Place { hart, file });
+    file
+}
+
+/// Gives a new receiver's worker, which runs on this hart, a file at once.
+fn settle_now(worker: &Arc<Worker>) {
+    let hart = Machine::hart();
+    if worker.process.space.kind() == Kind::Virtualised && worker.line.file.lock().place.is_none() {
+        let file = settle(worker, hart);
+        if file != 0 {
+            Machine::choose_guest_file(file);
+            watch(hart, file);
+            // Instead of what may have been pending without a file.
+            worker.line.notify_through_file();
+        }
+    }
+}
+
+/// Takes the worker's file away: nobody can store to it any more when this returns, and what is pending in it will be
+/// passed on to the worker.
+pub(crate) fn give_up(worker: &Arc<Worker>) {
+    let place = worker.line.file.lock().place.take();
+    // Nobody maps it any more.
+    unmap_all(worker);
+    let Some(place) = place else { return };
+    FILE_USES[place.hart].lock()[place.file] = FileUse::Orphan(Arc::downgrade(worker));
+    HAS_ORPHANS[place.hart].store(true, Ordering::Release);
+    counters::uncount(Counter::GuestFiles);
+    if place.hart == Machine::hart() {
+        drain_orphans();
+    } else {
+        Machine::send_ipi(place.hart);
+    }
+}
+
+/// Takes a page for sending out of an address space, on every hart.
+fn unmap(process: &Process, page: usize) {
+    let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
+    let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
+    // It can fail only if the program has mapped something else around it, and then the page is not there.
+    if let Ok(removed) = removed {
+        usermode::flush(removed);
+    }
+}
+
+/// Unmaps every page of a worker's file.
+///
+/// Pages are mapped and unmapped with the file's lock held, so that what is not in the list cannot be stored to. A
+/// process that may be dropped with its rights, which come here again, is dropped after that.
+fn unmap_all(worker: &Worker) {
+    loop {
+        let _process = {
+            let mut state = worker.line.file.lock();
+            let Some(mapping) = state.mappings.pop() else { break };
+            let process = mapping.process.upgrade();
+            process.iter().for_each(|process| unmap(process, mapping.page));
+            process
+        };
+    }
+}
+
+/// Whether a range has pages for sending in it, which the program must not move or unmap: the kernel would not know
+/// where stores still reach.
+pub(crate) fn has_send_pages(process: &Process, address: usize, length: usize) -> bool {
+    let start = process.shared.address(SEND_OFFSET);
+    address < start + SEND_PAGES * PAGE_SIZE && address.saturating_add(length) > start
+}
+
+/// Passes on what is pending in this hart's files that have lost their workers. Cheap if there is none.
+#[inline]
+pub(crate) fn drain_orphans() {
+    let hart = Machine::hart();
+    // Acquire: pairs with the release in `give_up`.
+    if HAS_ORPHANS[hart].load(Ordering::Relaxed) && HAS_ORPHANS[hart].swap(false, Ordering::Acquire) {
+        drain_orphans_of(hart);
+    }
+}
+
+#[cold]
+fn drain_orphans_of(hart: usize) {
+    for file in 1..FILES {
+        let worker = match &FILE_USES[hart].lock()[file] {
+            FileUse::Orphan(worker) => worker.clone(),
+            _ => continue,
+        };
+        let bits = Machine::drain_guest_file(file);
+        FILE_USES[hart].lock()[file] = FileUse::Free;
+        if bits != 0
+            && let Some(worker) = worker.upgrade()
+        {
+            worker.raise(bits & !(1 << KERNEL_IDENTITY));
+        }
+    }
+}
+
+/// Wakes the workers for whom something has come in files of this hart while they do not run.
+pub(crate) fn on_guest_files() {
+    let hart = Machine::hart();
+    let watched = Machine::watched_guest_files();
+    let waiting = Machine::pending_guest_files() & watched;
+    for file in (1..FILES).filter(|file| waiting & 1 << file != 0) {
+        let worker = match &mut FILE_USES[hart].lock()[file] {
+            FileUse::Used { worker, told } => {
+                *told = true;
+                worker.upgrade()
+            }
+            _ => None,
+        };
+        if let Some(worker) = worker {
+            worker.wake_for_interrupt();
+        }
+    }
+    // What is pending stays so.
+    Machine::watch_guest_files(watched & !waiting);
+}
+
+/// Whether the worker has a guest interrupt file.
+pub(crate) fn has_file(worker: &Worker) -> bool {
+    worker.line.file.lock().place.is_some()
+}
+
+/// A program without a guest interrupt file claims from one: when its handler began it had one, and then it came to a
+/// hart that had none left. It finds nothing there, since what was in the file stands in its word. `false` if it is
+/// something else that has trapped.
+pub(crate) fn claim_without_file(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
+    let Some(destination) = trap.claim_without_file() else { return false };
+    if worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
+        return false;
+    }
+    context.set_register(destination, 0);
+    context.pc += 4;
+    true
+}
+
+/// The `interrupt_page` call.
+pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> {
+    let receiver = right.receiver()?;
+    let page = {
+        let mut pages = process.send_pages.lock();
+        let is_same =
+            |slot: &Option<Weak<Right>>| slot.as_ref().is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(right));
+        let is_free = |slot: &Option<Weak<Right>>| slot.as_ref().is_none_or(|weak| weak.strong_count() == 0);
+        match pages.iter().position(is_same) {
+            Some(page) => page,
+            None => {
+                let page = pages.iter().position(is_free).ok_or(Errno::ENOSPC)?;
+                if pages[page].is_some() {
+                    // The right before may be being dropped at this moment, its page still be there.
+                    unmap(process, page);
+                }
+                pages[page] = Some(Arc::downgrade(right));
+                page
+            }
+        }
+    };
+    Ok((process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) | receiver.identity)
+}
+
+/// A store to one of the pages for sending has faulted: maps the page if the receiver has a file, and else does what
+/// the
+/// `interrupt_send` call does. `false` if the address is none of these pages.
+pub(crate) fn store_to_page(process: &Arc<Process>, context: &mut UserContext, address: u64) -> bool {
+    let page = (address as usize).wrapping_sub(process.shared.address(SEND_OFFSET)) / PAGE_SIZE;
+    if page >= SEND_PAGES {
+        return false;
+    }
+    let right = process.send_pages.lock()[page].clone();
+    let Some(right) = right else { return false };
+    let result = match right.upgrade() {
+        Some(right) if map_page(process, page, &right) => return true,
+        Some(right) => right.send(),
+        // Closed by its last owner.
+        None => Err(Errno::EBADF),
+    };
+    // The program goes on behind the store; instructions have two bytes unless their two lowest bits are set.
+    let mut low = [0; 2];
+    if process.copy_in(context.pc as usize, &mut low).is_err() {
+        return false;
+    }
+    context.pc += if low[0] & 3 == 3 { 4 } else { 2 };
+    context.set_result(errno::encode(result.map(|()| 0)) as u64);
+    true
+}
+
+/// Maps the file's page for a sender; `false` if there is no file, or the page is there already or cannot be.
+fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
+    let Ok(receiver) = right.receiver() else { return false };
+    let Some(worker) = receiver.worker.upgrade().filter(|worker| !worker.is_to_stop()) else { return false };
+    let mut state = worker.line.file.lock();
+    // Again under the lock, which whoever revokes takes after it has said so.
+    if right.receiver().is_err() {
+        return false;
+    }
+    let Some(physical) = state.place.and_then(|place| guest_page(place.hart, place.file)) else { return false };
+    // A right that is gone unmaps its page itself, and stays in the list until then.
+    state.mappings.retain(|mapping| mapping.process.strong_count() > 0);
+    if state.mappings.try_reserve(1).is_err() {
+        return false;
+    }
+    let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
+    let place = Placement::FixedIfFree(start);
+    let device = physical..physical + PAGE_SIZE as u64;
+    let Ok((_, flush)) = process.space.lock().map_device(place, device, Protection::ReadWrite, "[interrupts]") else {
+        return false;
+    };
+    usermode::flush(flush);
+    // It was free, so whatever the list says of it is over: the program was replaced, or the right before is being
+    // dropped.
+    state.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
+    state.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
+    true
+}
+
+/// Takes out the pages of rights that have been dropped, or of which the question says that they are over.
+///
+/// A right that is looked at may be dropped by that, which comes here again, so all are kept until the lock is free.
+/// The question must drop no receiver. What stays is in the list throughout: whoever takes the file away unmaps it.
+fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
+    let (mut processes, mut rights) = (Vec::new(), Vec::new());
+    let mut state = worker.line.file.lock();
+    let count = state.mappings.len();
+    if processes.try_reserve(count).is_err() || rights.try_reserve(count).is_err() {
+        drop(state);
+        // Those that are worth something come back at their next store.
+        return unmap_all(worker);
+    }
+    let mut at = 0;
+    while at < state.mappings.len() {
+        let right = state.mappings[at].right.upgrade();
+        if right.as_deref().is_none_or(&is_over) {
+            let mapping = state.mappings.swap_remove(at);
+            let process = mapping.process.upgrade();
+            process.iter().for_each(|process| unmap(process, mapping.page));
+            processes.extend(process);
+        } else {
+            at += 1;
+        }
+        rights.extend(right);
+    }
+    drop(state);
+}
+
+/// The receivers of a process, by identity.
+pub(crate) type Receivers = [Option<Weak<Receiver>>; LARGEST_IDENTITY + 1];
+
+/// The rights whose pages a process has asked for.
+pub(crate) type SendPages = [Option<Weak<Right>>; SEND_PAGES];
+
+/// What a process has none of at first.
+pub(crate) const NO_RECEIVERS: Receivers = [const { None }; LARGEST_IDENTITY + 1];
+
+/// A worker that can be interrupted under an identity.
+pub(crate) struct Receiver {
+    worker: Weak<Worker>,
+    process: u32,
+    identity: usize,
+    /// Rights of an older epoch are revoked.
+    epoch: AtomicU64,
+    /// What other processes may fetch.
+    granted: Mutex<Vec<(Weak<Process>, Arc<Right>)>>,
+}
+
+/// A right to send to a receiver.
+pub(crate) struct Right {
+    receiver: Weak<Receiver>,
+    epoch: u64,
+    revoked: AtomicBool,
+}
+
+impl Receiver {
+    fn bit(&self) -> u64 {
+        1 << self.identity
+    }
+
+    fn require_owner(&self, caller: &Process) -> Result<(), Errno> {
+        // A number is enough: the receiver's process lives as long as its worker, and else there is nothing to do here.
+        let owned = self.process == caller.id && self.worker.upgrade().is_some();
+        if owned { Ok(()) } else { Err(Errno::EPERM) }
+    }
+
+    fn new_right(self: &Arc<Receiver>) -> Arc<Right> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        Arc::new(Right { receiver: Arc::downgrade(self), epoch, revoked: AtomicBool::new(false) })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        counters::uncount(Counter::InterruptReceivers);
+        if let Some(worker) = self.worker.upgrade() {
+            worker.line.receivers.fetch_sub(1, Ordering::Relaxed);
+            // Nobody reaches this receiver any more, and so no right to it is one.
+            unmap_where(&worker, |right| right.receiver.strong_count() == 0);
+        }
+    }
+}
+
+impl Drop for Right {
+    fn drop(&mut self) {
+        // Its last descriptor is closed: so are its pages.
+        if let Some(worker) = self.receiver.upgrade().and_then(|receiver| receiver.worker.upgrade()) {
+            unmap_where(&worker, |_| false);
+        }
+    }
+}
+
+impl Right {
+    /// Who receives; `EPIPE` if nobody does any more, `EPERM` if the right was revoked.
+    fn receiver(&self) -> Result<Arc<Receiver>, Errno> {
+        let receiver = self.receiver.upgrade().ok_or(Errno::EPIPE)?;
+        // Acquire: pairs with the release of `revoke`.
+        if self.revoked.load(Ordering::Acquire) || receiver.epoch.load(Ordering::Acquire) != self.epoch {
+            return Err(Errno::EPERM);
+        }
+        Ok(receiver)
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// Sends.
+    pub(crate) fn send(&self) -> Result<(), Errno> {
+        counters::count(Counter::InterruptSends);
+        let receiver = self.receiver()?;
+        let worker = receiver.worker.upgrade().filter(|worker| !worker.is_to_stop()).ok_or(Errno::EPIPE)?;
+        worker.raise(receiver.bit());
+        Ok(())
+    }
+}
+
+/// The `interrupt_receiver` call.
+pub(crate) fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Errno> {
+    if !(1..=LARGEST_IDENTITY).contains(&identity) {
+        return Err(Errno::EINVAL);
+    }
+    // A thread has no word in the process page.
+    if worker.is_thread() {
+        return Err(Errno::EPERM);
+    }
+    let process = &worker.process;
+    let charge = file::charge(&process.account)?;
+    let receiver = {
+        let mut receivers = process.receivers.lock();
+        let place = &mut receivers[identity];
+        if place.as_ref().is_some_and(|receiver| receiver.strong_count() > 0) {
+            return Err(Errno::EBUSY);
+        }
+        let receiver = Arc::new(Receiver {
+            worker: Arc::downgrade(worker),
+            process: process.id,
+            identity,
+            epoch: AtomicU64::new(0),
+            granted: Mutex::new(Vec::new()),
+        });
+        counters::count(Counter::InterruptReceivers);
+        worker.line.receivers.fetch_add(1, Ordering::Relaxed);
+        *place = Some(Arc::downgrade(&receiver));
+        receiver
+    };
+    settle_now(worker);
+    let file = Arc::new(OpenFile::interrupt_receiver(receiver, charge));
+    process.descriptors.lock().add(file, true, 0)
+}
+
+/// The `interrupt_grant` call.
+pub(crate) fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) -> Result<usize, Errno> {
+    receiver.require_owner(caller)?;
+    let right = receiver.new_right();
+    if process == 0 || process == caller.id as usize {
+        let file = Arc::new(OpenFile::interrupt_right(right, file::charge(&caller.account)?));
+        return caller.descriptors.lock().add(file, true, 0);
+    }
+    let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
+    let grantee = Arc::downgrade(&process::find(id).ok_or(Errno::ESRCH)?);
+    let epoch = receiver.epoch.load(Ordering::Acquire);
+    let mut granted = receiver.granted.lock();
+    granted.retain(|(process, right)| process.strong_count() > 0 && right.epoch == epoch && !right.is_revoked());
+    if granted.len() >= MAXIMUM_GRANTS {
+        return Err(Errno::ENOSPC);
+    }
+    granted.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    granted.push((grantee, right));
+    Ok(0)
+}
+
+/// The `interrupt_open` call.
+pub(crate) fn open(caller: &Arc<Process>, process: usize, identity: usize) -> Result<usize, Errno> {
+    let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
+    let owner = process::find(id).ok_or(Errno::ESRCH)?;
+    let receiver = owner.receivers.lock().get(identity).and_then(Option::as_ref).and_then(Weak::upgrade);
+    let receiver = receiver.ok_or(Errno::EPERM)?;
+    let right = {
+        let granted = receiver.granted.lock();
+        let is_for_caller = |process: &Weak<Process>| core::ptr::eq(process.as_ptr(), Arc::as_ptr(caller));
+        let found = granted.iter().rev().find(|(process, right)| is_for_caller(process) && !right.is_revoked());
+        found.map(|(_, right)| right.clone()).ok_or(Errno::EPERM)?
+    };
+    right.receiver()?;
+    let file = Arc::new(OpenFile::interrupt_right(right, file::charge(&caller.account)?));
+    caller.descriptors.lock().add(file, true, 0)
+}
+
+/// The `interrupt_revoke` call for a receiver: ends all rights that were granted so far.
+pub(crate) fn revoke_all(caller: &Process, receiver: &Receiver) -> Result<(), Errno> {
+    receiver.require_owner(caller)?;
+    // Release: whoever sends after this returns sees it.
+    receiver.epoch.fetch_add(1, Ordering::AcqRel);
+    let granted = core::mem::take(&mut *receiver.granted.lock());
+    drop(granted);
+    end_pages(receiver);
+    Ok(())
+}
+
+/// The `interrupt_revoke` call for a right.
+pub(crate) fn revoke(caller: &Process, right: &Right) -> Result<(), Errno> {
+    let receiver = right.receiver.upgrade().ok_or(Errno::EPIPE)?;
+    receiver.require_owner(caller)?;
+    right.revoked.store(true, Ordering::Release);
+    end_pages(&receiver);
+    Ok(())
+}
+
+/// Takes out the pages of revoked rights.
+fn end_pages(receiver: &Receiver) {
+    if let Some(worker) = receiver.worker.upgrade() {
+        let epoch = receiver.epoch.load(Ordering::Acquire);
+        let is_its = |right: &Right| core::ptr::eq(right.receiver.as_ptr(), receiver);
+        unmap_where(&worker, |right| is_its(right) && (right.is_revoked() || right.epoch != epoch));
+    }
+}

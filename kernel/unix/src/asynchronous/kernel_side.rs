@@ -1,0 +1,217 @@
+//! What carries a process's calls in the kernel: coroutines, as everything here, or kernel threads, to compare them.
+//!
+//! The papers compare four models: kernel and user side can each work with coroutines or threads. The user side is the
+//! program's choice; the kernel's side is chosen by the `kernel_side` call, for the caller and for all workers and
+//! threads that its process starts from then on:
+//!
+//! * **Coroutines** (kcuc, kcut): the switching coroutine awaits a call that must wait; an asynchronous one has a
+//!   coroutine of its own.
+//! * **Threads that wait** (ktut with a wait queue, ktuc with epoll): each worker or thread of the process has a kernel
+//!   thread, on whose stack it enters user mode and its calls are made. A call that must wait leaves the thread's waker
+//!   where a coroutine would leave its own, and the thread sleeps where it stands. Nothing runs until it is woken.
+//! * **Threads that retry** (ktut as in the papers): the same, but a transfer that must wait (read, write, send,
+//!   receive, accept, connect) is tried again and again, others having their turn in between. It finds out by itself,
+//!   and costs processor time while it waits. What waits for a time, a child or a futex sleeps, as in the papers.
+//! * **A polling thread** (ktuc as in the papers): asynchronous transfers that must wait are given to one kernel thread
+//!   of the process, which tries all of them in turn, for as long as there are any. A try costs what the same call
+//!   costs that finds nothing; so with many in flight most of the time goes into asking those that have nothing to say.
+//!
+//! # Locks
+//!
+//! The inbox of a polling thread is locked under the table of calls in flight, for a few instructions.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, Ordering};
+use core::task::Poll;
+
+use abi_queue::{Completion, Priority};
+use abi_unix::{Errno, errno};
+use kernel_thread::{Current, Stack, Thread};
+use spin::Mutex;
+
+use crate::asynchronous::operation::Operation;
+use crate::process::Process;
+use crate::process::accounts::{Charge, Resource};
+use crate::scheduling::executor::{self, Cid, SpawnError};
+use crate::scheduling::{self, steps, stretch};
+
+/// What carries calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Side {
+    /// Coroutines.
+    Coroutines = 0,
+    /// Kernel threads that wait in queues.
+    WaitingThreads = 1,
+    /// Kernel threads that try again until a transfer is done.
+    RetryingThreads = 2,
+    /// Kernel threads that wait; and one that polls all asynchronous transfers.
+    PollingThread = 3,
+}
+
+impl Side {
+    /// From the argument of the call.
+    pub(crate) fn from_number(number: usize) -> Result<Side, Errno> {
+        Ok(match number {
+            0 => Side::Coroutines,
+            1 => Side::WaitingThreads,
+            2 => Side::RetryingThreads,
+            3 => Side::PollingThread,
+            _ => return Err(Errno::EINVAL),
+        })
+    }
+}
+
+/// What a process has chosen, and its polling thread.
+#[derive(Default)]
+pub(crate) struct Choice {
+    side: AtomicU8,
+    poller: Mutex<Poller>,
+}
+
+#[derive(Default)]
+struct Poller {
+    /// The thread's coroutine, once there is one.
+    thread: Option<Cid>,
+    /// For its stack.
+    charge: Option<Charge>,
+    /// What it has not seen yet.
+    inbox: Vec<Transfer>,
+}
+
+/// An asynchronous transfer that is polled.
+struct Transfer {
+    operation: Operation,
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+}
+
+impl Choice {
+    /// What carries the calls of workers and threads that start now.
+    pub(crate) fn side(&self) -> Side {
+        match self.side.load(Ordering::Relaxed) {
+            1 => Side::WaitingThreads,
+            2 => Side::RetryingThreads,
+            3 => Side::PollingThread,
+            _ => Side::Coroutines,
+        }
+    }
+
+    /// Chooses; starts the polling thread if there is to be one. `ENOMEM` if that cannot be, and nothing has changed.
+    pub(crate) fn choose(&self, process: &Arc<Process>, side: Side) -> Result<(), Errno> {
+        if side == Side::PollingThread {
+            let mut poller = self.poller.lock();
+            if poller.thread.is_none() {
+                let charge = process.account.charge(Resource::Memory, kernel_thread::STACK_SIZE + 1024)?;
+                let stack = Stack::new().map_err(|_| Errno::ENOMEM)?;
+                let owner = process.clone();
+                let thread = Thread::new(stack, move |current| poll_transfers(&owner, current));
+                let spawned = executor::spawn_for(process.clone(), process.claimed_priority(), thread);
+                poller.thread = Some(spawned.map_err(|SpawnError(_)| Errno::ENOMEM)?);
+                poller.charge = Some(charge);
+            }
+        }
+        self.side.store(side as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Goes back to coroutines, for another program.
+    pub(crate) fn reset(&self) {
+        self.side.store(Side::Coroutines as u8, Ordering::Relaxed);
+    }
+
+    /// Gives a transfer to the polling thread and names that thread's coroutine; gives it back if there is no memory.
+    pub(crate) fn submit(
+        &self,
+        operation: Operation,
+        key: u64,
+        token: u64,
+        cid: u64,
+        priority: Priority,
+    ) -> Result<Cid, Operation> {
+        let mut poller = self.poller.lock();
+        let Some(thread) = poller.thread else { return Err(operation) };
+        if poller.inbox.try_reserve(1).is_err() {
+            return Err(operation);
+        }
+        poller.inbox.push(Transfer { operation, key, token, cid, priority });
+        executor::wake(thread);
+        Ok(thread)
+    }
+
+    /// Gives the polling thread the priority that the process's claim is worth now.
+    pub(crate) fn order_anew(&self, process: &Process) {
+        if let Some(thread) = self.poller.lock().thread {
+            executor::set_priority(thread, process.claimed_priority());
+        }
+    }
+
+    /// Makes the polling thread see that the process has ended.
+    pub(crate) fn wake_poller(&self) {
+        if let Some(thread) = self.poller.lock().thread {
+            executor::wake(thread);
+        }
+    }
+}
+
+/// Tries a transfer; whether it is done, and its completion posted.
+fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
+    let result = if process.has_ended() || process.call_is_cancelled(transfer.key) {
+        transfer.operation.give_up(Errno::ECANCELED)
+    } else {
+        match transfer.operation.attempt(process) {
+            Poll::Ready(result) => result,
+            Poll::Pending => return false,
+        }
+    };
+    let completion = Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
+    transfer.operation.let_go();
+    process.complete_calls(&[(transfer.key, completion)], transfer.priority);
+    true
+}
+
+/// The polling thread of a process: until that ends, tries everything that it was given, in turn.
+fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
+    let mut transfers: Vec<Transfer> = Vec::new();
+    loop {
+        // As important as the process says now: it works for its coroutines.
+        let priority = if process.has_ended() { scheduling::MOST_CLAIM } else { process.claimed_priority() };
+        executor::set_priority(executor::current(), priority);
+        let mut arrived = core::mem::take(&mut process.kernel_side.poller.lock().inbox);
+        if transfers.is_empty() {
+            transfers = arrived;
+        } else {
+            transfers.append(&mut arrived);
+        }
+        let (mut at, mut tried) = (0, 0);
+        while at < transfers.len() {
+            stretch::goes_on_as(abi_unix::trace::stretch::POLLING);
+            if try_transfer(process, &mut transfers[at]) {
+                // The order says nothing: all of them are tried in each turn.
+                transfers.swap_remove(at);
+            } else {
+                at += 1;
+            }
+            tried += 1;
+            if tried % steps::ENTRIES == 0 {
+                current.block_on(steps::pause_at_the_end());
+            }
+        }
+        if process.has_ended() && transfers.is_empty() {
+            let mut poller = process.kernel_side.poller.lock();
+            if poller.inbox.is_empty() {
+                // Whoever submits from now on finds nobody.
+                poller.thread = None;
+                return;
+            }
+        } else if transfers.is_empty() {
+            // Whoever submits wakes the thread, also if that happens just now; so does the end of the process.
+            current.suspend();
+        } else {
+            current.yield_now();
+        }
+    }
+}

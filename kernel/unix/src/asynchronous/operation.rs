@@ -1,0 +1,531 @@
+//! Calls that may have to wait, as values.
+//!
+//! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most
+//! calls are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own
+//! coroutine for a synchronous call, or for an asynchronous one by the process's finisher ([`input`]) if it waits for
+//! input of a pipe or a socket, and by a fresh kernel coroutine if for something else: the same value, the same code.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::{Completion, Priority};
+use abi_unix::types::{self, SocketAddress, TimeSpec};
+use abi_unix::{Counter, Errno, SystemCall, errno};
+use hal_api::Machine as _;
+use platform::Machine;
+use smallvec::SmallVec;
+
+use crate::asynchronous::input;
+use crate::asynchronous::kernel_side::Side;
+use crate::files::epoll;
+use crate::files::file::OpenFile;
+use crate::observing::counters;
+use crate::process::user::UserBuffer;
+use crate::process::{self, Carrier, Children, Process, futex};
+use crate::random;
+use crate::scheduling::executor::{self, SpawnError};
+use crate::scheduling::steps::Long;
+use crate::scheduling::stretch;
+use crate::time::{self, Alarm};
+
+/// Buffers of one vector call; a single one, the common case, needs no allocation.
+pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
+
+/// Bytes of all buffers of a call.
+pub(crate) fn length_of(buffers: &[UserBuffer]) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
+}
+
+/// A call that may have to wait, decoded and checked.
+#[allow(missing_docs)]
+pub(crate) enum Operation {
+    /// Read from a file into buffers, in order; done as soon as something was read, of a stored file as much as there
+    /// is.
+    Read { file: Arc<OpenFile>, buffers: Buffers, done: usize },
+    /// Write buffers to a file, in order; done when all was written.
+    Write { file: Arc<OpenFile>, buffers: Buffers, written: usize },
+    /// Read from a place in a stored file.
+    ReadAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
+    /// Write to a place in a stored file.
+    WriteAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
+    /// Take a connection of a listening socket.
+    Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
+    /// Connect a socket.
+    Connect { file: Arc<OpenFile>, address: SocketAddress, started: bool },
+    /// Send through a socket.
+    Send { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<SocketAddress>, sent: usize },
+    /// Receive from a socket.
+    Receive { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<AddressOut> },
+    /// Sleep until a tick.
+    Sleep { deadline: u64, alarm: Option<Alarm> },
+    /// Sleep, and say how much time was left if interrupted. (Nothing interrupts a sleep but the process's end.)
+    WaitChild { parent: u32, which: Children, status: usize, no_wait: bool, usage: usize },
+    /// Wait at a futex.
+    Futex(Box<futex::Wait>),
+    /// Fill a buffer with random bytes, step by step.
+    Random { buffer: UserBuffer, flags: u32, done: usize },
+    /// Wait for the descriptors of an epoll.
+    Epoll(Box<epoll::Wait>),
+    /// Wait for one of a list of descriptors.
+    PollFiles(Box<epoll::PollFiles>),
+    /// Go on in steps, and wait for nothing.
+    Long(SystemCall, Long),
+}
+
+// Every call moves one a few times, and up to here that is done by registers. What is rare and larger is boxed.
+const _: () = assert!(size_of::<Operation>() <= 64);
+
+/// Where a socket address goes: the structure, and the word with its size (which says how much room there is).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressOut {
+    /// Address of the structure.
+    pub address: usize,
+    /// Address of its size, a `u32`.
+    pub size: usize,
+}
+
+impl AddressOut {
+    /// Writes an address as Linux does: cut to the room there is, with the full size told.
+    pub(crate) fn write(self, process: &Process, value: SocketAddress) -> Result<(), Errno> {
+        let mut word = [0; 4];
+        process.copy_in(self.size, &mut word)?;
+        let room = u32::from_le_bytes(word) as usize;
+        if room > i32::MAX as usize {
+            return Err(Errno::EINVAL);
+        }
+        let bytes = value.to_bytes();
+        process.copy_out(self.address, &bytes[..room.min(bytes.len())])?;
+        process.copy_out(self.size, &(bytes.len() as u32).to_le_bytes())
+    }
+}
+
+impl Operation {
+    /// In the place of one that was taken out: it holds nothing.
+    pub(crate) const NOTHING: Operation = Operation::Sleep { deadline: 0, alarm: None };
+
+    /// Lets go of everything that it holds: before anybody hears that it is over, who may then count on that.
+    pub(crate) fn let_go(&mut self) {
+        *self = Operation::NOTHING;
+    }
+
+    /// Tells a socket by whom it is used, although the call does not wait.
+    fn note_who_asks(&self, process: &Process) {
+        match self {
+            Operation::Write { file, .. } | Operation::Send { file, .. } => {
+                if let Ok(socket) = file.socket() {
+                    socket.is_filled_by(process);
+                }
+            }
+            _ => {
+                if let Some(file) = self.waits_for_input_of()
+                    && let Ok(socket) = file.socket()
+                {
+                    socket.is_asked_by(process);
+                }
+            }
+        }
+    }
+
+    /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
+    pub(crate) fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
+        match self.poll(process, None) {
+            Poll::Pending if self.must_not_wait() => {
+                self.note_who_asks(process);
+                Poll::Ready(self.give_up(Errno::EAGAIN))
+            }
+            other => other,
+        }
+    }
+
+    /// One step: does the call, or registers `waker` where it waits.
+    pub(crate) fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        match self {
+            Operation::Read { file, buffers, done } => file.read(process, buffers, done, waker),
+            Operation::Write { file, buffers, written } => file.write(process, buffers, written, waker),
+            Operation::ReadAt { file, buffer, offset, done } => file.read_at(process, *buffer, *offset, done, waker),
+            Operation::WriteAt { file, buffer, offset, done } => file.write_at(process, *buffer, *offset, done, waker),
+            Operation::Accept { file, address, flags } => file.accept(process, *address, *flags, waker),
+            Operation::Connect { file, address, started } => file.connect(process, *address, started, waker),
+            Operation::Send { file, buffer, flags, address, sent } => {
+                file.send(process, *buffer, *flags, *address, sent, waker)
+            }
+            Operation::Receive { file, buffer, flags, address } => {
+                file.receive(process, *buffer, *flags, *address, waker)
+            }
+            Operation::Sleep { deadline, alarm } => {
+                if Machine::now() >= *deadline {
+                    return Poll::Ready(Ok(0));
+                }
+                if let (Some(waker), None) = (waker, &alarm) {
+                    *alarm = Some(time::set(*deadline, waker)?);
+                }
+                Poll::Pending
+            }
+            Operation::WaitChild { which, status, no_wait, usage, .. } => match process.poll_child(*which, waker) {
+                Poll::Ready(Ok((id, ending, ticks))) => {
+                    if *usage != 0 {
+                        process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
+                    }
+                    if *status != 0 {
+                        process.copy_out(*status, &ending.status().to_le_bytes())?;
+                    }
+                    Poll::Ready(Ok(id as usize))
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
+                Poll::Pending => Poll::Pending,
+            },
+            Operation::Random { buffer, flags, done } => random::fill(process, *buffer, *flags, done, waker),
+            Operation::Futex(wait) => wait.poll(process, waker),
+            Operation::Epoll(wait) => wait.poll(process, waker),
+            Operation::PollFiles(wait) => wait.poll(process, waker),
+            Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(Waker::noop()))),
+        }
+    }
+
+    /// The call that it is, as far as the measure of stretches tells calls apart.
+    pub(crate) fn call(&self) -> SystemCall {
+        match self {
+            Operation::Read { .. } => SystemCall::Read,
+            Operation::Write { .. } => SystemCall::Write,
+            Operation::ReadAt { .. } => SystemCall::ReadAt,
+            Operation::WriteAt { .. } => SystemCall::WriteAt,
+            Operation::Accept { .. } => SystemCall::Accept,
+            Operation::Connect { .. } => SystemCall::Connect,
+            Operation::Send { .. } => SystemCall::SendTo,
+            Operation::Receive { .. } => SystemCall::ReceiveFrom,
+            Operation::Sleep { .. } => SystemCall::Sleep,
+            Operation::WaitChild { .. } => SystemCall::Wait,
+            Operation::Futex(_) => SystemCall::Futex,
+            Operation::Epoll(_) => SystemCall::EpollWait,
+            Operation::PollFiles(_) => SystemCall::Poll,
+            Operation::Random { .. } => SystemCall::GetRandom,
+            Operation::Long(call, _) => *call,
+        }
+    }
+
+    /// Whether it goes on when it is cancelled, or when nobody has room for it: work that has begun, and waits for
+    /// nothing.
+    pub(crate) fn must_be_completed(&self) -> bool {
+        matches!(self, Operation::Long(..))
+    }
+
+    /// Whether it moves something through a file, so that trying again is all that there is to waiting.
+    pub(crate) fn is_transfer(&self) -> bool {
+        matches!(
+            self,
+            Operation::Read { .. }
+                | Operation::Write { .. }
+                | Operation::Accept { .. }
+                | Operation::Connect { .. }
+                | Operation::Send { .. }
+                | Operation::Receive { .. }
+        )
+    }
+
+    fn must_not_wait(&self) -> bool {
+        match self {
+            // What never waits goes on in steps.
+            Operation::Read { file, .. } | Operation::Write { file, .. } => {
+                file.is_non_blocking() && !file.never_waits()
+            }
+            Operation::Accept { file, .. } | Operation::Connect { file, .. } => file.is_non_blocking(),
+            Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
+                file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
+            }
+            // What has begun is a step that has to be followed by another, and no wait.
+            Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
+            Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
+            Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
+            // A time limit of 0 has passed.
+            Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
+        }
+    }
+
+    /// The result of a call that stops before it is complete: what it moved so far, or else the reason.
+    pub(crate) fn give_up(&self, reason: Errno) -> Result<usize, Errno> {
+        match self {
+            Operation::Read { done, .. }
+            | Operation::ReadAt { done, .. }
+            | Operation::WriteAt { done, .. }
+            | Operation::Write { written: done, .. }
+            | Operation::Send { sent: done, .. }
+            | Operation::Random { done, .. }
+                if *done > 0 =>
+            {
+                Ok(*done)
+            }
+            Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
+            // Whoever woke it counts on it.
+            Operation::Futex(wait) if wait.was_woken() => Ok(0),
+            _ => Err(reason),
+        }
+    }
+
+    /// Whether a waker may still be registered when the operation is done: deadlines and lists that are shared by many.
+    fn registers_in_two_places(&self) -> bool {
+        matches!(
+            self,
+            Operation::Sleep { .. }
+                | Operation::WaitChild { .. }
+                | Operation::Futex(_)
+                | Operation::Epoll(_)
+                | Operation::PollFiles(_)
+        )
+    }
+
+    /// The pipe or socket that it waits for input of.
+    pub(crate) fn waits_for_input_of(&self) -> Option<&Arc<OpenFile>> {
+        match self {
+            Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
+                if file.is_pipe_or_socket() { Some(file) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered.
+    pub(crate) fn forget(&mut self, waker: &Waker) {
+        match self {
+            Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
+                file.forget_reader(waker)
+            }
+            Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
+                file.forget_writer(waker)
+            }
+            Operation::Sleep { alarm, .. } => {
+                if let Some(alarm) = alarm.take() {
+                    time::clear(alarm);
+                }
+            }
+            Operation::WaitChild { parent, .. } => process::forget_child_waiter(*parent, waker),
+            Operation::Random { .. } => random::forget(waker),
+            Operation::Futex(wait) => wait.forget(),
+            Operation::Epoll(wait) => wait.forget(waker),
+            Operation::PollFiles(wait) => wait.forget(waker),
+            Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => {}
+        }
+    }
+
+    /// Waits in a worker's own coroutine until the call is done, or until `must_stop`, which gives `EINTR` (or what was
+    /// moved so far).
+    ///
+    /// # Cancellation
+    /// Dropping it takes all registrations back. What was written or sent before stays so.
+    pub(crate) fn wait<'a, F: Fn() -> bool + Unpin>(
+        self,
+        process: &'a Arc<Process>,
+        deadline: &'a time::Reservation,
+        must_stop: F,
+    ) -> Wait<'a, F> {
+        Wait { waiting: Waiting { operation: self, registered: None }, process, deadline, alarm: None, must_stop }
+    }
+}
+
+/// An operation and the registration that it has made, which goes with it.
+struct Waiting {
+    operation: Operation,
+    registered: Option<Waker>,
+}
+
+impl Waiting {
+    fn poll(&mut self, process: &Arc<Process>, waker: &Waker) -> Poll<Result<usize, Errno>> {
+        let result = self.operation.poll(process, Some(waker));
+        match result {
+            // It may have registered in some of several places before there was no memory for another.
+            Poll::Pending | Poll::Ready(Err(Errno::ENOMEM)) if self.registered.is_none() => {
+                self.registered = Some(waker.clone())
+            }
+            // Whoever made it ready has taken the waker out, and with it the registration.
+            Poll::Ready(_) if !self.operation.registers_in_two_places() => self.registered = None,
+            _ => {}
+        }
+        result
+    }
+}
+
+impl Waiting {
+    fn leave_lists(&mut self) {
+        if let Some(waker) = self.registered.take() {
+            self.operation.forget(&waker);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.leave_lists();
+    }
+}
+
+/// The future of [`Operation::wait`].
+///
+/// A wait needs no memory that others could have taken. Sleeping uses the worker's reserved deadline. A place in a list
+/// of waiters is free for the first who waits there; if there is no memory for a further one, the worker looks again
+/// after [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
+pub(crate) struct Wait<'a, F: Fn() -> bool + Unpin> {
+    waiting: Waiting,
+    process: &'a Arc<Process>,
+    deadline: &'a time::Reservation,
+    alarm: Option<Alarm>,
+    must_stop: F,
+}
+
+/// How long a worker waits between two looks at something, if there is no memory to have it told.
+const BETWEEN_LOOKS_NS: u64 = 1_000_000;
+
+impl<F: Fn() -> bool + Unpin> Wait<'_, F> {
+    fn set_alarm(&mut self, ticks: u64, waker: &Waker) {
+        self.clear_alarm();
+        self.alarm = Some(self.deadline.set(ticks, waker));
+    }
+
+    fn clear_alarm(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            time::clear(alarm);
+        }
+    }
+}
+
+impl<F: Fn() -> bool + Unpin> Drop for Wait<'_, F> {
+    fn drop(&mut self) {
+        self.clear_alarm();
+    }
+}
+
+impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
+    type Output = Result<usize, Errno>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        stretch::goes_on_with(this.waiting.operation.call());
+        if (this.must_stop)() {
+            return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR));
+        }
+        if let Operation::Sleep { deadline, .. } = this.waiting.operation {
+            if Machine::now() >= deadline {
+                return Poll::Ready(Ok(0));
+            }
+            if this.alarm.is_none() {
+                this.set_alarm(deadline, cx.waker());
+            }
+            return Poll::Pending;
+        }
+        match this.waiting.poll(this.process, cx.waker()) {
+            // Either the call fails so, or it could not be registered where it waits: without a waker only the call
+            // itself can fail.
+            Poll::Ready(Err(Errno::ENOMEM)) if !this.waiting.operation.must_be_completed() => {
+                let tried = this.waiting.operation.poll(this.process, None);
+                if tried.is_pending() {
+                    let soon = Machine::now() + time::ticks_at_ns(BETWEEN_LOOKS_NS);
+                    this.set_alarm(soon, cx.waker());
+                }
+                tried
+            }
+            other => other,
+        }
+    }
+}
+
+/// The kernel coroutine of an asynchronous call that waits for something else than input: waits, then posts the
+/// completion.
+///
+/// Written by hand because its size is what a blocked call costs.
+struct AsynchronousCall {
+    waiting: Waiting,
+    process: Arc<Process>,
+    /// The key under which the process knows the call.
+    key: u64,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+}
+
+/// Bytes of kernel memory for a call in flight, at most: its coroutine or object, and its entries in tables and lists.
+pub(crate) const MEMORY_OF_A_CALL: usize = {
+    let (coroutine, object) = (size_of::<AsynchronousCall>(), size_of::<input::InputCall>());
+    if coroutine > object { coroutine + 256 } else { object + 256 }
+};
+
+impl Future for AsynchronousCall {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        stretch::goes_on_with(this.waiting.operation.call());
+        let is_cancelled = || !this.waiting.operation.must_be_completed() && this.process.call_is_cancelled(this.key);
+        let result = if this.process.has_ended() || is_cancelled() {
+            this.waiting.operation.give_up(Errno::ECANCELED)
+        } else {
+            // Others may have used memory up since it was submitted.
+            let is_entering = matches!(this.waiting.operation, Operation::Futex(_) | Operation::PollFiles(_))
+                && this.waiting.registered.is_none();
+            let admitted = if is_entering { this.process.account.admit() } else { Ok(()) };
+            match admitted
+                .map_or_else(|error| Poll::Ready(Err(error)), |()| this.waiting.poll(&this.process, cx.waker()))
+            {
+                // What was moved before there was no memory to wait any longer is the result.
+                Poll::Ready(Err(Errno::ENOMEM)) => this.waiting.operation.give_up(Errno::ENOMEM),
+                Poll::Ready(result) => result,
+                Poll::Pending => {
+                    // It may have run because it had been ready for long, and does so for this time only.
+                    let priority = this.process.standing.worth(this.priority);
+                    if executor::current_priority() != priority {
+                        executor::set_priority(executor::current(), priority);
+                    }
+                    return Poll::Pending;
+                }
+            }
+        };
+        let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
+        this.waiting.leave_lists();
+        this.waiting.operation.let_go();
+        this.process.complete_calls(&[(this.key, completion)], this.priority);
+        Poll::Ready(())
+    }
+}
+
+/// Goes on with an asynchronous call that has just been attempted: has the process's finisher do so if it waits for
+/// input, else makes a coroutine of it.
+///
+/// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation comes back: it
+/// may have moved something already, which the caller must not keep to itself.
+pub(crate) fn go_on_asynchronously(
+    process: &Arc<Process>,
+    operation: Operation,
+    token: u64,
+    cid: u64,
+    priority: Priority,
+) -> Result<(), (Errno, Operation)> {
+    let priority = process.standing.within_ceiling(priority);
+    let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
+    if is_polled {
+        process.begin_call(token, priority, operation, |key, operation| {
+            process.kernel_side.submit(operation, key, token, cid, priority).map(Carrier::Coroutine)
+        })?;
+        counters::count(Counter::AsynchronousCalls);
+        return Ok(());
+    }
+    process.begin_call(token, priority, operation, |key, operation| {
+        if operation.waits_for_input_of().is_some() {
+            return input::begin(process, operation, key, token, cid, priority).map(Carrier::Finisher);
+        }
+        let waiting = Waiting { operation, registered: None };
+        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
+        let spawned = executor::spawn_for(process.clone(), process.standing.worth(priority), call)
+            .map_err(|SpawnError(mut call)| core::mem::replace(&mut call.waiting.operation, Operation::NOTHING));
+        spawned.map(Carrier::Coroutine)
+    })?;
+    counters::count(Counter::AsynchronousCalls);
+    Ok(())
+}
+
+/// Decodes a time that a process gives.
+pub(crate) fn read_time(process: &Process, address: usize) -> Result<u64, Errno> {
+    let mut bytes = [0; 16];
+    process.copy_in(address, &mut bytes)?;
+    TimeSpec::from_bytes(bytes).to_ns().ok_or(Errno::EINVAL)
+}

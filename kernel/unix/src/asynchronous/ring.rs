@@ -1,0 +1,626 @@
+//! Request rings: how a process makes calls without a trap, and who takes them.
+//!
+//! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm).
+//! Requests are taken in their order and *performed* like calls of the direct way: decoded with the process's authority
+//! at that moment, attempted in place, and gone on with like those if they have to wait. What was done in place is
+//! posted in batches: one look at the completion ring's room, one index to store, one worker to wake.
+//!
+//! # Who takes them
+//!
+//! * The **handler** of the ring, a kernel coroutine that lives as long as the ring. It is woken when the worker gives
+//!   its hart up while there are requests (a call that waits, the tick), or by `ring_enter` with `RING_WAKE`, and then
+//!   runs on an idle hart if there is one.
+//! * The **worker itself**, when it has nothing more to run (`worker_wait`) or asks for it (`ring_enter`): no switch to
+//!   another coroutine, no message to another hart. On one hart this is the quickest way.
+//!
+//! Only one takes at a time, under the ring's lock. The handler only tries the lock: who has it serves everything. The
+//! worker waits for it, and the handler, which looks at `attention` before each request, lets go at once. Whoever has
+//! let go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request falls
+//! between one who finds the lock taken and one who has just found the ring empty.
+//!
+//! # How important it is
+//!
+//! A request is performed at its own priority, as far as that is worth something ([`scheduling`]): before each one,
+//! whoever takes it asks whether something more important is ready on this hart. If so the handler takes the request's
+//! priority and lets go of the hart. A worker in its turn could make each call directly, so it leaves requests to the
+//! handler only for what is more important than itself, too. Requests are taken in order, so an important one may stand
+//! behind unimportant ones; the `urgency` word says so, and lends its priority to those before it. It is a claim,
+//! limited like every other. The handler's time is charged to the process, as its workers' is.
+//!
+//! # Back-pressure
+//!
+//! No more requests are taken than there is room for their results in the completion ring. If a process does not look
+//! at that, requests stay where they are, its request ring fills up, and the one who submits has to wait. The room is
+//! *promised* before requests are taken, so that direct calls that complete in between cannot take it away; if a
+//! hostile process moves the indexes meanwhile, its completions wait in kernel memory that was reserved with the
+//! promise.
+//!
+//! # The end
+//!
+//! A process that ends, or that executes another program, *closes* its rings first: no request is performed after that,
+//! and whoever is about to perform one is waited for. The frames belong to the ring, not to the mapping: a process that
+//! unmaps its ring, or maps something else there, only loses sight of it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::task::{Context, Poll};
+
+use ::ring::{Broken, Consumer, Words};
+use abi_queue::pages::{PAGE_SIZE, REQUEST_RINGS_OFFSET};
+use abi_queue::request::{self, ENTRY_WORDS, priority_of};
+use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, completion};
+use abi_unix::call::RING_WAKE;
+use abi_unix::{Counter, Errno};
+use heapless::Vec as FixedVec;
+use memory::SharedFrame;
+use memory::space::{Placement, Sharing};
+use memory::sv39::Protection;
+use spin::{Mutex, MutexGuard};
+
+use crate::observing::{counters, report};
+use crate::process::Process;
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::program::map_error;
+use crate::process::shared::zeroed;
+use crate::process::worker::Worker;
+use crate::scheduling::executor::{self, Cid};
+use crate::{calls, time};
+
+/// Requests that are taken before their results are posted.
+const BATCH: usize = 64;
+
+/// Bit of a ring's `attention`: no request is to be taken any more.
+const CLOSED: u32 = 1 << 31;
+/// Added to `attention` by each worker that waits for the lock.
+const WAITING: u32 = 1;
+
+/// A worker's request ring.
+pub(crate) struct Ring {
+    frames: Vec<SharedFrame>,
+    /// For the frames, the ring itself and its handler.
+    _charge: Charge,
+    taker: Mutex<Consumer>,
+    /// Not 0: whoever takes requests is to stop, because somebody waits for the lock, or for good.
+    attention: AtomicU32,
+    broken: AtomicBool,
+    /// How many requests were performed; written under the lock. What the process can write says nothing here.
+    performed: AtomicU64,
+    /// The handler, once there is one.
+    handler: AtomicU64,
+}
+
+/// The words of a ring's frames. Remembers the page that was looked at last: entries come one after another, and to
+/// find a page takes as many instructions as to read an entry.
+struct Pages<'a> {
+    frames: &'a [SharedFrame],
+    page: Cell<usize>,
+    words: Cell<&'a PageWords>,
+}
+
+type PageWords = [AtomicU64; PAGE_SIZE / size_of::<u64>()];
+
+impl<'a> Pages<'a> {
+    #[inline(always)]
+    fn new(frames: &'a [SharedFrame]) -> Pages<'a> {
+        Pages { frames, page: Cell::new(0), words: Cell::new(Self::words_of(&frames[0])) }
+    }
+
+    #[inline(always)]
+    fn words_of(frame: &'a SharedFrame) -> &'a PageWords {
+        frame.bytes().atomic_words(0).expect("frames are aligned, and so large")
+    }
+
+    /// A word of the first page.
+    #[inline(always)]
+    fn header(&self, offset: usize) -> &'a AtomicU64 {
+        &Self::words_of(&self.frames[0])[offset / size_of::<u64>()]
+    }
+
+    /// The words of an entry. Entries do not lie across pages.
+    #[inline(always)]
+    fn entry<const N: usize>(&self, offset: usize) -> &'a [AtomicU64; N] {
+        let page = offset / PAGE_SIZE;
+        if page != self.page.get() {
+            self.words.set(Self::words_of(&self.frames[page]));
+            self.page.set(page);
+        }
+        let (entries, _) = self.words.get().as_chunks();
+        &entries[offset % PAGE_SIZE / (N * size_of::<u64>())]
+    }
+
+    /// Reads an entry: each word once.
+    #[inline(always)]
+    fn read<const N: usize>(&self, offset: usize) -> [u64; N] {
+        let words = self.entry::<N>(offset);
+        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&self, offset: usize, entry: [u64; N]) {
+        for (word, value) in self.entry::<N>(offset).iter().zip(entry) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A ring's frames as the words of a request ring.
+struct View<'a>(Pages<'a>);
+
+impl<'a> View<'a> {
+    #[inline(always)]
+    fn new(frames: &'a [SharedFrame]) -> View<'a> {
+        View(Pages::new(frames))
+    }
+
+    fn state(&self) -> &AtomicU64 {
+        self.0.header(request::STATE_OFFSET)
+    }
+
+    fn urgency(&self) -> &AtomicU64 {
+        self.0.header(request::URGENCY_OFFSET)
+    }
+}
+
+impl Words<ENTRY_WORDS> for View<'_> {
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU64 {
+        self.0.header(request::TAIL_OFFSET)
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        self.0.header(request::HEAD_OFFSET)
+    }
+
+    #[inline(always)]
+    fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
+        self.0.read(request::entry_offset(place))
+    }
+
+    #[inline(always)]
+    fn write(&self, place: usize, entry: [u64; ENTRY_WORDS]) {
+        self.0.write(request::entry_offset(place), entry);
+    }
+}
+
+/// The frames of a process's completion ring as its words.
+pub(crate) struct CompletionView<'a>(Pages<'a>);
+
+impl<'a> CompletionView<'a> {
+    /// Of the frames of a ring, of which there is one at least.
+    #[inline(always)]
+    pub(crate) fn new(frames: &'a [SharedFrame]) -> CompletionView<'a> {
+        CompletionView(Pages::new(frames))
+    }
+}
+
+impl Words<{ completion::ENTRY_WORDS }> for CompletionView<'_> {
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU64 {
+        self.0.header(completion::TAIL_OFFSET)
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU64 {
+        self.0.header(completion::HEAD_OFFSET)
+    }
+
+    #[inline(always)]
+    fn read(&self, place: usize) -> [u64; completion::ENTRY_WORDS] {
+        self.0.read(completion::entry_offset(place))
+    }
+
+    #[inline(always)]
+    fn write(&self, place: usize, entry: [u64; completion::ENTRY_WORDS]) {
+        self.0.write(completion::entry_offset(place), entry);
+    }
+}
+
+/// How taking requests ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// There are no more, and `state` says that the process has to call.
+    Asleep,
+    /// There is no room for completions. They stay until the process has made some and calls.
+    Stalled,
+    /// A batch is done, and there are more.
+    More,
+    /// The next request is less important than something that is ready on this hart.
+    Outranked(Priority),
+    /// Somebody else takes them now, or wants to.
+    Elsewhere,
+    /// The ring is closed, or broken.
+    Over,
+}
+
+/// Who takes requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The ring's handler: lets go for whatever is more important.
+    Handler,
+    /// A worker in a call: as the handler, but goes on until nothing is left.
+    Worker,
+    /// A worker that has to know that everything was taken, whether there is room for the results or not.
+    Thoroughly,
+}
+
+/// Bytes of kernel memory for a ring and its handler, without its frames.
+const MEMORY: usize = size_of::<Ring>() + 1024;
+
+impl Ring {
+    fn new(capacity: usize, account: &Arc<Account>) -> Result<Ring, Errno> {
+        let count = request::pages(capacity);
+        let charge = account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
+        if !memory::frames::available_to_programs(count) {
+            return Err(Errno::ENOMEM);
+        }
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        for _ in 0..count {
+            frames.push(zeroed()?);
+        }
+        let view = View::new(&frames);
+        view.0.header(request::CAPACITY_OFFSET).store(capacity as u64, Ordering::Relaxed);
+        view.state().store(request::SLEEPING, Ordering::Relaxed);
+        Ok(Ring {
+            taker: Mutex::new(Consumer::new(capacity)),
+            frames,
+            _charge: charge,
+            attention: AtomicU32::new(0),
+            broken: AtomicBool::new(false),
+            performed: AtomicU64::new(0),
+            handler: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether there is something to perform; a look without any guarantee for the next moment.
+    fn has_requests(&self) -> bool {
+        let tail = View::new(&self.frames).tail().load(Ordering::Relaxed);
+        tail != self.performed.load(Ordering::Relaxed) && !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) || self.attention.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// The priority that the ring as a whole claims.
+    fn claim(&self, process: &Process) -> Priority {
+        process.standing.worth(priority_of(View::new(&self.frames).urgency().load(Ordering::Relaxed)))
+    }
+
+    /// Makes the handler run, at this priority.
+    fn wake_handler(&self, priority: Priority) {
+        let handler = Cid::from_raw(self.handler.load(Ordering::Acquire));
+        executor::set_priority(handler, priority);
+        executor::wake(handler);
+    }
+
+    fn close(&self) {
+        self.attention.fetch_or(CLOSED, Ordering::AcqRel);
+        executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
+    }
+
+    fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
+        // Whoever comes because of a request has seen it, and with this fence, or with the one after the lock was let
+        // go, one of the two sees the other.
+        fence(Ordering::SeqCst);
+        match by {
+            By::Handler => self.taker.try_lock(),
+            By::Worker | By::Thoroughly => {
+                // Quick: the holder stops after the request that it performs.
+                self.attention.fetch_add(WAITING, Ordering::AcqRel);
+                let taker = self.taker.lock();
+                self.attention.fetch_sub(WAITING, Ordering::AcqRel);
+                Some(taker)
+            }
+        }
+    }
+
+    /// Takes and performs requests.
+    fn serve(&self, worker: &Arc<Worker>, by: By) -> End {
+        // As many batches as the ring can hold, and one for the part of one: what comes later may wait, or a process
+        // that goes on submitting on another hart could keep this one for ever.
+        let mut batches = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE / BATCH + 1;
+        loop {
+            let Some(mut taker) = self.lock(by) else { return End::Elsewhere };
+            let end = self.serve_locked(&mut taker, worker, by);
+            drop(taker);
+            if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
+                worker.process.ring_has_closed();
+                if by != By::Handler {
+                    // It may have found the lock taken.
+                    executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
+                }
+                return End::Over;
+            }
+            // Pairs with the fence in `lock`.
+            fence(Ordering::SeqCst);
+            let end = if end == End::Asleep && self.has_requests() { End::More } else { end };
+            batches -= 1;
+            let goes_on = match by {
+                By::Handler => false,
+                By::Worker => !time::slice_has_ended(),
+                By::Thoroughly => true,
+            };
+            if end != End::More || !goes_on || batches == 0 {
+                return end;
+            }
+        }
+    }
+
+    fn serve_locked(&self, taker: &mut Consumer, worker: &Arc<Worker>, by: By) -> End {
+        if self.is_over() {
+            return End::Over;
+        }
+        let view = View::new(&self.frames);
+        match self.take_batch(taker, &view, worker, by) {
+            Ok(end) => end,
+            Err(Broken) => {
+                self.broken.store(true, Ordering::Relaxed);
+                view.state().store(request::BROKEN, Ordering::Relaxed);
+                report::line(&worker.process, format_args!("its request ring is broken: indexes that cannot be"));
+                End::Over
+            }
+        }
+    }
+
+    fn take_batch(&self, taker: &mut Consumer, view: &View<'_>, worker: &Arc<Worker>, by: By) -> Result<End, Broken> {
+        let process = &worker.process;
+        let available = taker.look(view)?;
+        if available == 0 {
+            // Before the last look: whoever comes after it raises the word again.
+            view.urgency().store(0, Ordering::Relaxed);
+            return Ok(if taker.fall_asleep(view, view.state())? { End::Asleep } else { End::More });
+        }
+        view.state().store(request::AWAKE, Ordering::Relaxed);
+        let promised = process.promise_completions(available.min(BATCH), by == By::Thoroughly);
+        if promised == 0 {
+            view.state().store(request::SLEEPING, Ordering::Relaxed);
+            return Ok(End::Stalled);
+        }
+        let before = taker.taken();
+        let mut results = FixedVec::<Completion, BATCH>::new();
+        let mut most_important = Priority::LOWEST;
+        let mut end = End::More;
+        let ready = executor::ready_here();
+        // The last claim, what it was worth, and the bits of what is more important than that. Most claim the same, and
+        // what it is worth may change from batch to batch.
+        let mut known = (u64::MAX, Priority::LOWEST, Priority::LOWEST, 0);
+        for _ in 0..promised {
+            if self.attention.load(Ordering::Relaxed) != 0 && by != By::Thoroughly {
+                end = End::Elsewhere;
+                break;
+            }
+            let Some(request) = taker.take(view).map(Request::from_words) else { break };
+            let claim = request.call >> request::PRIORITY_SHIFT & 63;
+            if claim != known.0 {
+                let claimed = process.standing.within_ceiling(Priority::saturating(claim));
+                let priority = process.standing.worth(claimed);
+                known = (claim, claimed, priority, priority.bit() - 1);
+            }
+            let (_, claimed, priority, more_important) = known;
+            if ready.load(Ordering::Relaxed) & more_important != 0
+                && by != By::Thoroughly
+                && let Some(priority) = self.outranked(priority, process, by)
+            {
+                taker.leave_last();
+                end = End::Outranked(priority);
+                break;
+            }
+            let (token, cid) = if request.call & request::WAKES == 0 { (request.token, 0) } else { (0, request.token) };
+            if let Some(result) = perform(worker, &request, token, cid, claimed) {
+                // There is room: no more are taken than fit.
+                let _ = results.push(Completion { token, cid, result: result as u64 });
+                if claimed.is_more_important_than(most_important) {
+                    most_important = claimed;
+                }
+            }
+        }
+        self.performed.store(taker.taken(), Ordering::Relaxed);
+        taker.hand_back(view);
+        counters::add(Counter::Requests, taker.taken().wrapping_sub(before));
+        process.post_completions(&results, promised, most_important);
+        if by == By::Handler && !results.is_empty() {
+            process.wake_a_worker(most_important);
+        }
+        Ok(end)
+    }
+
+    /// The priority of the next request, which has `priority` itself, if something more important is ready here.
+    #[cold]
+    fn outranked(&self, priority: Priority, process: &Process, by: By) -> Option<Priority> {
+        // What stands behind it may be more important.
+        let lent = self.claim(process);
+        let priority = if lent.is_more_important_than(priority) { lent } else { priority };
+        // A worker has its turn, in which it could make the call directly.
+        let own = executor::current_priority();
+        let limit = if by == By::Worker && own.is_more_important_than(priority) { own } else { priority };
+        executor::is_ready_above(limit).then_some(priority)
+    }
+}
+
+/// Makes the call; `None` if its result will be posted.
+#[inline(always)]
+fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priority: Priority) -> Option<usize> {
+    if request.call & !request::KNOWN_BITS != 0 {
+        return Some(abi_unix::errno::encode(Err(Errno::EINVAL)));
+    }
+    let number = (request.call & request::NUMBER_MASK) as usize;
+    calls::perform(worker, number, request.arguments.map(|argument| argument as usize), token, cid, priority)
+}
+
+/// The handler: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.
+struct Handler {
+    ring: Arc<Ring>,
+    worker: Arc<Worker>,
+}
+
+impl Future for Handler {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.ring.serve(&self.worker, By::Handler) {
+            End::Over if self.ring.attention.load(Ordering::Acquire) & CLOSED != 0 => return Poll::Ready(()),
+            End::More => cx.waker().wake_by_ref(),
+            End::Outranked(priority) => {
+                executor::set_priority(executor::current(), priority);
+                cx.waker().wake_by_ref();
+            }
+            // It is woken when there is something for it to do.
+            End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
+        }
+        Poll::Pending
+    }
+}
+
+/// The rings of a process, by worker.
+#[derive(Default)]
+pub(crate) struct Rings {
+    rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
+    /// Whether there are any: most processes have none, and look no further.
+    any: AtomicBool,
+}
+
+impl Rings {
+    fn get(&self, worker: usize) -> Option<Arc<Ring>> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.rings.lock().get(worker)?.clone()
+    }
+
+    /// Gives the handlers the priority that what is in their rings is worth now.
+    pub(crate) fn order_anew(&self, process: &Process) {
+        if self.any.load(Ordering::Acquire) {
+            for ring in self.rings.lock().iter().flatten() {
+                executor::set_priority(Cid::from_raw(ring.handler.load(Ordering::Acquire)), ring.claim(process));
+            }
+        }
+    }
+
+    /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has said so.
+    pub(crate) fn close(&self) {
+        if self.any.load(Ordering::Acquire) {
+            self.rings.lock().iter().flatten().for_each(|ring| ring.close());
+        }
+    }
+
+    /// Whether nobody takes requests of rings that have been closed. If somebody does,
+    /// [`Process::ring_has_closed`] is called when that is over.
+    pub(crate) fn are_at_rest(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+            || self.rings.lock().iter().flatten().all(|ring| ring.taker.try_lock().is_some())
+    }
+
+    /// Forgets the rings, which have been closed.
+    pub(crate) fn clear(&self) {
+        if self.any.swap(false, Ordering::AcqRel) {
+            *self.rings.lock() = Default::default();
+        }
+    }
+}
+
+/// The `ring_setup` call.
+pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
+    let process = &worker.process;
+    let index = worker.index();
+    if worker.is_thread() || !request::is_capacity(requests) || completions != 0 && !request::is_capacity(completions) {
+        return Err(Errno::EINVAL);
+    }
+    if process.rings.get(index).is_some() {
+        return Err(Errno::EEXIST);
+    }
+    process.enlarge_completion_ring(completions)?;
+    let ring = Arc::new(Ring::new(requests, &process.account)?);
+    let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
+    map(process, address, &ring.frames)?;
+    let handler = Handler { ring: ring.clone(), worker: worker.clone() };
+    let priority = process.standing.worth(process.default_priority);
+    let Ok(handler) = executor::spawn_for(process.clone(), priority, handler) else {
+        let removed = process.space.lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
+        usermode::flush(removed.map_err(map_error)?);
+        return Err(Errno::ENOMEM);
+    };
+    ring.handler.store(handler.raw(), Ordering::Release);
+    // Only this worker makes the ring with this number, so the place is still empty.
+    process.rings.rings.lock()[index] = Some(ring.clone());
+    process.rings.any.store(true, Ordering::Release);
+    if process.has_ended() {
+        // Whoever ended it may have looked for rings before.
+        ring.close();
+    }
+    Ok(address)
+}
+
+/// Maps frames into a process at an address of its own.
+pub(crate) fn map(process: &Process, address: usize, frames: &[SharedFrame]) -> Result<(), Errno> {
+    let place = Placement::FixedIfFree(address as u64);
+    let mut shares = Vec::new();
+    shares.try_reserve_exact(frames.len()).map_err(|_| Errno::ENOMEM)?;
+    shares.extend(frames.iter().cloned());
+    let mapped = process.space.lock().map_shared(place, shares, Sharing::ReadWrite, Protection::ReadWrite, "[kernel]");
+    usermode::flush(mapped.map_err(map_error)?.1);
+    Ok(())
+}
+
+/// The `ring_enter` call.
+pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<usize, Errno> {
+    let process = &worker.process;
+    if flags & !RING_WAKE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ring = process.rings.get(index).ok_or(Errno::ENXIO)?;
+    if ring.broken.load(Ordering::Relaxed) {
+        return Err(Errno::EPROTO);
+    }
+    if flags & RING_WAKE != 0 && executor::is_another_hart_idle() {
+        ring.wake_handler(ring.claim(process));
+        return Ok(0);
+    }
+    serve_for(&ring, worker);
+    if ring.broken.load(Ordering::Relaxed) { Err(Errno::EPROTO) } else { Ok(0) }
+}
+
+/// Takes requests in a call of a worker; what is left is the handler's.
+fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
+    match ring.serve(worker, By::Worker) {
+        End::More => ring.wake_handler(ring.claim(&worker.process)),
+        End::Outranked(priority) => ring.wake_handler(priority),
+        // `Elsewhere`: another worker waits for the lock and takes the rest.
+        End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
+    }
+}
+
+/// For a worker that has nothing to run: takes what is in its ring.
+pub(crate) fn take_before_sleep(worker: &Arc<Worker>) {
+    if let Some(ring) = worker.process.rings.get(worker.index())
+        && ring.has_requests()
+    {
+        serve_for(&ring, worker);
+    }
+}
+
+/// For a worker that gives its hart up, or loses it: has the handler take what is in its ring.
+pub(crate) fn leave_to_handler(worker: &Worker) {
+    if let Some(ring) = worker.process.rings.get(worker.index())
+        && ring.has_requests()
+    {
+        ring.wake_handler(ring.claim(&worker.process));
+    }
+}
+
+/// Takes everything that is in any ring of the process now, so that all calls that were made are known.
+pub(crate) fn take_everything(worker: &Arc<Worker>) {
+    for index in 0..MAXIMUM_WORKERS {
+        if let Some(ring) = worker.process.rings.get(index) {
+            let end = ring.serve(worker, By::Thoroughly);
+            if end == End::More {
+                ring.wake_handler(ring.claim(&worker.process));
+            }
+        }
+    }
+}

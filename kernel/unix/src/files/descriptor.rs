@@ -1,0 +1,221 @@
+//! Descriptor tables: small numbers for open files.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi_unix::Errno;
+
+use crate::files::file::OpenFile;
+use crate::process::accounts::{Account, Charge, Resource};
+
+/// Descriptors that a process can have, and what it may have unless it sets another limit (Linux's default
+/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is what a server would ask for).
+pub(crate) const MAXIMUM_DESCRIPTORS: usize = 16384;
+
+struct Entry {
+    file: Arc<OpenFile>,
+    close_on_execute: bool,
+}
+
+/// Entries that a table has room for at least.
+const SMALLEST: usize = 16;
+
+/// Entries of a piece of the table, of which only the first begins smaller: so growing moves no more than one.
+const PIECE: usize = 256;
+
+/// A part of a table.
+#[derive(Default)]
+struct Piece {
+    /// None if no descriptor of the piece was used so far.
+    entries: Vec<Option<Entry>>,
+    /// How many are open.
+    used: usize,
+}
+
+/// The open files of a process.
+pub(crate) struct Descriptors {
+    pieces: Vec<Piece>,
+    /// No descriptor below this one is free.
+    lowest_free: usize,
+    /// For the entries.
+    charge: Charge,
+}
+
+impl Descriptors {
+    /// None, of a process with this account.
+    pub(crate) fn new(account: &Arc<Account>) -> Descriptors {
+        Descriptors { pieces: Vec::new(), lowest_free: 0, charge: account.nothing(Resource::Memory) }
+    }
+
+    /// One more than the largest descriptor that there may be.
+    fn limit(&self) -> usize {
+        self.charge.account().descriptors().min(MAXIMUM_DESCRIPTORS)
+    }
+
+    /// Takes all of them out. The caller drops them when it holds no lock.
+    #[must_use]
+    pub(crate) fn take(&mut self) -> Descriptors {
+        let none = Descriptors::new(self.charge.account());
+        core::mem::replace(self, none)
+    }
+
+    #[inline(always)]
+    fn entry(&self, descriptor: usize) -> Option<&Entry> {
+        self.pieces.get(descriptor / PIECE)?.entries.get(descriptor % PIECE)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, descriptor: usize) -> Option<&mut Entry> {
+        self.pieces.get_mut(descriptor / PIECE)?.entries.get_mut(descriptor % PIECE)?.as_mut()
+    }
+
+    /// The file behind a descriptor; `EBADF` if there is none.
+    pub(crate) fn get(&self, descriptor: usize) -> Result<&Arc<OpenFile>, Errno> {
+        self.entry(descriptor).map(|entry| &entry.file).ok_or(Errno::EBADF)
+    }
+
+    /// Gives a file the lowest free descriptor that is at least `least`; `EMFILE` if there is none, `EINVAL` if `least`
+    /// is beyond the limit.
+    pub(crate) fn add(&mut self, file: Arc<OpenFile>, close_on_execute: bool, least: usize) -> Result<usize, Errno> {
+        Ok(self.vacancy(least)?.fill(file, close_on_execute))
+    }
+
+    /// The lowest free descriptor that is at least `least`, with memory for its entry, for callers that must know that
+    /// there is one before they take the file from somewhere. Errors are those of [`add`](Self::add).
+    pub(crate) fn vacancy(&mut self, least: usize) -> Result<Vacancy<'_>, Errno> {
+        if least >= self.limit() {
+            return Err(Errno::EINVAL);
+        }
+        let mut at = least.max(self.lowest_free);
+        // Pieces of which all are open are skipped.
+        while let Some(piece) = self.pieces.get(at / PIECE) {
+            if piece.used == PIECE {
+                at = (at / PIECE + 1) * PIECE;
+            } else if piece.entries.get(at % PIECE).is_some_and(Option::is_some) {
+                at += 1;
+            } else {
+                break;
+            }
+        }
+        self.make_room(at, Errno::EMFILE)?;
+        Ok(Vacancy { descriptors: self, at, least })
+    }
+
+    /// Gives a file this descriptor; gives back the file that had it.
+    pub(crate) fn replace(
+        &mut self,
+        at: usize,
+        file: Arc<OpenFile>,
+        close_on_execute: bool,
+    ) -> Result<Option<Arc<OpenFile>>, Errno> {
+        self.make_room(at, Errno::EBADF)?;
+        Ok(self.put(at, Entry { file, close_on_execute }))
+    }
+
+    /// Makes room for the entry of this descriptor; `beyond` if it is beyond the limit.
+    fn make_room(&mut self, at: usize, beyond: Errno) -> Result<(), Errno> {
+        // Also where there is room: the limit may have been lowered.
+        if at >= self.limit() {
+            return Err(beyond);
+        }
+        let (number, place) = (at / PIECE, at % PIECE);
+        if self.pieces.get(number).is_some_and(|piece| place < piece.entries.len()) {
+            return Ok(());
+        }
+        let room = if at < PIECE { (at + 1).next_power_of_two().max(SMALLEST) } else { PIECE };
+        let before = self.pieces.get(number).map_or(0, |piece| piece.entries.len());
+        let pieces = (number + 1).saturating_sub(self.pieces.len());
+        let more = pieces * size_of::<Piece>() + (room - before) * size_of::<Option<Entry>>();
+        let charge = self.charge.account().charge(Resource::Memory, more)?;
+        self.pieces.try_reserve_exact(pieces).map_err(|_| Errno::ENOMEM)?;
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
+        self.charge.merge(charge);
+        self.pieces.resize_with(self.pieces.len().max(number + 1), Piece::default);
+        entries.append(&mut self.pieces[number].entries);
+        entries.resize_with(room, || None);
+        self.pieces[number].entries = entries;
+        Ok(())
+    }
+
+    /// Puts an entry where there is [room](Self::make_room); gives back the file that was there.
+    fn put(&mut self, at: usize, entry: Entry) -> Option<Arc<OpenFile>> {
+        let piece = &mut self.pieces[at / PIECE];
+        let old = piece.entries[at % PIECE].replace(entry);
+        piece.used += usize::from(old.is_none());
+        old.map(|entry| entry.file)
+    }
+
+    /// Takes a descriptor away. The caller drops the file when it holds no lock.
+    pub(crate) fn remove(&mut self, descriptor: usize) -> Result<Arc<OpenFile>, Errno> {
+        let piece = self.pieces.get_mut(descriptor / PIECE).ok_or(Errno::EBADF)?;
+        let entry = piece.entries.get_mut(descriptor % PIECE).and_then(Option::take).ok_or(Errno::EBADF)?;
+        piece.used -= 1;
+        self.lowest_free = self.lowest_free.min(descriptor);
+        Ok(entry.file)
+    }
+
+    /// Whether `execve` closes the descriptor.
+    pub(crate) fn closes_on_execute(&self, descriptor: usize) -> Result<bool, Errno> {
+        self.entry(descriptor).map(|entry| entry.close_on_execute).ok_or(Errno::EBADF)
+    }
+
+    /// Sets whether `execve` closes the descriptor.
+    pub(crate) fn set_close_on_execute(&mut self, descriptor: usize, close: bool) -> Result<(), Errno> {
+        self.entry_mut(descriptor).ok_or(Errno::EBADF)?.close_on_execute = close;
+        Ok(())
+    }
+
+    /// Bytes of files in memory that would be free if these descriptors were closed. Each of several that lead to
+    /// one open file answers for its share.
+    pub(crate) fn memory_of_files(&self) -> usize {
+        let files = self.pieces.iter().flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
+        files.map(|file| file.memory_if_closed() / Arc::strong_count(file).max(1)).sum()
+    }
+
+    /// All files, each taken out; those of several descriptors several times.
+    pub(crate) fn into_files(self) -> impl Iterator<Item = Arc<OpenFile>> {
+        let Descriptors { pieces, charge, .. } = self;
+        pieces.into_iter().flat_map(|piece| piece.entries).flatten().map(move |entry| {
+            // For the table, which is there as long as there are entries.
+            let _ = &charge;
+            entry.file
+        })
+    }
+
+    /// Looks, from `*at` on, for the next file that `execve` closes, takes it out, and advances `*at` beyond it. One at
+    /// a time, because a list of them would need memory when nothing may fail any more; and in one piece, which is a
+    /// step: `Some(None)` if that has none. `None` at the end.
+    pub(crate) fn take_closing(&mut self, at: &mut usize) -> Option<Option<Arc<OpenFile>>> {
+        let piece = self.pieces.get_mut(*at / PIECE)?;
+        let (first, end) = (*at % PIECE, (*at / PIECE + 1) * PIECE);
+        for (slot, descriptor) in piece.entries.iter_mut().zip(end - PIECE..).skip(first) {
+            if let Some(entry) = slot.take_if(|entry| entry.close_on_execute) {
+                piece.used -= 1;
+                self.lowest_free = self.lowest_free.min(descriptor);
+                *at = descriptor + 1;
+                return Some(Some(entry.file));
+            }
+        }
+        *at = end;
+        Some(None)
+    }
+}
+
+/// A free descriptor of a table, which stays free as long as this borrows the table.
+pub(crate) struct Vacancy<'a> {
+    descriptors: &'a mut Descriptors,
+    at: usize,
+    least: usize,
+}
+
+impl Vacancy<'_> {
+    /// Gives the descriptor to a file. Cannot fail.
+    pub(crate) fn fill(self, file: Arc<OpenFile>, close_on_execute: bool) -> usize {
+        let Vacancy { descriptors, at, least } = self;
+        descriptors.put(at, Entry { file, close_on_execute });
+        if least <= descriptors.lowest_free {
+            descriptors.lowest_free = at + 1;
+        }
+        at
+    }
+}

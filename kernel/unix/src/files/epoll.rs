@@ -1,0 +1,870 @@
+//! Readiness: `epoll` and `ppoll`, and the counters that programs wake each other's loops with (epoll(7), eventfd(2)).
+//!
+//! An epoll has an *item* for each descriptor that it watches. The item is itself what waits: its waker stands in the
+//! file's lists of waiters, as that of a blocked reader would, and when the file wakes it the item enters the epoll's
+//! *ready list* and wakes who waits for the epoll. So whatever can make a call go on can make a descriptor ready,
+//! nothing in pipes and sockets is made for epoll, and a wait costs what is in the ready list, however many items there
+//! are.
+//!
+//! Being in the list is a suspicion. Whoever waits takes items out and asks each file; one that is ready is reported,
+//! and goes back to the end of the list if it is level-triggered, because it may still be ready the next time; one that
+//! is not gets its waker registered again, in the same look. An edge-triggered item is registered before it is
+//! reported, so that it comes back with the next event and not before.
+//!
+//! So an event that nobody was told of yet is not found: where so many wait for one thing that they are woken in
+//! portions ([`rests`](crate::scheduling::rests)), an epoll without time to wait may come before its item's turn.
+//! Asking all items whenever there is a rest would find it, and let one process with thousands of waiters make the
+//! waits of all others long. `ppoll` asks the files, and has no such gap.
+//!
+//! # Who holds whom
+//!
+//! The epoll owns its items; lists of waiters share them; an item knows its file weakly, and the ready list, not the
+//! epoll. So an item may be woken under the lock of the object that its file is, and a file may be closed while it is
+//! watched: it takes its items out of their epolls, as on Linux when the last descriptor goes. An epoll that goes takes
+//! its items out of the files' lists.
+//!
+//! # Steps
+//!
+//! An epoll and a list of `ppoll` may have as many descriptors as a process. A step asks [`steps::ENTRIES`] of them.
+//! `epoll_pwait` reports what it has found when a step has found something, and goes on otherwise. `ppoll` asks all;
+//! events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll that has
+//! gone are taken back in steps too, by the call that has ended it or by the next that closes something
+//! ([`free_remains`]). Until then they wake nobody.
+//!
+//! # Locks
+//!
+//! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions,
+//! under any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither meets itself.
+
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::{Arc, Weak};
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+use abi_unix::types::epoll::{self as event, Event};
+use smallvec::SmallVec;
+use spin::Mutex;
+use waiters::Waiters;
+
+use crate::files::descriptor::MAXIMUM_DESCRIPTORS;
+use crate::files::file::OpenFile;
+use crate::process::Process;
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::UserBuffer;
+use crate::scheduling::executor::Attendant;
+use crate::scheduling::steps;
+use crate::time::limit::TimeLimit;
+
+/// What an item is known by: a descriptor, and the open file that it led to.
+type Key = (usize, usize);
+
+fn key_of(descriptor: usize, file: &Arc<OpenFile>) -> Key {
+    (descriptor, Arc::as_ptr(file).addr())
+}
+
+/// A descriptor that an epoll watches.
+pub(crate) struct Item {
+    key: Key,
+    file: Weak<OpenFile>,
+    epoll: Weak<Epoll>,
+    ready: Arc<Ready>,
+    /// What is watched for, and the word that is reported with it.
+    wanted: Mutex<Event>,
+    /// It is in the ready list.
+    queued: AtomicBool,
+    /// It is not the epoll's any more.
+    removed: AtomicBool,
+}
+
+impl Wake for Item {
+    fn wake(self: Arc<Item>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Item>) {
+        // One that was removed may still be among thousands that are woken one after the other, and has no room any
+        // more.
+        if !self.removed.load(Ordering::Acquire) {
+            self.ready.push(self);
+        }
+    }
+}
+
+/// The items that may be ready, and who waits for them.
+struct Ready(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    items: VecDeque<Arc<Item>>,
+    waiters: Waiters,
+    closed: bool,
+}
+
+impl Ready {
+    /// Enters an item, unless it is there. Allocates nothing: whoever adds an item makes room for it.
+    fn push(&self, item: &Arc<Item>) {
+        // AcqRel: whoever takes it out sees what it was entered for.
+        if item.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut list = self.0.lock();
+        if !list.closed {
+            list.items.push_back(item.clone());
+            list.waiters.wake_all();
+        }
+    }
+
+    fn pop(&self) -> Option<Arc<Item>> {
+        let item = self.0.lock().items.pop_front()?;
+        // Before the file is asked: an event after that enters the item again.
+        item.queued.store(false, Ordering::Release);
+        Some(item)
+    }
+}
+
+/// What `epoll_create1` makes.
+pub(crate) struct Epoll {
+    items: Mutex<Items>,
+    ready: Arc<Ready>,
+    own: Weak<Epoll>,
+}
+
+struct Items {
+    /// A tree, since a table would be copied all at once when it grows.
+    entries: BTreeMap<Key, Arc<Item>>,
+    charge: Charge,
+}
+
+/// Bytes of kernel memory for an item: itself, and its places in the table, in the ready list and in lists of waiters.
+const MEMORY_OF_AN_ITEM: usize = size_of::<Item>() + 256;
+
+impl Epoll {
+    /// Without items, for a process with this account.
+    pub(crate) fn new(account: &Arc<Account>) -> Arc<Epoll> {
+        let charge = account.nothing(Resource::Memory);
+        Arc::new_cyclic(|own| Epoll {
+            items: Mutex::new(Items { entries: BTreeMap::new(), charge }),
+            ready: Arc::new(Ready(Mutex::default())),
+            own: own.clone(),
+        })
+    }
+
+    /// `EPOLL_CTL_ADD`. The caller has been admitted, so there is memory for a place in the tree.
+    fn add(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+        let item = {
+            let mut items = self.items.lock();
+            let Items { entries, charge } = &mut *items;
+            // Each item is in the list once at most, so there is room for all, beside those that were removed and are
+            // in it.
+            let room = entries.len() + 1;
+            self.ready.0.lock().items.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
+            let Entry::Vacant(place) = entries.entry(key_of(descriptor, file)) else { return Err(Errno::EEXIST) };
+            charge.resize(room * MEMORY_OF_AN_ITEM)?;
+            let item = Arc::new(Item {
+                key: *place.key(),
+                file: Arc::downgrade(file),
+                epoll: self.own.clone(),
+                ready: self.ready.clone(),
+                wanted: Mutex::new(wanted),
+                queued: AtomicBool::new(false),
+                removed: AtomicBool::new(false),
+            });
+            if let Err(error) = file.watchers.add(&item) {
+                charge.shrink_to((room - 1) * MEMORY_OF_AN_ITEM);
+                return Err(error);
+            }
+            place.insert(item).clone()
+        };
+        let looked = self.look(process, &item, file, wanted.events);
+        if looked.is_err() {
+            self.remove(item.key);
+        }
+        looked
+    }
+
+    /// `EPOLL_CTL_MOD`.
+    fn change(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+        let item = self.items.lock().entries.get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
+        *item.wanted.lock() = wanted;
+        self.look(process, &item, file, wanted.events)
+    }
+
+    /// Enters an item into the list if its file is ready, and makes the file enter it later in any case.
+    fn look(&self, process: &Process, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
+        if file.readiness(process, events, Some(&Waker::from(item.clone())))? != 0 {
+            self.ready.push(item);
+        }
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_DEL`, or the end of the file.
+    fn remove(&self, key: Key) -> Option<Arc<Item>> {
+        let item = {
+            let mut items = self.items.lock();
+            let item = items.entries.remove(&key)?;
+            let left = items.entries.len() * MEMORY_OF_AN_ITEM;
+            items.charge.shrink_to(left);
+            item
+        };
+        item.removed.store(true, Ordering::Release);
+        if let Some(file) = item.file.upgrade() {
+            item.let_go_of(&file);
+        }
+        Some(item)
+    }
+
+    /// Takes up to `*suspects` items out of the list, as many as a step asks, and asks their files; writes the events
+    /// of those that are ready. Counts `*suspects` down.
+    fn collect(&self, process: &Process, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
+        let asked = steps::ENTRIES.min(*suspects);
+        *suspects -= asked;
+        let mut count = 0;
+        for _ in 0..asked {
+            if count == most {
+                break;
+            }
+            let Some(item) = self.ready.pop() else {
+                *suspects = 0;
+                break;
+            };
+            let Some(file) = item.file.upgrade() else { continue };
+            if item.removed.load(Ordering::Acquire) {
+                continue;
+            }
+            let wanted = *item.wanted.lock();
+            let is_edge = wanted.events & event::ET != 0;
+            // What is level-triggered and ready comes back without the file's help.
+            let mut found = if is_edge { 0 } else { file.readiness(process, wanted.events, None)? };
+            if found == 0 {
+                found = match file.readiness(process, wanted.events, Some(&Waker::from(item.clone()))) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        // Nobody else would enter it again.
+                        self.ready.push(&item);
+                        return if count > 0 { Ok(count) } else { Err(error) };
+                    }
+                };
+            }
+            if found == 0 {
+                continue;
+            }
+            let bytes = Event { events: found, data: wanted.data }.to_bytes();
+            if let Err(error) = process.copy_out(address + count * Event::SIZE, &bytes) {
+                self.ready.push(&item);
+                return if count > 0 { Ok(count) } else { Err(error) };
+            }
+            count += 1;
+            if wanted.events & event::ONESHOT != 0 {
+                // Silent until it is changed, unless that has happened already.
+                let mut now = item.wanted.lock();
+                if *now == wanted {
+                    now.events &= event::MODES;
+                }
+            } else if !is_edge {
+                self.ready.push(&item);
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl Item {
+    /// Takes its registrations out of its file.
+    fn let_go_of(self: &Arc<Item>, file: &OpenFile) {
+        let waker = Waker::from(self.clone());
+        file.forget_reader(&waker);
+        file.forget_writer(&waker);
+        file.watchers.remove(self);
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        let suspects = {
+            let mut list = self.ready.0.lock();
+            list.closed = true;
+            core::mem::take(&mut list.items)
+        };
+        let Items { entries, charge } = self.items.get_mut();
+        let nothing = charge.account().nothing(Resource::Memory);
+        let (entries, charge) = (core::mem::take(entries), core::mem::replace(charge, nothing));
+        leave(Remain::Items { suspects, entries, _charge: charge });
+    }
+}
+
+/// Registrations of an epoll or of a long list that has gone.
+enum Remain {
+    Items { suspects: VecDeque<Arc<Item>>, entries: BTreeMap<Key, Arc<Item>>, _charge: Charge },
+    List { entries: PollEntries, waker: Option<Waker> },
+}
+
+static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
+/// How many there are, with those that somebody is at, so that nobody needs the lock to see that there are none.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+impl Remain {
+    /// Takes back some of the registrations; whether that were all.
+    fn step(&mut self) -> bool {
+        match self {
+            Remain::Items { suspects, entries, .. } => {
+                if !suspects.is_empty() {
+                    suspects.drain(..suspects.len().min(steps::ENTRIES));
+                    return false;
+                }
+                for _ in 0..steps::ENTRIES {
+                    let Some((_, item)) = entries.pop_first() else { return true };
+                    item.removed.store(true, Ordering::Release);
+                    if let Some(file) = item.file.upgrade() {
+                        item.let_go_of(&file);
+                    }
+                }
+                entries.is_empty()
+            }
+            Remain::List { entries, waker } => {
+                forget_some(entries, waker.as_ref());
+                entries.is_empty()
+            }
+        }
+    }
+}
+
+/// The coroutine that takes back what nobody else does.
+static CLEANER: Attendant = Attendant::new();
+
+/// Takes back registrations that were left when somebody dropped a call, for ever: they hold files open.
+pub(crate) async fn clean() {
+    loop {
+        CLEANER.summoned().await;
+        while free_remains() {
+            steps::pause_at_the_end().await;
+        }
+    }
+}
+
+/// Takes back a few registrations at once, and leaves more of them to [`free_remains`].
+fn leave(mut remain: Remain) {
+    if remain.step() {
+        return;
+    }
+    {
+        let mut list = REMAINS.lock();
+        if list.try_reserve(1).is_ok() {
+            list.push(remain);
+            COUNT.fetch_add(1, Ordering::Release);
+            drop(list);
+            CLEANER.summon();
+            return;
+        }
+    }
+    while !remain.step() {}
+}
+
+/// Takes back some registrations of epolls and lists that have gone; `false` if there are none.
+pub(crate) fn free_remains() -> bool {
+    if !has_remains() {
+        return false;
+    }
+    let last = REMAINS.lock().pop();
+    // Another hart may be at the last one: it is there until that is done.
+    let Some(mut remain) = last else { return true };
+    // Without the lock: files may go with their last registration.
+    while !remain.step() {
+        let mut list = REMAINS.lock();
+        if list.len() < list.capacity() {
+            list.push(remain);
+            return true;
+        }
+    }
+    drop(remain);
+    COUNT.fetch_sub(1, Ordering::Release);
+    true
+}
+
+/// Whether there is something for [`free_remains`].
+pub(crate) fn has_remains() -> bool {
+    // Acquire: pairs with the release of who has left something.
+    COUNT.load(Ordering::Acquire) != 0
+}
+
+/// The items that watch an open file.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<Weak<Item>>>);
+
+impl Watchers {
+    fn add(&self, item: &Arc<Item>) -> Result<(), Errno> {
+        let mut items = self.0.lock();
+        items.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        items.push(Arc::downgrade(item));
+        Ok(())
+    }
+
+    fn remove(&self, item: &Arc<Item>) {
+        self.0.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(item)));
+    }
+
+    /// The file has become something else, at which nobody is registered: all who watch it look again.
+    pub(crate) fn wake(&self) {
+        for item in self.0.lock().iter().filter_map(Weak::upgrade) {
+            item.wake_by_ref();
+        }
+    }
+
+    /// The file goes.
+    pub(crate) fn close(&mut self) {
+        for item in core::mem::take(self.0.get_mut()).iter().filter_map(Weak::upgrade) {
+            if let Some(epoll) = item.epoll.upgrade() {
+                epoll.remove(item.key);
+            }
+        }
+    }
+}
+
+/// The `epoll_ctl` call.
+pub(crate) fn control(
+    process: &Process,
+    epoll: usize,
+    operation: u32,
+    descriptor: usize,
+    address: usize,
+) -> Result<usize, Errno> {
+    let mut wanted = Event { events: 0, data: 0 };
+    if operation != event::CTL_DEL {
+        let mut bytes = [0; Event::SIZE];
+        process.copy_in(address, &mut bytes)?;
+        wanted = Event::from_bytes(bytes);
+        // These two are always told.
+        wanted.events |= event::ERR | event::HUP;
+    }
+    let (holder, file) = {
+        let descriptors = process.descriptors.lock();
+        (descriptors.get(epoll)?.clone(), descriptors.get(descriptor)?.clone())
+    };
+    if !file.can_be_polled() {
+        return Err(Errno::EPERM);
+    }
+    if Arc::ptr_eq(&holder, &file) {
+        return Err(Errno::EINVAL);
+    }
+    let epoll = holder.epoll()?;
+    if file.epoll().is_ok() {
+        return Err(Errno::ELOOP);
+    }
+    match operation {
+        event::CTL_ADD => epoll.add(process, descriptor, &file, wanted)?,
+        event::CTL_MOD if wanted.events & event::EXCLUSIVE != 0 => return Err(Errno::EINVAL),
+        event::CTL_MOD => epoll.change(process, descriptor, &file, wanted)?,
+        event::CTL_DEL => drop(epoll.remove(key_of(descriptor, &file)).ok_or(Errno::ENOENT)?),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// An `epoll_pwait`, decoded.
+pub(crate) struct Wait {
+    file: Arc<OpenFile>,
+    address: usize,
+    most: usize,
+    limit: TimeLimit,
+    /// Items of the list that are still to be asked in this round.
+    suspects: usize,
+}
+
+impl Wait {
+    /// Of the epoll behind this file.
+    pub(crate) fn new(file: Arc<OpenFile>, address: usize, most: usize, timeout_ms: i32) -> Result<Wait, Errno> {
+        if !(1..=i32::MAX as usize / Event::SIZE).contains(&most) {
+            return Err(Errno::EINVAL);
+        }
+        UserBuffer::new(address, most * Event::SIZE)?;
+        file.epoll()?;
+        Ok(Wait { file, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
+    }
+
+    /// One step.
+    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let epoll = self.file.epoll()?;
+        // The first step was the attempt in place.
+        if self.suspects > 0 && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+        if self.suspects == 0 {
+            // What comes back while they are asked is for the next round.
+            self.suspects = epoll.ready.0.lock().items.len();
+        }
+        loop {
+            let count = epoll.collect(process, self.address, self.most, &mut self.suspects)?;
+            if count > 0 {
+                return Poll::Ready(Ok(count));
+            }
+            if self.suspects == 0 {
+                break;
+            }
+            if steps::must_pause(process, waker) {
+                return Poll::Pending;
+            }
+        }
+        if self.limit.has_passed() {
+            return Poll::Ready(Ok(0));
+        }
+        let Some(waker) = waker else { return Poll::Pending };
+        self.limit.arm(waker)?;
+        let mut list = epoll.ready.0.lock();
+        list.waiters.register(waker).map_err(|_| Errno::ENOMEM)?;
+        if !list.items.is_empty() {
+            // Something came after the look.
+            waker.wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered.
+    pub(crate) fn forget(&mut self, waker: &Waker) {
+        if let Ok(epoll) = self.file.epoll() {
+            epoll.ready.0.lock().waiters.forget(waker);
+        }
+        self.limit.clear();
+    }
+}
+
+/// A time limit in milliseconds, of which negative ones are none.
+fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
+    match u64::try_from(timeout_ms) {
+        Ok(0) => TimeLimit::At(0),
+        Ok(ms) => TimeLimit::after_ns(ms * 1_000_000),
+        Err(_) => TimeLimit::Never,
+    }
+}
+
+/// Events, and the file; `None` for a descriptor that is negative (no events) or closed.
+type PollEntry = (u32, Option<Arc<OpenFile>>);
+
+/// The entries of a list, in pieces of [`steps::ENTRIES`], so that no large block has to be made or moved.
+type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
+
+/// What is registered for a list that one step does not get through: tells the events that come during a look from the
+/// wake-ups of the steps themselves.
+struct Bell {
+    rung: AtomicBool,
+    waker: Waker,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Bell>) {
+        // Release: pairs with the look after the last step, which then sees what it was rung for.
+        self.rung.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
+    }
+}
+
+/// What a step of a look at a list has come to.
+enum Look {
+    /// There are more, or a result.
+    GoesOn,
+    /// All were asked, and nothing is left but to wait.
+    FoundNothing,
+}
+
+/// A `ppoll`, decoded.
+pub(crate) struct PollFiles {
+    address: usize,
+    /// How many entries the list has.
+    count: usize,
+    /// Those of them that were read.
+    entries: PollEntries,
+    limit: TimeLimit,
+    /// The piece with which a look goes on, and how many entries before it are ready.
+    at: usize,
+    ready: usize,
+    /// Whether all entries before it are registered, unless one was ready.
+    are_registered: bool,
+    bell: Option<Arc<Bell>>,
+    /// The result, while registrations are taken back.
+    result: Option<Result<usize, Errno>>,
+}
+
+/// Entries of a list that fits into what is kept for each worker's wait.
+pub(crate) const SHORT_LIST: usize = 16;
+
+/// `struct pollfd`: descriptor, events, and what was found.
+const POLL_ENTRY: usize = 8;
+
+impl PollFiles {
+    /// For the list of a process. A long one is read in steps.
+    pub(crate) fn read(process: &Process, address: usize, count: usize, limit: TimeLimit) -> Result<PollFiles, Errno> {
+        if count > MAXIMUM_DESCRIPTORS {
+            return Err(Errno::EINVAL);
+        }
+        UserBuffer::new(address, count * POLL_ENTRY)?;
+        let entries = PollEntries::new();
+        let (at, ready, are_registered) = (0, 0, true);
+        let mut list =
+            PollFiles { address, count, entries, limit, at, ready, are_registered, bell: None, result: None };
+        if !list.is_long() {
+            list.read_some(process)?;
+        }
+        Ok(list)
+    }
+
+    /// Reads on, as far as a step goes.
+    fn read_some(&mut self, process: &Process) -> Result<(), Errno> {
+        let begin = self.entries.len() * steps::ENTRIES;
+        let end = self.count.min(begin + steps::ENTRIES);
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(end - begin).map_err(|_| Errno::ENOMEM)?;
+        self.entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        for index in begin..end {
+            let mut bytes = [0; POLL_ENTRY];
+            process.copy_in(self.address + index * POLL_ENTRY, &mut bytes)?;
+            let descriptor = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let events = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+            piece.push(match usize::try_from(descriptor) {
+                Err(_) => (0, None),
+                Ok(descriptor) => {
+                    let file = process.descriptors.lock().get(descriptor).ok().cloned();
+                    (events | event::ERR | event::HUP, file)
+                }
+            });
+        }
+        self.entries.push(piece);
+        Ok(())
+    }
+
+    fn pieces(&self) -> usize {
+        self.count.div_ceil(steps::ENTRIES)
+    }
+
+    fn is_long(&self) -> bool {
+        self.count > steps::ENTRIES
+    }
+
+    /// Goes on, as far as it can.
+    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        // The first step was the attempt in place.
+        if self.is_long() && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(result) = self.result {
+                if self.is_long() {
+                    forget_some(&mut self.entries, self.bell.clone().map(Waker::from).as_ref());
+                }
+                if !self.is_long() || self.entries.is_empty() {
+                    return Poll::Ready(result);
+                }
+            } else if self.entries.len() < self.pieces() {
+                if let Err(error) = self.read_some(process) {
+                    self.result = Some(Err(error));
+                }
+            } else {
+                match self.look(process, waker) {
+                    Ok(Look::FoundNothing) => {
+                        self.begin_anew();
+                        return Poll::Pending;
+                    }
+                    Ok(Look::GoesOn) => {}
+                    // There is no memory to register for the rest: the look begins anew.
+                    Err(Errno::ENOMEM) => {
+                        self.begin_anew();
+                        self.are_registered = false;
+                        return Poll::Ready(Err(Errno::ENOMEM));
+                    }
+                    Err(error) => self.result = Some(Err(error)),
+                }
+                if !self.is_long() {
+                    continue;
+                }
+            }
+            if steps::must_pause(process, waker) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        (self.at, self.ready) = (0, 0);
+    }
+
+    /// Asks as many files as a step does. If that were the last and some are ready there is a result after that.
+    fn look(&mut self, process: &Process, waker: Option<&Waker>) -> Result<Look, Errno> {
+        if self.ready == 0 && !self.are_registered && waker.is_some() {
+            self.begin_anew();
+        }
+        if self.at == 0 {
+            self.are_registered = true;
+            if let Some(bell) = &self.bell {
+                bell.rung.store(false, Ordering::Relaxed);
+            }
+        }
+        if let (true, None, Some(waker)) = (self.is_long(), &self.bell, waker) {
+            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this
+            // poll.
+            let bell = Bell { rung: AtomicBool::new(false), waker: waker.clone() };
+            self.bell = Some(memory::faults::from_what_is_kept(|| Arc::new(bell)));
+        }
+        let bell = self.bell.clone().filter(|_| waker.is_some()).map(Waker::from);
+        let registered = bell.as_ref().or(waker);
+        let first = self.at * steps::ENTRIES;
+        for (index, (events, file)) in (first..).zip(self.entries.get(self.at).into_iter().flatten()) {
+            let waker = if self.ready == 0 { registered } else { None };
+            self.are_registered &= waker.is_some();
+            let found = match file {
+                Some(file) if file.can_be_polled() => file.readiness(process, *events, waker)?,
+                // Linux: what cannot be polled is always ready.
+                Some(_) => events & (event::IN | event::OUT | event::RDNORM | event::WRNORM),
+                None if *events == 0 => 0,
+                None => event::NVAL,
+            };
+            self.ready += usize::from(found != 0);
+            process.copy_out(self.address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
+        }
+        self.at += 1;
+        if self.at < self.pieces() {
+            return Ok(Look::GoesOn);
+        }
+        if self.ready > 0 || self.limit.has_passed() {
+            self.result = Some(Ok(self.ready));
+            return Ok(Look::GoesOn);
+        }
+        let Some(waker) = waker else { return Ok(Look::FoundNothing) };
+        // Acquire: pairs with the release of who rang.
+        if self.bell.as_ref().is_some_and(|bell| bell.rung.swap(false, Ordering::Acquire)) {
+            self.begin_anew();
+            return Ok(Look::GoesOn);
+        }
+        self.limit.arm(waker)?;
+        Ok(Look::FoundNothing)
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered. Of a long list that is done when this is dropped.
+    pub(crate) fn forget(&mut self, waker: &Waker) {
+        if !self.is_long() {
+            forget_some(&mut self.entries, Some(waker));
+        }
+        self.limit.clear();
+    }
+}
+
+impl Drop for PollFiles {
+    fn drop(&mut self) {
+        if self.is_long() {
+            let entries = core::mem::take(&mut self.entries);
+            leave(Remain::List { entries, waker: self.bell.take().map(Waker::from) });
+        }
+    }
+}
+
+/// Takes back what is registered for the last piece of some entries, and takes it out.
+fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
+    for (_, file) in entries.pop().into_iter().flatten() {
+        if let (Some(file), Some(waker)) = (file, waker) {
+            file.forget_reader(waker);
+            file.forget_writer(waker);
+        }
+    }
+}
+
+/// What `eventfd2` makes: a number that writers add to and readers take.
+pub(crate) struct EventCounter {
+    takes_one: bool,
+    value: AtomicU64,
+    waiting: Mutex<(Waiters, Waiters)>,
+}
+
+impl EventCounter {
+    /// The largest value; a writer that would exceed it waits.
+    const LARGEST: u64 = u64::MAX - 1;
+
+    /// With a value; each read takes one (`EFD_SEMAPHORE`), or all.
+    pub(crate) fn new(value: u64, takes_one: bool) -> EventCounter {
+        EventCounter { takes_one, value: AtomicU64::new(value), waiting: Mutex::default() }
+    }
+
+    /// One step of reading eight bytes: the value, or one of it.
+    pub(crate) fn read(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if buffer.len() < 8 {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let mut waiting = self.waiting.lock();
+        // Relaxed: the value changes under the lock only.
+        let value = self.value.load(Ordering::Relaxed);
+        if value == 0 {
+            if let Some(waker) = waker {
+                waiting.0.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        }
+        let taken = if self.takes_one { 1 } else { value };
+        process.copy_out(buffer.address(), &taken.to_le_bytes())?;
+        self.value.store(value - taken, Ordering::Relaxed);
+        waiting.1.wake_all();
+        Poll::Ready(Ok(8))
+    }
+
+    /// One step of writing eight bytes: a number to add.
+    pub(crate) fn write(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if buffer.len() < 8 {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let mut bytes = [0; 8];
+        process.copy_in(buffer.address(), &mut bytes)?;
+        let number = u64::from_le_bytes(bytes);
+        if number > Self::LARGEST {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let mut waiting = self.waiting.lock();
+        let value = self.value.load(Ordering::Relaxed);
+        if number > Self::LARGEST - value {
+            if let Some(waker) = waker {
+                waiting.1.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        }
+        self.value.store(value + number, Ordering::Relaxed);
+        waiting.0.wake_all();
+        *done = 8;
+        Poll::Ready(Ok(8))
+    }
+
+    /// What would not wait; `waker` is registered if there is one.
+    pub(crate) fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let mut waiting = self.waiting.lock();
+        if let Some(waker) = waker {
+            waiting.0.register(waker).map_err(|_| Errno::ENOMEM)?;
+            waiting.1.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(match self.value.load(Ordering::Relaxed) {
+            0 => event::OUT,
+            Self::LARGEST => event::IN,
+            _ => event::IN | event::OUT,
+        })
+    }
+
+    /// Takes back a reader's registration.
+    pub(crate) fn forget_reader(&self, waker: &Waker) {
+        self.waiting.lock().0.forget(waker);
+    }
+
+    /// Takes back a writer's registration.
+    pub(crate) fn forget_writer(&self, waker: &Waker) {
+        self.waiting.lock().1.forget(waker);
+    }
+}

@@ -1,0 +1,872 @@
+//! Open files: what a descriptor leads to, whatever its kind.
+//!
+//! Every call on a descriptor comes through here and is answered by kind: regular files and directories by the file
+//! system, pipes by their ends, sockets by the network, devices here. A kind that cannot do something answers with the
+//! error that Linux gives.
+
+use alloc::sync::Arc;
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::Errno;
+use abi_unix::types::{self, SocketAddress, Status, TimeSpec, epoll as event, mode, open};
+use filesystem::{Access, DeviceNumber, FileKind, Metadata, SeekFrom, Writes};
+
+use crate::asynchronous::interrupts::{Receiver, Right};
+use crate::asynchronous::operation::AddressOut;
+use crate::files::console;
+use crate::files::epoll::{Epoll, EventCounter, Watchers};
+use crate::files::pipe::{Reader, Writer};
+pub(crate) use crate::network::socket::Socket;
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::UserBuffer;
+use crate::process::{Process, errno_of_fault};
+use crate::scheduling::steps;
+
+/// `/dev/null`.
+pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
+/// `/dev/zero`.
+pub(crate) const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
+/// `/dev/random` and `/dev/urandom`.
+pub(crate) const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
+/// `/dev/console`.
+pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
+
+/// Device number that `stat` shows for the root file system.
+const ROOT_DEVICE: u64 = 1;
+
+enum Kind {
+    /// A regular file or a directory.
+    Stored(filesystem::OpenFile),
+    Reader(Reader),
+    Writer(Writer),
+    Socket(Socket),
+    Null,
+    Zero,
+    Random,
+    Console,
+    InterruptReceiver(Arc<Receiver>),
+    InterruptRight(Arc<Right>),
+    Epoll(Arc<Epoll>),
+    Event(EventCounter),
+}
+
+/// An open file description (open(2)): descriptors that were duplicated share it, with its position and flags.
+pub(crate) struct OpenFile {
+    kind: Kind,
+    access: Access,
+    non_blocking: AtomicBool,
+    /// For itself, and for its share of what it leads to, as far as that does not change.
+    _charge: Charge,
+    /// The epolls that watch it.
+    pub watchers: Watchers,
+}
+
+/// Bytes of kernel memory that go with an open file of any kind, beside what it holds.
+const MEMORY: usize = size_of::<OpenFile>() + 256;
+
+/// The charge for an open file of a process with this account. `ENOMEM` if the process may not have it.
+pub(crate) fn charge(account: &Arc<Account>) -> Result<Charge, Errno> {
+    account.charge(Resource::Memory, MEMORY)
+}
+
+/// Error numbers of the file system's errors.
+pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
+    use filesystem::Error::*;
+    match error {
+        NotFound => Errno::ENOENT,
+        AlreadyExists => Errno::EEXIST,
+        NotADirectory => Errno::ENOTDIR,
+        IsADirectory => Errno::EISDIR,
+        DirectoryNotEmpty => Errno::ENOTEMPTY,
+        TooManySymbolicLinks => Errno::ELOOP,
+        NameTooLong => Errno::ENAMETOOLONG,
+        InvalidArgument => Errno::EINVAL,
+        Busy => Errno::EBUSY,
+        NotPermitted => Errno::EPERM,
+        NotOpenForThis => Errno::EBADF,
+        CrossFilesystem => Errno::EXDEV,
+        TooManyLinks => Errno::EMLINK,
+        FileTooLarge => Errno::EFBIG,
+        NoSpace => Errno::ENOSPC,
+        OutOfMemory => Errno::ENOMEM,
+    }
+}
+
+fn reads(access: Access) -> bool {
+    access != Access::Write
+}
+
+fn writes(access: Access) -> bool {
+    access != Access::Read
+}
+
+/// Moves bytes of one buffer to or from the kernel in a closure that cannot return an error: remembers the first one.
+struct Transfer<'a> {
+    process: &'a Process,
+    address: usize,
+    done: usize,
+    error: Option<Errno>,
+}
+
+impl<'a> Transfer<'a> {
+    fn new(process: &'a Process, buffer: UserBuffer) -> Transfer<'a> {
+        Transfer { process, address: buffer.address(), done: 0, error: None }
+    }
+
+    fn out(&mut self, piece: &[u8]) -> usize {
+        match self.process.copy_out(self.address + self.done, piece) {
+            Ok(()) => {
+                self.done += piece.len();
+                piece.len()
+            }
+            Err(error) => {
+                self.error = Some(error);
+                0
+            }
+        }
+    }
+
+    fn fill(&mut self, piece: &mut [u8]) -> usize {
+        match self.process.copy_in(self.address + self.done, piece) {
+            Ok(()) => {
+                self.done += piece.len();
+                piece.len()
+            }
+            Err(error) => {
+                self.error = Some(error);
+                0
+            }
+        }
+    }
+
+    /// What was moved, or why nothing was.
+    fn result(self, outcome: Result<usize, filesystem::Error>) -> Result<usize, Errno> {
+        match (self.error, outcome) {
+            (Some(error), _) if self.done == 0 => Err(error),
+            (_, Err(error)) => Err(errno_of(error)),
+            (_, Ok(count)) => Ok(count),
+        }
+    }
+}
+
+impl OpenFile {
+    fn new(kind: Kind, access: Access, non_blocking: bool, charge: Charge) -> OpenFile {
+        let non_blocking = AtomicBool::new(non_blocking);
+        OpenFile { kind, access, non_blocking, _charge: charge, watchers: Watchers::default() }
+    }
+
+    /// What `open` found in the file system; a device node becomes its device.
+    pub(crate) fn stored(file: filesystem::OpenFile, non_blocking: bool, charge: Charge) -> Result<OpenFile, Errno> {
+        let access = file.access();
+        let kind = match file.node().device() {
+            None => Kind::Stored(file),
+            Some(NULL) => Kind::Null,
+            Some(ZERO) => Kind::Zero,
+            Some(RANDOM) => Kind::Random,
+            Some(CONSOLE) => Kind::Console,
+            Some(_) => return Err(Errno::ENXIO),
+        };
+        Ok(OpenFile::new(kind, access, non_blocking, charge))
+    }
+
+    /// The console, for the first process.
+    pub(crate) fn console(charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Console, Access::ReadWrite, false, charge)
+    }
+
+    /// The reading end of a pipe.
+    pub(crate) fn reader(reader: Reader, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Reader(reader), Access::Read, non_blocking, charge)
+    }
+
+    /// The writing end of a pipe.
+    pub(crate) fn writer(writer: Writer, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Writer(writer), Access::Write, non_blocking, charge)
+    }
+
+    /// A socket.
+    pub(crate) fn socket_file(socket: Socket, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Socket(socket), Access::ReadWrite, non_blocking, charge)
+    }
+
+    /// A receiver of user interrupts.
+    pub(crate) fn interrupt_receiver(receiver: Arc<Receiver>, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::InterruptReceiver(receiver), Access::Read, false, charge)
+    }
+
+    /// A right to send user interrupts.
+    pub(crate) fn interrupt_right(right: Arc<Right>, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::InterruptRight(right), Access::Write, false, charge)
+    }
+
+    /// The receiver of user interrupts; `EINVAL` if it is something else.
+    pub(crate) fn as_interrupt_receiver(&self) -> Result<&Arc<Receiver>, Errno> {
+        match &self.kind {
+            Kind::InterruptReceiver(receiver) => Ok(receiver),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The right to send user interrupts; `EINVAL` if it is something else.
+    pub(crate) fn as_interrupt_right(&self) -> Result<&Arc<Right>, Errno> {
+        match &self.kind {
+            Kind::InterruptRight(right) => Ok(right),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// An epoll.
+    pub(crate) fn of_epoll(epoll: Arc<Epoll>, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Epoll(epoll), Access::ReadWrite, false, charge)
+    }
+
+    /// An event counter.
+    pub(crate) fn of_event_counter(counter: EventCounter, non_blocking: bool, charge: Charge) -> OpenFile {
+        OpenFile::new(Kind::Event(counter), Access::ReadWrite, non_blocking, charge)
+    }
+
+    /// The epoll; `EINVAL` if it is something else.
+    pub(crate) fn epoll(&self) -> Result<&Epoll, Errno> {
+        match &self.kind {
+            Kind::Epoll(epoll) => Ok(epoll),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether there is something to wait for at it.
+    pub(crate) fn can_be_polled(&self) -> bool {
+        !matches!(self.kind, Kind::Stored(_) | Kind::Null | Kind::Zero)
+    }
+
+    /// Which of these events it is ready for; `waker` is registered, if there is one, for those that it is not, on
+    /// behalf of this process.
+    pub(crate) fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let found = match &self.kind {
+            Kind::Reader(reader) => reader.readiness(waker)?,
+            Kind::Writer(writer) => writer.readiness(waker)?,
+            Kind::Socket(socket) => socket.readiness(process, wanted, waker)?,
+            Kind::Event(counter) => counter.readiness(waker)?,
+            Kind::Console => {
+                let input = if console::is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
+                input | event::OUT | event::WRNORM
+            }
+            Kind::Random | Kind::Null | Kind::Zero | Kind::Stored(_) => {
+                event::IN | event::RDNORM | event::OUT | event::WRNORM
+            }
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => 0,
+        };
+        Ok(found & wanted)
+    }
+
+    /// Registers a waker for input of a pipe or a socket, which a call of this priority waits for; `false` if there is
+    /// some or an end of it already, if this fails, and for everything else: then to try is all there is to do.
+    pub(crate) fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
+        match &self.kind {
+            Kind::Reader(reader) => reader.register_for_input(waker),
+            Kind::Socket(socket) => socket.register_for_input(process, priority, waker),
+            _ => false,
+        }
+    }
+
+    /// The socket; `ENOTSOCK` if it is something else.
+    pub(crate) fn socket(&self) -> Result<&Socket, Errno> {
+        match &self.kind {
+            Kind::Socket(socket) => Ok(socket),
+            _ => Err(Errno::ENOTSOCK),
+        }
+    }
+
+    /// The directory; `ENOTDIR` if it is something else.
+    pub(crate) fn directory(&self) -> Result<&filesystem::Node, Errno> {
+        match &self.kind {
+            Kind::Stored(file) if file.node().kind() == FileKind::Directory => Ok(file.node()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// Whether calls fail with `EAGAIN` in the place of waiting.
+    pub(crate) fn is_non_blocking(&self) -> bool {
+        self.non_blocking.load(Ordering::Relaxed)
+    }
+
+    /// The flags as `fcntl(F_GETFL)` gives them.
+    pub(crate) fn flags(&self) -> u32 {
+        let mut flags = match self.access {
+            Access::Read => open::RDONLY,
+            Access::Write => open::WRONLY,
+            Access::ReadWrite => open::RDWR,
+        };
+        if self.is_non_blocking() {
+            flags |= open::NONBLOCK;
+        }
+        if let Kind::Stored(file) = &self.kind
+            && file.writes() == Writes::AtEnd
+        {
+            flags |= open::APPEND;
+        }
+        flags
+    }
+
+    /// `fcntl(F_SETFL)`: other flags than these are ignored, as on Linux.
+    pub(crate) fn set_flags(&self, flags: u32) {
+        self.non_blocking.store(flags & open::NONBLOCK != 0, Ordering::Relaxed);
+        if let Kind::Stored(file) = &self.kind {
+            file.set_writes(if flags & open::APPEND != 0 { Writes::AtEnd } else { Writes::AtPosition });
+        }
+    }
+
+    /// Bytes that are freed when this is closed and are not its process's charge: those of a file without a name that
+    /// nobody else has open, and what a socket holds. (All other memory is charged, and known from there.)
+    pub(crate) fn memory_if_closed(&self) -> usize {
+        match &self.kind {
+            Kind::Stored(file) if file.node().is_last_reference() => file.node().metadata().allocated as usize,
+            // What its connection holds is not charged.
+            Kind::Socket(socket) => socket.memory(),
+            _ => 0,
+        }
+    }
+
+    // ---- reading and writing ----
+
+    /// Bytes that are moved in a step ([`steps`]), where nothing else sets a limit.
+    fn largest_step(&self) -> usize {
+        match self.kind {
+            Kind::Console => 1024,
+            Kind::Random => crate::random::STEP,
+            Kind::Stored(_) | Kind::Zero => steps::BYTES,
+            // What they hold is the limit.
+            Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_) | Kind::Null => usize::MAX,
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => usize::MAX,
+        }
+    }
+
+    /// `EBADF` unless it was opened for reading.
+    pub(crate) fn require_readable(&self) -> Result<(), Errno> {
+        if reads(self.access) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    /// `EBADF` unless it was opened for writing.
+    pub(crate) fn require_writable(&self) -> Result<(), Errno> {
+        if writes(self.access) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    /// Whether reading and writing never make anybody wait for others, so that it does not matter whether they may.
+    pub(crate) fn never_waits(&self) -> bool {
+        matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Null)
+    }
+
+    /// Whether reading gives everything that was asked for, in steps, and not only what is there.
+    fn reads_on(&self) -> bool {
+        matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Random)
+    }
+
+    /// Reads into buffers from `*done` bytes on, advancing it; done as soon as something was read, or, of what never
+    /// makes anybody wait, as much as there is.
+    pub(crate) fn read(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        self.require_readable()?;
+        if let Kind::Socket(socket) = &self.kind
+            && socket.is_for_datagrams()
+        {
+            return socket.receive_datagram(process, buffers, 0, None, waker);
+        }
+        // The first step was the attempt in place.
+        if *done > 0 && self.reads_on() && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+        let limit = self.largest_step();
+        let (mut before, mut left) = (0, limit);
+        for &buffer in buffers {
+            let mut part = done.saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            if part == buffer.len() && *done > 0 {
+                continue;
+            }
+            loop {
+                if left == 0 {
+                    if !self.reads_on() {
+                        return Poll::Ready(Ok(*done));
+                    }
+                    if steps::must_pause(process, waker) {
+                        return Poll::Pending;
+                    }
+                    left = limit;
+                }
+                let wanted = (buffer.len() - part).min(left);
+                let piece = UserBuffer::new(buffer.address() + part, wanted)?;
+                // Only the first buffer may wait; what comes after a filled one is taken if it is there.
+                let count = match self.read_one(process, piece, if *done == 0 { waker } else { None }) {
+                    Poll::Ready(Ok(count)) => count,
+                    Poll::Ready(Err(error)) if *done == 0 => return Poll::Ready(Err(error)),
+                    Poll::Pending if *done == 0 => return Poll::Pending,
+                    _ => return Poll::Ready(Ok(*done)),
+                };
+                *done += count;
+                part += count;
+                left -= count;
+                if count < wanted {
+                    return Poll::Ready(Ok(*done));
+                }
+                if part == buffer.len() {
+                    break;
+                }
+            }
+        }
+        Poll::Ready(Ok(*done))
+    }
+
+    fn read_one(&self, process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        match &self.kind {
+            Kind::Reader(reader) => reader.read(process, buffer, waker),
+            Kind::Socket(socket) => socket.receive(process, buffer, 0, None, waker),
+            Kind::Stored(file) => Poll::Ready({
+                let mut transfer = Transfer::new(process, buffer);
+                let outcome = file.read_with(buffer.len(), |piece| transfer.out(piece));
+                transfer.result(outcome)
+            }),
+            Kind::Null => Poll::Ready(Ok(0)),
+            Kind::Zero => Poll::Ready(zero(process, buffer)),
+            Kind::Random => crate::random::read(process, buffer, waker),
+            Kind::Console => console::read(process, buffer, waker),
+            Kind::Event(counter) => counter.read(process, buffer, waker),
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => Poll::Ready(Err(Errno::EINVAL)),
+            Kind::Writer(_) => Poll::Ready(Err(Errno::EBADF)),
+        }
+    }
+
+    /// One step of writing buffers from `*written` bytes on, advancing it.
+    pub(crate) fn write(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        written: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        self.require_writable()?;
+        match &self.kind {
+            // What one call writes is one datagram, or comes out of the pipe together if it is short.
+            Kind::Socket(socket) if socket.is_for_datagrams() => {
+                return socket.send_datagram(process, buffers, None, written, waker);
+            }
+            Kind::Writer(writer) => return writer.write(process, buffers, written, waker),
+            _ => {}
+        }
+        let mut before = 0;
+        let limit = self.largest_step();
+        // The first step was the attempt in place.
+        if *written > 0 && limit != usize::MAX && waker.is_some() && steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+        let mut left = limit;
+        for &buffer in buffers {
+            let mut part = written.saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            if part == buffer.len() && *written > 0 {
+                continue;
+            }
+            loop {
+                if left == 0 {
+                    if steps::must_pause(process, waker) {
+                        return Poll::Pending;
+                    }
+                    left = limit;
+                }
+                let start = part;
+                let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(left)))?;
+                let step = self.write_one(process, piece, &mut part, waker);
+                *written += part - start;
+                left -= part - start;
+                match step {
+                    Poll::Ready(Ok(_)) if part == buffer.len() => break,
+                    Poll::Ready(Ok(_)) if part == piece.len() => {}
+                    Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
+                    Poll::Ready(_) => return Poll::Ready(Ok(*written)),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        }
+        Poll::Ready(Ok(*written))
+    }
+
+    fn write_one(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        match &self.kind {
+            Kind::Writer(writer) => writer.write(process, &[buffer], done, waker),
+            Kind::Socket(socket) => socket.send(process, buffer, None, done, waker),
+            Kind::Stored(file) => Poll::Ready({
+                process.account.admit()?;
+                let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
+                let mut transfer = Transfer::new(process, rest);
+                let owner: Arc<dyn filesystem::Owner> = process.account.clone();
+                let outcome =
+                    file.write_with(Some(&owner), rest.len(), crate::calls::files::now(), |piece| transfer.fill(piece));
+                let result = transfer.result(outcome);
+                *done += result.unwrap_or(0);
+                result
+            }),
+            Kind::Null | Kind::Zero | Kind::Random => {
+                *done = buffer.len();
+                Poll::Ready(Ok(buffer.len()))
+            }
+            Kind::Console => Poll::Ready(console::write(process, buffer, done)),
+            Kind::Event(counter) => counter.write(process, buffer, done, waker),
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) => Poll::Ready(Err(Errno::EINVAL)),
+            Kind::Reader(_) => Poll::Ready(Err(Errno::EBADF)),
+        }
+    }
+
+    fn stored_file(&self) -> Result<&filesystem::OpenFile, Errno> {
+        match &self.kind {
+            Kind::Stored(file) => Ok(file),
+            _ => Err(Errno::ESPIPE),
+        }
+    }
+
+    /// Copies from a place in the file, as far as the step goes; for what works on the file in steps of its own.
+    pub(crate) fn read_step(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        let file = self.stored_file()?;
+        let length = buffer.len().min(steps::BYTES);
+        let mut transfer = Transfer::new(process, buffer);
+        let outcome = file.read_at_with(offset, length, |piece| transfer.out(piece));
+        transfer.result(outcome)
+    }
+
+    fn write_step(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        let file = self.stored_file()?;
+        process.account.admit()?;
+        let length = buffer.len().min(steps::BYTES);
+        let mut transfer = Transfer::new(process, buffer);
+        let owner: Arc<dyn filesystem::Owner> = process.account.clone();
+        let now = crate::calls::files::now();
+        let outcome = file.write_at_with(Some(&owner), offset, length, now, |piece| transfer.fill(piece));
+        transfer.result(outcome)
+    }
+
+    /// `pread64`, from `*done` bytes on, advancing it.
+    pub(crate) fn read_at(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        offset: u64,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        in_steps(process, buffer, offset, done, waker, |rest, offset| self.read_step(process, rest, offset))
+    }
+
+    /// `pwrite64`, from `*done` bytes on, advancing it.
+    pub(crate) fn write_at(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        offset: u64,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        in_steps(process, buffer, offset, done, waker, |rest, offset| self.write_step(process, rest, offset))
+    }
+
+    /// `lseek`.
+    pub(crate) fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
+        let file = self.stored_file()?;
+        let from = match whence {
+            types::SEEK_SET => SeekFrom::Start(u64::try_from(offset).map_err(|_| Errno::EINVAL)?),
+            types::SEEK_CUR => SeekFrom::Current(offset),
+            types::SEEK_END => SeekFrom::End(offset),
+            _ => return Err(Errno::EINVAL),
+        };
+        file.seek(from).map(|position| position as usize).map_err(errno_of)
+    }
+
+    /// Bytes of a regular file.
+    pub(crate) fn length(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Stored(file) => Some(file.node().metadata().size),
+            _ => None,
+        }
+    }
+
+    /// `ftruncate`.
+    pub(crate) fn truncate(&self, length: u64) -> Result<usize, Errno> {
+        match &self.kind {
+            Kind::Stored(file) => file.truncate(length, crate::calls::files::now()).map(|()| 0).map_err(errno_of),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether `mmap` can copy from it.
+    pub(crate) fn require_mappable(&self) -> Result<(), Errno> {
+        match &self.kind {
+            Kind::Stored(file) if file.node().kind() == FileKind::Regular => {
+                if reads(self.access) {
+                    Ok(())
+                } else {
+                    Err(Errno::EACCES)
+                }
+            }
+            _ => Err(Errno::ENODEV),
+        }
+    }
+
+    /// `getdents64`: whole entries only, and no more than one step copies; `EINVAL` if not even one fits.
+    pub(crate) fn read_directory(&self, process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
+        let Kind::Stored(file) = &self.kind else { return Err(Errno::ENOTDIR) };
+        let (mut done, mut left) = (0, steps::ENTRIES);
+        let mut failed = None;
+        file.read_directory(|entry| {
+            if left == 0 {
+                // A program asks until there is nothing more.
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            // struct linux_dirent64: inode, offset of the next, length, type, name with its NUL; 8-byte aligned.
+            let length = (19 + entry.name.len() + 1).next_multiple_of(8);
+            if done + length > buffer.len() {
+                failed = Some(Errno::EINVAL);
+                return ControlFlow::Break(());
+            }
+            let mut bytes = [0u8; 280];
+            bytes[..8].copy_from_slice(&entry.inode.to_le_bytes());
+            bytes[8..16].copy_from_slice(&entry.next.to_le_bytes());
+            bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
+            bytes[18] = (entry.kind.mode_bits() >> 12) as u8;
+            bytes[19..19 + entry.name.len()].copy_from_slice(entry.name);
+            match process.copy_out(buffer.address() + done, &bytes[..length]) {
+                Ok(()) => {
+                    done += length;
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })
+        .map_err(errno_of)?;
+        match failed {
+            Some(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// `fstat`.
+    pub(crate) fn status(&self) -> Status {
+        let (kind, device) = match &self.kind {
+            Kind::Stored(file) => return status_of(&file.node().metadata()),
+            Kind::Reader(_) | Kind::Writer(_) => (mode::PIPE | 0o600, None),
+            Kind::Socket(_) => (mode::SOCKET | 0o777, None),
+            Kind::Null => (mode::CHARACTER | 0o666, Some(NULL)),
+            Kind::Zero => (mode::CHARACTER | 0o666, Some(ZERO)),
+            Kind::Random => (mode::CHARACTER | 0o666, Some(RANDOM)),
+            Kind::Console => (mode::CHARACTER | 0o600, Some(CONSOLE)),
+            // As Linux shows its anonymous inodes: no type.
+            Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => (0o600, None),
+        };
+        Status {
+            mode: kind,
+            links: 1,
+            block_size: 4096,
+            represented_device: device.map_or(0, encode_device),
+            ..Status::default()
+        }
+    }
+
+    /// `ioctl`: of terminals only.
+    pub(crate) fn device_control(&self, process: &Process, command: u32, argument: usize) -> Result<usize, Errno> {
+        match self.kind {
+            Kind::Console => console::control(process, command, argument),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    // ---- sockets ----
+
+    /// One step of `accept`: makes a descriptor of the connection.
+    ///
+    /// The descriptor and the memory come first. A connection that was taken could not be put back, so one for which
+    /// there is no place must stay in the queue, for when there is; as on Linux, `EMFILE` is the answer even if none
+    /// waits.
+    pub(crate) fn accept(
+        &self,
+        process: &Process,
+        address: Option<AddressOut>,
+        flags: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let listener = self.socket()?;
+        let mut descriptors = process.descriptors.lock();
+        let vacancy = descriptors.vacancy(0)?;
+        process.account.admit()?;
+        let charge = charge(&process.account)?;
+        let (socket, from) = match listener.accept(process, waker) {
+            Poll::Ready(accepted) => accepted?,
+            Poll::Pending => return Poll::Pending,
+        };
+        let file = Arc::new(OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0, charge));
+        if let Some(out) = address
+            && let Err(error) = out.write(process, from)
+        {
+            // As on Linux the connection is lost to a caller who has no place for its address. It is closed out of the
+            // lock.
+            drop(descriptors);
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(vacancy.fill(file, flags & types::SOCK_CLOEXEC != 0)))
+    }
+
+    /// One step of `connect`.
+    pub(crate) fn connect(
+        &self,
+        process: &Process,
+        to: SocketAddress,
+        started: &mut bool,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let was_started = *started;
+        let step = self.socket()?.connect(process, to, started, waker);
+        if *started && !was_started || step.is_ready() {
+            // It is another object for the stack now.
+            self.watchers.wake();
+        }
+        step
+    }
+
+    /// One step of `sendto`.
+    pub(crate) fn send(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        flags: u32,
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL) != 0 {
+            return Poll::Ready(Err(Errno::EOPNOTSUPP));
+        }
+        self.socket()?.send(process, buffer, to, sent, waker)
+    }
+
+    /// One step of `recvfrom`.
+    pub(crate) fn receive(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        flags: u32,
+        address: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        if flags & !(types::message::DONTWAIT | types::message::PEEK | types::message::NOSIGNAL) != 0 {
+            return Poll::Ready(Err(Errno::EOPNOTSUPP));
+        }
+        self.socket()?.receive(process, buffer, flags, address, waker)
+    }
+
+    /// Whether what it waits for comes through a pipe or a connection.
+    pub(crate) fn is_pipe_or_socket(&self) -> bool {
+        matches!(self.kind, Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_))
+    }
+
+    /// Takes back what a reading step registered.
+    pub(crate) fn forget_reader(&self, waker: &Waker) {
+        match &self.kind {
+            Kind::Reader(reader) => reader.forget(waker),
+            Kind::Socket(socket) => socket.forget_receiver(waker),
+            Kind::Console => console::forget(waker),
+            Kind::Random => crate::random::forget(waker),
+            Kind::Event(counter) => counter.forget_reader(waker),
+            _ => {}
+        }
+    }
+
+    /// Takes back what a writing step registered.
+    pub(crate) fn forget_writer(&self, waker: &Waker) {
+        match &self.kind {
+            Kind::Writer(writer) => writer.forget(waker),
+            Kind::Socket(socket) => socket.forget_sender(waker),
+            Kind::Event(counter) => counter.forget_writer(waker),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.watchers.close();
+    }
+}
+
+fn encode_device(device: DeviceNumber) -> u64 {
+    // Linux's makedev for small numbers.
+    (device.major as u64) << 8 | device.minor as u64
+}
+
+/// `struct stat` of a stored file.
+pub(crate) fn status_of(metadata: &Metadata) -> Status {
+    let time =
+        |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
+    Status {
+        device: ROOT_DEVICE,
+        inode: metadata.inode,
+        mode: metadata.mode(),
+        links: metadata.links,
+        represented_device: encode_device(metadata.device),
+        size: metadata.size as i64,
+        block_size: 4096,
+        blocks: metadata.size.div_ceil(512) as i64,
+        accessed: time(metadata.accessed),
+        modified: time(metadata.modified),
+        changed: time(metadata.changed),
+        ..Status::default()
+    }
+}
+
+/// Moves a buffer from `*done` bytes on to or from a place in a file, advancing it: until a step moves less than it
+/// may.
+fn in_steps(
+    process: &Process,
+    buffer: UserBuffer,
+    offset: u64,
+    done: &mut usize,
+    waker: Option<&Waker>,
+    mut step: impl FnMut(UserBuffer, u64) -> Result<usize, Errno>,
+) -> Poll<Result<usize, Errno>> {
+    // The first step was the attempt in place.
+    if *done > 0 && waker.is_some() && steps::must_pause(process, waker) {
+        return Poll::Pending;
+    }
+    loop {
+        let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
+        // The offset is below 2^63, and no buffer is that long.
+        let moved = match step(rest, offset + *done as u64) {
+            Ok(moved) => moved,
+            Err(error) if *done == 0 => return Poll::Ready(Err(error)),
+            Err(_) => return Poll::Ready(Ok(*done)),
+        };
+        *done += moved;
+        if moved < steps::BYTES || *done == buffer.len() {
+            return Poll::Ready(Ok(*done));
+        }
+        if steps::must_pause(process, waker) {
+            return Poll::Pending;
+        }
+    }
+}
+
+fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
+    let zeroed = process.space.lock().zero(buffer.address() as u64, buffer.len());
+    zeroed.map(|()| buffer.len()).map_err(errno_of_fault)
+}

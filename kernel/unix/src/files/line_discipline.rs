@@ -1,0 +1,677 @@
+//! The line discipline: from the keys of a terminal to what programs read, and to what is shown (termios(3), N_TTY on
+//! Linux).
+//!
+//! In *canonical* mode input comes to programs in lines, which can be edited until they are ended: the erase key takes
+//! back a character, another one a word, another one the whole line; the end-of-file key ends a line without a
+//! character of its own, so that an empty one is the end of the file. Otherwise (*raw*) each key is there to be read at
+//! once. In both modes keys are echoed, translated, and may be signals, each as the settings say.
+//!
+//! This is data and no device: keys go in, what is to be shown comes out through a function, and what a key asks for is
+//! the result. So the whole of it is tested on the host.
+//!
+//! # What is not there
+//!
+//! Flow control by keys (`IXON` is accepted and changes nothing: output never waits), parity, modem lines, other line
+//! disciplines, `VTIME` between keys (a read with `VMIN` 0 never waits), and job control: the key for suspending is
+//! taken and shown, and does nothing, since processes cannot be stopped.
+
+use abi_unix::types::Termios;
+use abi_unix::types::signal;
+use abi_unix::types::terminal::{character, control, input, local, output};
+
+/// Keys that can wait to be read, and so the longest line, with its end (Linux's `N_TTY_BUF_SIZE`).
+pub(crate) const CAPACITY: usize = 4096;
+
+/// The entry ends a line.
+const LINE_END: u16 = 0x100;
+/// The entry is no character: it only ends the line.
+const MARK: u16 = 0x200;
+
+const BELL: &[u8] = b"\x07";
+
+/// The settings that a terminal begins with, those of Linux.
+pub(crate) const DEFAULT: Termios = {
+    let mut characters = [0; 19];
+    characters[character::INTERRUPT] = 0x03;
+    characters[character::QUIT] = 0x1c;
+    characters[character::ERASE] = 0x7f;
+    characters[character::KILL] = 0x15;
+    characters[character::END_OF_FILE] = 0x04;
+    characters[character::MINIMUM] = 1;
+    characters[character::START] = 0x11;
+    characters[character::STOP] = 0x13;
+    characters[character::SUSPEND] = 0x1a;
+    characters[character::REPRINT] = 0x12;
+    characters[character::DISCARD] = 0x0f;
+    characters[character::WORD_ERASE] = 0x17;
+    characters[character::LITERAL_NEXT] = 0x16;
+    Termios {
+        input: input::ICRNL | input::IXON | input::IUTF8,
+        output: output::OPOST | output::ONLCR,
+        control: control::B38400 | control::CS8 | control::CREAD | control::HUPCL,
+        local: local::ISIG
+            | local::ICANON
+            | local::ECHO
+            | local::ECHOE
+            | local::ECHOK
+            | local::ECHOCTL
+            | local::ECHOKE
+            | local::IEXTEN,
+        line: 0,
+        characters,
+    }
+};
+
+/// See the module's documentation.
+pub(crate) struct LineDiscipline {
+    settings: Termios,
+    /// What was typed, each key at its number modulo the capacity.
+    keys: [u16; CAPACITY],
+    /// Keys up to here were read, up to `committed` can be read, up to `end` are being edited.
+    read: usize,
+    committed: usize,
+    end: usize,
+    /// Where the cursor is, as far as that can be known.
+    column: usize,
+    /// Where it was when the line that is edited began.
+    start_column: usize,
+    /// The next key is taken as it is.
+    literal: bool,
+}
+
+impl Default for LineDiscipline {
+    fn default() -> LineDiscipline {
+        LineDiscipline::new()
+    }
+}
+
+impl LineDiscipline {
+    /// With the [`DEFAULT`] settings.
+    pub(crate) const fn new() -> LineDiscipline {
+        LineDiscipline {
+            settings: DEFAULT,
+            keys: [0; CAPACITY],
+            read: 0,
+            committed: 0,
+            end: 0,
+            column: 0,
+            start_column: 0,
+            literal: false,
+        }
+    }
+
+    /// The settings.
+    pub(crate) fn settings(&self) -> Termios {
+        self.settings
+    }
+
+    /// Changes the settings. What was typed before stays: a line that was being edited can be read in raw mode, and
+    /// what was not read in raw mode is a line of its own.
+    pub(crate) fn set(&mut self, settings: Termios) {
+        let was_canonical = self.is_canonical();
+        self.settings = settings;
+        self.literal = false;
+        if self.is_canonical() && !was_canonical && self.read < self.end {
+            self.keys[(self.end - 1) % CAPACITY] |= LINE_END;
+        }
+        if self.is_canonical() != was_canonical {
+            self.committed = self.end;
+        }
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.settings.local & flag != 0
+    }
+
+    fn takes(&self, flag: u32) -> bool {
+        self.settings.input & flag != 0
+    }
+
+    fn is_canonical(&self) -> bool {
+        self.has(local::ICANON)
+    }
+
+    /// Whether `byte` is this one of the special characters; 0 switches one off.
+    fn is(&self, byte: u8, character: usize) -> bool {
+        let special = self.settings.characters[character];
+        special != 0 && special == byte
+    }
+
+    /// Forgets what was typed and not read.
+    pub(crate) fn flush(&mut self) {
+        (self.read, self.committed, self.literal) = (self.end, self.end, false);
+    }
+
+    // ---- showing ----
+
+    /// Translates what a program writes, as the settings say.
+    pub(crate) fn write(&mut self, bytes: &[u8], show: &mut impl FnMut(&[u8])) {
+        let translates = self.settings.output & (output::OPOST | output::ONLCR) == output::OPOST | output::ONLCR;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let length = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+            if length > 0 {
+                show(&rest[..length]);
+            }
+            rest = &rest[length..];
+            if !rest.is_empty() {
+                show(if translates { b"\r\n" } else { b"\n" });
+                rest = &rest[1..];
+            }
+        }
+        for &byte in bytes {
+            self.column = column_after(self.column, byte);
+        }
+    }
+
+    fn echo(&mut self, byte: u8, show: &mut impl FnMut(&[u8])) {
+        let is_shown = self.has(local::ECHO) || (byte == b'\n' && self.has(local::ECHONL) && self.is_canonical());
+        if !is_shown {
+            return;
+        }
+        match self.caret(byte) {
+            Some(caret) => self.write(&[b'^', caret], show),
+            None => self.write(&[byte], show),
+        }
+    }
+
+    /// How a control character is shown, behind a `^`.
+    fn caret(&self, byte: u8) -> Option<u8> {
+        (self.has(local::ECHOCTL) && (byte < b' ' || byte == 0x7f) && byte != b'\n' && byte != b'\t')
+            .then_some(byte ^ 0x40)
+    }
+
+    /// The column behind the line that is edited.
+    fn end_column(&self) -> usize {
+        (self.committed..self.end).fold(self.start_column, |column, at| {
+            let byte = self.keys[at % CAPACITY] as u8;
+            if self.caret(byte).is_some() { column + 2 } else { column_after(column, byte) }
+        })
+    }
+
+    // ---- typing ----
+
+    /// A key was pressed. What is to be shown goes to `show`; the result is a signal that it asks for.
+    pub(crate) fn press(&mut self, key: u8, show: &mut impl FnMut(&[u8])) -> Option<u32> {
+        let mut byte = if self.takes(input::ISTRIP) { key & 0x7f } else { key };
+        if core::mem::take(&mut self.literal) {
+            self.enter(byte, 0, show);
+            return None;
+        }
+        if self.has(local::ISIG) {
+            let asked = match byte {
+                _ if self.is(byte, character::INTERRUPT) => Some(Some(signal::INT)),
+                _ if self.is(byte, character::QUIT) => Some(Some(signal::QUIT)),
+                _ if self.is(byte, character::SUSPEND) => Some(None),
+                _ => None,
+            };
+            if let Some(asked) = asked {
+                if !self.has(local::NOFLSH) {
+                    self.flush();
+                }
+                self.echo(byte, show);
+                return asked;
+            }
+        }
+        match byte {
+            b'\r' if self.takes(input::IGNCR) => return None,
+            b'\r' if self.takes(input::ICRNL) => byte = b'\n',
+            b'\n' if self.takes(input::INLCR) => byte = b'\r',
+            _ => {}
+        }
+        if self.is_canonical() {
+            self.edit(byte, show);
+        } else {
+            self.enter(byte, 0, show);
+        }
+        None
+    }
+
+    fn edit(&mut self, byte: u8, show: &mut impl FnMut(&[u8])) {
+        let extended = self.has(local::IEXTEN);
+        if self.is(byte, character::ERASE) {
+            if self.end > self.committed {
+                if !self.has(local::ECHOE) {
+                    self.echo(byte, show);
+                }
+                self.erase(show);
+            }
+        } else if self.is(byte, character::KILL) {
+            if !(self.has(local::ECHOE) && self.has(local::ECHOKE)) {
+                self.end = self.committed;
+                self.echo(byte, show);
+                if self.has(local::ECHOK) {
+                    self.echo(b'\n', show);
+                }
+            }
+            while self.end > self.committed {
+                self.erase(show);
+            }
+        } else if extended && self.is(byte, character::WORD_ERASE) {
+            let mut in_word = false;
+            while let Some(last) = self.last() {
+                let is_of_word = last.is_ascii_alphanumeric() || last == b'_' || last >= 0x80;
+                if in_word && !is_of_word {
+                    break;
+                }
+                in_word |= is_of_word;
+                self.erase(show);
+            }
+        } else if extended && self.is(byte, character::REPRINT) {
+            self.echo(byte, show);
+            self.echo(b'\n', show);
+            self.start_column = self.column;
+            for at in self.committed..self.end {
+                self.echo(self.keys[at % CAPACITY] as u8, show);
+            }
+        } else if extended && self.is(byte, character::LITERAL_NEXT) {
+            self.literal = true;
+            if self.has(local::ECHO) && self.has(local::ECHOCTL) {
+                show(b"^\x08");
+            }
+        } else if self.is(byte, character::END_OF_FILE) {
+            self.put(MARK | LINE_END);
+        } else if byte == b'\n'
+            || self.is(byte, character::END_OF_LINE)
+            || (extended && self.is(byte, character::SECOND_END_OF_LINE))
+        {
+            self.enter(byte, LINE_END, show);
+        } else {
+            self.enter(byte, 0, show);
+        }
+    }
+
+    /// The last key of the line that is edited.
+    fn last(&self) -> Option<u8> {
+        (self.end > self.committed).then(|| self.keys[(self.end - 1) % CAPACITY] as u8)
+    }
+
+    /// Takes back the last character of the line, and what is shown of it.
+    fn erase(&mut self, show: &mut impl FnMut(&[u8])) {
+        let before = self.end_column();
+        while let Some(last) = self.last() {
+            self.end -= 1;
+            let continues = self.takes(input::IUTF8) && last & 0xc0 == 0x80;
+            if !continues {
+                break;
+            }
+        }
+        let after = self.end_column();
+        if self.has(local::ECHO) && self.has(local::ECHOE) {
+            for _ in after..before {
+                show(b"\x08 \x08");
+            }
+            self.column = after;
+        }
+    }
+
+    /// Takes a key into what is typed, and shows it.
+    fn enter(&mut self, byte: u8, flags: u16, show: &mut impl FnMut(&[u8])) {
+        if self.committed == self.end {
+            self.start_column = self.column;
+        }
+        if self.put(byte as u16 | flags) {
+            self.echo(byte, show);
+        } else {
+            show(BELL);
+        }
+    }
+
+    /// Takes an entry in, and ends the line if it says so; `false` if there is no room. The last place is kept for the
+    /// end of the line, or a line that is too long could never be read.
+    fn put(&mut self, entry: u16) -> bool {
+        let room = CAPACITY - (self.end - self.read);
+        let is_end = entry & LINE_END != 0;
+        let needed = if self.is_canonical() && !is_end { 2 } else { 1 };
+        if room < needed {
+            return false;
+        }
+        self.keys[self.end % CAPACITY] = entry;
+        self.end += 1;
+        if is_end || !self.is_canonical() {
+            self.committed = self.end;
+        }
+        true
+    }
+
+    // ---- reading ----
+
+    /// Bytes that a read would find (`FIONREAD`).
+    pub(crate) fn readable(&self) -> usize {
+        let entries = self.read..self.committed;
+        entries.filter(|at| self.keys[at % CAPACITY] & MARK == 0).count()
+    }
+
+    /// Whether a read of so many bytes need not wait.
+    pub(crate) fn is_ready(&self, wanted: usize) -> bool {
+        if self.is_canonical() {
+            return self.read < self.committed;
+        }
+        let minimum = self.settings.characters[character::MINIMUM] as usize;
+        minimum == 0 || self.readable() >= minimum.min(wanted)
+    }
+
+    /// Takes what can be read now, as far as there is room, and says how much that was and whether a read is complete
+    /// with that: at the end of a line, or when nothing is left.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> (usize, bool) {
+        let canonical = self.is_canonical();
+        let mut count = 0;
+        while self.read < self.committed {
+            let entry = self.keys[self.read % CAPACITY];
+            if entry & MARK != 0 {
+                self.read += 1;
+                if canonical {
+                    return (count, true);
+                }
+                continue;
+            }
+            if count == bytes.len() {
+                return (count, false);
+            }
+            bytes[count] = entry as u8;
+            count += 1;
+            self.read += 1;
+            if canonical && entry & LINE_END != 0 {
+                return (count, true);
+            }
+        }
+        (count, true)
+    }
+
+    /// Where reading stands, for [`unread`](Self::unread).
+    pub(crate) fn position(&self) -> usize {
+        self.read
+    }
+
+    /// Takes back reads since `position`, if nothing was typed in between.
+    pub(crate) fn unread(&mut self, position: usize) {
+        self.read = position.min(self.read);
+    }
+}
+
+/// The column behind a byte that is shown at `column`.
+fn column_after(column: usize, byte: u8) -> usize {
+    match byte {
+        b'\r' | b'\n' => 0,
+        0x08 => column.saturating_sub(1),
+        b'\t' => (column / 8 + 1) * 8,
+        0..=0x1f | 0x7f => column,
+        // The following bytes of a character in UTF-8.
+        0x80..=0xbf => column,
+        _ => column + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Types bytes; what was shown, and the signals.
+    fn typed(terminal: &mut LineDiscipline, keys: &[u8]) -> (Vec<u8>, Vec<u32>) {
+        let (mut shown, mut signals) = (Vec::new(), Vec::new());
+        for &key in keys {
+            signals.extend(terminal.press(key, &mut |bytes| shown.extend_from_slice(bytes)));
+        }
+        (shown, signals)
+    }
+
+    /// One read of so many bytes; `None` if it would wait.
+    fn read(terminal: &mut LineDiscipline, wanted: usize) -> Option<Vec<u8>> {
+        if !terminal.is_ready(wanted) {
+            return None;
+        }
+        let mut bytes = vec![0; wanted];
+        let (count, _) = terminal.read(&mut bytes);
+        bytes.truncate(count);
+        Some(bytes)
+    }
+
+    fn raw() -> Termios {
+        Termios { input: 0, output: 0, local: 0, ..DEFAULT }
+    }
+
+    /// What a terminal shows of these bytes on its last line.
+    fn last_line(shown: &[u8]) -> Vec<u8> {
+        let (mut line, mut column) = (Vec::new(), 0usize);
+        for &byte in shown {
+            match byte {
+                b'\n' => line.clear(),
+                b'\r' => column = 0,
+                0x08 => column = column.saturating_sub(1),
+                b'\t' => column = (column / 8 + 1) * 8,
+                0x07 | 0x80..=0xbf => {}
+                _ => {
+                    if line.len() <= column {
+                        line.resize(column + 1, b' ');
+                    }
+                    line[column] = byte;
+                    column += 1;
+                }
+            }
+        }
+        line.truncate(line.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1));
+        line
+    }
+
+    #[test]
+    fn lines_come_whole_and_one_by_one() {
+        let mut terminal = LineDiscipline::new();
+        assert_eq!(typed(&mut terminal, b"ls").0, b"ls");
+        assert_eq!(read(&mut terminal, 10), None);
+        assert_eq!(typed(&mut terminal, b"\rcd\n").0, b"\r\ncd\r\n");
+        assert_eq!(terminal.readable(), 6);
+        assert_eq!(read(&mut terminal, 2).unwrap(), b"ls");
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"\n");
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"cd\n");
+        assert_eq!(read(&mut terminal, 10), None);
+    }
+
+    #[test]
+    fn lines_are_edited() {
+        for (keys, line, shown) in [
+            (&b"lx\x7fs\n"[..], &b"ls\n"[..], &b"lx\x08 \x08s\r\n"[..]),
+            (b"\x7fa\n", b"a\n", b"a\r\n"),
+            (b"ab\x15c\n", b"c\n", b"ab\x08 \x08\x08 \x08c\r\n"),
+            (b"a\x01\x7fb\n", b"ab\n", b"a^A\x08 \x08\x08 \x08b\r\n"),
+            (b"one two.\x17x\n", b"one x\n", b"one two.\x08 \x08\x08 \x08\x08 \x08\x08 \x08x\r\n"),
+            (b"\xc3\xa4\x7f\n", b"\n", b"\xc3\xa4\x08 \x08\r\n"),
+            (b"\x16\x03\n", b"\x03\n", b"^\x08^C\r\n"),
+            (b"ab\x12c\n", b"abc\n", b"ab^R\r\nabc\r\n"),
+        ] {
+            let mut terminal = LineDiscipline::new();
+            assert_eq!(typed(&mut terminal, keys).0, shown, "{keys:?}");
+            assert_eq!(read(&mut terminal, 100).unwrap(), line, "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn an_erased_tab_takes_its_columns_back() {
+        let mut terminal = LineDiscipline::new();
+        let mut shown = Vec::new();
+        terminal.write(b"$ ", &mut |bytes| shown.extend_from_slice(bytes));
+        shown.extend(typed(&mut terminal, b"a\tb\x7f\x7fc").0);
+        assert_eq!(last_line(&shown), b"$ ac");
+    }
+
+    #[test]
+    fn the_end_of_file_ends_lines_and_files() {
+        let mut terminal = LineDiscipline::new();
+        assert_eq!(typed(&mut terminal, b"half\x04\x04").0, b"half");
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"half");
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"");
+        assert_eq!(read(&mut terminal, 10), None);
+        // A read that takes exactly what stands before it leaves no end of file behind.
+        typed(&mut terminal, b"half\x04");
+        assert_eq!(read(&mut terminal, 4).unwrap(), b"half");
+        assert_eq!(read(&mut terminal, 4), None);
+    }
+
+    #[test]
+    fn signals_forget_what_was_typed() {
+        let mut terminal = LineDiscipline::new();
+        let (shown, signals) = typed(&mut terminal, b"old\nrm\x03x\x1c\x1ay\n");
+        assert_eq!((signals, &shown[..]), (vec![signal::INT, signal::QUIT], &b"old\r\nrm^Cx^\\^Zy\r\n"[..]));
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"y\n");
+        assert_eq!(read(&mut terminal, 10), None);
+        terminal.set(Termios { local: DEFAULT.local & !local::ISIG, ..DEFAULT });
+        assert_eq!(typed(&mut terminal, b"\x03\n").1, []);
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"\x03\n");
+    }
+
+    #[test]
+    fn raw_keys_come_at_once() {
+        let mut terminal = LineDiscipline::new();
+        terminal.set(raw());
+        assert_eq!(typed(&mut terminal, b"a\r\x03\x7f\x04"), (vec![], vec![]));
+        assert_eq!(read(&mut terminal, 2).unwrap(), b"a\r");
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"\x03\x7f\x04");
+        assert_eq!(read(&mut terminal, 10), None);
+        let mut settings = raw();
+        settings.characters[character::MINIMUM] = 3;
+        terminal.set(settings);
+        typed(&mut terminal, b"xy");
+        assert_eq!(read(&mut terminal, 10), None);
+        assert_eq!(read(&mut terminal, 2).unwrap(), b"xy");
+        settings.characters[character::MINIMUM] = 0;
+        terminal.set(settings);
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_was_typed_survives_a_change_of_mode() {
+        let mut terminal = LineDiscipline::new();
+        typed(&mut terminal, b"a\nb\x04c");
+        terminal.set(raw());
+        assert_eq!(read(&mut terminal, 3).unwrap(), b"a\nb");
+        typed(&mut terminal, b"d");
+        terminal.set(DEFAULT);
+        assert_eq!(read(&mut terminal, 10).unwrap(), b"cd");
+        assert_eq!(read(&mut terminal, 10), None);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_can_still_be_ended() {
+        let mut terminal = LineDiscipline::new();
+        let (shown, _) = typed(&mut terminal, &[b'x'; CAPACITY + 10]);
+        assert_eq!(shown.iter().filter(|byte| **byte == 7).count(), 11);
+        typed(&mut terminal, b"\n");
+        let line = read(&mut terminal, 2 * CAPACITY).unwrap();
+        assert_eq!((line.len(), line.last()), (CAPACITY, Some(&b'\n')));
+    }
+
+    /// Keys that mean something more often than by chance.
+    fn key() -> impl Strategy<Value = u8> {
+        prop_oneof![
+            3 => b'a'..=b'e',
+            1 => Just(b' '),
+            1 => Just(b'\t'),
+            1 => Just(b'\r'),
+            1 => Just(0x7f),
+            1 => Just(0x15),
+            1 => Just(0x17),
+            1 => Just(0x04),
+            1 => Just(0x01),
+        ]
+    }
+
+    /// Lines as a person would say what these keys make of them: finished ones, then the one that is being typed.
+    fn lines(keys: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
+        let (mut finished, mut line) = (Vec::new(), Vec::new());
+        for &key in keys {
+            match key {
+                0x7f => drop(line.pop()),
+                0x15 => line.clear(),
+                0x17 => {
+                    let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric();
+                    let end = line.iter().rposition(is_of_word).map_or(0, |last| last + 1);
+                    line.truncate(end);
+                    let begin = line.iter().rposition(|byte| !is_of_word(byte)).map_or(0, |last| last + 1);
+                    line.truncate(begin);
+                }
+                0x04 => finished.push(core::mem::take(&mut line)),
+                b'\r' => {
+                    line.push(b'\n');
+                    finished.push(core::mem::take(&mut line));
+                }
+                other => line.push(other),
+            }
+        }
+        (finished, line)
+    }
+
+    /// A line as it is shown at the start of a screen's line.
+    fn as_shown(line: &[u8], column: usize) -> Vec<u8> {
+        let mut shown = vec![b' '; column];
+        for &byte in line {
+            match byte {
+                b'\t' => shown.resize((shown.len() / 8 + 1) * 8, b' '),
+                0x01 => shown.extend(b"^A"),
+                other => shown.push(other),
+            }
+        }
+        shown.truncate(shown.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1));
+        shown
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        #[test]
+        fn programs_get_the_lines_that_the_user_sees(keys in prop::collection::vec(key(), 0..200)) {
+            let mut terminal = LineDiscipline::new();
+            let (shown, signals) = typed(&mut terminal, &keys);
+            prop_assert!(signals.is_empty());
+            let (finished, unfinished) = lines(&keys);
+            // What an end-of-file key has ended stays on the screen's line, before what comes then.
+            let ended = finished.iter().rev().take_while(|line| line.last() != Some(&b'\n'));
+            let on_screen: Vec<u8> = ended.collect::<Vec<_>>().into_iter().rev().flatten().copied().collect();
+            let prefix = as_shown(&on_screen, 0);
+            let expected = as_shown(&[&on_screen[..], &unfinished].concat(), 0);
+            prop_assert!(prefix.len() <= expected.len());
+            prop_assert_eq!(last_line(&shown), expected);
+            for line in finished {
+                prop_assert_eq!(read(&mut terminal, 4096), Some(line));
+            }
+            prop_assert_eq!(read(&mut terminal, 4096), None);
+        }
+
+        #[test]
+        fn nothing_is_lost_or_made_up_whatever_happens(
+            steps in prop::collection::vec((any::<u8>(), 0u8..8, any::<u32>()), 0..400)
+        ) {
+            let mut terminal = LineDiscipline::new();
+            let mut nothing = |_: &[u8]| {};
+            for (byte, what, bits) in steps {
+                match what {
+                    0 => {
+                        let mut settings = DEFAULT;
+                        settings.local = bits & 0xffff;
+                        settings.input = bits >> 16;
+                        settings.characters[bits as usize % 19] = byte;
+                        terminal.set(settings);
+                    }
+                    1 => {
+                        let before = terminal.readable();
+                        let position = terminal.position();
+                        let mut bytes = vec![0; byte as usize];
+                        let (count, _) = terminal.read(&mut bytes);
+                        prop_assert!(count <= before);
+                        prop_assert_eq!(terminal.readable(), before - count);
+                        if bits & 1 != 0 {
+                            terminal.unread(position);
+                            let mut again = vec![0; byte as usize];
+                            let (repeated, _) = terminal.read(&mut again);
+                            prop_assert_eq!((repeated, again), (count, bytes));
+                        }
+                    }
+                    2 => terminal.flush(),
+                    _ => drop(terminal.press(byte, &mut nothing)),
+                }
+                prop_assert!(terminal.read <= terminal.committed && terminal.committed <= terminal.end);
+                prop_assert!(terminal.end - terminal.read <= CAPACITY);
+            }
+        }
+    }
+}

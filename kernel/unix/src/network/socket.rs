@@ -1,0 +1,973 @@
+//! Sockets: the Berkeley interface over the network stack.
+//!
+//! Data moves straight between a connection's buffers and user pages while the stack's lock is held. Whoever begins to
+//! wait at a socket tells the stack how important that is ([`Reader`]): so important are the frames that come for it
+//! ([`network::stack`](crate::network::stack)).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
+use abi_unix::{Errno, errno};
+use network::{
+    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Held, Interest, Keepalive,
+    ListenerId, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+};
+use spin::Mutex;
+
+use crate::asynchronous::operation::{AddressOut, length_of};
+use crate::files::file::{self, OpenFile};
+use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
+use crate::network::wire::Wire;
+use crate::observing::latency;
+use crate::process::Process;
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::UserBuffer;
+use crate::scheduling::{self, EXHAUSTED, executor};
+
+/// Longest backlog (Linux's `SOMAXCONN`).
+const LONGEST_BACKLOG: usize = 4096;
+/// Longest payload of a UDP datagram.
+const LONGEST_DATAGRAM: usize = 65507;
+/// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change
+/// it).
+const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
+
+/// The calling coroutine, which works for this process, as it waits at a socket.
+fn reader(process: u32) -> Reader {
+    let level = match executor::current_priority() {
+        // So important it is for this turn only, and its process's budget may be refilled.
+        Priority::HIGHEST | EXHAUSTED => Priority::DEFAULT,
+        priority => scheduling::claim_worth(priority),
+    };
+    Reader { owner: process, level: level.number() }
+}
+
+/// The size that a buffer gets for which a program asks.
+fn buffer_size(wanted: u32) -> usize {
+    (wanted as usize).clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
+}
+
+fn endpoint(address: SocketAddress) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
+}
+
+fn address(endpoint: SocketAddrV4) -> SocketAddress {
+    SocketAddress { address: endpoint.ip().octets(), port: endpoint.port() }
+}
+
+enum State {
+    /// A stream socket without a role yet.
+    Fresh(Option<BindingId>),
+    Listening(ListenerId),
+    Connected(ConnectionId),
+    Datagram(DatagramId),
+}
+
+impl State {
+    /// Whether anybody waits for what arrives here.
+    fn is_awaited(&self, stack: &mut Stack<Wire>) -> bool {
+        match *self {
+            State::Fresh(_) => false,
+            State::Listening(id) => stack.is_accepted(id),
+            State::Connected(id) => stack.is_read(id),
+            State::Datagram(id) => stack.are_datagrams_read(id),
+        }
+    }
+
+    /// Tells the stack who waits for what arrives here.
+    fn set_reader(&self, stack: &mut Stack<Wire>, reader: Reader) {
+        match *self {
+            State::Fresh(_) => {}
+            State::Listening(id) => stack.set_acceptor(id, reader),
+            State::Connected(id) => stack.set_reader(id, reader),
+            State::Datagram(id) => stack.set_datagram_reader(id, reader),
+        }
+    }
+}
+
+/// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that
+/// has made them, and connections to the maker of the listening socket, whoever uses them. Connections and what is
+/// remembered of them may last longer than their sockets, and than the process.
+pub(crate) struct Shares {
+    /// Of datagram sockets, of connections, and of records of connections that have ended.
+    taken: [AtomicUsize; 3],
+    account: Arc<Account>,
+}
+
+impl Shares {
+    /// Of a process with this account, nothing yet.
+    pub(crate) fn new(account: Arc<Account>) -> Arc<Shares> {
+        Arc::new(Shares { taken: Default::default(), account })
+    }
+
+    /// Counts one more if `free` are left in the system: `false` for a process that has as many as that already. So no
+    /// process gets more than half, and as long as anything is left there is some for one that has none.
+    fn take(&self, of: Limited, free: usize) -> bool {
+        let limit = |taken| (taken < free).then_some(taken + 1);
+        self.taken[of as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit).is_ok()
+    }
+
+    fn give_back(&self, of: Limited) {
+        self.taken[of as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn limited(held: Held) -> Option<Limited> {
+        match held {
+            // The listener's backlog bounds them, and the share of whoever has connected.
+            Held::Request | Held::AcceptedEnd => None,
+            Held::Connection => Some(Limited::Connections),
+            Held::Record => Some(Limited::Records),
+        }
+    }
+}
+
+/// EVERY-BYTE: what the stack keeps for a process.
+impl network::Owner for Shares {
+    fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
+        self.account.take_memory(bytes).map_err(|_| Error::OutOfMemory)?;
+        if Shares::limited(held).is_some_and(|of| !self.take(of, free)) {
+            self.account.give_memory(bytes);
+            return Err(Error::Limit);
+        }
+        Ok(())
+    }
+
+    fn refund(&self, held: Held, bytes: usize) {
+        if let Some(of) = Shares::limited(held) {
+            self.give_back(of);
+        }
+        self.account.give_memory(bytes);
+    }
+}
+
+/// The process that has made a socket, as far as what it has and may have goes.
+type Owner = Arc<Shares>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limited {
+    Datagrams,
+    Connections,
+    Records,
+}
+
+/// A datagram socket of a process's share, and the memory that goes with it; given back when it is dropped.
+struct Share {
+    owner: Owner,
+    /// EVERY-BYTE: for buffers as large as they may become.
+    _charge: Charge,
+}
+
+impl Share {
+    /// Takes one more if `free` are left in the system; `ENOBUFS` if it may not, `ENOMEM`.
+    fn take(owner: &Owner, bytes: usize, free: usize) -> Result<Share, Errno> {
+        let charge = owner.account.charge(Resource::Memory, bytes)?;
+        match owner.take(Limited::Datagrams, free) {
+            true => Ok(Share { owner: owner.clone(), _charge: charge }),
+            false => Err(Errno::ENOBUFS),
+        }
+    }
+
+    fn of_datagrams(owner: &Owner) -> Result<Share, Errno> {
+        let free = with_stack(|stack, _| Ok(stack.free_counts().1))?;
+        Share::take(owner, DatagramOptions::default().memory(), free)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.owner.give_back(Limited::Datagrams);
+    }
+}
+
+struct Inner {
+    state: State,
+    /// Of a datagram socket. Connections are charged by the stack, which keeps them when the socket has gone.
+    _share: Option<Share>,
+    tcp: TcpOptions,
+    sharing: Sharing,
+    linger_abort: bool,
+    linger: (u32, u32),
+}
+
+/// A socket of any kind.
+pub(crate) struct Socket {
+    kind: u32,
+    owner: Owner,
+    inner: Mutex<Inner>,
+    /// What its next answer is for, if that is measured.
+    pub request: latency::Request,
+}
+
+impl Socket {
+    fn new(kind: u32, state: State, tcp: TcpOptions, owner: Owner, share: Option<Share>) -> Socket {
+        let sharing = Sharing::Exclusive;
+        let inner = Inner { state, _share: share, tcp, sharing, linger_abort: false, linger: (0, 0) };
+        Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
+    }
+
+    /// The `socket` call.
+    pub(crate) fn create(process: &Process, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
+        if family != types::AF_INET as u32 {
+            return Err(Errno::EAFNOSUPPORT);
+        }
+        let charge = file::charge(&process.account)?;
+        let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
+        let kind = kind & !flags;
+        let owner = process.shares.clone();
+        let mut share = None;
+        let state = match (kind, protocol) {
+            (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => State::Fresh(None),
+            (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP) => {
+                let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                share = Some(Share::of_datagrams(&owner)?);
+                State::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
+            }
+            (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::EPROTOTYPE),
+        };
+        let socket = Socket::new(kind, state, TcpOptions::default(), owner, share);
+        let file = OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0, charge);
+        process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
+    }
+
+    /// The `bind` call.
+    pub(crate) fn bind(&self, to: SocketAddress) -> Result<usize, Errno> {
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Fresh(None) => {
+                let sharing = inner.sharing;
+                let binding = with_stack(|stack, _| stack.tcp_bind(endpoint(to), sharing))?;
+                inner.state = State::Fresh(Some(binding));
+            }
+            State::Datagram(old) => {
+                let new = with_stack(|stack, _| {
+                    if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
+                        return Err(Error::Invalid);
+                    }
+                    let new = stack.udp_bind(endpoint(to), &DatagramOptions::default())?;
+                    stack.udp_close(old)?;
+                    Ok(new)
+                })?;
+                inner.state = State::Datagram(new);
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
+    }
+
+    /// The `listen` call.
+    pub(crate) fn listen(&self, backlog: i32) -> Result<usize, Errno> {
+        // A negative number means "as many as possible", and 0 still means one, as on Linux.
+        let backlog = usize::try_from(backlog).unwrap_or(LONGEST_BACKLOG).clamp(1, LONGEST_BACKLOG);
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Fresh(binding) => {
+                let options = inner.tcp;
+                let listener = with_stack(|stack, _| {
+                    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                    let own = match binding {
+                        Some(binding) => binding,
+                        None => stack.tcp_bind(any, Sharing::Exclusive)?,
+                    };
+                    let listener = stack.tcp_listen(own, backlog, &options);
+                    match listener {
+                        Ok(listener) => stack.set_listener_owner(listener, self.owner.clone())?,
+                        Err(_) if binding.is_none() => stack.release(own)?,
+                        Err(_) => {}
+                    }
+                    listener
+                })?;
+                inner.state = State::Listening(listener);
+            }
+            State::Listening(listener) => with_stack(|stack, _| stack.set_backlog(listener, backlog))?,
+            State::Connected(_) => return Err(Errno::EINVAL),
+            State::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+        }
+        Ok(0)
+    }
+
+    /// One step of `accept`: the next connection as a new file, and who it is from.
+    pub(crate) fn accept(
+        &self,
+        process: &Process,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<(Socket, SocketAddress), Errno>> {
+        let inner = self.inner.lock();
+        let State::Listening(listener) = inner.state else {
+            return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
+        };
+        let accepted = with_stack(|stack, _| {
+            let accepted = stack.accept(listener)?;
+            if let (None, Some(waker)) = (&accepted, waker) {
+                stack.register_accept(listener, waker)?;
+                stack.set_acceptor(listener, reader(process.id));
+            }
+            Ok(accepted)
+        })?;
+        match accepted {
+            Some((id, from)) => {
+                let (state, owner) = (State::Connected(id), self.owner.clone());
+                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, None), address(from))))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// One step of `connect`. `started` tells whether an earlier step began it.
+    pub(crate) fn connect(
+        &self,
+        process: &Process,
+        to: SocketAddress,
+        started: &mut bool,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Fresh(binding) => {
+                let options = inner.tcp;
+                let owner: Arc<dyn network::Owner> = self.owner.clone();
+                let id = with_stack_and_send(|stack, now| {
+                    let id = stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)?;
+                    stack.set_reader(id, reader(process.id));
+                    Ok(id)
+                })?;
+                inner.state = State::Connected(id);
+                *started = true;
+            }
+            State::Connected(id) if !*started => {
+                return Poll::Ready(Err(match with_stack(|stack, _| stack.connected(id)) {
+                    Ok(true) => Errno::EISCONN,
+                    Ok(false) => Errno::EALREADY,
+                    Err(error) => error,
+                }));
+            }
+            State::Connected(_) => {}
+            State::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
+            State::Datagram(id) => {
+                with_stack(|stack, _| stack.udp_connect(id, Some(endpoint(to))))?;
+                return Poll::Ready(Ok(0));
+            }
+        }
+        let State::Connected(id) = inner.state else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let connected = with_stack(|stack, _| {
+            let connected = stack.connected(id)?;
+            if let (false, Some(waker)) = (connected, waker) {
+                stack.register(id, Interest::Send, waker)?;
+                stack.set_writer(id, reader(process.id));
+            }
+            Ok(connected)
+        });
+        match connected {
+            Ok(true) => Poll::Ready(Ok(0)),
+            Ok(false) => Poll::Pending,
+            Err(error) => {
+                // The socket can be used again, as on Linux.
+                let _ = with_stack(|stack, now| stack.close(id, now));
+                inner.state = State::Fresh(None);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    /// `connect` with `AF_UNSPEC`: a datagram socket forgets its peer.
+    pub(crate) fn dissolve(&self) -> Result<usize, Errno> {
+        match self.inner.lock().state {
+            State::Datagram(id) => with_stack(|stack, _| stack.udp_connect(id, None)).map(|()| 0),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// One step of sending: everything from `*sent` bytes on, advancing it.
+    pub(crate) fn send(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let mut bad = None;
+        match inner.state {
+            State::Connected(id) => {
+                let result = with_stack_and_send(|stack, now| {
+                    while *sent < buffer.len() && bad.is_none() {
+                        let fill = |room: &mut [u8]| {
+                            let count = room.len().min(buffer.len() - *sent);
+                            match process.copy_in(buffer.address() + *sent, &mut room[..count]) {
+                                Ok(()) => {
+                                    *sent += count;
+                                    count
+                                }
+                                Err(error) => {
+                                    bad = Some(error);
+                                    0
+                                }
+                            }
+                        };
+                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
+                            if let Some(waker) = waker {
+                                stack.register(id, Interest::Send, waker)?;
+                                stack.set_writer(id, reader(process.id));
+                            }
+                            return Ok(false);
+                        }
+                    }
+                    if let Some(waker) = waker {
+                        // There is room before those who wait for it are told.
+                        stack.forget(id, Interest::Send, waker);
+                    }
+                    Ok(true)
+                });
+                if latency::is_on() && *sent > 0 {
+                    self.request.is_answered();
+                }
+                match (result, bad) {
+                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
+                    (Ok(false), None) => Poll::Pending,
+                    _ => Poll::Ready(Ok(*sent)),
+                }
+            }
+            State::Datagram(_) => {
+                drop(inner);
+                self.send_datagram(process, &[buffer], to, sent, waker)
+            }
+            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
+        }
+    }
+
+    /// One step of receiving: what is there, up to the buffer's length.
+    pub(crate) fn receive(
+        &self,
+        process: &Process,
+        buffer: UserBuffer,
+        flags: u32,
+        from: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let peek = flags & message::PEEK != 0;
+        let mut bad = None;
+        match inner.state {
+            State::Connected(id) => {
+                if buffer.is_empty() {
+                    return Poll::Ready(Ok(0));
+                }
+                let mut done = 0;
+                let result = with_stack_and_send(|stack, now| {
+                    if peek {
+                        let look = |bytes: &[u8]| {
+                            done = bytes.len().min(buffer.len());
+                            bad = process.copy_out(buffer.address(), &bytes[..done]).err();
+                        };
+                        if stack.tcp_peek_with(id, buffer.len(), look)?.is_some() && done > 0 {
+                            return Ok(Received::Bytes(done));
+                        }
+                    }
+                    // It shows both parts of the ring, so once is enough.
+                    let take = |bytes: &[u8]| {
+                        if peek {
+                            return 0;
+                        }
+                        let count = bytes.len().min(buffer.len() - done);
+                        match process.copy_out(buffer.address() + done, &bytes[..count]) {
+                            Ok(()) => {
+                                done += count;
+                                count
+                            }
+                            Err(error) => {
+                                bad = Some(error);
+                                0
+                            }
+                        }
+                    };
+                    let received = stack.tcp_receive_with(id, take, now)?;
+                    if let (Received::Nothing, Some(waker)) = (&received, waker) {
+                        stack.register(id, Interest::Receive, waker)?;
+                        stack.set_reader(id, reader(process.id));
+                    }
+                    Ok(received)
+                });
+                match (result, bad) {
+                    (_, Some(error)) if done == 0 || peek => Poll::Ready(Err(error)),
+                    (Ok(Received::Nothing), _) => Poll::Pending,
+                    (Ok(Received::End), _) => Poll::Ready(Ok(0)),
+                    (Ok(Received::Bytes(count)), _) => Poll::Ready(Ok(count)),
+                    (Err(error), _) => Poll::Ready(Err(error)),
+                }
+            }
+            State::Datagram(_) => {
+                drop(inner);
+                self.receive_datagram(process, &[buffer], flags, from, waker)
+            }
+            _ => Poll::Ready(Err(Errno::ENOTCONN)),
+        }
+    }
+
+    /// Whether one call moves one datagram, and not what there is of a stream.
+    pub(crate) fn is_for_datagrams(&self) -> bool {
+        self.kind == types::SOCK_DGRAM
+    }
+
+    /// One step of sending the buffers together as one datagram.
+    pub(crate) fn send_datagram(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let State::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
+        let length = length_of(buffers);
+        if length > LONGEST_DATAGRAM {
+            return Poll::Ready(Err(Errno::EMSGSIZE));
+        }
+        // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
+        let mut datagram = Vec::new();
+        process.account.admit()?;
+        datagram.try_reserve_exact(length).map_err(|_| Errno::ENOBUFS)?;
+        datagram.resize(length, 0);
+        let mut rest = &mut datagram[..];
+        for buffer in buffers {
+            let (part, behind) = rest.split_at_mut(buffer.len());
+            process.copy_in(buffer.address(), part)?;
+            rest = behind;
+        }
+        let result = with_stack_and_send(|stack, _| {
+            let fill = |room: &mut [u8]| room.copy_from_slice(&datagram[..room.len()]);
+            let outcome = stack.udp_send_with(id, to.map(endpoint), datagram.len(), fill)?;
+            if let (Sent::Full, Some(waker)) = (outcome, waker) {
+                stack.udp_register(id, Interest::Send, waker)?;
+            }
+            Ok(outcome)
+        });
+        Poll::Ready(match result {
+            Ok(Sent::Full) => return Poll::Pending,
+            Ok(Sent::Bytes(_)) => {
+                *sent = length;
+                Ok(length)
+            }
+            Err(Errno::ENOTCONN) => Err(Errno::EDESTADDRREQ),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// One step of receiving one datagram into the buffers, in order; what does not fit is lost.
+    pub(crate) fn receive_datagram(
+        &self,
+        process: &Process,
+        buffers: &[UserBuffer],
+        flags: u32,
+        from: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<usize, Errno>> {
+        let inner = self.inner.lock();
+        let State::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
+        let mut bad = None;
+        let mut sender = None;
+        let mut take = |source: SocketAddrV4, bytes: &[u8]| {
+            let mut done = 0;
+            for buffer in buffers {
+                let count = (bytes.len() - done).min(buffer.len());
+                if let Err(error) = process.copy_out(buffer.address(), &bytes[done..done + count]) {
+                    bad = Some(error);
+                    break;
+                }
+                done += count;
+            }
+            sender = Some(address(source));
+            done
+        };
+        let result = with_stack(|stack, _| {
+            let received = if flags & message::PEEK != 0 {
+                stack.udp_peek_with(id, &mut take)?
+            } else {
+                stack.udp_receive_with(id, &mut take)?
+            };
+            if let (None, Some(waker)) = (&received, waker) {
+                stack.udp_register(id, Interest::Receive, waker)?;
+                stack.set_datagram_reader(id, reader(process.id));
+            }
+            Ok(received)
+        });
+        if let Some(error) = bad {
+            return Poll::Ready(Err(error));
+        }
+        match result? {
+            None => Poll::Pending,
+            Some(count) => {
+                if let (Some(out), Some(sender)) = (from, sender) {
+                    out.write(process, sender)?;
+                }
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    /// Registers a waker for input, which a call of this priority waits for; `false` if there is some or an end of it
+    /// already, or if this fails.
+    pub(crate) fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
+        let inner = self.inner.lock();
+        let reader = Reader { owner: process.id, level: priority.number() };
+        let register = |stack: &mut Stack<Wire>| match inner.state {
+            State::Fresh(_) => Ok(false),
+            State::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
+            State::Listening(id) => {
+                stack.set_acceptor(id, reader);
+                stack.register_accept(id, waker).map(|()| true)
+            }
+            State::Connected(id) => stack.register_for_input(id, waker, reader),
+            State::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
+            State::Datagram(id) => {
+                stack.set_datagram_reader(id, reader);
+                stack.udp_register(id, Interest::Receive, waker).map(|()| true)
+            }
+        };
+        STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
+    }
+
+    /// Says that a call of this priority waits for input, which has registered.
+    pub(crate) fn set_reader(&self, process: &Process, priority: Priority) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut() {
+            inner.state.set_reader(stack, Reader { owner: process.id, level: priority.number() });
+        }
+    }
+
+    /// Says that a process has asked for input and does not wait for it: if nobody does, what comes is for this one.
+    pub(crate) fn is_asked_by(&self, process: &Process) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut()
+            && !inner.state.is_awaited(stack)
+        {
+            inner.state.set_reader(stack, reader(process.id));
+        }
+    }
+
+    /// Says that a process has found no room to send, and does not wait for it.
+    pub(crate) fn is_filled_by(&self, process: &Process) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut() {
+            match inner.state {
+                State::Connected(id) => stack.set_writer(id, reader(process.id)),
+                State::Datagram(id) => stack.set_datagram_writer(id, reader(process.id)),
+                State::Fresh(_) | State::Listening(_) => {}
+            }
+        }
+    }
+
+    /// What would not wait, as epoll's events, for this process; `waker` is registered, if there is one, for these and
+    /// for the end.
+    pub(crate) fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let inner = self.inner.lock();
+        let sends = wanted & (event::OUT | event::WRNORM) != 0;
+        let readiness = with_stack(|stack, _| {
+            if waker.is_some() {
+                inner.state.set_reader(stack, reader(process.id));
+            }
+            match inner.state {
+                // Nobody is registered: when it becomes something else all who watch it look again.
+                State::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
+                State::Listening(id) => {
+                    if let Some(waker) = waker {
+                        stack.register_accept(id, waker)?;
+                    }
+                    stack.listener_readiness(id)
+                }
+                State::Connected(id) => {
+                    if let Some(waker) = waker {
+                        stack.register(id, Interest::Receive, waker)?;
+                        if sends {
+                            stack.register(id, Interest::Send, waker)?;
+                        }
+                    }
+                    stack.readiness(id)
+                }
+                State::Datagram(id) => {
+                    if let Some(waker) = waker {
+                        stack.udp_register(id, Interest::Receive, waker)?;
+                        if sends {
+                            stack.udp_register(id, Interest::Send, waker)?;
+                        }
+                    }
+                    stack.udp_readiness(id)
+                }
+            }
+        })?;
+        let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };
+        Ok(bit(readiness.receive, event::IN | event::RDNORM)
+            | bit(readiness.send, event::OUT | event::WRNORM)
+            | bit(readiness.receive_end, event::RDHUP)
+            | bit(readiness.hang_up, event::HUP)
+            | bit(readiness.failed, event::ERR))
+    }
+
+    /// Takes back what a pending [`receive`](Self::receive) or [`accept`](Self::accept) registered.
+    pub(crate) fn forget_receiver(&self, waker: &Waker) {
+        self.forget(Interest::Receive, waker);
+    }
+
+    /// Takes back what a pending [`send`](Self::send) or [`connect`](Self::connect) registered.
+    pub(crate) fn forget_sender(&self, waker: &Waker) {
+        self.forget(Interest::Send, waker);
+    }
+
+    fn forget(&self, interest: Interest, waker: &Waker) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut() {
+            match (&inner.state, interest) {
+                // Where a socket has come from another state, those who waited there were woken.
+                (State::Fresh(_), _) | (State::Listening(_), Interest::Send) => {}
+                (State::Listening(id), Interest::Receive) => stack.forget_accept(*id, waker),
+                (State::Connected(id), _) => stack.forget(*id, interest, waker),
+                (State::Datagram(id), _) => stack.udp_forget(*id, interest, waker),
+            }
+        }
+    }
+
+    /// Bytes of kernel memory that go with it.
+    pub(crate) fn memory(&self) -> usize {
+        let inner = self.inner.lock();
+        with_stack(|stack, _| match inner.state {
+            State::Fresh(_) => Ok(0),
+            State::Listening(id) => stack.listener_memory(id),
+            State::Connected(id) => stack.connection_memory(id),
+            State::Datagram(id) => stack.datagram_memory(id),
+        })
+        .unwrap_or(0)
+    }
+
+    /// The `shutdown` call.
+    pub(crate) fn shutdown(&self, how: u32) -> Result<usize, Errno> {
+        let how = match how {
+            types::SHUT_RD => Shutdown::Receive,
+            types::SHUT_WR => Shutdown::Send,
+            types::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::Connected(id) => with_stack_and_send(|stack, now| stack.shutdown(id, how, now)).map(|()| 0),
+            State::Listening(listener) if !matches!(how, Shutdown::Send) => {
+                // As on Linux, a listener that is shut down stops listening; those who wait in accept get an error.
+                with_stack_and_send(|stack, now| stack.close_listener(listener, now))?;
+                inner.state = State::Fresh(None);
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// The `getsockname` call.
+    pub(crate) fn local_address(&self) -> Result<SocketAddress, Errno> {
+        let inner = self.inner.lock();
+        let local = with_stack(|stack, _| match inner.state {
+            State::Fresh(None) => Ok(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+            State::Fresh(Some(binding)) => stack.binding_endpoint(binding),
+            State::Listening(id) => stack.listener_endpoint(id),
+            State::Connected(id) => stack.local_endpoint(id),
+            State::Datagram(id) => stack.udp_local_endpoint(id),
+        })?;
+        Ok(address(local))
+    }
+
+    /// The `getpeername` call.
+    pub(crate) fn remote_address(&self) -> Result<SocketAddress, Errno> {
+        let inner = self.inner.lock();
+        let remote = with_stack(|stack, _| match inner.state {
+            State::Connected(id) => {
+                if stack.connected(id)? {
+                    stack.remote_endpoint(id)
+                } else {
+                    Err(Error::NotConnected)
+                }
+            }
+            State::Datagram(id) => stack.udp_remote_endpoint(id)?.ok_or(Error::NotConnected),
+            _ => Err(Error::NotConnected),
+        })?;
+        Ok(address(remote))
+    }
+
+    /// The `setsockopt` call.
+    pub(crate) fn set_option(
+        &self,
+        process: &Process,
+        level: u32,
+        name: u32,
+        value: UserBuffer,
+    ) -> Result<usize, Errno> {
+        if value.len() < 4 {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = [0; 4];
+        process.copy_in(value.address(), &mut bytes)?;
+        let number = u32::from_le_bytes(bytes);
+        let mut inner = self.inner.lock();
+        match (level, name) {
+            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
+                inner.sharing = if number != 0 { Sharing::Reuse } else { Sharing::Exclusive };
+            }
+            (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
+                inner.tcp.keepalive = (number != 0).then_some(KEEPALIVE);
+            }
+            (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer = buffer_size(number),
+            (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer = buffer_size(number),
+            (option::SOL_SOCKET, option::SO_LINGER) => {
+                if value.len() < 8 {
+                    return Err(Errno::EINVAL);
+                }
+                process.copy_in(value.address() + 4, &mut bytes)?;
+                inner.linger = (number, u32::from_le_bytes(bytes));
+                inner.linger_abort = number != 0 && inner.linger.1 == 0;
+            }
+            (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
+                inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        // What can be changed on a living connection is changed there too; buffer sizes hold for the next one.
+        let options = inner.tcp;
+        match inner.state {
+            State::Connected(id) => with_stack_and_send(|stack, now| {
+                stack.set_coalescing(id, options.coalescing, now)?;
+                stack.set_keepalive(id, options.keepalive, now)
+            })?,
+            State::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
+            _ => {}
+        }
+        Ok(0)
+    }
+
+    /// The `getsockopt` call.
+    pub(crate) fn get_option(
+        &self,
+        process: &Process,
+        level: u32,
+        name: u32,
+        value: usize,
+        size: usize,
+    ) -> Result<usize, Errno> {
+        let inner = self.inner.lock();
+        let mut second = None;
+        let number = match (level, name) {
+            (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
+            (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
+            (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, State::Listening(_)) as u32,
+            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
+                (inner.sharing == Sharing::Reuse) as u32
+            }
+            (option::SOL_SOCKET, option::SO_KEEPALIVE) => inner.tcp.keepalive.is_some() as u32,
+            (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer as u32,
+            (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer as u32,
+            (option::SOL_SOCKET, option::SO_LINGER) => {
+                second = Some(inner.linger.1);
+                inner.linger.0
+            }
+            (option::SOL_SOCKET, option::SO_ERROR) => match inner.state {
+                State::Connected(id) => with_stack(|stack, _| stack.take_failure(id))?
+                    .map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32),
+                _ => 0,
+            },
+            (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
+                (inner.tcp.coalescing == Coalescing::None) as u32
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        drop(inner);
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes[4..].copy_from_slice(&second.unwrap_or(0).to_le_bytes());
+        let full = if second.is_some() { 8 } else { 4 };
+        let mut word = [0; 4];
+        process.copy_in(size, &mut word)?;
+        let room = u32::from_le_bytes(word) as usize;
+        if room > i32::MAX as usize {
+            return Err(Errno::EINVAL);
+        }
+        let count = room.min(full);
+        process.copy_out(value, &bytes[..count])?;
+        process.copy_out(size, &(count as u32).to_le_bytes())?;
+        Ok(0)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        let abort = inner.linger_abort;
+        // An error means that the stack has forgotten it already.
+        let _ = with_stack_and_send(|stack, now| match inner.state {
+            State::Fresh(None) => Ok(()),
+            State::Fresh(Some(binding)) => stack.release(binding),
+            State::Listening(id) => stack.close_listener(id, now),
+            State::Connected(id) if abort => stack.abort(id, now),
+            State::Connected(id) => stack.close(id, now),
+            State::Datagram(id) => stack.udp_close(id),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use network::Owner as _;
+
+    use super::*;
+
+    #[test]
+    fn nobody_takes_more_than_half_and_everybody_gets_something() {
+        const ALL: usize = 1000;
+        let account = Account::of_the_first();
+        let owner = || Shares::new(account.clone());
+        let mut left = ALL;
+        let mut hoarders = Vec::new();
+        for _ in 0..6 {
+            let hoarder = owner();
+            let mut hoard = Vec::new();
+            while let Ok(share) = Share::take(&hoarder, 100, left) {
+                hoard.push(share);
+                left -= 1;
+            }
+            assert!(!hoard.is_empty() && hoard.len() <= left + 1);
+            hoarders.push((hoarder, hoard));
+        }
+        assert!(left > 0 && Share::take(&owner(), 100, left).is_ok());
+        assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
+        // What is of another kind is another matter, and what was given back can be taken again.
+        let (hoarder, hoard) = &mut hoarders[0];
+        assert_eq!(hoarder.charge(Held::Connection, 10, left), Ok(()));
+        assert!(Share::take(hoarder, 100, left).is_err());
+        let count = hoard.len();
+        hoard.clear();
+        assert!(Share::take(hoarder, 100, left + count).is_ok());
+        assert_eq!(hoarder.taken[0].load(Ordering::Relaxed), 0);
+        hoarder.refund(Held::Connection, 10);
+        drop(hoarders);
+        assert_eq!(account.used(Resource::Memory), 0);
+    }
+
+    #[test]
+    fn what_the_stack_holds_is_charged_and_counted() {
+        let account = Account::of_the_first();
+        account.set_limit(Resource::Memory, crate::process::accounts::Limit::both(100));
+        let owner = Shares::new(account.clone());
+        assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
+        // As many as are left in the system, it has already.
+        assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));
+        assert_eq!(owner.charge(Held::Record, 40, 1), Ok(()));
+        assert_eq!(owner.charge(Held::Request, 40, 1), Err(Error::OutOfMemory));
+        assert_eq!(owner.charge(Held::Request, 20, 0), Ok(()));
+        assert_eq!(account.used(Resource::Memory), 100);
+        owner.refund(Held::Connection, 40);
+        owner.refund(Held::Record, 40);
+        owner.refund(Held::Request, 20);
+        assert_eq!(account.used(Resource::Memory), 0);
+        assert_eq!(owner.taken.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 3]);
+    }
+}

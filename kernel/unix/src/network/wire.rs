@@ -1,0 +1,173 @@
+//! The network device under the stack: the first virtio network device of the machine, or none.
+
+use core::sync::atomic::Ordering;
+
+use memory::Block;
+use network::phy::{Device, DeviceCapabilities};
+use network::time::Instant;
+use network::{Link, NoLink, ReceivedFrame};
+use platform::{Mapped, Platform, println};
+use spin::Once;
+use virtio::{Acknowledger, Kind, Mmio, Network};
+
+use crate::observing::latency;
+
+/// Physically contiguous memory for a device, given back when the driver goes.
+pub(crate) struct Piece(Block);
+
+impl Piece {
+    /// At least this many bytes of zeros; `None` if there is no memory.
+    pub(crate) fn allocate(bytes: usize) -> Option<Piece> {
+        Block::allocate_bytes(bytes).ok().map(Piece)
+    }
+}
+
+impl virtio::Memory for Piece {
+    fn physical_address(&self) -> u64 {
+        self.0.physical_address()
+    }
+
+    fn length(&self) -> usize {
+        self.0.len()
+    }
+
+    fn load(&self, offset: usize) -> u32 {
+        self.0.bytes().atomic_u32(offset).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn store(&self, offset: usize, value: u32) {
+        if let Some(word) = self.0.bytes().atomic_u32(offset) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        let count = self.0.read(offset, into);
+        into[count..].fill(0);
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) {
+        self.0.write(offset, from);
+    }
+}
+
+type Card = Network<Mapped, Piece>;
+
+/// What the stack sends through.
+#[allow(clippy::large_enum_variant)] // There is one value, and it never moves.
+pub(crate) enum Wire {
+    /// A device.
+    Card(Card),
+    /// None was found.
+    Nothing(NoLink),
+}
+
+/// Takes the device's interrupt back before anybody looks at its queues.
+static ACKNOWLEDGER: Once<Acknowledger<Mapped>> = Once::new();
+static ON_INTERRUPT: Once<fn()> = Once::new();
+
+fn serve(_: usize) {
+    if let Some(acknowledger) = ACKNOWLEDGER.get() {
+        acknowledger.acknowledge();
+    }
+    latency::card_interrupts();
+    if let Some(on_interrupt) = ON_INTERRUPT.get() {
+        on_interrupt();
+    }
+}
+
+impl Wire {
+    /// Looks for a device and starts it; `on_interrupt` is called when it has something.
+    pub(crate) fn find(platform: &'static Platform, on_interrupt: fn()) -> Wire {
+        ON_INTERRUPT.call_once(|| on_interrupt);
+        for device in &platform.virtio {
+            let Some(registers) = Mapped::new((device.address, device.length)) else { continue };
+            let Ok(transport) = Mmio::probe(registers) else { continue };
+            if transport.kind() != Kind::Network {
+                continue;
+            }
+            let acknowledger = transport.acknowledger();
+            match Network::new(transport, Piece::allocate) {
+                Ok(card) => {
+                    ACKNOWLEDGER.call_once(|| acknowledger);
+                    let registered =
+                        device.interrupt.map(|interrupt| platform::register_interrupt(interrupt, serve, 0));
+                    if !matches!(registered, Some(Ok(()))) {
+                        println!("network: the device at {:#x} has no interrupt", device.address);
+                        // Its queues would never be looked at.
+                        continue;
+                    }
+                    return Wire::Card(card);
+                }
+                Err(error) => println!("network: the device at {:#x} cannot be used: {error}", device.address),
+            }
+        }
+        Wire::Nothing(NoLink)
+    }
+
+    /// Whether there is a device.
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self, Wire::Card(_))
+    }
+}
+
+impl Device for Wire {
+    type RxToken<'a> = <Card as Device>::RxToken<'a>;
+    type TxToken<'a> = <Card as Device>::TxToken<'a>;
+
+    fn receive(&mut self, now: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
+        match self {
+            Wire::Card(card) => card.receive(now),
+            Wire::Nothing(_) => None,
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) -> Option<Self::TxToken<'_>> {
+        match self {
+            Wire::Card(card) => card.transmit(now),
+            Wire::Nothing(_) => None,
+        }
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        match self {
+            Wire::Card(card) => card.capabilities(),
+            Wire::Nothing(none) => none.capabilities(),
+        }
+    }
+}
+
+impl Link for Wire {
+    fn hardware_address(&self) -> [u8; 6] {
+        match self {
+            Wire::Card(card) => card.hardware_address(),
+            Wire::Nothing(none) => none.hardware_address(),
+        }
+    }
+
+    fn flush(&mut self) {
+        match self {
+            Wire::Card(card) => card.flush(),
+            Wire::Nothing(none) => none.flush(),
+        }
+    }
+
+    fn receive_into(&mut self, room: &mut [u8], now: Instant) -> Option<ReceivedFrame> {
+        match self {
+            Wire::Card(card) => card.receive_into(room, now),
+            Wire::Nothing(_) => None,
+        }
+    }
+
+    fn take_kept(&mut self, kept: u16, room: &mut [u8]) {
+        if let Wire::Card(card) = self {
+            card.take_kept(kept, room);
+        }
+    }
+
+    fn drop_kept(&mut self, kept: u16) {
+        if let Wire::Card(card) = self {
+            card.drop_kept(kept);
+        }
+    }
+}

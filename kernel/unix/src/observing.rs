@@ -1,0 +1,7 @@
+//! What can be seen of the kernel from outside: counters, traces, latencies, snapshots, and lines on the console.
+
+pub(crate) mod counters;
+pub(crate) mod latency;
+pub(crate) mod report;
+pub(crate) mod snapshot;
+pub(crate) mod trace;

@@ -1,0 +1,137 @@
+//! How long requests take in the machine: from the card to the answer, by the importance of the one that waits for
+//! them.
+//!
+//! A client outside sees more than the kernel can answer for: the way through the emulator or the wire, and whether the
+//! host had a processor for a hart. So the kernel can measure its own part. A request's time begins with the interrupt
+//! by which the card tells of its last frame, or with the look that finds the frame if the card had no need to
+//! interrupt. It goes along with the call that waits for the connection's input, then with the socket, and ends when an
+//! answer has been given to the card's queue. The level is the priority of the call that waited, which is that of its
+//! coroutine.
+//!
+//! Off unless the boot command line says `latencies=on`; each place that would take a time then costs one load and a
+//! branch that is never taken. The `snapshot` call tells what was measured.
+//!
+//! Input that comes while no asynchronous call waits for it is not measured.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use abi_queue::{PRIORITIES, Priority};
+use abi_unix::trace::{LATENCY_BUCKETS, LATENCY_WORDS, latency_bucket};
+use hal_api::Machine as _;
+use platform::{Machine, println};
+use spin::Once;
+
+/// The words of one priority: how many, their sum, the longest, and how many in each range.
+type Level = [AtomicU64; LATENCY_WORDS];
+
+static ON: AtomicBool = AtomicBool::new(false);
+static LEVELS: Once<Vec<Level>> = Once::new();
+/// When the card interrupted first since the last look at its queue; 0 if it has not.
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+/// When the frame arrived that is handled now; 0 while none is. Written under the stack's lock.
+static ARRIVED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether latencies are measured.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Begins to measure if the boot command line says so. Called once.
+pub(crate) fn start(option: Option<&str>) {
+    match option {
+        None | Some("off") => return,
+        Some("on") => {}
+        Some(other) => return println!("latencies: `{other}` is neither on nor off; none are measured"),
+    }
+    let mut levels = Vec::new();
+    if levels.try_reserve_exact(PRIORITIES).is_err() {
+        return println!("latencies: there is no memory for them");
+    }
+    levels.resize_with(PRIORITIES, || [const { AtomicU64::new(0) }; LATENCY_WORDS]);
+    LEVELS.call_once(|| levels);
+    ON.store(true, Ordering::Relaxed);
+}
+
+/// Notes that the card interrupts.
+pub(crate) fn card_interrupts() {
+    if is_on() {
+        let _ = INTERRUPTED.compare_exchange(0, Machine::now(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Says that a look at the card's queue begins, and when the frames arrived that are found there: at the last
+/// interrupt, or now.
+pub(crate) fn look_begins() -> u64 {
+    if is_on() {
+        let at = INTERRUPTED.swap(0, Ordering::Relaxed);
+        if at != 0 {
+            return at;
+        }
+    }
+    Machine::now()
+}
+
+/// Says that a frame is handled that arrived at this time.
+pub(crate) fn handles(arrived: u64) {
+    if is_on() {
+        ARRIVED.store(arrived, Ordering::Relaxed);
+    }
+}
+
+/// Says that the look ends. Frames that arrived at `more` may have been left in the queue, if it is not 0.
+pub(crate) fn look_ends(more: u64) {
+    if is_on() {
+        ARRIVED.store(0, Ordering::Relaxed);
+        if more != 0 {
+            INTERRUPTED.store(more, Ordering::Relaxed);
+        }
+    }
+}
+
+/// When the frame arrived that wakes a call at this moment; 0 if no frame does.
+pub(crate) fn arrival() -> u64 {
+    ARRIVED.load(Ordering::Relaxed)
+}
+
+/// The request that a connection's next answer is for.
+#[derive(Default)]
+pub(crate) struct Request {
+    /// When its last frame arrived; 0 for no request.
+    arrived: AtomicU64,
+    level: AtomicU8,
+}
+
+impl Request {
+    /// Notes that a call of this priority has received what arrived then. Of a request that comes in several frames the
+    /// last one counts: before that there is nothing to answer.
+    pub(crate) fn begin(&self, arrived: u64, level: Priority) {
+        if arrived != 0 {
+            self.level.store(level.number(), Ordering::Relaxed);
+            self.arrived.store(arrived, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that an answer is in the card's queue.
+    #[cold]
+    pub(crate) fn is_answered(&self) {
+        let arrived = self.arrived.swap(0, Ordering::Relaxed);
+        let level = usize::from(self.level.load(Ordering::Relaxed));
+        let Some(level) = LEVELS.get().and_then(|levels| levels.get(level)) else { return };
+        if arrived == 0 {
+            return;
+        }
+        let latency = Machine::now().saturating_sub(arrived);
+        level[0].fetch_add(1, Ordering::Relaxed);
+        level[1].fetch_add(latency, Ordering::Relaxed);
+        level[2].fetch_max(latency, Ordering::Relaxed);
+        level[LATENCY_WORDS - LATENCY_BUCKETS + latency_bucket(latency)].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The words of one priority; `None` if nothing is measured or there is no such priority.
+pub(crate) fn of(priority: usize) -> Option<impl Iterator<Item = u64>> {
+    let level = LEVELS.get()?.get(priority)?;
+    Some(level.iter().map(|word| word.load(Ordering::Relaxed)))
+}

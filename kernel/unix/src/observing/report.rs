@@ -1,0 +1,85 @@
+//! Lines that the kernel prints because of a process: what it logs, and how it died.
+//!
+//! The console is slow, and whoever prints more than its ring holds has to wait for the device. Programs decide how
+//! often these lines are printed, so nobody waits for them: a line that finds half of the ring in use is dropped and
+//! counted, and the process's next line says how many were. The other half is the kernel's.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use heapless::String;
+
+use crate::process::Process;
+
+/// The longest line; what is longer is cut off.
+const LONGEST: usize = 1280;
+
+/// Lines of a process that were dropped.
+#[derive(Default)]
+pub(crate) struct Dropped(AtomicU32);
+
+/// Prints a line because of a process, or counts that it was dropped.
+pub(crate) fn line(process: &Process, text: fmt::Arguments<'_>) {
+    print(process.id, &process.dropped_lines, text, platform::console_try_write);
+}
+
+fn print(id: u32, dropped: &Dropped, text: fmt::Arguments<'_>, mut write: impl FnMut(&[u8]) -> bool) {
+    let mut line = Line(String::new());
+    let lost = dropped.0.load(Ordering::Relaxed);
+    if lost > 0 {
+        let _ = writeln!(line, "[{id}] {lost} lines were dropped");
+    }
+    // A line that is too long is cut off, which is no reason not to print it.
+    let _ = write!(line, "[{id}] {text}");
+    let _ = line.0.push('\n');
+    if write(line.0.as_bytes()) {
+        dropped.0.fetch_sub(lost, Ordering::Relaxed);
+    } else {
+        dropped.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Text as far as there is room for it, and for the end of the line.
+struct Line(String<LONGEST>);
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.0.capacity() - 1 - self.0.len();
+        let mut length = text.len().min(room);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        self.0.push_str(&text[..length]).map_err(|_| fmt::Error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_told_later() {
+        let dropped = Dropped::default();
+        for number in 0..3 {
+            print(7, &dropped, format_args!("line {number}"), |_| false);
+        }
+        let mut written = alloc::vec::Vec::new();
+        let mut keep = |bytes: &[u8]| {
+            written.extend_from_slice(bytes);
+            true
+        };
+        print(7, &dropped, format_args!("line 3"), &mut keep);
+        print(7, &dropped, format_args!("line 4"), &mut keep);
+        assert_eq!(written, b"[7] 3 lines were dropped\n[7] line 3\n[7] line 4\n");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_off() {
+        let text = "\u{fc}".repeat(LONGEST);
+        print(1, &Dropped::default(), format_args!("{text}"), |bytes| {
+            assert!(bytes.len() <= LONGEST && bytes.len() > LONGEST - 3 && bytes.ends_with(b"\n"));
+            assert!(core::str::from_utf8(bytes).is_ok());
+            true
+        });
+    }
+}

@@ -1,0 +1,826 @@
+//! Kernel memory and other things of which there is little: who has how much of them.
+//!
+//! **EVERY-BYTE**: every byte of memory that the kernel keeps for a process is charged to an account, from before it is
+//! taken until after it is given back. An object holds its own [`Charge`], and an object that can only be made with a
+//! charge cannot be forgotten.
+//!
+//! # The problem
+//!
+//! A process makes the kernel keep memory in many ways: pipes and what is in them, sockets, files, calls in flight,
+//! page tables, processes. One limit for the whole machine refuses everybody when one process has taken everything. So
+//! each process has an [`Account`], and a limit of its own for each [`Resource`].
+//!
+//! # The choice
+//!
+//! *Limits* are inherited, and are set by `prlimit64`. A limit that was set for a process holds for that process and
+//! for everything that it starts afterwards, together: a charge is made in the account of the process and in those of
+//! all ancestors that *bound* their descendants. A child of the first process begins with a [share](SHARE) of the
+//! machine and bounds its descendants; so there is no way to more memory through more processes. The first process has
+//! no limit.
+//!
+//! *The machine* is the last account above all others. What it has for objects and files is less than its memory, so
+//! that programs and their pages go on while it is exhausted. And nobody may take the last of it except those who have
+//! less: a process must leave as much as it has itself (up to [`HEADROOM`]). So processes that hoard refuse themselves,
+//! however many they are, while there is something left for those that are small. The first process may take what
+//! others must leave.
+//!
+//! *Fresh memory* is asked for by [`Account::admit`] (ADMISSION): before a call starts to act there is so much free
+//! memory that none of its small allocations fails. A worker's wait needs none of that: its memory was [kept
+//! free](memory::heap::keep) when the worker was made.
+//!
+//! *Slots of the kernel's executor* are shared out as calls are: the machine has as many for calls as the executor has,
+//! without those that are kept for workers, so that a process can be started while others have all calls that they may.
+//! (A slot that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
+//!
+//! *Connections* are charged by the network stack, which keeps them when no process has them: before somebody has
+//! accepted them, and after they were closed ([`Shares`](crate::network::socket::Shares)). No process has more of them
+//! than there are left for others, nor more records of ended ones; one that may not have a record ends its connections
+//! without.
+//!
+//! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended.
+//! Names and inodes are charged alike to the process that makes them, until they are gone. All together have the file
+//! system's own limit too.
+//!
+//! If the machine has nothing left, although everybody is within limits, the [killer](crate::process::end_largest) is
+//! called, in a coroutine of its own, because whoever is refused may hold locks.
+//!
+//! # Rejected
+//!
+//! Finding the owner at every allocation (a header for each object, or a heap for each process): the cost of the hot
+//! path doubles, and shared slabs would be shared no more. Charging each call in flight: they are charged in
+//! [batches](Batch), under the lock that each call takes anyway.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::Errno;
+use abi_unix::types::limit;
+use memory::faults;
+use spin::Mutex;
+
+use crate::files::descriptor::MAXIMUM_DESCRIPTORS;
+use crate::process;
+use crate::scheduling::executor::{self, Attendant};
+
+/// Of what a process has an amount and a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Resource {
+    /// Bytes of kernel objects: they go with the process.
+    Memory,
+    /// Bytes of files in memory: they stay when the process ends.
+    Files,
+    /// Asynchronous calls in flight.
+    Calls,
+    /// Processes that it has started, living or not waited for.
+    Processes,
+}
+
+/// How many resources there are.
+pub(crate) const RESOURCES: usize = 4;
+
+impl Resource {
+    /// All of them.
+    pub(crate) const ALL: [Resource; RESOURCES] =
+        [Resource::Memory, Resource::Files, Resource::Calls, Resource::Processes];
+
+    /// What a call answers that would take too much of it, as on Linux.
+    pub(crate) fn refusal(self) -> Errno {
+        match self {
+            Resource::Memory => Errno::ENOMEM,
+            Resource::Files => Errno::ENOSPC,
+            Resource::Calls => Errno::EBUSY,
+            Resource::Processes => Errno::EAGAIN,
+        }
+    }
+}
+
+/// No limit.
+pub(crate) const UNLIMITED: usize = usize::MAX;
+
+/// The part of what there is of a resource that a child of the first process may have, together with all that it
+/// starts.
+pub(crate) const SHARE: usize = 8;
+
+/// Nobody need leave more than this part of a resource to those who have less.
+const HEADROOM: usize = 16;
+
+/// Accounts above an account, at most.
+const DEEPEST: usize = 16;
+
+/// A process's calls and processes are counted out of these: the executor has this many slots, of which some are kept
+/// for the workers of processes.
+const SLOTS: usize = 1 << 18;
+const SLOTS_OF_WORKERS: usize = 1 << 15;
+
+/// What there is of each resource for all processes together, and what is used.
+struct Total {
+    used: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+impl Total {
+    const fn new() -> Total {
+        Total { used: AtomicUsize::new(0), limit: AtomicUsize::new(UNLIMITED) }
+    }
+}
+
+/// The machine's own account. Files and objects are two resources of a process, but one of the machine.
+struct Machine {
+    memory: Total,
+    calls: Total,
+    processes: Total,
+}
+
+static MACHINE: Machine = Machine { memory: Total::new(), calls: Total::new(), processes: Total::new() };
+
+impl Machine {
+    fn total(&self, resource: Resource) -> &Total {
+        match resource {
+            Resource::Memory | Resource::Files => &self.memory,
+            Resource::Calls => &self.calls,
+            Resource::Processes => &self.processes,
+        }
+    }
+}
+
+/// Free memory that a call finds at its start, for the small allocations that must not fail: for the first hart, and
+/// for each further one, since each may be in the middle of a call.
+const RESERVE: usize = 256 * 1024;
+const RESERVE_OF_A_HART: usize = 64 * 1024;
+
+/// Both together.
+static ADMISSION: AtomicUsize = AtomicUsize::new(RESERVE + RESERVE_OF_A_HART);
+
+/// Free memory without which no call that creates something is begun.
+fn reserve() -> usize {
+    ADMISSION.load(Ordering::Relaxed)
+}
+
+/// Bytes that a wait of one worker can take: what it waits with, and its places in lists of waiters.
+pub(crate) const MEMORY_OF_A_WAIT: usize = 1024;
+
+/// Says how much there is. Called once, when memory is there and before there are processes.
+pub(crate) fn start(harts: usize) {
+    ADMISSION.store(RESERVE + RESERVE_OF_A_HART * harts, Ordering::Relaxed);
+    // Large allocations can fail, and leave that to the small ones.
+    memory::heap::set_reserve_of_small(RESERVE / 2 + RESERVE_OF_A_HART / 2 * harts);
+    let bytes = memory::frames::total_frames() * PAGE_SIZE;
+    limit_machine(bytes / 4 * 3, SLOTS - SLOTS_OF_WORKERS, process::MAXIMUM_PROCESSES);
+    executor::spawn_for_kernel(Priority::HIGHEST, kill_when_short());
+}
+
+fn limit_machine(bytes: usize, calls: usize, processes: usize) {
+    for (total, limit) in [(&MACHINE.memory, bytes), (&MACHINE.calls, calls), (&MACHINE.processes, processes)] {
+        total.limit.store(limit, Ordering::Relaxed);
+    }
+}
+
+/// The share of a resource that a child of the first process begins with.
+pub(crate) fn share_of(resource: Resource) -> usize {
+    let all = MACHINE.total(resource).limit.load(Ordering::Relaxed);
+    match resource {
+        // A share of the memory, not of what there is of it for objects.
+        Resource::Memory | Resource::Files => all / 3 * 4 / SHARE,
+        Resource::Calls => process::MAXIMUM_CALLS,
+        Resource::Processes => all / 4,
+    }
+}
+
+/// A limit that is in force, and the largest that the process may choose itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// In force.
+    pub soft: usize,
+    /// Only a privileged process can go beyond.
+    pub hard: usize,
+}
+
+impl Limit {
+    /// The same for both.
+    pub(crate) const fn both(limit: usize) -> Limit {
+        Limit { soft: limit, hard: limit }
+    }
+}
+
+const SETTINGS: usize = limit::COUNT as usize;
+
+/// The settings of the first process.
+fn first_settings() -> [Limit; SETTINGS] {
+    let mut settings = [Limit::both(UNLIMITED); SETTINGS];
+    settings[limit::STACK as usize].soft = program::layout::STACK_SIZE as usize;
+    settings[limit::DESCRIPTORS as usize] = Limit::both(MAXIMUM_DESCRIPTORS);
+    settings
+}
+
+#[derive(Debug)]
+struct Line {
+    /// Of the process, and of those that it bounds.
+    used: AtomicUsize,
+    /// Of the process alone.
+    own: AtomicUsize,
+    soft: AtomicUsize,
+    hard: AtomicUsize,
+}
+
+impl Line {
+    fn new(limit: Limit) -> Line {
+        Line {
+            used: AtomicUsize::new(0),
+            own: AtomicUsize::new(0),
+            soft: AtomicUsize::new(limit.soft),
+            hard: AtomicUsize::new(limit.hard),
+        }
+    }
+
+    fn limit(&self) -> Limit {
+        Limit { soft: self.soft.load(Ordering::Relaxed), hard: self.hard.load(Ordering::Relaxed) }
+    }
+}
+
+/// Adds to a count that may not exceed its limit; what it was before. (Relaxed, here and everywhere: the counts order
+/// nothing. Each is changed by single steps, so that none is ever beyond its limit, not even for a moment.)
+fn add_within(count: &AtomicUsize, amount: usize, limit: usize) -> Option<usize> {
+    let add = |count: usize| count.checked_add(amount).filter(|&sum| sum <= limit);
+    count.try_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()
+}
+
+/// What a process has of each resource, and how much it may have.
+#[derive(Debug)]
+pub(crate) struct Account {
+    lines: [Line; RESOURCES],
+    /// What the account itself is charged to the next ancestor that bounds its descendants: files and their names keep
+    /// accounts of processes that have gone.
+    above: Option<Charge>,
+    depth: usize,
+    /// Limits that are no amounts, by Linux's numbers.
+    settings: Mutex<[Limit; SETTINGS]>,
+    /// Its limits hold for all that it starts, together.
+    bounds: AtomicBool,
+    is_first: bool,
+}
+
+impl Account {
+    /// The account of the first process.
+    pub(crate) fn of_the_first() -> Arc<Account> {
+        Arc::new(Account {
+            lines: Resource::ALL.map(|_| Line::new(Limit::both(UNLIMITED))),
+            settings: Mutex::new(first_settings()),
+            above: None,
+            depth: 0,
+            bounds: AtomicBool::new(false),
+            is_first: true,
+        })
+    }
+
+    /// The account of a process that this one starts. `EAGAIN` if too many ancestors bound their descendants, `ENOMEM`.
+    pub(crate) fn of_a_child(self: &Arc<Account>) -> Result<Arc<Account>, Errno> {
+        let bounds = self.bounds.load(Ordering::Relaxed);
+        let (above, depth) = match self.above() {
+            _ if bounds => (Some(self), self.depth + 1),
+            above => (above, self.depth),
+        };
+        if depth > DEEPEST {
+            return Err(Errno::EAGAIN);
+        }
+        let above = above.map(|above| above.charge(Resource::Memory, size_of::<Account>())).transpose()?;
+        let lines = Resource::ALL.map(|resource| {
+            let mut limit = self.limit(resource);
+            if self.is_first {
+                // What the first process has set for itself is handed down, and else a share.
+                let share = share_of(resource);
+                limit = Limit { soft: limit.soft.min(share), hard: limit.hard.min(share) };
+            }
+            Line::new(limit)
+        });
+        let settings = Mutex::new(*self.settings.lock());
+        let bounds = AtomicBool::new(self.is_first);
+        Ok(Arc::new(Account { lines, settings, above, depth, bounds, is_first: false }))
+    }
+
+    fn line(&self, resource: Resource) -> &Line {
+        &self.lines[resource as usize]
+    }
+
+    /// How much the process alone has.
+    pub(crate) fn own(&self, resource: Resource) -> usize {
+        self.line(resource).own.load(Ordering::Relaxed)
+    }
+
+    /// How much the process and those that it bounds have.
+    pub(crate) fn used(&self, resource: Resource) -> usize {
+        self.line(resource).used.load(Ordering::Relaxed)
+    }
+
+    /// Its limit.
+    pub(crate) fn limit(&self, resource: Resource) -> Limit {
+        self.line(resource).limit()
+    }
+
+    /// Sets a limit, for the process and all that it starts from now on. What it has already it keeps.
+    pub(crate) fn set_limit(&self, resource: Resource, limit: Limit) {
+        let line = self.line(resource);
+        line.soft.store(limit.soft, Ordering::Relaxed);
+        line.hard.store(limit.hard, Ordering::Relaxed);
+        self.bounds.store(true, Ordering::Relaxed);
+    }
+
+    /// A limit that is no amount.
+    pub(crate) fn setting(&self, number: usize) -> Limit {
+        self.settings.lock().get(number).copied().unwrap_or(Limit::both(UNLIMITED))
+    }
+
+    /// Sets such a limit, for the process, and for each that it starts from now on.
+    pub(crate) fn set_setting(&self, number: usize, limit: Limit) {
+        if let Some(setting) = self.settings.lock().get_mut(number) {
+            *setting = limit;
+        }
+    }
+
+    /// One more than the largest descriptor that the process may have.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.setting(limit::DESCRIPTORS as usize).soft
+    }
+
+    /// Bytes that its address space may have in all.
+    pub(crate) fn address_space(&self) -> usize {
+        self.setting(limit::ADDRESS_SPACE as usize).soft
+    }
+
+    /// The next ancestor that bounds its descendants.
+    fn above(&self) -> Option<&Arc<Account>> {
+        self.above.as_ref().map(Charge::account)
+    }
+
+    /// The account and those above it.
+    fn levels(&self) -> impl Iterator<Item = &Account> {
+        core::iter::successors(Some(self), |account| account.above().map(|above| &**above))
+    }
+
+    fn take(&self, resource: Resource, amount: usize) -> Result<(), Errno> {
+        if faults::fails() {
+            return Err(resource.refusal());
+        }
+        let mut taken = 0;
+        for account in self.levels() {
+            let line = account.line(resource);
+            if add_within(&line.used, amount, line.soft.load(Ordering::Relaxed)).is_none() {
+                self.undo(resource, amount, taken);
+                return Err(resource.refusal());
+            }
+            taken += 1;
+        }
+        let total = MACHINE.total(resource);
+        let limit = total.limit.load(Ordering::Relaxed);
+        let left_to_others = match self.is_first {
+            true => 0,
+            false => self.used(resource).min(limit / HEADROOM),
+        };
+        if add_within(&total.used, amount, limit.saturating_sub(left_to_others)).is_none() {
+            self.undo(resource, amount, taken);
+            if total.used.load(Ordering::Relaxed).saturating_add(amount) > limit {
+                tell_killer(resource);
+            }
+            return Err(resource.refusal());
+        }
+        self.line(resource).own.fetch_add(amount, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn undo(&self, resource: Resource, amount: usize, levels: usize) {
+        for account in self.levels().take(levels) {
+            account.line(resource).used.fetch_sub(amount, Ordering::Relaxed);
+        }
+    }
+
+    fn give(&self, resource: Resource, amount: usize) {
+        self.line(resource).own.fetch_sub(amount, Ordering::Relaxed);
+        self.undo(resource, amount, usize::MAX);
+        MACHINE.total(resource).used.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    /// Charges an amount; `ENOMEM`, or as [`Resource::refusal`] says, if that would be too much.
+    pub(crate) fn charge(self: &Arc<Account>, resource: Resource, amount: usize) -> Result<Charge, Errno> {
+        self.take(resource, amount)?;
+        Ok(Charge { account: self.clone(), resource, amount })
+    }
+
+    /// A charge of nothing, to grow.
+    pub(crate) fn nothing(self: &Arc<Account>, resource: Resource) -> Charge {
+        Charge { account: self.clone(), resource, amount: 0 }
+    }
+
+    /// ADMISSION: calls that make the kernel allocate start only while a reserve is free, so that the small allocations
+    /// inside the kernel do not fail. `ENOMEM` otherwise, also for a process that has all that it may have.
+    #[inline]
+    pub(crate) fn admit(&self) -> Result<(), Errno> {
+        if faults::fails() {
+            return Err(Errno::ENOMEM);
+        }
+        let line = self.line(Resource::Memory);
+        if line.used.load(Ordering::Relaxed) < line.soft.load(Ordering::Relaxed)
+            && memory::heap::is_available(reserve())
+        {
+            faults::admitted();
+            Ok(())
+        } else {
+            self.admit_after_a_search()
+        }
+    }
+
+    #[cold]
+    fn admit_after_a_search(&self) -> Result<(), Errno> {
+        let line = self.line(Resource::Memory);
+        if line.used.load(Ordering::Relaxed) >= line.soft.load(Ordering::Relaxed) {
+            return Err(Errno::ENOMEM);
+        }
+        if has_machine_memory() { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+}
+
+/// For what is kept where charges have another form; each amount that is taken is given back.
+impl Account {
+    /// Takes so many bytes of memory, as [`charge`](Self::charge) does.
+    pub(crate) fn take_memory(&self, bytes: usize) -> Result<(), Errno> {
+        self.take(Resource::Memory, bytes)
+    }
+
+    /// Gives them back.
+    pub(crate) fn give_memory(&self, bytes: usize) {
+        self.give(Resource::Memory, bytes);
+    }
+}
+
+/// Pages of files are charged to the process whose write makes them, and stay its own when it has ended.
+impl filesystem::Owner for Account {
+    fn charge(&self, bytes: u64) -> bool {
+        self.take(Resource::Files, bytes as usize).is_ok()
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.give(Resource::Files, bytes as usize);
+    }
+}
+
+/// Whether there is memory for something that no process has asked for, as when a packet arrives. Harts are asked for
+/// what they have put aside before the answer is no.
+pub(crate) fn has_machine_memory() -> bool {
+    if faults::fails() {
+        return false;
+    }
+    if memory::heap::is_available(reserve()) || memory::heap::collect(reserve()) {
+        faults::admitted();
+        return true;
+    }
+    tell_killer(Resource::Memory);
+    false
+}
+
+/// An amount of a resource that is charged to an account; dropping it gives it back.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Charge {
+    account: Arc<Account>,
+    resource: Resource,
+    amount: usize,
+}
+
+impl Charge {
+    /// How much it is.
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Whose it is.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Makes it this much: smaller always, larger if the owner may have it.
+    pub(crate) fn resize(&mut self, amount: usize) -> Result<(), Errno> {
+        match amount.checked_sub(self.amount) {
+            Some(0) => {}
+            Some(more) => self.account.take(self.resource, more)?,
+            None => self.account.give(self.resource, self.amount - amount),
+        }
+        self.amount = amount;
+        Ok(())
+    }
+
+    /// Adds another charge for the same resource of the same account.
+    pub(crate) fn merge(&mut self, mut other: Charge) {
+        debug_assert!(Arc::ptr_eq(&self.account, &other.account) && self.resource == other.resource);
+        self.amount += core::mem::take(&mut other.amount);
+    }
+
+    /// Makes it smaller, if it is larger than this.
+    pub(crate) fn shrink_to(&mut self, amount: usize) {
+        if amount < self.amount {
+            self.account.give(self.resource, self.amount - amount);
+            self.amount = amount;
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.amount > 0 {
+            self.account.give(self.resource, self.amount);
+        }
+    }
+}
+
+/// Charges for things that come and go all the time, of which each has `bytes` of kernel memory: made for some of them
+/// at once, so that most of them cost a comparison. Its owner locks it.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    count: Charge,
+    memory: Charge,
+    bytes: usize,
+}
+
+/// Things that are charged at once.
+const BATCH: usize = 32;
+/// Things that are charged and not there, before they are given back.
+const SLACK: usize = 4 * BATCH;
+
+impl Batch {
+    /// Of nothing yet.
+    pub(crate) fn new(account: &Arc<Account>, resource: Resource, bytes: usize) -> Batch {
+        Batch { count: account.nothing(resource), memory: account.nothing(Resource::Memory), bytes }
+    }
+
+    /// Makes sure that this many are charged.
+    #[inline(always)]
+    pub(crate) fn require(&mut self, count: usize) -> Result<(), Errno> {
+        if count <= self.count.amount { Ok(()) } else { self.grow(count) }
+    }
+
+    #[cold]
+    fn grow(&mut self, count: usize) -> Result<(), Errno> {
+        let before = self.count.amount;
+        // One at a time when a whole batch is too much: a limit is a limit, and not a batch less.
+        for wanted in [count.next_multiple_of(BATCH), count] {
+            let grown = self.count.resize(wanted).and_then(|()| self.memory.resize(wanted * self.bytes));
+            match grown {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    self.count.shrink_to(before);
+                    if wanted == count {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what is not needed if there are only this many.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, count: usize) {
+        if self.count.amount > count + SLACK {
+            self.shrink(count);
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self, count: usize) {
+        let kept = count.next_multiple_of(BATCH);
+        self.count.shrink_to(kept);
+        self.memory.shrink_to(kept * self.bytes);
+    }
+}
+
+// ---- the killer ----
+
+static KILLER: Attendant = Attendant::new();
+/// With so many bytes left nobody has to end.
+pub(crate) const SPARE: usize = 64 * PAGE_SIZE;
+
+/// Has somebody end, soon, whose end gives memory back.
+fn tell_killer(resource: Resource) {
+    if matches!(resource, Resource::Memory | Resource::Files) {
+        KILLER.summon();
+    }
+}
+
+/// Ends the largest process whenever the machine has nothing left, for ever.
+async fn kill_when_short() {
+    loop {
+        KILLER.summoned().await;
+        // Whoever was refused may have met the last moments of somebody who has gone since.
+        if is_still_short() {
+            process::end_largest();
+        }
+    }
+}
+
+/// Whether the machine has nothing left.
+fn is_still_short() -> bool {
+    let is_full = |resource| {
+        let total = MACHINE.total(resource);
+        total.used.load(Ordering::Relaxed) + SPARE > total.limit.load(Ordering::Relaxed)
+    };
+    !memory::heap::is_available(reserve()) || is_full(Resource::Memory) || is_full(Resource::Files)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The machine's account is one for all tests.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn with_machine<R>(bytes: usize, test: impl FnOnce() -> R) -> R {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        limit_machine(bytes, 10_000, 100);
+        let result = test();
+        for resource in Resource::ALL {
+            assert_eq!(MACHINE.total(resource).used.load(Ordering::Relaxed), 0, "{resource:?} was not given back");
+        }
+        limit_machine(UNLIMITED, UNLIMITED, UNLIMITED);
+        result
+    }
+
+    #[test]
+    fn a_process_that_has_its_share_is_refused_and_others_go_on() {
+        with_machine(7680, || {
+            let first = Account::of_the_first();
+            let hoarders: Vec<_> = (0..4).map(|_| first.of_a_child().unwrap()).collect();
+            let mut held = Vec::new();
+            for hoarder in &hoarders {
+                assert_eq!(hoarder.limit(Resource::Memory), Limit::both(1280));
+                while let Ok(charge) = hoarder.charge(Resource::Memory, 10) {
+                    held.push(charge);
+                }
+                assert_eq!(hoarder.used(Resource::Memory), 1280);
+                assert_eq!(hoarder.charge(Resource::Memory, 1).err(), Some(Errno::ENOMEM));
+            }
+            let innocent = first.of_a_child().unwrap();
+            drop(innocent.charge(Resource::Memory, 100).unwrap());
+            drop(first.charge(Resource::Memory, 1000).unwrap());
+        });
+    }
+
+    #[test]
+    fn however_many_hoard_something_is_left_for_the_small() {
+        with_machine(16_000, || {
+            let first = Account::of_the_first();
+            let mut held = Vec::new();
+            for _ in 0..50 {
+                let hoarder = first.of_a_child().unwrap();
+                while let Ok(charge) = hoarder.charge(Resource::Memory, 10) {
+                    held.push(charge);
+                }
+            }
+            let left = 16_000 - MACHINE.memory.used.load(Ordering::Relaxed);
+            // Those who came last have nearly nothing themselves.
+            assert!((10..1000).contains(&left), "{left}");
+            drop(first.charge(Resource::Memory, left).unwrap());
+            assert_eq!(first.charge(Resource::Memory, left + 1).err(), Some(Errno::ENOMEM));
+        });
+    }
+
+    #[test]
+    fn descendants_of_a_child_of_the_first_share_its_limit() {
+        with_machine(7680 * 1024, || {
+            let child = Account::of_the_first().of_a_child().unwrap();
+            let mut held = vec![child.charge(Resource::Memory, 1000 * 1024).unwrap()];
+            let mut descendant = child.clone();
+            // Accounts are charged themselves, as long as something of theirs is left.
+            let rest = 10 * 1024 - size_of::<Account>();
+            while let Ok(next) = descendant.of_a_child() {
+                descendant = next;
+                held.push(descendant.charge(Resource::Memory, rest).unwrap());
+            }
+            assert_eq!(child.used(Resource::Memory), 1280 * 1024);
+            assert_eq!(child.own(Resource::Memory), 1000 * 1024 + 28 * size_of::<Account>());
+            drop(held);
+            assert_eq!(child.used(Resource::Memory), size_of::<Account>());
+            // Accounts of processes that have gone do not pile up.
+            assert_eq!(descendant.depth, 1);
+        });
+    }
+
+    #[test]
+    fn a_limit_that_is_set_holds_for_those_started_later() {
+        with_machine(7_680_000, || {
+            let mut account = Account::of_the_first().of_a_child().unwrap();
+            account.set_limit(Resource::Memory, Limit { soft: 100_000, hard: 200_000 });
+            let one = account.of_a_child().unwrap();
+            let two = account.of_a_child().unwrap();
+            let first = one.charge(Resource::Memory, 60_000).unwrap();
+            assert_eq!(two.charge(Resource::Memory, 60_000).err(), Some(Errno::ENOMEM));
+            drop(first);
+            drop(two.charge(Resource::Memory, 60_000).unwrap());
+            assert_eq!(two.limit(Resource::Memory), Limit { soft: 100_000, hard: 200_000 });
+            for _ in 0..DEEPEST {
+                account.set_limit(Resource::Calls, Limit::both(7));
+                account = account.of_a_child().unwrap();
+            }
+            account.set_limit(Resource::Calls, Limit::both(7));
+            assert!(account.of_a_child().is_err_and(|error| error == Errno::EAGAIN));
+        });
+    }
+
+    #[test]
+    fn a_batch_keeps_to_the_limit_and_gives_back() {
+        with_machine(1 << 30, || {
+            let account = Account::of_the_first().of_a_child().unwrap();
+            account.set_limit(Resource::Calls, Limit::both(70));
+            let mut batch = Batch::new(&account, Resource::Calls, 100);
+            for count in 1..=70 {
+                batch.require(count).unwrap();
+                assert!((count..count + BATCH).contains(&account.used(Resource::Calls)));
+            }
+            assert_eq!(batch.require(71), Err(Errno::EBUSY));
+            assert_eq!((account.used(Resource::Calls), account.used(Resource::Memory)), (70, 7000));
+            batch.settle(69);
+            assert_eq!(account.used(Resource::Calls), 70);
+            account.set_limit(Resource::Calls, Limit::both(UNLIMITED));
+            batch.require(10 * SLACK).unwrap();
+            batch.settle(3);
+            assert_eq!((account.used(Resource::Calls), account.used(Resource::Memory)), (BATCH, 100 * BATCH));
+            // Without memory for it there is no call either.
+            account.set_limit(Resource::Memory, Limit::both(100 * BATCH + 50));
+            assert_eq!(batch.require(BATCH + 1), Err(Errno::ENOMEM));
+            assert_eq!(account.used(Resource::Calls), BATCH);
+        });
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Child(usize),
+        Charge(usize, usize),
+        Resize(usize, usize),
+        Drop(usize),
+        Limit(usize, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            1 => any::<usize>().prop_map(Step::Child),
+            4 => (any::<usize>(), 0usize..30_000).prop_map(|(who, amount)| Step::Charge(who, amount)),
+            3 => (any::<usize>(), 0usize..30_000).prop_map(|(which, amount)| Step::Resize(which, amount)),
+            2 => any::<usize>().prop_map(Step::Drop),
+            1 => (any::<usize>(), 0usize..200_000).prop_map(|(who, limit)| Step::Limit(who, limit)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Whatever happens, each account's use is the sum of the charges in it and below it, nothing grows beyond a
+        /// limit, and in the end all is given back.
+        #[test]
+        fn use_is_the_sum_of_the_charges(steps in prop::collection::vec(step(), 0..200)) {
+            with_machine(400_000, || {
+                let mut accounts = vec![Account::of_the_first()];
+                let mut charges: Vec<Charge> = Vec::new();
+                for step in steps {
+                    match step {
+                        Step::Child(of) => {
+                            if let Ok(child) = accounts[of % accounts.len()].of_a_child() {
+                                accounts.push(child);
+                            }
+                        }
+                        Step::Charge(who, amount) => {
+                            charges.extend(accounts[who % accounts.len()].charge(Resource::Memory, amount).ok());
+                        }
+                        Step::Resize(which, amount) if !charges.is_empty() => {
+                            let which = which % charges.len();
+                            let before = charges[which].amount();
+                            let resized = charges[which].resize(amount).is_ok();
+                            prop_assert!(resized || amount > before);
+                            prop_assert_eq!(charges[which].amount(), if resized { amount } else { before });
+                        }
+                        Step::Drop(which) if !charges.is_empty() => drop(charges.swap_remove(which % charges.len())),
+                        Step::Limit(who, limit) => {
+                            accounts[who % accounts.len()].set_limit(Resource::Memory, Limit::both(limit));
+                        }
+                        Step::Resize(..) | Step::Drop(_) => {}
+                    }
+                    let sum = |is_in: &dyn Fn(&Account) -> bool| {
+                        let of_accounts = accounts.iter().filter_map(|account| account.above.as_ref());
+                        let all = charges.iter().chain(of_accounts);
+                        all.filter(|charge| is_in(&charge.account)).map(Charge::amount).sum::<usize>()
+                    };
+                    for account in &accounts {
+                        let is_same = |other: &Account| core::ptr::eq(other, &raw const **account);
+                        let own = sum(&|other| is_same(other));
+                        prop_assert_eq!(account.own(Resource::Memory), own);
+                        prop_assert_eq!(account.used(Resource::Memory), sum(&|other| other.levels().any(is_same)));
+                    }
+                    let total = MACHINE.memory.used.load(Ordering::Relaxed);
+                    prop_assert_eq!(total, sum(&|_| true));
+                    prop_assert!(total <= 400_000);
+                }
+                Ok(())
+            })?;
+        }
+    }
+}

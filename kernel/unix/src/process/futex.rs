@@ -1,0 +1,445 @@
+//! Futexes: threads of a process wait while a word of its memory has a value, and wake each other (futex(2)).
+//!
+//! A lock that is free costs its program no call; only who has to wait, and who has to wake, comes here. What makes it
+//! right is that *the word is compared under the lock of the table into which the waiter is entered*: whoever changes
+//! the word first and wakes then either is seen by the comparison or finds the waiter.
+//!
+//! A word is known by its address in its process, because there is no memory that two processes can both write; so the
+//! table belongs to the process, and private and shared futexes are the same. Waiters of one word are woken in the
+//! order in which they came. Who was woken is not in the table any more; that is all that tells a wake-up from a
+//! deadline or from a wake-up for another reason.
+//!
+//! A call that wakes or moves thousands goes on in steps ([`steps`]), and means those who wait when it begins. Between
+//! two steps others may come, who are not meant, and go, who are not counted; what Linux does at once then looks as if
+//! they had come after the call, and gone before it.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::ops::RangeInclusive;
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+use abi_unix::types::futex as operation;
+use memory::faults;
+use spin::Mutex;
+
+use crate::asynchronous::operation::read_time;
+use crate::process::Process;
+use crate::process::accounts::has_machine_memory;
+use crate::process::user::USER_END;
+use crate::scheduling::steps::{self, Long};
+use crate::time;
+use crate::time::limit::TimeLimit;
+
+/// Waiters that one step looks at: to move one takes some thousand instructions if there are thousands.
+const AT_A_TIME: usize = 12;
+
+struct Waiter {
+    waker: Waker,
+    bits: u32,
+}
+
+/// Those who wait for a word when a call begins to wake or to move them, from the first with whom it has not dealt.
+struct Round {
+    word: usize,
+    tickets: RangeInclusive<u64>,
+    /// There may be more.
+    left: bool,
+}
+
+impl Round {
+    fn go_on_at(&mut self, ticket: u64) {
+        self.tickets = ticket..=*self.tickets.end();
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    /// Who waits, by word and then by ticket, which is the order of arrival.
+    queue: BTreeMap<(usize, u64), Waiter>,
+    /// Where those are who wait for another word than the one they came for.
+    moved: BTreeMap<u64, usize>,
+    last_ticket: u64,
+}
+
+impl Table {
+    /// A round over those who wait for a word now. Whoever comes later is not meant by a call that goes on in steps.
+    fn round(&self, word: usize) -> Round {
+        Round { word, tickets: 0..=self.last_ticket, left: true }
+    }
+
+    /// The next of a round who has one of these bits; `None` if there is none among as many as one step looks at.
+    fn next(&self, round: &mut Round, looks: &mut usize, bits: u32) -> Option<(usize, u64)> {
+        if round.tickets.is_empty() {
+            round.left = false;
+            return None;
+        }
+        let keys = (round.word, *round.tickets.start())..=(round.word, *round.tickets.end());
+        for (&key, waiter) in self.queue.range(keys) {
+            if *looks == 0 {
+                round.go_on_at(key.1);
+                return None;
+            }
+            *looks -= 1;
+            if waiter.bits & bits != 0 {
+                round.go_on_at(key.1 + 1);
+                return Some(key);
+            }
+        }
+        round.left = false;
+        None
+    }
+
+    /// A step of a round: wakes up to `count` who have one of these bits; says how many.
+    fn wake(&mut self, round: &mut Round, count: usize, bits: u32) -> usize {
+        let (mut woken, mut looks) = (0, AT_A_TIME);
+        while woken < count {
+            let Some(key) = self.next(round, &mut looks, bits) else { break };
+            if let Some(waiter) = self.queue.remove(&key) {
+                waiter.waker.wake();
+            }
+            self.moved.remove(&key.1);
+            woken += 1;
+        }
+        woken
+    }
+
+    /// A step of a round: makes up to `count` wait for another word; says how many.
+    fn move_waiters(&mut self, round: &mut Round, to: usize, count: usize) -> usize {
+        let (mut done, mut looks) = (0, AT_A_TIME);
+        while done < count {
+            let Some(key) = self.next(round, &mut looks, operation::BITSET_ANY) else { break };
+            if let Some(waiter) = self.queue.remove(&key) {
+                self.queue.insert((to, key.1), waiter);
+                self.moved.insert(key.1, to);
+            }
+            done += 1;
+        }
+        done
+    }
+
+    fn key(&self, word: usize, ticket: u64) -> (usize, u64) {
+        (self.moved.get(&ticket).copied().unwrap_or(word), ticket)
+    }
+
+    /// Takes a waiter out; `false` if it was woken.
+    fn remove(&mut self, word: usize, ticket: u64) -> bool {
+        let key = self.key(word, ticket);
+        self.moved.remove(&ticket);
+        self.queue.remove(&key).is_some()
+    }
+}
+
+/// Who waits for which words of a process.
+#[derive(Default)]
+pub(crate) struct Futexes(Mutex<Table>);
+
+impl Futexes {
+    /// Wakes the first who waits for a word; says whether there was one.
+    pub(crate) fn wake_one(&self, word: usize) -> bool {
+        let mut table = self.0.lock();
+        let mut round = table.round(word);
+        table.wake(&mut round, 1, operation::BITSET_ANY) == 1
+    }
+}
+
+/// What a call does with those who wait for a word.
+struct Work {
+    round: Round,
+    bits: u32,
+    /// How many are woken, then how many are moved, and to which word.
+    wake: usize,
+    moves: usize,
+    to: usize,
+    done: usize,
+}
+
+impl Work {
+    /// Does a step; whether all is done.
+    fn step(&mut self, table: &mut Table) -> bool {
+        if self.wake > 0 {
+            let woken = table.wake(&mut self.round, self.wake, self.bits);
+            self.wake -= woken;
+            self.done += woken;
+        } else {
+            let moved = table.move_waiters(&mut self.round, self.to, self.moves);
+            self.moves -= moved;
+            self.done += moved;
+        }
+        !self.round.left || self.wake == 0 && self.moves == 0
+    }
+
+    /// Does the first step, and all if that is all. The rest of what Linux does at once goes on in steps.
+    fn begin(mut self, process: &Arc<Process>, table: &mut Table) -> Result<Decoded, Errno> {
+        loop {
+            if self.step(table) {
+                return Ok(Decoded::Done(self.done));
+            }
+            if has_machine_memory() {
+                break;
+            }
+        }
+        let process = process.clone();
+        Ok(Decoded::More(Box::pin(async move {
+            loop {
+                steps::pause(&process).await;
+                if self.step(&mut process.futexes.0.lock()) {
+                    return Ok(self.done);
+                }
+            }
+        })))
+    }
+}
+
+/// A `FUTEX_WAIT`, decoded.
+pub(crate) struct Wait {
+    futexes: Arc<Futexes>,
+    word: usize,
+    expected: u32,
+    bits: u32,
+    limit: TimeLimit,
+    /// The number under which the table has it; 0 before it is entered.
+    ticket: u64,
+}
+
+impl Wait {
+    /// One step: compares and enters the table if there is a waker; after that, looks whether somebody has taken it
+    /// out.
+    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let mut table = self.futexes.0.lock();
+        if self.ticket != 0 {
+            let key = table.key(self.word, self.ticket);
+            if !table.queue.contains_key(&key) {
+                return Poll::Ready(Ok(0));
+            }
+            if self.limit.has_passed() {
+                table.remove(self.word, self.ticket);
+                return Poll::Ready(Err(Errno::ETIMEDOUT));
+            }
+            return Poll::Pending;
+        }
+        if load(process, self.word)? != self.expected {
+            return Poll::Ready(Err(Errno::EAGAIN));
+        }
+        if self.limit.has_passed() {
+            return Poll::Ready(Err(Errno::ETIMEDOUT));
+        }
+        if let Some(waker) = waker {
+            self.limit.arm(waker)?;
+            table.last_ticket += 1;
+            self.ticket = table.last_ticket;
+            let waiter = Waiter { waker: waker.clone(), bits: self.bits };
+            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this
+            // poll.
+            faults::from_what_is_kept(|| table.queue.insert((self.word, self.ticket), waiter));
+        }
+        Poll::Pending
+    }
+
+    /// Whether somebody has woken it: then a wake-up would be lost if it ended in another way.
+    pub(crate) fn was_woken(&self) -> bool {
+        let table = self.futexes.0.lock();
+        self.ticket != 0 && !table.queue.contains_key(&table.key(self.word, self.ticket))
+    }
+
+    /// Takes back what [`poll`](Self::poll) registered.
+    pub(crate) fn forget(&mut self) {
+        if self.ticket != 0 {
+            self.futexes.0.lock().remove(self.word, self.ticket);
+        }
+        self.limit.clear();
+    }
+}
+
+/// What a `futex` call is.
+pub(crate) enum Decoded {
+    /// It may have to wait.
+    Wait(Wait),
+    /// It is done; so many were woken or moved.
+    Done(usize),
+    /// More are to be woken or moved than in one step.
+    More(Long),
+}
+
+/// A word that can be a futex: aligned, and in the user half.
+fn word_at(address: usize) -> Result<usize, Errno> {
+    if !address.is_multiple_of(4) {
+        return Err(Errno::EINVAL);
+    }
+    if address > USER_END - 4 { Err(Errno::EFAULT) } else { Ok(address) }
+}
+
+fn load(process: &Process, word: usize) -> Result<u32, Errno> {
+    process.space.lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
+}
+
+/// Number of waiters that a call means. Linux wakes one for every number below.
+fn at_least_one(number: usize) -> usize {
+    (number as i32).max(1) as usize
+}
+
+/// The `futex` call: what need not wait is done at once.
+pub(crate) fn call(
+    process: &Arc<Process>,
+    [address, flags, value, timeout, second, value3]: [usize; 6],
+) -> Result<Decoded, Errno> {
+    let (flags, value3) = (flags as u32, value3 as u32);
+    let command = flags & !(operation::PRIVATE | operation::CLOCK_REALTIME);
+    let is_real_time = flags & operation::CLOCK_REALTIME != 0;
+    if is_real_time && command != operation::WAIT_BITSET {
+        return Err(Errno::ENOSYS);
+    }
+    let bits = match command {
+        operation::WAIT_BITSET | operation::WAKE_BITSET if value3 == 0 => return Err(Errno::EINVAL),
+        operation::WAIT_BITSET | operation::WAKE_BITSET => value3,
+        _ => operation::BITSET_ANY,
+    };
+    Ok(match command {
+        operation::WAIT | operation::WAIT_BITSET => {
+            let limit = match timeout {
+                0 => TimeLimit::Never,
+                _ => {
+                    let ns = read_time(process, timeout)?;
+                    match command {
+                        operation::WAIT => TimeLimit::after_ns(ns),
+                        _ if is_real_time => TimeLimit::At(time::ticks_at_ns(ns.saturating_sub(time::epoch_ns()))),
+                        _ => TimeLimit::At(time::ticks_at_ns(ns)),
+                    }
+                }
+            };
+            let futexes = process.futexes.clone();
+            Decoded::Wait(Wait { futexes, word: word_at(address)?, expected: value as u32, bits, limit, ticket: 0 })
+        }
+        operation::WAKE | operation::WAKE_BITSET => {
+            let word = word_at(address)?;
+            let mut table = process.futexes.0.lock();
+            let (round, wake) = (table.round(word), at_least_one(value));
+            Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, &mut table)?
+        }
+        operation::REQUEUE | operation::CMP_REQUEUE => {
+            // In the place of the timeout stands how many are moved.
+            let (wake, moves) = (value as i32, timeout as i32);
+            if wake < 0 || moves < 0 {
+                return Err(Errno::EINVAL);
+            }
+            let (word, to) = (word_at(address)?, word_at(second)?);
+            // Where somebody is moved to is remembered.
+            process.account.admit()?;
+            let mut table = process.futexes.0.lock();
+            if command == operation::CMP_REQUEUE && load(process, word)? != value3 {
+                return Err(Errno::EAGAIN);
+            }
+            let round = table.round(word);
+            let work = Work { round, bits, wake: wake as usize, moves: moves as usize, to, done: 0 };
+            work.begin(process, &mut table)?
+        }
+        _ => return Err(Errno::ENOSYS),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::task::Wake;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn enter(table: &mut Table, word: usize, bits: u32) -> (u64, Arc<Bell>) {
+        let bell = Arc::new(Bell::default());
+        table.last_ticket += 1;
+        table.queue.insert((word, table.last_ticket), Waiter { waker: bell.clone().into(), bits });
+        (table.last_ticket, bell)
+    }
+
+    fn wake(table: &mut Table, word: usize, count: usize, bits: u32) -> usize {
+        let mut round = table.round(word);
+        table.wake(&mut round, count, bits)
+    }
+
+    fn move_waiters(table: &mut Table, word: usize, to: usize, count: usize) -> usize {
+        let mut round = table.round(word);
+        table.move_waiters(&mut round, to, count)
+    }
+
+    #[test]
+    fn the_first_come_are_woken_first_and_only_those_meant() {
+        let mut table = Table::default();
+        let bells: alloc::vec::Vec<_> = (0..5).map(|index| enter(&mut table, 8, 1 << (index % 2)).1).collect();
+        let (_, other) = enter(&mut table, 12, u32::MAX);
+        assert_eq!(wake(&mut table, 8, 1, u32::MAX), 1);
+        assert_eq!(wake(&mut table, 8, 9, 2), 2);
+        let rings: alloc::vec::Vec<_> = bells.iter().map(|bell| bell.0.load(Ordering::Relaxed)).collect();
+        assert_eq!(rings, [1, 1, 0, 1, 0]);
+        assert_eq!(wake(&mut table, 8, 9, u32::MAX), 2);
+        assert_eq!(wake(&mut table, 8, 9, u32::MAX), 0);
+        assert_eq!(other.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn those_who_are_moved_are_found_at_the_other_word() {
+        let mut table = Table::default();
+        let (first, bell) = enter(&mut table, 8, u32::MAX);
+        let (second, _) = enter(&mut table, 8, u32::MAX);
+        assert_eq!(move_waiters(&mut table, 8, 16, 1), 1);
+        assert_eq!(wake(&mut table, 8, 9, u32::MAX), 1);
+        assert!(!table.remove(8, second), "it was woken");
+        assert_eq!(move_waiters(&mut table, 16, 24, 9), 1);
+        assert_eq!(bell.0.load(Ordering::Relaxed), 0);
+        assert!(table.remove(8, first), "it waits for a third word now");
+        assert!(table.queue.is_empty() && table.moved.is_empty());
+    }
+
+    /// However many wait, a step deals with a bounded number; all are woken in the end, also when most are not meant,
+    /// and nobody who came after the beginning.
+    #[test]
+    fn thousands_are_woken_in_steps() {
+        let mut table = Table::default();
+        let bells: alloc::vec::Vec<_> = (0..1000).map(|index| enter(&mut table, 8, 1 << (index % 8)).1).collect();
+        let round = table.round(8);
+        let mut work = Work { round, bits: 1, wake: usize::MAX, moves: 0, to: 0, done: 0 };
+        let (mut rounds, mut late) = (0, None);
+        loop {
+            let before = work.done;
+            let is_over = work.step(&mut table);
+            assert!(work.done - before <= AT_A_TIME);
+            late = late.or_else(|| Some(enter(&mut table, 8, 1)));
+            rounds += 1;
+            if is_over {
+                break;
+            }
+        }
+        assert_eq!(work.done, 125);
+        assert!(rounds >= 1000 / AT_A_TIME);
+        assert!(
+            bells.iter().enumerate().all(|(index, bell)| bell.0.load(Ordering::Relaxed) == usize::from(index % 8 == 0))
+        );
+        assert_eq!(late.map(|(_, bell)| bell.0.load(Ordering::Relaxed)), Some(0));
+    }
+
+    /// Moving to the same word, or in a circle, ends.
+    #[test]
+    fn a_round_meets_nobody_twice() {
+        let mut table = Table::default();
+        for _ in 0..100 {
+            enter(&mut table, 8, u32::MAX);
+        }
+        let round = table.round(8);
+        let mut work = Work { round, bits: u32::MAX, wake: 10, moves: usize::MAX, to: 8, done: 0 };
+        let mut rounds = 0;
+        while !work.step(&mut table) {
+            rounds += 1;
+            assert!(rounds < 100);
+        }
+        assert_eq!((work.done, table.queue.len()), (100, 90));
+    }
+}

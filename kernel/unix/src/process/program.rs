@@ -1,0 +1,537 @@
+//! Programs: from a path and two lists of strings to a process that is ready to run.
+//!
+//! A [`Plan`] is everything that can fail for reasons of the caller: the file was found and is an executable of this
+//! machine, the strings were read and fit. Only then is memory changed, which for `execve` means that the old program
+//! is given up.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::ops::Range;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use ::program::layout::{Layout, STACK_GUARD};
+use ::program::stack::{AuxiliaryValue, Contents, StackError, Texts};
+use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
+use abi_queue::Priority;
+use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
+use abi_unix::Errno;
+use abi_unix::types::auxiliary;
+use filesystem::Node;
+use hal_api::UserContext;
+use memory::OutOfMemory;
+use memory::space::{Limits, MapError, Placement, Sharing};
+use memory::sv39::Protection;
+use platform::println;
+use usermode::{Kind, Space};
+
+use crate::asynchronous::interrupts;
+use crate::calls::files::{self, Content};
+use crate::files::descriptor::Descriptors;
+use crate::files::file::{self, OpenFile};
+use crate::process::accounts::{Account, Resource, has_machine_memory};
+use crate::process::authority::Authority;
+use crate::process::shared::{SIZES, Shared};
+use crate::process::user::USER_END;
+use crate::process::worker::Worker;
+use crate::process::{self, Origin, Place, Process};
+use crate::scheduling::{Standing, steps};
+
+/// The name of the region below the first stack, which nobody may touch.
+const GUARD_NAME: &str = "[guard]";
+/// Most bytes of arguments and environment (Linux: a quarter of the stack).
+const LARGEST_STRINGS: usize = 128 * 1024;
+/// Most strings in one list.
+const MOST_STRINGS: usize = 4096;
+/// Strings that are read in a step.
+const STRINGS_AT_A_TIME: usize = 16;
+/// Longest path.
+pub(crate) const LONGEST_PATH: usize = 4096;
+
+/// A program that is ready to be loaded.
+pub(crate) struct Plan {
+    path: Vec<u8>,
+    content: Content,
+    image: Image,
+    layout: Layout,
+    arguments: Texts,
+    environment: Texts,
+}
+
+/// The error numbers of what can go wrong with mappings.
+pub(crate) fn map_error(error: MapError) -> Errno {
+    match error {
+        MapError::InvalidRange => Errno::EINVAL,
+        MapError::Occupied => Errno::EEXIST,
+        MapError::Forbidden => Errno::EACCES,
+        MapError::NoSpace | MapError::NotMapped | MapError::TooManyRegions | MapError::OutOfMemory => Errno::ENOMEM,
+    }
+}
+
+fn map_anonymous(space: &Space, range: Range<u64>, protection: Protection, name: &'static str) -> Result<(), Errno> {
+    let place = Placement::FixedIfFree(range.start);
+    let mapped = space.lock().map_anonymous(place, range.end - range.start, protection, name);
+    usermode::flush(mapped.map_err(map_error)?.1);
+    Ok(())
+}
+
+fn map_shared(
+    space: &Space,
+    start: usize,
+    frames: Vec<memory::SharedFrame>,
+    sharing: Sharing,
+    protection: Protection,
+) -> Result<(), Errno> {
+    let place = Placement::FixedIfFree(start as u64);
+    let mapped = space.lock().map_shared(place, frames, sharing, protection, "[kernel]");
+    usermode::flush(mapped.map_err(map_error)?.1);
+    Ok(())
+}
+
+fn image_error(error: ImageError) -> Errno {
+    match error {
+        ImageError::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::ENOEXEC,
+    }
+}
+
+fn stack_error(error: StackError) -> Errno {
+    match error {
+        StackError::TooBig => Errno::E2BIG,
+        StackError::NulInString => Errno::EINVAL,
+        StackError::OutOfMemory => Errno::ENOMEM,
+    }
+}
+
+/// Reads a NULL-terminated list of string addresses, and the strings, in steps.
+async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Result<Texts, Errno> {
+    let mut strings = Texts::new();
+    if address == 0 {
+        return Ok(strings);
+    }
+    loop {
+        let mut word = [0; 8];
+        process.copy_in(address, &mut word)?;
+        let pointer = usize::from_le_bytes(word);
+        if pointer == 0 {
+            steps::pause(process).await;
+            return Ok(strings);
+        }
+        let length = read_string(process, pointer, *left, &mut strings).await?;
+        *left = left.saturating_sub(length + 1);
+        if strings.len() > MOST_STRINGS {
+            return Err(Errno::E2BIG);
+        }
+        if strings.len().is_multiple_of(STRINGS_AT_A_TIME) {
+            steps::pause(process).await;
+        }
+        address = address.checked_add(8).filter(|&next| next < USER_END).ok_or(Errno::EFAULT)?;
+    }
+}
+
+/// Whether programs lie elsewhere each time. Not with `aslr=off` on the boot command line: for debuggers, and so that
+/// counts of instructions can be compared to the last one.
+static IS_RANDOM: AtomicBool = AtomicBool::new(true);
+
+/// Reads the boot command line.
+pub(crate) fn start(aslr: Option<&str>) {
+    match aslr {
+        None | Some("on") => {}
+        Some("off") => IS_RANDOM.store(false, Ordering::Relaxed),
+        Some(other) => println!("aslr: `{other}` is neither on nor off; it is on"),
+    }
+}
+
+/// Decides where a program lies, and everything around it.
+fn place(parse: impl Fn(u64) -> Result<Image, ImageError>) -> Result<(Image, Layout), Errno> {
+    let is_random = IS_RANDOM.load(Ordering::Relaxed);
+    // Only a program whose file says where it lies can be in the way.
+    for _ in 0..if is_random { 8 } else { 0 } {
+        let layout = Layout::random(SIZES, crate::random::word);
+        let image = parse(layout.program).map_err(image_error)?;
+        if layout.leaves_room_for(&image.pages(), SIZES) {
+            return Ok((image, layout));
+        }
+    }
+    let image = parse(Layout::FIXED.program).map_err(image_error)?;
+    Ok((image, Layout::FIXED))
+}
+
+/// Whether an address lies in the guard below a stack: the first one's, or what a program has made of the same kind.
+pub(crate) fn is_in_guard(space: &Space, address: u64, stack: u64) -> bool {
+    let region = space.lock().region_at(address);
+    let is_near = address < stack + PAGE_SIZE as u64 && stack.saturating_sub(address) <= STACK_GUARD;
+    region.is_some_and(|region| region.name == GUARD_NAME || region.protection == Protection::None && is_near)
+}
+
+/// Reads a string, in steps, and gives its length. `E2BIG` if it is longer than `limit`.
+async fn read_string(process: &Process, address: usize, limit: usize, strings: &mut Texts) -> Result<usize, Errno> {
+    let mut length = 0;
+    loop {
+        let at = address.checked_add(length).ok_or(Errno::EFAULT)?;
+        // Up to the end of a piece, so that it does not cross a page behind the end of the string.
+        let mut piece = [0; 256];
+        let piece = &mut piece[..256 - at % 256];
+        process.copy_in(at, piece)?;
+        let end = piece.iter().position(|&byte| byte == 0);
+        let found = &piece[..end.unwrap_or(piece.len())];
+        if length + found.len() > limit {
+            return Err(Errno::E2BIG);
+        }
+        strings.push_part(found).map_err(stack_error)?;
+        length += found.len();
+        if end.is_some() {
+            strings.end().map_err(stack_error)?;
+            return Ok(length);
+        }
+        if (at / 256).is_multiple_of(16) {
+            steps::pause(process).await;
+        }
+    }
+}
+
+/// For whom a program is loaded.
+#[derive(Clone, Copy)]
+enum For<'a> {
+    /// The first program: without pauses.
+    Nobody,
+    /// A process that starts another one, and is told if there is no memory.
+    Parent(&'a Process),
+    /// A process that has given its old program up. Only if the machine has no memory left does it end: that its
+    /// account is full it was told before, or its children have filled it since.
+    Itself(&'a Process),
+}
+
+/// Lets the work pause between two parts. Others may have used memory up meanwhile, so that is asked for again.
+async fn pause_for(whom: For<'_>) -> Result<(), Errno> {
+    match whom {
+        For::Nobody => Ok(()),
+        For::Parent(process) => {
+            steps::pause(process).await;
+            process.account.admit()
+        }
+        For::Itself(process) => {
+            steps::pause(process).await;
+            if has_machine_memory() { Ok(()) } else { Err(Errno::ENOMEM) }
+        }
+    }
+}
+
+/// Copies some words to an address; gives the address behind them. (A function, because what lives while a future waits
+/// makes the future large.)
+fn copy_words(space: &Space, address: u64, words: &mut impl Iterator<Item = u64>) -> Result<u64, Errno> {
+    let mut bytes = [0; 1024];
+    let mut length = 0;
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+        length += 8;
+    }
+    space.lock().copy_out(address, &bytes[..length]).map_err(|_| Errno::ENOMEM)?;
+    Ok(address + length as u64)
+}
+
+impl Plan {
+    /// Reads what a process asks for: path, arguments and environment from its memory.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn read(
+        process: &Process,
+        path: usize,
+        arguments: usize,
+        environment: usize,
+    ) -> Result<Plan, Errno> {
+        let path = files::read_path(process, path)?;
+        let mut left = LARGEST_STRINGS;
+        let arguments = read_strings(process, arguments, &mut left).await?;
+        let environment = read_strings(process, environment, &mut left).await?;
+        let directory = process.directory.lock().clone();
+        Plan::new(&directory, path, arguments, environment)
+    }
+
+    /// Finds and checks a program.
+    pub(crate) fn new(directory: &Node, path: Vec<u8>, arguments: Texts, environment: Texts) -> Result<Plan, Errno> {
+        let content = files::executable(directory, &path)?;
+        let mut head = [0; HEAD_LENGTH];
+        let length = content.read_at(0, &mut head);
+        let (image, layout) = place(|base| Image::parse_head(&head[..length], content.size(), base))?;
+        Ok(Plan { path, content, image, layout, arguments, environment })
+    }
+
+    /// Copies the first bytes of a range of the file to an address, and says how many. (Here, and not where it is
+    /// called, because what lives while a future waits makes the future large.)
+    fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<usize, Errno> {
+        let mut piece = [0; 1024];
+        let wanted = piece.len().min((range.end - range.start) as usize);
+        let count = self.content.read_at(range.start, &mut piece[..wanted]);
+        if count == 0 {
+            return Err(Errno::EIO);
+        }
+        space.lock().copy_out(address as u64, &piece[..count]).map_err(|_| Errno::ENOMEM)?;
+        Ok(count)
+    }
+
+    /// Writes what lies on the first stack: arguments, environment, and what the kernel tells. Gives its lowest
+    /// address.
+    ///
+    /// # Cancellation
+    /// A part of it is written.
+    async fn write_stack(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<u64, Errno> {
+        let mut random = [0; 16];
+        crate::random::bytes(&mut random);
+        let number = |value: usize| AuxiliaryValue::Number(value as u64);
+        let headers = self.image.program_headers();
+        let header = |value: fn(::program::ProgramHeaders) -> u64| AuxiliaryValue::Number(headers.map_or(0, value));
+        let vector = [
+            (auxiliary::SYSINFO_EHDR, number(shared.image_address())),
+            (auxiliary::PHDR, header(|headers| headers.address)),
+            (auxiliary::PHENT, header(|headers| headers.entry_size)),
+            (auxiliary::PHNUM, header(|headers| headers.count)),
+            (auxiliary::PAGESZ, number(PAGE_SIZE)),
+            (auxiliary::ENTRY, AuxiliaryValue::Number(self.image.entry())),
+            (auxiliary::UID, number(0)),
+            (auxiliary::EUID, number(0)),
+            (auxiliary::GID, number(0)),
+            (auxiliary::EGID, number(0)),
+            (auxiliary::SECURE, number(0)),
+            (auxiliary::CLKTCK, number(100)),
+            (auxiliary::RANDOM, AuxiliaryValue::Bytes(&random)),
+            (auxiliary::EXECFN, AuxiliaryValue::Text(&self.path)),
+            (auxiliary::COPS_PROCESS_PAGE, number(shared.address(PROCESS_PAGE_OFFSET))),
+            (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
+            (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
+            (auxiliary::COPS_HARTS, number(crate::harts())),
+            (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
+        ];
+        let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
+        let image = contents.lay_out(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(stack_error)?;
+        let (mut words, mut address) = (image.words(), image.pointer());
+        loop {
+            let end = copy_words(space, address, &mut words)?;
+            if end == address {
+                break;
+            }
+            address = end;
+            pause_for(whom).await?;
+        }
+        for (address, piece) in image.data() {
+            space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
+            pause_for(whom).await?;
+        }
+        Ok(image.pointer())
+    }
+
+    /// Fills an empty address space and gives the first registers, in steps on behalf of a process.
+    ///
+    /// # Cancellation
+    /// The address space is left with a part of the program.
+    async fn load(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<UserContext, Errno> {
+        let layout = &self.layout;
+        shared.place(layout, self.image.placement());
+        space.lock().set_mapping_top(layout.mapping_top);
+        let mut highest = 0;
+        for segment in self.image.segments() {
+            let pages = segment.pages();
+            highest = highest.max(pages.end);
+            map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
+            let mut offset = segment.file.start;
+            let mut address = segment.memory.start as usize;
+            while offset < segment.file.end {
+                let count = self.copy_piece(space, address, offset..segment.file.end)?;
+                offset += count as u64;
+                address += count;
+                // Each piece is copied twice, and each page made anew.
+                if address / PAGE_SIZE != (address - count) / PAGE_SIZE {
+                    pause_for(whom).await?;
+                }
+            }
+            pause_for(whom).await?;
+            let protection = match segment.protection {
+                SegmentProtection::Read => Protection::Read,
+                SegmentProtection::ReadWrite => continue,
+                SegmentProtection::ReadExecute => Protection::ReadExecute,
+            };
+            let changed = space.lock().protect(pages, protection);
+            usermode::flush(changed.map_err(map_error)?);
+            pause_for(whom).await?;
+        }
+        space.lock().set_break_start(highest + layout.break_gap);
+        map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
+        map_anonymous(space, layout.stack(), Protection::ReadWrite, "")?;
+        for (address, frames) in shared.mappings() {
+            map_shared(space, address, frames, Sharing::ReadWrite, Protection::ReadWrite)?;
+        }
+        if let Some((address, frames)) = shared.global_mapping() {
+            map_shared(space, address, frames, Sharing::ReadOnly, Protection::Read)?;
+        }
+        if let Some((address, frames)) = shared.image_mapping() {
+            map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
+        }
+        pause_for(whom).await?;
+        // In memory of its own, for which the pause has asked: it would make the future of every call that loads a
+        // program too large.
+        let stack = Box::pin(self.write_stack(space, shared, whom)).await?;
+        Ok(UserContext::new(self.image.entry(), stack))
+    }
+
+    /// Replaces the program of a process that is down to one worker. After an error the process cannot go on.
+    ///
+    /// # Cancellation
+    /// The process is left without a program.
+    pub(crate) async fn carry_out(&self, process: &Process) -> Result<UserContext, Errno> {
+        let mut at = 0;
+        loop {
+            // Out of the lock before it is dropped.
+            let looked = process.descriptors.lock().take_closing(&mut at);
+            let Some(closing) = looked else { break };
+            drop(closing);
+            steps::pause(process).await;
+        }
+        while process.space.clear_part() {
+            steps::pause(process).await;
+        }
+        process.forget_completions().await;
+        process.set_name(crate::observing::trace::short_name(&self.path));
+        self.load(&process.space, &process.shared, For::Itself(process)).await
+    }
+
+    /// Loads the program into an address space of its own.
+    ///
+    /// # Cancellation
+    /// Nothing is left of it.
+    async fn load_anew(&self, whom: For<'_>) -> Result<Loaded, Errno> {
+        pause_for(whom).await?;
+        let space =
+            Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
+        let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
+        pause_for(whom).await?;
+        match self.load(&loaded.space, &loaded.shared, whom).await {
+            Ok(context) => {
+                loaded.context = Some(context);
+                Ok(loaded)
+            }
+            Err(error) => {
+                while loaded.space.clear_part() {
+                    steps::pause_at_the_end().await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the program, which was loaded, in a new process.
+    fn start(
+        self,
+        loaded: Loaded,
+        parent: u32,
+        origin: Origin,
+        directory: Node,
+        descriptors: Descriptors,
+        default_priority: Priority,
+    ) -> Result<u32, Errno> {
+        // Loading has waited.
+        origin.account.admit()?;
+        let charge = origin.account.charge(Resource::Memory, process::MEMORY)?;
+        let name = crate::observing::trace::short_name(&self.path);
+        let Loaded { space, shared, context } = loaded;
+        let process = process::create(|id| {
+            Ok(Process::new(id, parent, origin, charge, space, shared, descriptors, directory, default_priority))
+        })?;
+        let id = process.id;
+        process.set_name(name);
+        let started = context.ok_or(Errno::ENOMEM).and_then(|context| Worker::start(&process, Box::new(context)));
+        if let Err(error) = started {
+            process::discard(&process);
+            return Err(error);
+        }
+        Ok(id)
+    }
+}
+
+/// A program in its address space, before there is a process.
+struct Loaded {
+    space: Arc<Space>,
+    shared: Shared,
+    /// The first registers.
+    context: Option<UserContext>,
+}
+
+/// The `spawn` call.
+///
+/// # Cancellation
+/// There is no new process.
+pub(crate) async fn spawn(
+    process: Arc<Process>,
+    path: usize,
+    arguments: usize,
+    environment: usize,
+    descriptors: usize,
+    priority: usize,
+) -> Result<usize, Errno> {
+    process::require_depth(&process)?;
+    let plan = Plan::read(&process, path, arguments, environment).await?;
+    // Others may have used memory up meanwhile.
+    process.account.admit()?;
+    let account = process.account.of_a_child()?;
+    let place = Place::new(&process.account)?;
+    let mut inherited = Descriptors::new(&account);
+    let mut numbers = [0i32, 1, 2];
+    if descriptors != 0 {
+        let mut bytes = [0; 12];
+        process.copy_in(descriptors, &mut bytes)?;
+        for (position, number) in numbers.iter_mut().enumerate() {
+            *number = i32::from_le_bytes(core::array::from_fn(|i| bytes[position * 4 + i]));
+        }
+    }
+    {
+        let own = process.descriptors.lock();
+        for (position, &number) in numbers.iter().enumerate() {
+            if number < 0 && descriptors != 0 {
+                continue;
+            }
+            match own.get(number as usize) {
+                Ok(file) => drop(inherited.replace(position, file.clone(), false)?),
+                // Without a list a child gets what there is of 0, 1 and 2.
+                Err(error) if descriptors != 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+    // All ones: as the caller. A child is never more important than its parent may be.
+    let default_priority = match priority {
+        usize::MAX => process.default_priority,
+        number => Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?,
+    };
+    let directory = process.directory.lock().clone();
+    let default_priority = default_priority.limited_to(process.standing.ceiling());
+    let loaded = plan.load_anew(For::Parent(&process)).await?;
+    let origin =
+        Origin { account, place, standing: process.standing.inherited(), authority: process.authority.inherited() };
+    let id = plan.start(loaded, process.id, origin, directory, inherited, default_priority)?;
+    Ok(id as usize)
+}
+
+/// Starts the first process with the console as its descriptors 0, 1 and 2.
+pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
+    let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
+    let arguments = Texts::of(&arguments).map_err(stack_error)?;
+    let plan = Plan::new(&files::root_directory(), path.as_bytes().to_vec(), arguments, environment)?;
+    let account = Account::of_the_first();
+    let place = Place::new(&account)?;
+    let mut descriptors = Descriptors::new(&account);
+    let console = Arc::new(OpenFile::console(file::charge(&account)?));
+    for number in 0..3 {
+        descriptors.replace(number, console.clone(), false)?;
+    }
+    let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
+    let origin = Origin { account, place, standing, authority };
+    // For nobody there are no pauses.
+    let Poll::Ready(loaded) = pin!(plan.load_anew(For::Nobody)).poll(&mut Context::from_waker(Waker::noop())) else {
+        return Err(Errno::ENOMEM);
+    };
+    plan.start(loaded?, 0, origin, files::root_directory(), descriptors, Priority::DEFAULT)?;
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Threads: workers that run their own code in the place of the process's executor (clone(2)).
+//!
+//! To the kernel a thread is what a worker is: registers, a switching coroutine, a place to sleep. It differs in what
+//! the process shares with the kernel for it, which is nothing: a worker has a word in the process page in which it
+//! publishes what is ready, so there are few; a thread publishes nothing, is as important as its process was when it
+//! started, and there may be thousands. Workers have the slots below [`MAXIMUM_WORKERS`], threads those from there on;
+//! a slot is given to somebody else only when all others have had their turn, so that an old thread's number does not
+//! soon mean a new one.
+//!
+//! What happens at a thread's end is for those who stay: its robust locks are marked as their owner's death, the word
+//! that it named becomes 0, and who waits there is woken. When the process ends nobody stays, and nothing of this is
+//! done.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use abi_unix::Errno;
+use abi_unix::types::{clone as flag, futex};
+use hal_api::UserContext;
+
+use crate::process::worker::Worker;
+use crate::process::{MAXIMUM_WORKERS, Process};
+
+/// Threads that one process can have at once, its workers not counted.
+pub(crate) const MAXIMUM_THREADS: usize = 4096;
+/// One more than the last slot: the numbers made of them fit into the bits that a lock word has for its owner.
+const SLOTS: usize = 0x4000;
+/// Entries of a robust list that are looked at, as on Linux.
+const LONGEST_ROBUST_LIST: usize = 2048;
+
+const _: () = assert!(SLOTS * 0x1_0000 - 1 <= futex::THREAD_MASK as usize);
+const _: () = assert!(MAXIMUM_THREADS < SLOTS - MAXIMUM_WORKERS);
+
+/// The threads of a process, by slot.
+#[derive(Default)]
+pub(crate) struct Threads {
+    entries: BTreeMap<usize, Arc<Worker>>,
+    last: usize,
+}
+
+impl Threads {
+    /// None.
+    pub(crate) const fn new() -> Threads {
+        Threads { entries: BTreeMap::new(), last: 0 }
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.entries.values()
+    }
+
+    /// Those with this slot and the ones above.
+    pub(crate) fn from(&self, slot: usize) -> impl Iterator<Item = &Arc<Worker>> {
+        self.entries.range(slot..).map(|(_, thread)| thread)
+    }
+
+    /// The one with this slot.
+    pub(crate) fn get(&self, slot: usize) -> Option<&Arc<Worker>> {
+        self.entries.get(&slot)
+    }
+
+    /// A free slot; `None` if there are too many threads.
+    pub(crate) fn free_slot(&mut self) -> Option<usize> {
+        if self.entries.len() >= MAXIMUM_THREADS {
+            return None;
+        }
+        loop {
+            self.last = if self.last + 1 >= SLOTS { MAXIMUM_WORKERS } else { (self.last + 1).max(MAXIMUM_WORKERS) };
+            if !self.entries.contains_key(&self.last) {
+                return Some(self.last);
+            }
+        }
+    }
+
+    /// Enters a thread.
+    pub(crate) fn insert(&mut self, slot: usize, thread: Arc<Worker>) {
+        self.entries.insert(slot, thread);
+    }
+
+    /// Takes a thread out, which has ended.
+    pub(crate) fn remove(&mut self, slot: usize) -> Option<Arc<Worker>> {
+        self.entries.remove(&slot)
+    }
+
+    /// Takes all out.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+/// The `clone` call. Admitted by the caller.
+pub(crate) fn clone(
+    parent: &Worker,
+    context: &UserContext,
+    [flags, stack, parent_word, thread_pointer, child_word]: [usize; 5],
+) -> Result<usize, Errno> {
+    let flags = flags as u64;
+    let has = |which: u64| flags & which != 0;
+    if has(flag::THREAD) && !has(flag::SIGHAND)
+        || has(flag::SIGHAND) && !has(flag::VM)
+        || has(flag::FS) && has(flag::NEWNS)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if flags & flag::SHARED != flag::SHARED || flags & !(flag::OF_THREADS | flag::SIGNAL) != 0 {
+        return Err(Errno::ENOSYS);
+    }
+    let mut fresh = Box::new(context.clone());
+    // The copy in memory is up to date; no hart's registers are this thread's.
+    let _ = fresh.floating_point_mut();
+    fresh.set_result(0);
+    if stack != 0 {
+        fresh.set_register(2, stack as u64);
+    }
+    if has(flag::SETTLS) {
+        fresh.set_register(4, thread_pointer as u64);
+    }
+    let process = &parent.process;
+    let thread = Worker::start_thread(process, fresh, |thread| {
+        if has(flag::CHILD_CLEARTID) {
+            thread.set_end_word(child_word);
+        }
+        // As on Linux, a bad address does not keep the thread from starting.
+        let number = thread.thread_id().to_le_bytes();
+        if has(flag::PARENT_SETTID) {
+            let _ = process.copy_out(parent_word, &number);
+        }
+        if has(flag::CHILD_SETTID) {
+            let _ = process.copy_out(child_word, &number);
+        }
+    })?;
+    Ok(thread.thread_id() as usize)
+}
+
+/// The worker or thread of a process with this number; 0 means the caller.
+pub(crate) fn find(caller: &Arc<Worker>, number: usize) -> Result<Arc<Worker>, Errno> {
+    if number == 0 {
+        return Ok(caller.clone());
+    }
+    let process = &caller.process;
+    let above = number.checked_sub(process.id as usize).filter(|above| above.is_multiple_of(0x1_0000));
+    above.and_then(|above| process.worker_or_thread(above / 0x1_0000)).ok_or(Errno::ESRCH)
+}
+
+/// What a worker or thread does last, while others of its process go on.
+pub(crate) fn depart(thread: &Worker) {
+    let process = &thread.process;
+    let head = thread.robust_list();
+    if head != 0 {
+        // A list that cannot be read is its thread's own affair.
+        let _ = give_up_robust_locks(process, head, thread.thread_id());
+    }
+    let word = thread.end_word();
+    if word != 0 && word.is_multiple_of(4) && process.space.lock().store_u32(word as u64, 0).is_ok() {
+        process.futexes.wake_one(word);
+    }
+}
+
+fn word(process: &Process, address: usize) -> Result<usize, Errno> {
+    let mut bytes = [0; 8];
+    process.copy_in(address, &mut bytes)?;
+    Ok(usize::from_le_bytes(bytes))
+}
+
+/// Walks the list of robust locks (the kernel's documentation of "robust futexes"): first entry, offset from an entry
+/// to its lock word, and the entry that is on its way in or out.
+fn give_up_robust_locks(process: &Process, head: usize, owner: u32) -> Result<(), Errno> {
+    let offset = word(process, head.wrapping_add(8))?;
+    let pending = word(process, head.wrapping_add(16))? & !1;
+    let mut entry = word(process, head)? & !1;
+    for _ in 0..LONGEST_ROBUST_LIST {
+        if entry == head {
+            break;
+        }
+        // Read first: whoever gets the lock may change the list.
+        let next = word(process, entry)? & !1;
+        if entry != pending {
+            give_up_lock(process, entry.wrapping_add(offset), owner, false)?;
+        }
+        entry = next;
+    }
+    if pending != 0 {
+        give_up_lock(process, pending.wrapping_add(offset), owner, true)?;
+    }
+    Ok(())
+}
+
+fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) -> Result<(), Errno> {
+    if !lock.is_multiple_of(4) {
+        return Err(Errno::EINVAL);
+    }
+    loop {
+        let value = process.space.lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
+        // It may have been released already, without those who wait having been woken.
+        if is_pending && value == 0 {
+            process.futexes.wake_one(lock);
+            return Ok(());
+        }
+        if value & futex::THREAD_MASK != owner {
+            return Ok(());
+        }
+        let new = value & futex::WAITERS | futex::OWNER_DIED;
+        let exchanged = process.space.lock().compare_exchange_u32(lock as u64, value, new);
+        if exchanged.map_err(|_| Errno::EFAULT)?.is_ok() {
+            if value & futex::WAITERS != 0 {
+                process.futexes.wake_one(lock);
+            }
+            return Ok(());
+        }
+    }
+}

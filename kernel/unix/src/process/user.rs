@@ -1,0 +1,58 @@
+//! Allegations: what a process says about its memory, before anybody has checked it.
+//!
+//! An address that comes from a process is a number until the process's address space has been asked. These types carry
+//! such numbers, with overflow and range checked once at construction; only [`Process`](crate::process::Process) turns
+//! them into bytes.
+
+use abi_unix::Errno;
+
+/// First address behind the user half.
+pub(crate) const USER_END: usize = 0x40_0000_0000;
+/// Largest transfer of one call (Linux: `MAX_RW_COUNT`); longer ones are shortened.
+pub(crate) const LARGEST_TRANSFER: usize = 0x7fff_f000;
+
+/// A range of bytes that a process claims to own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserBuffer {
+    address: usize,
+    length: usize,
+}
+
+impl UserBuffer {
+    /// A range that lies in the user half; `EFAULT` otherwise.
+    pub(crate) fn new(address: usize, length: usize) -> Result<UserBuffer, Errno> {
+        let length = length.min(LARGEST_TRANSFER);
+        match address.checked_add(length) {
+            Some(end) if end <= USER_END => Ok(UserBuffer { address, length }),
+            _ => Err(Errno::EFAULT),
+        }
+    }
+
+    /// First address.
+    pub(crate) fn address(self) -> usize {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(self) -> usize {
+        self.length
+    }
+
+    /// Whether nothing is to be moved.
+    pub(crate) fn is_empty(self) -> bool {
+        self.length == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_outside_the_user_half_are_refused() {
+        assert!(UserBuffer::new(0x1000, 10).is_ok());
+        assert_eq!(UserBuffer::new(USER_END - 4, 5), Err(Errno::EFAULT));
+        assert_eq!(UserBuffer::new(usize::MAX, 2), Err(Errno::EFAULT));
+        assert_eq!(UserBuffer::new(usize::MAX, 0), Err(Errno::EFAULT));
+    }
+}

@@ -1,0 +1,987 @@
+//! Workers and their switching coroutines.
+//!
+//! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel
+//! side is one coroutine, the *switching coroutine*: it goes to user mode, which is a call that returns a reason, deals
+//! with the reason, and goes back. It ends only with the worker. Its priority follows the process's: whenever it gives
+//! the hart up it takes the priority of the most important coroutine that the process has published, so that the
+//! kernel's executor orders kernel coroutines and processes by one measure, and the most important switching coroutine
+//! of all is the one that runs next.
+//!
+//! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other
+//! memory, for a worker that is blocked.
+//!
+//! # When the hart is given up
+//!
+//! * After a call: only to something that became ready on this hart and is more important than what the process claims
+//!   then.
+//! * After an interrupt: also to something equally important that became ready on this hart. So completions are posted
+//!   before the process goes on, and equals alternate at the tick.
+//! * When the process asks for it: a strict executor does as soon as it is outranked.
+//!
+//! What a claim is worth, who is charged for the time, and who runs in spite of it all is [`scheduling`]'s affair.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::trace::{Cause, Kind, Reason};
+use abi_unix::{Counter, Errno, SystemCall, errno};
+use coroutine::State;
+use hal_api::{Access, Machine as _, Trap, UserContext};
+use kernel_thread::{Current, Stack, Thread};
+use memory::heap::Kept;
+use platform::Machine;
+use spin::Mutex;
+use usermode::Kind as SpaceKind;
+
+use crate::asynchronous::interrupts::{self, Line};
+use crate::asynchronous::kernel_side::Side;
+use crate::calls::{self, Outcome};
+use crate::observing::{counters, report, trace};
+use crate::process::accounts::{self, Charge, MEMORY_OF_A_WAIT, Resource};
+use crate::process::program::{self, Plan};
+use crate::process::{self, Ending, Process, shared, thread};
+use crate::scheduling::executor::{self, Cid, SpawnError};
+use crate::scheduling::{self, Owner, stretch};
+use crate::time;
+
+const NOWHERE: usize = usize::MAX;
+
+/// How often a worker may finish what it does in the scheduler's image before it gives way.
+const MAXIMUM_GRACES: u32 = 4;
+
+/// Bytes of kernel memory that go with a worker or thread and its coroutine; a kernel thread's stack comes on top.
+const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024 + MEMORY_OF_A_WAIT;
+
+/// What a worker must have before there can be one.
+struct Means {
+    deadline: time::Reservation,
+    charge: Charge,
+    kept: Kept,
+}
+
+impl Means {
+    /// With a kernel stack of so many bytes. `ENOMEM`.
+    fn new(process: &Process, stack: usize) -> Result<Means, Errno> {
+        Ok(Means {
+            charge: process.account.charge(Resource::Memory, MEMORY + stack)?,
+            kept: Kept::new(MEMORY_OF_A_WAIT).map_err(|_| Errno::ENOMEM)?,
+            deadline: time::Reservation::new()?,
+        })
+    }
+}
+
+/// A worker of a process.
+pub(crate) struct Worker {
+    /// Its process.
+    pub process: Arc<Process>,
+    index: AtomicUsize,
+    cid: AtomicU64,
+    /// The hart on which it is in user mode.
+    hart: AtomicUsize,
+    stopped: AtomicBool,
+    /// For its sleeps with a time limit.
+    deadline: time::Reservation,
+    /// For itself and its coroutine, and for its kernel thread's stack.
+    charge: Mutex<Charge>,
+    /// For what it waits with.
+    _kept: Kept,
+    parking: Mutex<Parking>,
+    /// Its user interrupts.
+    pub line: Line,
+    /// The word that becomes 0 when it ends, as an allegation; 0 for none.
+    end_word: AtomicUsize,
+    /// Where its list of robust locks begins, as an allegation; 0 for none.
+    robust_list: AtomicUsize,
+    time: Time,
+}
+
+/// What the worker has used, and how long it has waited.
+#[derive(Default)]
+struct Time {
+    /// Ticks that were charged.
+    cpu: AtomicU64,
+    /// The tick since which it runs uncharged; 0 while it does not run.
+    since: AtomicU64,
+    /// How often it has begun to run.
+    turns: AtomicU64,
+    /// What `turns` was when the keeper last found it ready, and 1 more, so that 0 means never.
+    seen_at: AtomicU64,
+    /// Ticks that it may still run as the most important of all, because it had been ready for long.
+    credit: AtomicU64,
+}
+
+#[derive(Default)]
+struct Parking {
+    /// Somebody woke the worker while it was not asleep: its next sleep ends at once.
+    permit: bool,
+    sleeper: Option<Waker>,
+}
+
+impl Worker {
+    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another, `ENOMEM`;
+    /// nothing has happened then.
+    pub(crate) fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
+        let means = Means::new(process, 0)?;
+        let mut refused = None;
+        let worker = process.add_worker(|index| {
+            let worker = Arc::new(Worker::new(process, index, means));
+            match executor::spawn_for(worker.clone(), worker.own_priority(), run(worker.clone(), context)) {
+                Ok(cid) => {
+                    worker.was_spawned_as(cid);
+                    Ok(worker)
+                }
+                Err(SpawnError(coroutine)) => {
+                    refused = Some(coroutine);
+                    Err(Errno::ENOMEM)
+                }
+            }
+        });
+        // Out of the lock of the process's workers.
+        drop(refused);
+        worker
+    }
+
+    /// Creates a thread, lets `prepare` see it, and starts it with these registers. `EAGAIN` if the process may not
+    /// have another, `ENOMEM`.
+    pub(crate) fn start_thread(
+        process: &Arc<Process>,
+        context: Box<UserContext>,
+        prepare: impl FnOnce(&Worker),
+    ) -> Result<Arc<Worker>, Errno> {
+        let stack = if process.kernel_side.side() == Side::Coroutines { 0 } else { kernel_thread::STACK_SIZE };
+        let means = Means::new(process, stack)?;
+        let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, means)))?;
+        prepare(&thread);
+        let started = match process.kernel_side.side() {
+            Side::Coroutines => {
+                let body = run(thread.clone(), context);
+                let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
+                spawned.map_err(|SpawnError(coroutine)| drop(coroutine))
+            }
+            side => match Stack::new() {
+                Ok(stack) => {
+                    let own = thread.clone();
+                    let body = move |current: &Current<'_>| run_on_thread(&own, context, current, side);
+                    let body = Thread::new(stack, body);
+                    let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
+                    spawned.map_err(|SpawnError(future)| drop(future))
+                }
+                Err(_) => Err(()),
+            },
+        };
+        match started {
+            Ok(cid) => {
+                thread.was_spawned_as(cid);
+                Ok(thread)
+            }
+            Err(()) => {
+                // The caller is one more, so it was not the last.
+                let _ = process.worker_is_gone(&thread);
+                Err(Errno::ENOMEM)
+            }
+        }
+    }
+
+    /// Notes its coroutine, known before its first turn too, which may be long in coming. If it has had that turn by
+    /// now, it has noted it itself, and may have gone on to another coroutine, on a kernel thread.
+    fn was_spawned_as(&self, cid: Cid) {
+        let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
+    }
+
+    fn new(process: &Arc<Process>, index: usize, means: Means) -> Worker {
+        let Means { deadline, charge, kept } = means;
+        Worker {
+            process: process.clone(),
+            index: AtomicUsize::new(index),
+            cid: AtomicU64::new(0),
+            hart: AtomicUsize::new(NOWHERE),
+            stopped: AtomicBool::new(false),
+            deadline,
+            charge: Mutex::new(charge),
+            _kept: kept,
+            parking: Mutex::new(Parking::default()),
+            line: Line::default(),
+            end_word: AtomicUsize::new(0),
+            robust_list: AtomicUsize::new(0),
+            time: Time::default(),
+        }
+    }
+
+    /// Whether it is a thread: it runs its own code, and has no word in the process page.
+    pub(crate) fn is_thread(&self) -> bool {
+        self.index() >= process::MAXIMUM_WORKERS
+    }
+
+    /// How important it is while it says nothing.
+    fn own_priority(&self) -> Priority {
+        self.process.standing.worth(self.process.default_priority)
+    }
+
+    /// How important it is now: a worker as what its process has published, a thread as its process was at first.
+    fn claimed_priority(&self) -> Priority {
+        if self.is_thread() { self.own_priority() } else { self.process.claimed_priority() }
+    }
+
+    /// The word that becomes 0 when it ends.
+    pub(crate) fn end_word(&self) -> usize {
+        self.end_word.load(Ordering::Relaxed)
+    }
+
+    /// Sets the word that becomes 0 when it ends; 0 for none.
+    pub(crate) fn set_end_word(&self, address: usize) {
+        self.end_word.store(address, Ordering::Relaxed);
+    }
+
+    /// Where its list of robust locks begins.
+    pub(crate) fn robust_list(&self) -> usize {
+        self.robust_list.load(Ordering::Relaxed)
+    }
+
+    /// Says where its list of robust locks begins; 0 for none.
+    pub(crate) fn set_robust_list(&self, head: usize) {
+        self.robust_list.store(head, Ordering::Relaxed);
+    }
+
+    /// Its slot in the process: below [`process::MAXIMUM_WORKERS`] for workers, from there on for threads.
+    pub(crate) fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is in user mode on some hart, or in a call that it has made there.
+    pub(crate) fn is_visited(&self) -> bool {
+        self.hart.load(Ordering::Relaxed) != NOWHERE
+    }
+
+    /// If it waits for a hart, has it wait no longer than something of this priority would; `false` if it does not wait
+    /// for one.
+    pub(crate) fn bring_forward(&self, priority: Priority) -> bool {
+        let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
+        if executor::state(cid) != Some(State::Ready) {
+            return false;
+        }
+        if executor::priority(cid).is_some_and(|now| priority.is_more_important_than(now)) {
+            executor::set_priority(cid, priority);
+        }
+        true
+    }
+
+    /// Its number for programs: that of worker 0 is the process's, the others follow far above.
+    pub(crate) fn thread_id(&self) -> u32 {
+        self.process.id + self.index() as u32 * 0x1_0000
+    }
+
+    /// Whether it is to leave for good.
+    pub(crate) fn is_to_stop(&self) -> bool {
+        self.process.has_ended() || self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Ends this worker alone.
+    pub(crate) fn stop(&self) {
+        if !self.stopped.swap(true, Ordering::AcqRel) {
+            self.interrupt();
+        }
+    }
+
+    /// Makes the worker look around: wakes its coroutine, and calls it back from user mode on another hart.
+    pub(crate) fn interrupt(&self) {
+        executor::wake(Cid::from_raw(self.cid.load(Ordering::Acquire)));
+        self.call_back();
+    }
+
+    /// Makes its coroutine the most important there is, to end.
+    pub(crate) fn hasten(&self) {
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), Priority::HIGHEST);
+    }
+
+    /// How important its coroutine is now.
+    fn priority(&self) -> Priority {
+        match self.time.credit.load(Ordering::Relaxed) {
+            0 => self.claimed_priority(),
+            _ => self.process.standing.limit(Priority::HIGHEST),
+        }
+    }
+
+    /// The same for one that waits for its turn now, and will look at the completions that its process has not taken.
+    fn priority_in_queue(&self) -> Priority {
+        match self.time.credit.load(Ordering::Relaxed) {
+            0 => self.priority_without_boost(),
+            _ => self.priority(),
+        }
+    }
+
+    /// How important it is in a queue by what its process claims alone.
+    pub(crate) fn priority_without_boost(&self) -> Priority {
+        if self.is_thread() { self.own_priority() } else { self.process.claimed_with_completions() }
+    }
+
+    /// Whether something that is ready on this hart goes before it. Asked after each call, so quick if nothing is
+    /// ready.
+    #[inline(always)]
+    fn is_outranked(&self) -> bool {
+        executor::is_anything_ready() && executor::is_ready_above(self.priority())
+    }
+
+    /// Its coroutine.
+    pub(crate) fn coroutine(&self) -> Cid {
+        Cid::from_raw(self.cid.load(Ordering::Acquire))
+    }
+
+    /// Gives its coroutine the priority that it has now.
+    pub(crate) fn order_anew(&self) {
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), self.priority());
+    }
+
+    /// It has its turn now.
+    fn count_turn(&self) {
+        let turns = &self.time.turns;
+        turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// For the keeper: if the worker has been ready since the last look without a turn, makes it the most important of
+    /// all until it has run for a slice.
+    pub(crate) fn is_starving(&self) -> bool {
+        let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
+        if executor::state(cid) != Some(State::Ready) {
+            self.time.seen_at.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let turns = self.time.turns.load(Ordering::Relaxed) + 1;
+        if self.time.seen_at.swap(turns, Ordering::Relaxed) != turns {
+            return false;
+        }
+        self.time.credit.store(time::slice_ticks(), Ordering::Relaxed);
+        executor::set_priority(cid, Priority::HIGHEST);
+        true
+    }
+
+    /// Charges what it has used up to now.
+    fn charge(&self, now: u64, since: u64) {
+        let used = match self.time.since.swap(since, Ordering::Relaxed) {
+            // It goes on in another coroutine already, on a kernel thread, which has begun to count for itself.
+            0 => return,
+            since => now.saturating_sub(since),
+        };
+        let cpu = &self.time.cpu;
+        // Only the hart on which the worker runs comes here.
+        cpu.store(cpu.load(Ordering::Relaxed) + used, Ordering::Relaxed);
+        let credit = self.time.credit.load(Ordering::Relaxed);
+        if credit != 0 {
+            self.time.credit.store(credit.saturating_sub(used), Ordering::Relaxed);
+        }
+        scheduling::charge(&self.process, used, now);
+    }
+
+    /// Ticks that it has used and was not charged yet.
+    pub(crate) fn uncharged(&self, now: u64) -> u64 {
+        match self.time.since.load(Ordering::Relaxed) {
+            0 => 0,
+            since => now.saturating_sub(since),
+        }
+    }
+
+    /// Ticks that it has used up to now.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        self.time.cpu.load(Ordering::Relaxed) + self.uncharged(Machine::now())
+    }
+
+    /// Wakes the worker now, or ends its next sleep at once.
+    pub(crate) fn wake(&self) {
+        let sleeper = {
+            let mut parking = self.parking.lock();
+            let sleeper = parking.sleeper.take();
+            parking.permit = sleeper.is_none();
+            sleeper
+        };
+        if let Some(waker) = sleeper {
+            waker.wake();
+        }
+    }
+
+    /// Becomes the first worker of another program, without handler and interrupts.
+    fn start_afresh(&self) {
+        self.index.store(0, Ordering::Relaxed);
+        self.set_end_word(0);
+        self.set_robust_list(0);
+        self.line.reset();
+    }
+
+    /// Sends the worker a user interrupt that says that completions have come; `false` if it has no handler.
+    pub(crate) fn interrupt_for_completions(&self) -> bool {
+        if !self.line.has_handler() {
+            return false;
+        }
+        self.process.shared.add_interrupts(self.index(), interrupts::COMPLETIONS);
+        if !self.interrupt_in_hardware() {
+            self.line.set_pending();
+            self.call_back();
+        }
+        true
+    }
+
+    /// Sends the worker the user interrupts of these bits: shows them to its handler, and wakes or interrupts it.
+    /// Without a handler they wait for one.
+    pub(crate) fn raise(&self, bits: u64) {
+        self.process.shared.add_interrupts(self.index(), bits);
+        if self.interrupt_in_hardware() {
+            return;
+        }
+        self.line.set_pending();
+        // Pending was set before the look at the parking place, and who parks looks in the other order under the same
+        // lock.
+        if !self.wake_if_parked(self.process.standing.worth(self.process.default_priority)) {
+            self.call_back();
+        }
+    }
+
+    /// Interrupts a worker that runs on another hart without calling it back; `false` if it does not, or has no guest
+    /// interrupt file. If it leaves the hart at this moment, the interrupt stays in the file, and the file is watched.
+    fn interrupt_in_hardware(&self) -> bool {
+        let hart = self.hart.load(Ordering::Relaxed);
+        self.process.space.kind() == SpaceKind::Virtualised
+            && hart != NOWHERE
+            && hart != Machine::hart()
+            && self.line.notify_through_file()
+    }
+
+    /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or
+    /// when it is about to.
+    pub(crate) fn wake_for_interrupt(&self) {
+        // What its handler will wake is not known yet. Who is more important already, because it starves or is to end,
+        // stays so.
+        let (cid, own) = (Cid::from_raw(self.cid.load(Ordering::Acquire)), self.own_priority());
+        if executor::priority(cid).is_some_and(|now| own.is_more_important_than(now)) {
+            executor::set_priority(cid, own);
+        }
+        self.wake();
+    }
+
+    /// Calls the worker back from user mode on another hart.
+    fn call_back(&self) {
+        // What the worker is to see was stored before; it stores its hart before it looks. With a fence on both sides
+        // at least one of the two sees the other's store.
+        fence(Ordering::SeqCst);
+        let hart = self.hart.load(Ordering::Relaxed);
+        if hart != NOWHERE && hart != Machine::hart() {
+            counters::count(Counter::HartInterrupts);
+            Machine::send_ipi(hart);
+        }
+    }
+
+    /// Wakes the worker if it sleeps, giving its coroutine this priority; `false` if it does not sleep.
+    pub(crate) fn wake_if_parked(&self, priority: Priority) -> bool {
+        let Some(waker) = self.parking.lock().sleeper.take() else { return false };
+        executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), priority);
+        waker.wake();
+        true
+    }
+
+    /// Sleeps until something happened that the worker does not know: completions beyond `seen`, a wake-up by another
+    /// worker; or until `deadline` (ticks).
+    ///
+    /// # Cancellation
+    /// Dropping it leaves the worker awake; nothing is lost.
+    async fn park(&self, seen: u64, deadline: Option<u64>) -> Result<usize, Errno> {
+        let mut alarm = None;
+        let result = poll_fn(|cx| {
+            if self.is_to_stop() {
+                return Poll::Ready(Err(Errno::EINTR));
+            }
+            // The program has made room in the ring; what waited for that is news too.
+            self.process.post_waiting_completions();
+            let mut parking = self.parking.lock();
+            // A handler that came in the middle of the scheduler's image has left its word for a little later.
+            let left_for_later =
+                self.process.space.kind() == SpaceKind::Virtualised && self.process.shared.has_interrupts(self.index());
+            let interrupted = self.line.has_handler() && (self.line.is_pending() || left_for_later);
+            if core::mem::take(&mut parking.permit) || interrupted || self.process.posted() != seen {
+                parking.sleeper = None;
+                return Poll::Ready(Ok(0));
+            }
+            if alarm.is_some() && parking.sleeper.is_none() {
+                // Woken by somebody who took the waker out.
+                return Poll::Ready(Ok(0));
+            }
+            if deadline.is_some_and(|deadline| Machine::now() >= deadline) {
+                parking.sleeper = None;
+                return Poll::Ready(Err(Errno::ETIMEDOUT));
+            }
+            parking.sleeper = Some(cx.waker().clone());
+            if alarm.is_none() {
+                alarm = Some(deadline.map(|deadline| self.deadline.set(deadline, cx.waker())));
+            }
+            Poll::Pending
+        })
+        .await;
+        if let Some(Some(alarm)) = alarm {
+            time::clear(alarm);
+        }
+        result
+    }
+}
+
+impl Owner for Arc<Worker> {
+    fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    fn begins(&self, now: u64) {
+        self.time.since.store(now, Ordering::Relaxed);
+    }
+
+    fn ends(&self, _start: u64) {
+        // What lies before the last interrupt was charged then.
+        self.charge(Machine::now(), 0);
+    }
+}
+
+/// What a visit to user mode ended with.
+enum Pause {
+    /// Something at least as important is ready.
+    GiveWay,
+    /// A call must wait.
+    Wait(crate::asynchronous::operation::Operation),
+    /// The worker has nothing to run.
+    Park { seen: u64, deadline: Option<u64> },
+    /// The process asks for another program: where path, arguments and environment are.
+    Execute([usize; 3]),
+    /// The worker is to have a kernel thread.
+    MoveToThread,
+    /// The worker leaves.
+    Leave,
+}
+
+/// The switching coroutine of a worker.
+async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
+    // Before the coroutine can wait for anything, so that whoever must wake it knows whom.
+    worker.cid.store(executor::current().raw(), Ordering::Release);
+    loop {
+        let pause = visit(&worker, &mut context);
+        crate::asynchronous::ring::leave_to_handler(&worker);
+        // From now on, and until the process publishes something else, it is as important as it says.
+        if !matches!(pause, Pause::GiveWay) {
+            // Who waits for something does not starve any more.
+            worker.time.credit.store(0, Ordering::Relaxed);
+        }
+        match pause {
+            Pause::GiveWay => executor::set_priority(executor::current(), worker.priority_in_queue()),
+            _ => executor::set_priority(executor::current(), worker.priority()),
+        }
+        match pause {
+            Pause::Leave => break,
+            Pause::GiveWay => executor::yield_now().await,
+            Pause::Wait(operation) => {
+                let result = operation.wait(&worker.process, &worker.deadline, || worker.is_to_stop()).await;
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Park { seen, deadline } => {
+                let result = worker.park(seen, deadline).await;
+                context.set_result(errno::encode(result) as u64);
+                // Nothing has waited if there was news, and what was made ready meanwhile may be more important.
+                if worker.is_outranked() {
+                    executor::yield_now().await;
+                }
+            }
+            Pause::Execute(addresses) => execute(&worker, &mut context, addresses).await,
+            Pause::MoveToThread => {
+                context = match move_to_thread(&worker, context) {
+                    Ok(()) => return,
+                    Err(mut context) => {
+                        context.set_result(errno::encode(Err(Errno::ENOMEM)) as u64);
+                        context
+                    }
+                };
+            }
+        }
+    }
+    leave(&worker, context).await;
+}
+
+/// Replaces the program, when all others have left.
+async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
+    stretch::goes_on_with(SystemCall::Execute);
+    let plan = match Plan::read(&worker.process, path, arguments, environment).await {
+        Ok(plan) => plan,
+        Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
+    };
+    // Asked again each time: a worker that was about to leave may have added another, or have submitted a call.
+    let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
+        false => Poll::Ready(false),
+        true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
+        true => Poll::Pending,
+    })
+    .await;
+    if !is_alone {
+        // The next look says so too, and this worker leaves.
+        return;
+    }
+    worker.process.forget_others(worker);
+    interrupts::give_up(worker);
+    worker.process.kernel_side.reset();
+    worker.start_afresh();
+    stretch::goes_on_with(SystemCall::Execute);
+    match plan.carry_out(&worker.process).await {
+        Ok(fresh) => **context = fresh,
+        Err(error) => {
+            // The old program is gone; there is nobody to tell.
+            report::line(&worker.process, format_args!("execve failed after the point of no return: {error}"));
+            worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+        }
+    }
+}
+
+/// A worker's last steps.
+async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
+    drop(context);
+    // The last one tells the parent what the process has used; only what it does from here on is missing from that.
+    let now = Machine::now();
+    worker.charge(now, now);
+    let process = &worker.process;
+    if !process.has_ended() {
+        thread::depart(worker);
+    }
+    interrupts::give_up(worker);
+    let is_last = process.worker_is_gone(worker);
+    // Asked after it has gone: if the process ends after that, whoever ends it finds another worker.
+    if process.has_ended() {
+        stretch::goes_on_as(abi_unix::trace::stretch::END);
+        process.call_all().await;
+    }
+    if is_last {
+        process.take_apart().await;
+    }
+}
+
+/// Lets a worker go on on a kernel thread, in the place of its coroutine; gives the registers back if there is no
+/// memory.
+fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
+    if worker.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE).is_err() {
+        return Err(context);
+    }
+    let Ok(stack) = Stack::new() else { return Err(context) };
+    // Where the registers are while nobody can say who will have them.
+    let between = Arc::new(Mutex::new(Some(context)));
+    let (own, theirs) = (worker.clone(), between.clone());
+    let thread = Thread::new(stack, move |current| {
+        let context = theirs.lock().take();
+        if let Some(context) = context {
+            let side = own.process.kernel_side.side();
+            run_on_thread(&own, context, current, side);
+        }
+    });
+    match executor::spawn_for(worker.clone(), worker.priority(), thread) {
+        Ok(cid) => {
+            worker.cid.store(cid.raw(), Ordering::Release);
+            Ok(())
+        }
+        Err(SpawnError(_)) => match between.lock().take() {
+            Some(context) => Err(context),
+            // Nobody else has taken it: the thread never ran.
+            None => Ok(()),
+        },
+    }
+}
+
+/// The same as [`run`], on the stack of a kernel thread: what must wait waits where it stands.
+fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &Current<'_>, side: Side) {
+    worker.cid.store(executor::current().raw(), Ordering::Release);
+    loop {
+        let pause = visit(worker, &mut context);
+        if !matches!(pause, Pause::GiveWay) {
+            worker.time.credit.store(0, Ordering::Relaxed);
+        }
+        executor::set_priority(executor::current(), worker.priority());
+        match pause {
+            Pause::Leave => break,
+            Pause::GiveWay => current.block_on(executor::yield_now()),
+            Pause::Wait(mut operation) if side == Side::RetryingThreads && operation.is_transfer() => {
+                let result = loop {
+                    if worker.is_to_stop() {
+                        break operation.give_up(Errno::EINTR);
+                    }
+                    current.block_on(executor::yield_now());
+                    // Each try is a turn: who only waits must not be taken for somebody who starves.
+                    worker.count_turn();
+                    if worker.time.credit.swap(0, Ordering::Relaxed) != 0 {
+                        executor::set_priority(executor::current(), worker.priority());
+                    }
+                    if let Poll::Ready(result) = operation.attempt(&worker.process) {
+                        break result;
+                    }
+                };
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Wait(operation) => {
+                let result =
+                    current.block_on(operation.wait(&worker.process, &worker.deadline, || worker.is_to_stop()));
+                context.set_result(errno::encode(result) as u64);
+            }
+            Pause::Park { seen, deadline } => {
+                let result = current.block_on(worker.park(seen, deadline));
+                context.set_result(errno::encode(result) as u64);
+                if worker.is_outranked() {
+                    current.block_on(executor::yield_now());
+                }
+            }
+            Pause::Execute(addresses) => current.block_on(execute(worker, &mut context, addresses)),
+            // It has one.
+            Pause::MoveToThread => {}
+        }
+    }
+    current.block_on(leave(worker, context));
+}
+
+/// Runs user mode, and everything that can be done at once, until the coroutine has to pause.
+fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
+    let process = &worker.process;
+    let hart = Machine::hart();
+    time::start_slice();
+    trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
+    worker.count_turn();
+    counters::count(Counter::Switches);
+    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted
+    // here, it would give way, be the most important again, and so on.
+    let (taken_at, claim) = (executor::current_priority(), worker.priority());
+    let importance = if taken_at.is_more_important_than(claim) { taken_at } else { claim };
+    // Before the fence in there, which pairs with the one in `call_back`: either that sees the hart and sends, or the
+    // look below sees what it is about.
+    worker.hart.store(hart, Ordering::Relaxed);
+    executor::begin_visit(hart, process.id, importance);
+    let is_virtualised = process.space.kind() == SpaceKind::Virtualised;
+    if is_virtualised {
+        interrupts::arrive(worker, context, hart);
+    }
+    let mut graces = 0;
+    // The hart's bitmap, found once: it is looked at after each call.
+    let ready = executor::ready_here();
+    let goes = executor::may_visit(importance) || worker.is_to_stop();
+    let pause = if !goes {
+        Pause::GiveWay
+    } else {
+        loop {
+            // What fails on purpose fails in a call, and not where the program touches a page.
+            memory::faults::works_for(0);
+            if worker.line.is_pending() {
+                deliver_interrupt(worker, context);
+            }
+            if worker.is_to_stop() {
+                break Pause::Leave;
+            }
+            process.post_waiting_completions();
+            if scheduling::strictness_matters() {
+                shared::publish(scheduling::claims_worth(executor::waiting()));
+                stretch::looked();
+            }
+            let trap = process.space.enter(context);
+            if trace::traps_are_watched() {
+                watch_trap(worker, trap, context);
+            }
+            if trap != Trap::SystemCall {
+                counters::count(Counter::Traps);
+            }
+            match trap {
+                Trap::SystemCall => match calls::dispatch(worker, context) {
+                    Outcome::Done(value) => {
+                        context.set_result(value as u64);
+                        // What the process claims may have changed since it was entered.
+                        if ready.load(Ordering::Relaxed) != 0 && worker.is_outranked() {
+                            break Pause::GiveWay;
+                        }
+                    }
+                    Outcome::Unchanged => {}
+                    Outcome::Wait(operation) => {
+                        if !worker.is_thread() {
+                            process.share_what_is_ready(worker);
+                        }
+                        break Pause::Wait(operation);
+                    }
+                    Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
+                    Outcome::Execute(addresses) => break Pause::Execute(addresses),
+                    Outcome::GiveWay => {
+                        context.set_result(0);
+                        process.bring_forward_others(worker);
+                        break Pause::GiveWay;
+                    }
+                    Outcome::MoveToThread => {
+                        context.set_result(0);
+                        break Pause::MoveToThread;
+                    }
+                    Outcome::Leave => {
+                        worker.stopped.store(true, Ordering::Release);
+                        break Pause::Leave;
+                    }
+                },
+                Trap::Interrupt => {
+                    // What the interrupt wakes comes to this hart, which looks at it now.
+                    executor::end_visit(hart);
+                    let pending = crate::on_interrupt();
+                    let now = Machine::now();
+                    worker.charge(now, now);
+                    // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
+                    let priority = worker.priority();
+                    executor::begin_visit(hart, process.id, priority);
+                    if pending.timer && !pending.ipi && !pending.guest {
+                        counters::count(Counter::TimerTraps);
+                    }
+                    if pending.timer {
+                        // Copies of the kernel make tables too.
+                        process.charge_tables();
+                    }
+                    if pending.timer && !worker.is_thread() {
+                        process.remind(worker);
+                        process.share_what_is_ready(worker);
+                    }
+                    if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index())
+                    {
+                        // Its handler may put what it runs aside for something more important in the process.
+                        worker.line.set_pending();
+                    }
+                    let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(priority)
+                        || executor::is_ready_above_anywhere(priority)
+                            && executor::is_ready_above_anywhere(worker.priority_in_queue());
+                    if executor::is_anything_ready() {
+                        executor::share_what_is_ready_here(is_outranked);
+                    }
+                    if pending.ipi && !is_outranked {
+                        // Whoever sent it may have known an older claim of this process than the one that holds now.
+                        executor::pass_on();
+                    }
+                    if time::slice_has_ended() || is_outranked {
+                        // The scheduler's short critical sections lie in its image. A worker that is interrupted in
+                        // there gets a moment to come out, so that the others need not wait for it; a bounded number of
+                        // times, since anybody can jump there.
+                        if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
+                            graces += 1;
+                            time::extend_slice();
+                        } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
+                            // Nobody wants the hart, and on another one its interrupt file would have to change.
+                            time::start_slice();
+                        } else {
+                            break Pause::GiveWay;
+                        }
+                    }
+                }
+                Trap::PageFault { address, access } => {
+                    match process.space.fault(address as usize, access) {
+                        Ok(()) => {
+                            counters::count(Counter::PageFaults);
+                            process.charge_tables();
+                        }
+                        Err(usermode::Fault::OutOfMemory) => {
+                            // The process that has most goes, whoever asks; what asked tries again after that. One that
+                            // has gone meanwhile is enough.
+                            if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
+                                process::end_largest();
+                            }
+                            if !process.has_ended() {
+                                break Pause::GiveWay;
+                            }
+                        }
+                        Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
+                        Err(_) => segmentation_fault(process, context, address, trap),
+                    }
+                }
+                Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
+                Trap::Misaligned { .. } => {
+                    fault(process, context, "misaligned access", abi_unix::types::signal::BUS, trap)
+                }
+                Trap::IllegalInstruction { .. } if interrupts::claim_without_file(worker, context, trap) => {}
+                Trap::IllegalInstruction { .. } => {
+                    fault(process, context, "illegal instruction", abi_unix::types::signal::ILL, trap)
+                }
+                Trap::Breakpoint => fault(process, context, "breakpoint", abi_unix::types::signal::TRAP, trap),
+                Trap::Other { .. } => fault(process, context, "unknown trap", abi_unix::types::signal::KILL, trap),
+            }
+        }
+    };
+    worker.hart.store(NOWHERE, Ordering::Relaxed);
+    executor::end_visit(hart);
+    if is_virtualised {
+        interrupts::depart(worker, context, hart, matches!(pause, Pause::GiveWay));
+    }
+    time::stop_slice();
+    if worker.time.credit.load(Ordering::Relaxed) != 0 {
+        // Its priority will depend on what is left. All others are charged when the poll ends.
+        let now = Machine::now();
+        worker.charge(now, now);
+    }
+    if trace::is_on() {
+        let reason = match pause {
+            Pause::GiveWay => Reason::GaveWay,
+            Pause::Wait(_) => Reason::Waits,
+            Pause::Park { .. } => Reason::Sleeps,
+            Pause::Execute(_) => Reason::Executes,
+            Pause::MoveToThread => Reason::GaveWay,
+            Pause::Leave => Reason::Ends,
+        };
+        trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
+    }
+    pause
+}
+
+/// Shows a worker's handler its interrupts. Apart from the visit, whose registers are for calls.
+#[inline(never)]
+fn deliver_interrupt(worker: &Worker, context: &mut UserContext) {
+    worker.line.deliver(&worker.process, context);
+}
+
+#[cold]
+fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
+    let call = context.call_number() & abi_unix::call::NUMBER_MASK as u64;
+    stretch::trapped(if trap == Trap::SystemCall { Some(call as usize) } else { None });
+    let (cause, number) = match trap {
+        Trap::SystemCall => (Cause::Call, call),
+        Trap::Interrupt => (Cause::Interrupt, 0),
+        _ => (Cause::Fault, 0),
+    };
+    trace::of_worker(Kind::Trap, worker, cause as u64, number);
+}
+
+/// Ends a process that has touched what it may not. Apart from the visit, which is the way of every call.
+#[cold]
+#[inline(never)]
+fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {
+    let overflow = program::is_in_guard(&process.space, address, context.stack());
+    let what = if overflow { "stack overflow" } else { "segmentation fault" };
+    fault(process, context, what, abi_unix::types::signal::SEGV, trap);
+}
+
+/// Ends a process for what it did, and says so in the log.
+#[cold]
+#[inline(never)]
+fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
+    let detail = match trap {
+        Trap::PageFault { address, access }
+        | Trap::AccessFault { address, access }
+        | Trap::Misaligned { address, access } => {
+            let verb = match access {
+                Access::Read => "reading",
+                Access::Write => "writing",
+                Access::Execute => "executing",
+            };
+            Some((verb, address))
+        }
+        _ => None,
+    };
+    let pc = context.pc;
+    let (ra, sp) = (context.register(1), context.stack());
+    // With that an address can be found in the program's file, although the program lies elsewhere each time.
+    let moved = process.shared.program_bias();
+    match detail {
+        Some((verb, address)) => report::line(
+            process,
+            format_args!(
+                "killed: {what}: {verb} {address:#x} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x}"
+            ),
+        ),
+        None => report::line(
+            process,
+            format_args!("killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"),
+        ),
+    }
+    process.end(Ending::Killed(signal as u8));
+}

@@ -1,0 +1,558 @@
+//! The kernel's executor: the same scheduler as in every process, with one worker for each hart.
+//!
+//! A worker's number is its hart's. A hart that finds nothing ready waits for an interrupt; whoever makes something
+//! ready for it sends one ([`platform::Machine`]'s interprocessor interrupt), which stays pending until the hart looks,
+//! so that it cannot come too early.
+//!
+//! There are two ways to start a coroutine. One [works for an owner](spawn_for): each of its polls is charged to a
+//! process and is worth what that process's claims are worth ([`scheduling`]). The others are the [kernel's
+//! own](spawn_for_kernel), and there are a handful of them. EVERY-TICK rests on there being no third way.
+//!
+//! # No hart visits a program while something more important waits
+//!
+//! A hart looks at all shards before each poll and takes the most important coroutine it finds there, so only a poll
+//! that lasts can keep something more important waiting: a visit to a program. Two rules see to that.
+//!
+//! * *Before a visit* a hart looks once more ([`may_visit`]). It leaves the visit for later if something more important
+//!   is ready on any hart; and if the best of what is ready goes before what another hart visits, it interrupts that
+//!   hart.
+//! * *During visits* something becomes ready only by calls and interrupts. An interrupt brings what it wakes to its own
+//!   hart, which then looks. A call, which returns to its program, leaves what it wakes to the hart where it ran last;
+//!   so whoever wakes ([`find_hart`]) interrupts the hart that visits the least important process, if what it has woken
+//!   goes before that and no hart is idle.
+//!
+//! A hart that begins a visit says so, and then looks at the shards; whoever wakes enters the coroutine in a shard, and
+//! then looks at the harts. With a fence on both sides one of the two sees the other. A hart that is interrupted
+//! compares for itself: the interrupt is only a hint.
+//!
+//! How important a visit is, its hart publishes in one word ([`Visits`]) when the visit begins and after each
+//! interrupt. A claim that falls while the program runs is seen by others at the next interrupt or tick, as it is in
+//! relaxed mode. A wake reads one word of each hart, and takes no lock.
+
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
+use abi_unix::Counter;
+use coroutine::{Executor, Outcome, Signals, State, Table};
+use hal_api::Machine as _;
+use pin_project_lite::pin_project;
+use platform::Machine;
+use spin::Mutex;
+
+pub(crate) use coroutine::{Cid, SpawnError, yield_now};
+
+use crate::observing::counters;
+use crate::scheduling::{self, EXHAUSTED, Owner};
+
+static EXECUTOR: Executor = Executor::new();
+static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
+
+struct Harts;
+static HARTS: Harts = Harts;
+
+/// What each hart visits.
+static VISITS: Visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
+
+/// For each hart one word: the process whose program the hart visits and how important the visit is, or 0. Numbers of
+/// processes begin with 1.
+///
+/// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and what it must be ordered with,
+/// the ready bitmaps, is ordered by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
+struct Visits([AtomicU64; MAXIMUM_WORKERS]);
+
+impl Visits {
+    fn begin(&self, hart: usize, process: u32, priority: Priority) {
+        let word = u64::from(process) << 8 | u64::from(priority.number());
+        self.0[hart].store(word, Ordering::Relaxed);
+    }
+
+    fn end(&self, hart: usize) {
+        self.0[hart].store(0, Ordering::Relaxed);
+    }
+
+    fn process(&self, hart: usize) -> u32 {
+        (self.0[hart].load(Ordering::Relaxed) >> 8) as u32
+    }
+
+    fn is_any(&self, hart: usize) -> bool {
+        self.0[hart].load(Ordering::Relaxed) != 0
+    }
+
+    fn priority(&self, hart: usize) -> Option<Priority> {
+        match self.0[hart].load(Ordering::Relaxed) {
+            0 => None,
+            word => Some(Priority::saturating(word & 0xff)),
+        }
+    }
+}
+
+/// Says that this hart begins a visit to a program of this process, which is so important, or goes on with it after an
+/// interrupt. Called before the hart looks whether something goes before the visit ([`may_visit`]).
+#[inline]
+pub(crate) fn begin_visit(hart: usize, process: u32, priority: Priority) {
+    VISITS.begin(hart, process, priority);
+    // Pairs with the fences of `find_hart` and of `Worker::call_back`: either those see this visit, or this hart sees
+    // what they are about.
+    fence(Ordering::SeqCst);
+}
+
+/// Says that this hart is back from its program, for good or for an interrupt, and will soon look for what is ready.
+#[inline]
+pub(crate) fn end_visit(hart: usize) {
+    VISITS.end(hart);
+}
+
+/// The process whose program a hart visits; 0 for none.
+pub(crate) fn visited_process(hart: usize) -> u32 {
+    VISITS.process(hart)
+}
+
+impl coroutine::Platform for Harts {
+    const BRINGS: bool = true;
+
+    /// What an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a packet is
+    /// received, its call completed and the program that waits for it entered without another hart, unless there is
+    /// more to do than one thing after the other.
+    #[inline]
+    fn bringing(&self) -> Option<usize> {
+        let hart = Machine::hart();
+        if VISITS.is_any(hart) { None } else { Some(hart) }
+    }
+
+    fn woken_at_home(&self, cid: Cid) {
+        if crate::harts() > 1
+            && let Ok(priority) = EXECUTOR.priority(cid)
+        {
+            find_hart(priority);
+        }
+    }
+
+    #[inline]
+    fn worker(&self) -> usize {
+        Machine::hart()
+    }
+
+    fn notify(&self, worker: usize) {
+        // A hart that runs this code looks for something ready before it waits.
+        if worker != Machine::hart() {
+            counters::count(Counter::HartInterrupts);
+            Machine::send_ipi(worker);
+        }
+    }
+}
+
+/// Makes the executor of the scheduler's functions. Called once.
+pub(crate) fn start(table: Table) -> Result<(), &'static str> {
+    EXECUTOR.initialise(table, &READY, &HARTS).map_err(|_| "the executor was started twice")
+}
+
+/// The calling hart's worker.
+pub(crate) struct Worker(coroutine::Worker);
+
+impl Worker {
+    /// Makes the calling hart a worker.
+    ///
+    /// # Panics
+    /// If it is one already.
+    pub(crate) fn of_this_hart() -> Worker {
+        let worker = EXECUTOR.worker(Machine::hart(), Signals::default());
+        Worker(worker.expect("each hart makes its worker once"))
+    }
+
+    /// Polls the most important ready coroutine; `false` if none is ready.
+    pub(crate) fn run_one(&mut self) -> bool {
+        self.0.run_one() == Outcome::Ran
+    }
+}
+
+pin_project! {
+    /// A future that works for a process: each poll is charged to its owner, and is not made at a priority that the
+    /// owner's budget does not give.
+    pub struct Owned<O, F> {
+        owner: O,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<O, F> Owned<O, F> {
+    /// The future that was given.
+    pub(crate) fn into_future(self) -> F {
+        self.future
+    }
+}
+
+impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
+    type Output = ();
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        let owner: &O = this.owner;
+        let start = Machine::now();
+        owner.begins(start);
+        memory::faults::works_for(owner.process().id);
+        if scheduling::has_no_claim(owner.process()) && current_priority() != EXHAUSTED {
+            // Lowered when it is met, not when the budget ran out: a process has more coroutines than one step may
+            // change.
+            set_priority(current(), EXHAUSTED);
+            cx.waker().wake_by_ref();
+            owner.ends(start);
+            return Poll::Pending;
+        }
+        let result = this.future.poll(cx);
+        memory::faults::works_for(0);
+        owner.ends(start);
+        if result.is_pending() && scheduling::has_no_claim(owner.process()) {
+            set_priority(current(), EXHAUSTED);
+        }
+        result
+    }
+}
+
+/// Starts a coroutine that works for a process; it goes on by itself.
+///
+/// If there is no memory for it, or there are too many coroutines, the future comes back: what it holds may be wanted,
+/// or may not be dropped under the caller's locks.
+pub(crate) fn spawn_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
+where
+    O: Owner + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let spawned = EXECUTOR.try_spawn(Owned { owner, future }, priority, 0);
+    let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
+    let cid = handle.cid();
+    handle.detach();
+    if crate::harts() > 1 {
+        find_hart(priority);
+    }
+    Ok(cid)
+}
+
+/// As [`spawn_for`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker)
+/// for instance.
+pub(crate) fn spawn_blocked_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
+where
+    O: Owner + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let spawned = EXECUTOR.try_spawn_blocked(Owned { owner, future }, priority, 0);
+    let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
+    let cid = handle.cid();
+    handle.detach();
+    Ok(cid)
+}
+
+/// The waker of a coroutine.
+pub(crate) fn waker(cid: Cid) -> Waker {
+    EXECUTOR.waker(cid)
+}
+
+/// Starts a coroutine of the kernel itself, which works for no process and goes on by itself, when the machine starts.
+///
+/// # Panics
+/// If there is no memory for it.
+pub(crate) fn spawn_for_kernel(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
+    let handle = EXECUTOR.spawn(future, priority);
+    let cid = handle.cid();
+    handle.detach();
+    cid
+}
+
+/// A coroutine of the kernel itself that has something to do now and then. Whoever finds that there is summons it.
+pub(crate) struct Attendant {
+    is_summoned: AtomicBool,
+    coroutine: Mutex<Option<Cid>>,
+}
+
+impl Attendant {
+    /// Nobody so far.
+    pub(crate) const fn new() -> Attendant {
+        Attendant { is_summoned: AtomicBool::new(false), coroutine: Mutex::new(None) }
+    }
+
+    /// Has the coroutine look for what there is to do.
+    pub(crate) fn summon(&self) {
+        // One that was summoned and has not looked since will see what there is now.
+        if !self.is_summoned.swap(true, Ordering::AcqRel) {
+            let coroutine = *self.coroutine.lock();
+            if let Some(coroutine) = coroutine {
+                wake(coroutine);
+            }
+        }
+    }
+
+    /// Waits, as the attendant, until it was summoned since it looked last.
+    pub(crate) async fn summoned(&self) {
+        // Entered before the look: whoever summons it after that look finds it.
+        *self.coroutine.lock() = Some(current());
+        poll_fn(|_| if self.is_summoned.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
+/// Makes a coroutine ready. One that has ended is not waiting any more, so that is no error.
+pub(crate) fn wake(cid: Cid) {
+    if EXECUTOR.wake(cid).is_ok() && crate::harts() > 1 {
+        coroutine::Platform::woken_at_home(&HARTS, cid);
+    }
+}
+
+/// Changes a coroutine's priority; one that has ended has none.
+pub(crate) fn set_priority(cid: Cid, priority: Priority) {
+    let _ = EXECUTOR.set_priority(cid, priority);
+}
+
+/// The coroutine that calls.
+///
+/// # Panics
+/// Outside of a coroutine.
+pub(crate) fn current() -> Cid {
+    EXECUTOR.current().expect("only coroutines ask who they are")
+}
+
+/// The priority at which the calling coroutine runs.
+pub(crate) fn current_priority() -> Priority {
+    let running = READY[Machine::hart()].1.load(Ordering::Relaxed);
+    Priority::most_important_in(running).unwrap_or(Priority::DEFAULT)
+}
+
+/// The priority of a coroutine; `None` if it has ended.
+pub(crate) fn priority(cid: Cid) -> Option<Priority> {
+    EXECUTOR.priority(cid).ok()
+}
+
+/// Where a coroutine is at this moment; `None` if it has ended.
+pub(crate) fn state(cid: Cid) -> Option<State> {
+    EXECUTOR.state(cid).ok()
+}
+
+/// What is ready in the shard of this hart.
+#[inline]
+pub(crate) fn ready_here() -> &'static AtomicU64 {
+    &READY[Machine::hart()].0
+}
+
+/// What is ready in the shard of a hart, and the bit of what it runs.
+pub(crate) fn words(hart: usize) -> (u64, u64) {
+    let word = &READY[hart % MAXIMUM_WORKERS];
+    (word.0.load(Ordering::Relaxed), word.1.load(Ordering::Relaxed))
+}
+
+/// Whether anything at all is ready on this hart.
+#[inline]
+pub(crate) fn is_anything_ready() -> bool {
+    ready_here().load(Ordering::Relaxed) != 0
+}
+
+/// Whether something more important than `priority` is ready on this hart.
+#[inline]
+pub(crate) fn is_ready_above(priority: Priority) -> bool {
+    ready_here().load(Ordering::Relaxed) & (priority.bit() - 1) != 0
+}
+
+/// Whether something at least as important as `priority` is ready on this hart.
+#[inline]
+pub(crate) fn is_ready_at_least(priority: Priority) -> bool {
+    ready_here().load(Ordering::Relaxed) & ((priority.bit() - 1) | priority.bit()) != 0
+}
+
+/// The priorities at which something is ready and waits for a hart, over all harts.
+pub(crate) fn waiting() -> u64 {
+    READY.iter().take(crate::harts()).fold(0, |all, word| all | word.0.load(Ordering::Relaxed))
+}
+
+/// Whether something that waits is more important than `priority`, on whatever hart it was made ready.
+#[inline]
+pub(crate) fn is_ready_above_anywhere(priority: Priority) -> bool {
+    crate::harts() > 1 && waiting() & (priority.bit() - 1) != 0
+}
+
+/// For a hart that is about to visit a program of this priority, and has said so: `false` if something more important
+/// is to run before. What else is ready gets an idle hart, or one whose visit it goes before.
+#[inline]
+pub(crate) fn may_visit(priority: Priority) -> bool {
+    if crate::harts() == 1 {
+        return true;
+    }
+    match Priority::most_important_in(waiting()) {
+        None => true,
+        Some(waiting) if waiting.is_more_important_than(priority) => false,
+        Some(waiting) => {
+            share(waiting);
+            true
+        }
+    }
+}
+
+/// For a hart whose visit was interrupted, when something is ready on it: calls a hart that is idle. If there is none,
+/// and this one goes on with its visit (it is not outranked), one whose visit is less important than what is ready.
+pub(crate) fn share_what_is_ready_here(is_outranked: bool) {
+    if crate::harts() == 1 {
+        return;
+    }
+    if let Some(waiting) = Priority::most_important_in(ready_here().load(Ordering::Relaxed)) {
+        if is_outranked {
+            interrupt_idle_hart();
+        } else {
+            share(waiting);
+        }
+    }
+}
+
+/// For a hart that was interrupted and goes on with its visit, of which it has published how important it is: finds
+/// another hart for the most important of what is ready anywhere.
+pub(crate) fn pass_on() {
+    if crate::harts() > 1
+        && let Some(waiting) = Priority::most_important_in(waiting())
+    {
+        find_hart(waiting);
+    }
+}
+
+/// Calls an idle hart; whether there was one.
+fn interrupt_idle_hart() -> bool {
+    let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);
+    if let Some(hart) = idle {
+        HARTS.interrupt(hart);
+    }
+    idle.is_some()
+}
+
+#[cold]
+#[inline(never)]
+fn share(waiting: Priority) {
+    if !interrupt_idle_hart() {
+        find_hart(waiting);
+    }
+}
+
+/// For something that was made ready and has this priority: interrupts the hart whose visit to a program is the least
+/// important of all, if that is less important than this. An idle hart was notified when it was made ready, and nothing
+/// else is done then.
+#[cold]
+#[inline(never)]
+pub(crate) fn find_hart(priority: Priority) {
+    // The other one is in `begin_visit`; see above.
+    fence(Ordering::SeqCst);
+    if let Some(hart) = hart_for(priority, (0..crate::harts()).map(does)) {
+        HARTS.interrupt(hart);
+    }
+}
+
+/// The hart to interrupt for something of this priority, of harts that are at these things; `None` if none is to be.
+fn hart_for(priority: Priority, harts: impl Iterator<Item = Doing>) -> Option<usize> {
+    let mut least = priority;
+    let mut found = None;
+    for (hart, doing) in harts.enumerate() {
+        match doing {
+            Doing::Nothing => return None,
+            // It looks at what is ready before it goes on to anything else.
+            Doing::Kernel => {}
+            Doing::Visit(visit) => {
+                if least.is_more_important_than(visit) {
+                    (least, found) = (visit, Some(hart));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What a hart is at, as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    /// It polls a coroutine of the kernel, or is about to take another one.
+    Kernel,
+    /// It is in a program, and the visit is so important.
+    Visit(Priority),
+}
+
+fn does(hart: usize) -> Doing {
+    let (ready, running) = words(hart);
+    match VISITS.priority(hart) {
+        Some(priority) => Doing::Visit(priority),
+        None if ready | running == 0 => Doing::Nothing,
+        None => Doing::Kernel,
+    }
+}
+
+impl Harts {
+    /// Makes a hart look around, also the calling one, which does so when it is back in its program.
+    fn interrupt(&self, hart: usize) {
+        counters::count(Counter::HartInterrupts);
+        Machine::send_ipi(hart);
+    }
+}
+
+/// Whether a hart other than this one has nothing to do; a look without any guarantee.
+pub(crate) fn is_another_hart_idle() -> bool {
+    let own = Machine::hart();
+    let harts = READY.iter().take(crate::harts()).enumerate();
+    harts
+        .filter(|(hart, _)| *hart != own)
+        .any(|(_, word)| word.0.load(Ordering::Relaxed) | word.1.load(Ordering::Relaxed) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn doing() -> impl Strategy<Value = Doing> {
+        prop_oneof![
+            1 => Just(Doing::Nothing),
+            2 => Just(Doing::Kernel),
+            6 => (0..64u64).prop_map(|number| Doing::Visit(Priority::saturating(number))),
+        ]
+    }
+
+    #[test]
+    fn others_see_what_a_hart_visits() {
+        let visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
+        for hart in 0..MAXIMUM_WORKERS {
+            assert_eq!((visits.is_any(hart), visits.process(hart), visits.priority(hart)), (false, 0, None));
+            for process in [1, 2, 0x1234_5678, u32::MAX] {
+                for priority in [Priority::HIGHEST, Priority::DEFAULT, Priority::LOWEST] {
+                    visits.begin(hart, process, priority);
+                    let seen = (visits.is_any(hart), visits.process(hart), visits.priority(hart));
+                    assert_eq!(seen, (true, process, Some(priority)));
+                }
+            }
+        }
+        visits.end(0);
+        assert_eq!((visits.is_any(0), visits.process(0), visits.priority(0)), (false, 0, None));
+        assert!(visits.is_any(1), "a hart has ended the visit of another");
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Whoever is interrupted visits something less important, nobody visits anything less important than that, and
+        /// if nobody is interrupted, there is an idle hart, or no visit is less important.
+        #[test]
+        fn the_least_important_visit_is_interrupted(
+            number in 0..64u64,
+            harts in proptest::collection::vec(doing(), 1..9),
+        ) {
+            let priority = Priority::saturating(number);
+            let visits = harts.iter().filter_map(|doing| match doing {
+                Doing::Visit(visit) => Some(visit.number()),
+                _ => None,
+            });
+            let least = visits.max();
+            match hart_for(priority, harts.iter().copied()) {
+                Some(hart) => {
+                    prop_assert!(matches!(harts[hart], Doing::Visit(visit) if Some(visit.number()) == least));
+                    prop_assert!(least > Some(priority.number()));
+                    prop_assert!(!harts.contains(&Doing::Nothing));
+                }
+                None => prop_assert!(harts.contains(&Doing::Nothing) || least <= Some(priority.number())),
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Those who wait for one thing by the thousand: they are woken in portions, by a coroutine of the kernel's own.
+//!
+//! Whoever changes a condition holds its lock, and wakes a [portion](waiters::PORTION) of those who wait for it. The
+//! rest comes here, and is woken with a look after each portion, at the priority of whoever changed the condition: so
+//! nobody makes the kernel work for long at a higher priority than its own. Those who wait may be more important than
+//! that; so the keeper of the starvation bound lets some portions go before everything else at each of its looks
+//! ([`hasten`]). What it takes is charged to nobody. It is a small part of what those who are woken have been charged
+//! for coming to wait, and will be for looking again.
+
+use alloc::collections::VecDeque;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use abi_queue::{PRIORITIES, Priority};
+use spin::Mutex;
+use waiters::Rest;
+
+use crate::scheduling::executor::{self, Cid};
+use crate::scheduling::{EXHAUSTED, LEAST_CLAIM, MOST_CLAIM, steps};
+
+/// Rests by priority, equals in their order. What is done with them takes as long for one as for thousands.
+struct Pending<T> {
+    levels: [VecDeque<T>; PRIORITIES],
+    /// A bit for each level that is not empty.
+    present: u64,
+}
+
+impl<T> Pending<T> {
+    const fn new() -> Pending<T> {
+        Pending { levels: [const { VecDeque::new() }; PRIORITIES], present: 0 }
+    }
+
+    /// Makes room for one more, if there is memory for that.
+    fn level(&mut self, priority: Priority) -> Option<&mut VecDeque<T>> {
+        let level = &mut self.levels[usize::from(priority.number())];
+        level.try_reserve(1).is_ok().then_some(level)
+    }
+
+    /// Enters a rest, or gives it back if there is no memory.
+    fn push(&mut self, priority: Priority, rest: T) -> Result<(), T> {
+        match self.level(priority) {
+            Some(level) => level.push_back(rest),
+            None => return Err(rest),
+        }
+        self.present |= priority.bit();
+        Ok(())
+    }
+
+    /// Takes the most important one out.
+    fn pop(&mut self) -> Option<(Priority, T)> {
+        let priority = Priority::most_important_in(self.present)?;
+        let level = &mut self.levels[usize::from(priority.number())];
+        let rest = level.pop_front()?;
+        if level.is_empty() {
+            *level = VecDeque::new();
+            self.present &= !priority.bit();
+        }
+        Some((priority, rest))
+    }
+
+    /// Exchanges a rest of which some were woken for a more important one, if there is one. It goes on before its
+    /// equals.
+    fn exchange(&mut self, rest: &mut (Priority, T)) {
+        let priority = rest.0;
+        let is_outranked =
+            Priority::most_important_in(self.present).is_some_and(|first| first.is_more_important_than(priority));
+        // Without memory to put it back it is woken to its end.
+        if is_outranked
+            && self.level(priority).is_some()
+            && let Some(next) = self.pop()
+        {
+            let (_, before) = core::mem::replace(rest, next);
+            // There is room, and whatever was taken is of another level.
+            self.levels[usize::from(priority.number())].push_front(before);
+            self.present |= priority.bit();
+        }
+    }
+}
+
+struct Rests {
+    pending: Pending<Rest>,
+    /// For so many more portions their coroutine goes before everything else, since it has been ready for long.
+    hastened: usize,
+    /// The coroutine that wakes them; and how to wake it while it has nothing to do.
+    coroutine: Option<Cid>,
+    idle: Option<Waker>,
+}
+
+/// Portions that are woken before everything else, when they have waited for long.
+const HASTENED: usize = 64;
+
+static RESTS: Mutex<Rests> = Mutex::new(Rests { pending: Pending::new(), hastened: 0, coroutine: None, idle: None });
+
+/// Starts the coroutine.
+pub(crate) fn start() {
+    RESTS.lock().coroutine = Some(executor::spawn_for_kernel(Priority::HIGHEST, wake_rests()));
+    waiters::wake_rests_with(keep);
+}
+
+/// Notes a rest that is to be woken. It is called under locks, which this module's own lock comes behind.
+fn keep(rest: Rest) {
+    // Not of whoever runs before its turn, or behind everybody: that is so for a turn or a period, and a rest may take
+    // longer.
+    let priority = executor::current_priority().limited_to(MOST_CLAIM);
+    let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
+    let mut rests = RESTS.lock();
+    let kept = rests.pending.push(priority, rest);
+    if kept.is_ok()
+        && let Some(coroutine) = rests.coroutine
+        && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
+    {
+        executor::set_priority(coroutine, priority);
+    }
+    let idle = rests.idle.take();
+    drop(rests);
+    if let Err(mut rest) = kept {
+        // There is no memory even for this: then at once.
+        while rest.wake_portion() {}
+    }
+    if let Some(idle) = idle {
+        idle.wake();
+    }
+}
+
+impl Rests {
+    /// Gives the calling coroutine the priority of what it does next.
+    fn follow(&mut self, priority: Priority) {
+        self.hastened = self.hastened.saturating_sub(1);
+        let priority = if self.hastened == 0 { priority } else { Priority::HIGHEST };
+        executor::set_priority(executor::current(), priority);
+    }
+}
+
+/// Takes the most important rest out, which the calling coroutine is to be as important as. (Under the lock: what comes
+/// afterwards may raise it.) Without any, who keeps the next one wakes the caller.
+fn take(waker: &Waker) -> Poll<(Priority, Rest)> {
+    let mut rests = RESTS.lock();
+    let Some(next) = rests.pending.pop() else {
+        rests.idle = Some(waker.clone());
+        return Poll::Pending;
+    };
+    rests.follow(next.0);
+    Poll::Ready(next)
+}
+
+/// Exchanges a rest for a more important one, if there is one.
+fn exchange(rest: &mut (Priority, Rest)) {
+    let mut rests = RESTS.lock();
+    rests.pending.exchange(rest);
+    rests.follow(rest.0);
+}
+
+/// For the keeper of the starvation bound: has the coroutine go before everything else for a while, if it has something
+/// to do. Whoever has changed a condition may be unimportant, and those who wait for it important.
+pub(crate) fn hasten() {
+    let mut rests = RESTS.lock();
+    if rests.idle.is_none()
+        && let Some(coroutine) = rests.coroutine
+    {
+        rests.hastened = HASTENED;
+        executor::set_priority(coroutine, Priority::HIGHEST);
+    }
+}
+
+/// Wakes all rests, the most important first.
+async fn wake_rests() {
+    loop {
+        let mut rest = poll_fn(|cx| take(cx.waker())).await;
+        loop {
+            let has_more = rest.1.wake_portion();
+            // Also between two small ones.
+            steps::pause_at_the_end().await;
+            if !has_more {
+                break;
+            }
+            exchange(&mut rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Keep(u8),
+        Take,
+        Exchange,
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Against a list that is searched. Each access is one step under the lock, so histories of steps are all that
+        /// harts can make of them.
+        #[test]
+        fn the_most_important_rest_comes_first(
+            steps in prop::collection::vec(
+                prop_oneof![3 => (0u8..64).prop_map(Step::Keep), 2 => Just(Step::Take), 2 => Just(Step::Exchange)],
+                0..200,
+            ),
+        ) {
+            let mut pending = Pending::new();
+            let mut model: Vec<(Priority, usize)> = Vec::new();
+            let mut current: Option<(Priority, usize)> = None;
+            let best = |model: &[(Priority, usize)]| {
+                let numbers = model.iter().enumerate().map(|(place, (priority, _))| (priority.number(), place));
+                numbers.min().map(|(_, place)| place)
+            };
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Keep(level) => {
+                        let priority = Priority::new(level).unwrap();
+                        prop_assert_eq!(pending.push(priority, number), Ok(()));
+                        model.push((priority, number));
+                    }
+                    Step::Take => {
+                        current = pending.pop();
+                        prop_assert_eq!(current, best(&model).map(|place| model.remove(place)));
+                    }
+                    Step::Exchange => {
+                        let Some(mut rest) = current else { continue };
+                        pending.exchange(&mut rest);
+                        let mut expected = current.unwrap();
+                        if let Some(place) = best(&model)
+                            && model[place].0.is_more_important_than(expected.0)
+                        {
+                            let before = core::mem::replace(&mut expected, model.remove(place));
+                            model.insert(0, before);
+                        }
+                        prop_assert_eq!(rest, expected);
+                        current = Some(rest);
+                    }
+                }
+            }
+            while let Some(rest) = pending.pop() {
+                prop_assert_eq!(Some(rest), best(&model).map(|place| model.remove(place)));
+            }
+            prop_assert!(model.is_empty() && pending.present == 0);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Who wants to be woken when, on one hart: a binary heap that knows where each entry stands.
+//!
+//! Entering a deadline must be able to fail, and must not fail for those who have no way to go on without it: a worker
+//! that sleeps with a time limit, and the network. These *reserve* a place once, when they can still be refused, and
+//! enter their one deadline with [`set_reserved`](Deadlines::set_reserved) as often as they like; the heap keeps room
+//! for all reserved places beside what is in it, so that this allocates nothing. All others use
+//! [`set`](Deadlines::set), which answers that there is no memory before it changes anything.
+//!
+//! Rejected: a tree map, whose insertions cannot report that there is no memory; and lists through the waiters' own
+//! memory, which would need unsafe code for what happens a few times in a millisecond.
+
+use core::task::Waker;
+
+use abi_unix::Errno;
+use tables::Segments;
+
+const NONE: u32 = u32::MAX;
+
+/// Free slots that are given back at a time.
+const AT_A_TIME: usize = 32;
+
+/// A deadline that was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    slot: u32,
+    number: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    ticks: u64,
+    /// Counts up: equal deadlines come in the order in which they were set.
+    number: u64,
+    slot: u32,
+}
+
+/// What an entry belongs to, in a place that does not move.
+struct Slot {
+    /// Of the entry in the heap; if there is no waker, the next free slot, and in `number` the one before.
+    position: u32,
+    number: u64,
+    waker: Option<Waker>,
+}
+
+/// Deadlines in ticks, each with a waker.
+pub(crate) struct Deadlines {
+    heap: Segments<Entry>,
+    slots: Segments<Slot>,
+    free: u32,
+    last_number: u64,
+    reserved: usize,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        Deadlines::new()
+    }
+}
+
+impl Deadlines {
+    /// None.
+    pub(crate) const fn new() -> Deadlines {
+        Deadlines { heap: Segments::new(), slots: Segments::new(), free: NONE, last_number: 0, reserved: 0 }
+    }
+
+    /// The earliest.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.heap.get(0).map(|entry| entry.ticks)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Makes sure that one more reserved deadline can be entered at any time; `ENOMEM` if not.
+    pub(crate) fn reserve(&mut self) -> Result<(), Errno> {
+        self.make_room(1)?;
+        self.reserved += 1;
+        Ok(())
+    }
+
+    /// Takes a [`reserve`](Self::reserve) back.
+    pub(crate) fn release(&mut self) {
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// Room for `more` entries beside those that are there and those that are reserved.
+    fn make_room(&mut self, more: usize) -> Result<(), Errno> {
+        let wanted = self.reserved + more;
+        self.heap.reserve(wanted).map_err(|_| Errno::ENOMEM)?;
+        // As many as there are in the heap are in use.
+        let free = self.slots.len() - self.heap.len();
+        self.slots.reserve(wanted.saturating_sub(free)).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Enters a deadline; `ENOMEM` if there is no memory for it.
+    pub(crate) fn set(&mut self, ticks: u64, waker: &Waker) -> Result<Key, Errno> {
+        self.make_room(1)?;
+        Ok(self.insert(ticks, waker))
+    }
+
+    /// Enters the deadline of somebody who has reserved a place for it, and has no other one entered.
+    pub(crate) fn set_reserved(&mut self, ticks: u64, waker: &Waker) -> Key {
+        self.insert(ticks, waker)
+    }
+
+    fn insert(&mut self, ticks: u64, waker: &Waker) -> Key {
+        self.last_number += 1;
+        let number = self.last_number;
+        let position = self.heap.len() as u32;
+        let fresh = Slot { position, number, waker: Some(waker.clone()) };
+        let slot = match self.take_free() {
+            Some(slot) => {
+                self.slots[slot as usize] = fresh;
+                slot
+            }
+            None => {
+                self.slots.push(fresh);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.heap.push(Entry { ticks, number, slot });
+        self.sift_up(position as usize);
+        Key { slot, number }
+    }
+
+    /// Takes a deadline out; nothing happens if it is not there any more.
+    pub(crate) fn remove(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get(key.slot as usize)
+            && slot.waker.is_some()
+            && slot.number == key.number
+        {
+            self.remove_at(slot.position as usize);
+        }
+    }
+
+    /// Takes the earliest deadline out if it has come.
+    pub(crate) fn expired(&mut self, now: u64) -> Option<Waker> {
+        if self.next()? > now { None } else { self.remove_at(0) }
+    }
+
+    fn remove_at(&mut self, position: usize) -> Option<Waker> {
+        let entry = self.heap[position];
+        if let Some(last) = self.heap.pop_keeping(self.reserved + 1)
+            && position < self.heap.len()
+        {
+            self.put(position, last);
+            if position > 0 && last.is_before(&self.heap[(position - 1) / 2]) {
+                self.sift_up(position);
+            } else {
+                self.sift_down(position);
+            }
+        }
+        let waker = self.slots[entry.slot as usize].waker.take();
+        self.link_free(entry.slot);
+        self.give_free_back();
+        waker
+    }
+
+    /// Gives free slots at the end back, some at a time: others are free in front of them.
+    fn give_free_back(&mut self) {
+        for _ in 0..AT_A_TIME {
+            if self.slots.last().is_none_or(|slot| slot.waker.is_some()) {
+                return;
+            }
+            self.unlink_free(self.slots.len() as u32 - 1);
+            let in_use = self.heap.len() + self.reserved + 1;
+            self.slots.pop_keeping(in_use.saturating_sub(self.slots.len() - 1));
+        }
+    }
+
+    /// Takes the first free slot.
+    fn take_free(&mut self) -> Option<u32> {
+        let slot = (self.free != NONE).then_some(self.free)?;
+        self.unlink_free(slot);
+        Some(slot)
+    }
+
+    fn link_free(&mut self, slot: u32) {
+        let next = core::mem::replace(&mut self.free, slot);
+        let place = &mut self.slots[slot as usize];
+        (place.position, place.number) = (next, u64::from(NONE));
+        if let Some(next) = self.slots.get_mut(next as usize) {
+            next.number = u64::from(slot);
+        }
+    }
+
+    fn unlink_free(&mut self, slot: u32) {
+        let (next, previous) = (self.slots[slot as usize].position, self.slots[slot as usize].number as u32);
+        match self.slots.get_mut(previous as usize) {
+            Some(previous) => previous.position = next,
+            None => self.free = next,
+        }
+        if let Some(next) = self.slots.get_mut(next as usize) {
+            next.number = u64::from(previous);
+        }
+    }
+
+    /// Puts an entry in a place, and notes that.
+    fn put(&mut self, position: usize, entry: Entry) {
+        self.heap[position] = entry;
+        self.slots[entry.slot as usize].position = position as u32;
+    }
+
+    /// Moves an entry up to its place, and what is in its way down. Each is written once.
+    fn sift_up(&mut self, mut position: usize) {
+        let entry = self.heap[position];
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            let above = self.heap[parent];
+            if !entry.is_before(&above) {
+                break;
+            }
+            self.put(position, above);
+            position = parent;
+        }
+        self.put(position, entry);
+    }
+
+    /// The same downwards.
+    fn sift_down(&mut self, mut position: usize) {
+        let entry = self.heap[position];
+        let length = self.heap.len();
+        loop {
+            let left = 2 * position + 1;
+            if left >= length {
+                break;
+            }
+            let (mut child, mut below) = (left, self.heap[left]);
+            if left + 1 < length {
+                let right = self.heap[left + 1];
+                if right.is_before(&below) {
+                    (child, below) = (left + 1, right);
+                }
+            }
+            if !below.is_before(&entry) {
+                break;
+            }
+            self.put(position, below);
+            position = child;
+        }
+        self.put(position, entry);
+    }
+}
+
+impl Entry {
+    fn is_before(&self, other: &Entry) -> bool {
+        (self.ticks, self.number) < (other.ticks, other.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Notes that it was woken.
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u64),
+        Remove(usize),
+        Pass(u64),
+        Reserve,
+        Release,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0u64..1000).prop_map(Step::Set),
+            2 => any::<usize>().prop_map(Step::Remove),
+            2 => (0u64..50).prop_map(Step::Pass),
+            1 => Just(Step::Reserve),
+            1 => Just(Step::Release),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        #[test]
+        fn behaves_as_a_sorted_map(steps in prop::collection::vec(step(), 0..400)) {
+            let mut deadlines = Deadlines::new();
+            let mut model = BTreeMap::new();
+            let mut keys = Vec::new();
+            let (mut now, mut number) = (0, 0u64);
+            for step in steps {
+                match step {
+                    Step::Set(after) => {
+                        let bell = Arc::new(Bell::default());
+                        let key = deadlines.set(now + after, &Waker::from(bell.clone())).unwrap();
+                        number += 1;
+                        model.insert((now + after, number), bell);
+                        keys.push((key, (now + after, number)));
+                    }
+                    Step::Remove(which) if !keys.is_empty() => {
+                        // Also such as were removed before, or have come.
+                        let (key, place) = keys[which % keys.len()];
+                        deadlines.remove(key);
+                        model.remove(&place);
+                    }
+                    Step::Pass(time) => {
+                        now += time;
+                        while let Some(waker) = deadlines.expired(now) {
+                            let (_, bell) = model.pop_first().unwrap();
+                            let before = bell.0.load(Ordering::Relaxed);
+                            waker.wake();
+                            prop_assert_eq!(bell.0.load(Ordering::Relaxed), before + 1);
+                        }
+                        prop_assert!(model.first_key_value().is_none_or(|(key, _)| key.0 > now));
+                    }
+                    Step::Reserve => deadlines.reserve().unwrap(),
+                    Step::Release => deadlines.release(),
+                    Step::Remove(_) => {}
+                }
+                prop_assert_eq!(deadlines.len(), model.len());
+                prop_assert_eq!(deadlines.next(), model.first_key_value().map(|(key, _)| key.0));
+                // What is reserved never allocates.
+                let room = |capacity: usize| capacity >= deadlines.heap.len() + deadlines.reserved;
+                prop_assert!(room(deadlines.heap.capacity()) && room(deadlines.slots.capacity()));
+                let after = |slot: &u32| deadlines.slots.get(*slot as usize).map(|slot| slot.position);
+                let free = core::iter::successors(Some(deadlines.free), after);
+                prop_assert_eq!(free.take_while(|slot| *slot != NONE).count(), deadlines.slots.len() - deadlines.len());
+            }
+        }
+    }
+
+    #[test]
+    fn reserved_places_hold_with_others_beside_them() {
+        let mut deadlines = Deadlines::new();
+        for _ in 0..10 {
+            deadlines.reserve().unwrap();
+        }
+        let keys: Vec<_> = (0..1000).map(|ticks| deadlines.set(ticks, Waker::noop()).unwrap()).collect();
+        let (heap, slots) = (deadlines.heap.capacity(), deadlines.slots.capacity());
+        let reserved: Vec<_> = (0..10).map(|ticks| deadlines.set_reserved(ticks, Waker::noop())).collect();
+        assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
+        keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
+        assert_eq!(deadlines.len(), 0);
+        // What the last ones stood behind is given back by those who come and go later.
+        for _ in 0..1000 / AT_A_TIME {
+            let key = deadlines.set(1, Waker::noop()).unwrap();
+            deadlines.remove(key);
+        }
+        assert!(deadlines.slots.capacity() >= 10 && deadlines.slots.capacity() < 200);
+    }
+}
