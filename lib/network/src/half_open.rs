@@ -528,9 +528,51 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
 
 #[cfg(test)]
 mod tests {
+    use core::net::{Ipv4Addr, SocketAddrV4};
+
+    use alloc::vec::Vec;
+    use property::{Limited, with_memory};
     use smoltcp::wire::TcpSeqNumber;
 
     use super::*;
+
+    #[global_allocator]
+    static LIMITED: Limited = Limited;
+
+    /// With as many requests as all lists and tables are made for, no byte is taken that nobody was charged for.
+    #[test]
+    fn requests_take_what_they_are_charged() {
+        const REQUESTS: usize = 1 << 12;
+        // Bytes that the table has beside its entries, whatever their number.
+        const BESIDE: usize = 64;
+        const LIMIT: usize = 1 << 24;
+        let request = |number: usize| {
+            let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+            let key = Key::new(local, SocketAddrV4::new(Ipv4Addr::LOCALHOST, number as u16));
+            Request {
+                course: Course { via: Via::Local, key, hardware: [[0; 6]; 2] },
+                listener: ListenerId { index: 0, generation: 1 },
+                ours: 1,
+                theirs: 2,
+                offer: Offer::of(&REQUEST),
+                receive_buffer: 0,
+                since: Instant::ZERO,
+                repeated: 0,
+            }
+        };
+        let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+        let mut half_open = HalfOpen::new(Hash::new([0; 16]), REQUESTS);
+        let (at_most, at_least) = with_memory(LIMIT, || {
+            for number in 0..REQUESTS {
+                let charge = Charge::new(None, Held::Request, MEMORY, usize::MAX).unwrap();
+                half_open.add(request(number), charge).unwrap();
+            }
+            (is_there(LIMIT - REQUESTS * MEMORY - BESIDE), !is_there(LIMIT - REQUESTS * MEMORY + 1))
+        });
+        assert_eq!(half_open.len(), REQUESTS);
+        assert!(at_most, "more than {MEMORY} bytes for a request");
+        assert!(at_least, "less than {MEMORY} bytes for a request");
+    }
 
     const REQUEST: TcpRepr<'static> = TcpRepr {
         src_port: 1,
