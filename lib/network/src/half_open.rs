@@ -599,6 +599,21 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_says_what_this_end_takes_and_only_what_the_other_understands() {
+        let key = Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9));
+        let course = Course { via: Via::Local, key, hardware: [[0; 6]; 2] };
+        let answer = |offer, window| answer_to(&course, 100, u32::MAX, offer, window, 1500);
+        let all = answer(Offer::of(&REQUEST), 0x2_0000);
+        assert_eq!((all.control, all.src_port, all.dst_port), (TcpControl::Syn, 80, 9));
+        assert_eq!((all.seq_number, all.ack_number), (TcpSeqNumber(100), Some(TcpSeqNumber(0))));
+        assert_eq!((all.window_len, all.max_seg_size), (u16::MAX, Some(1460)));
+        assert_eq!((all.window_scale, all.sack_permitted), (Some(2), true));
+        let little = answer(Offer::from_cookie(1), 1000);
+        assert_eq!((little.window_len, little.max_seg_size), (1000, Some(1460)));
+        assert_eq!((little.window_scale, little.sack_permitted), (None, false));
+    }
+
+    #[test]
     fn windows_are_shifted_until_they_can_be_said() {
         for (buffer, scale) in
             [(0, 0), (1, 0), (0xffff, 0), (0x1_0000, 1), (0x1_ffff, 1), (0x2_0000, 2), (64 << 20, 11)]
