@@ -3,8 +3,8 @@
 //! Registers as in the RISC-V Advanced Interrupt Architecture, version 1.0, chapter 4. A domain of the controller turns
 //! wires into interrupts in one of two ways:
 //!
-//! * **message mode**: each source has a hart and an identity; when it becomes active the controller stores the identity
-//!   to the IMSIC of the hart. The kernel never reads the controller to find out what happened.
+//! * **message mode**: each source has a hart and an identity; when it becomes active the controller stores the
+//!   identity to the IMSIC of the hart. The kernel never reads the controller to find out what happened.
 //! * **direct mode**, on machines without IMSIC: like a PLIC, each hart claims from its own block of registers.
 //!
 //! A level-sensitive source in message mode sends one message when its wire rises. If the wire is still high after the

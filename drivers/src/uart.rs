@@ -1,7 +1,8 @@
 //! The 16550 UART.
 //!
 //! Own code and not the crate `uart_16550`: that crate polls, its interface to registers asks every implementer for
-//! `unsafe`, and a console needs five registers. The registers are those of National Semiconductor's PC16550D data sheet.
+//! `unsafe`, and a console needs five registers. The registers are those of National Semiconductor's PC16550D data
+//! sheet.
 //!
 //! Output goes to a ring that the transmitter's interrupt empties, 16 bytes at a time; input comes from the receiver's
 //! interrupt into another ring. The transmitter's interrupt is enabled only while the ring holds something: an idle

@@ -259,8 +259,8 @@ impl Executor {
     /// Makes an executor in `memory`, with one shard and no worker.
     ///
     /// # Safety
-    /// `memory` is valid for writes, aligned, and nobody uses it yet; it stays where it is for as long as the executor is
-    /// used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever
+    /// `memory` is valid for writes, aligned, and nobody uses it yet; it stays where it is for as long as the executor
+    /// is used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever
     /// thread calls the executor.
     pub unsafe fn initialise(memory: *mut Executor, ready: *const [ReadyWord; SHARDS], hooks: Hooks) {
         // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
@@ -382,8 +382,8 @@ impl Executor {
     /// [`SpawnError::NeedSlots`]: nothing has changed.
     ///
     /// # Safety
-    /// `header` was initialised and is not in use; it stays valid and in place until its `finish` is called; its functions
-    /// may be called on any worker.
+    /// `header` was initialised and is not in use; it stays valid and in place until its `finish` is called; its
+    /// functions may be called on any worker.
     pub unsafe fn spawn(&self, header: *mut Header, hint: usize) -> Result<u64, SpawnError> {
         // SAFETY: the caller's promise is the same.
         match unsafe { self.spawn_or_0(header, hint) } {
@@ -438,8 +438,8 @@ impl Executor {
     /// The caller has the lock; `header` as for [`spawn`](Self::spawn).
     #[inline(always)]
     unsafe fn spawn_into(&self, shard: &Shard, slot: *const Slot, header: *mut Header) -> u64 {
-        // SAFETY: the slot is free and in the free list, whose lock we have, so nobody else uses it; the caller says that
-        // the header is fresh.
+        // SAFETY: the slot is free and in the free list, whose lock we have, so nobody else uses it; the caller says
+        // that the header is fresh.
         unsafe {
             shard.free.set((*slot).header.get().cast());
             let word = (*slot).word.load(Ordering::Relaxed);
@@ -530,9 +530,9 @@ impl Executor {
             home.unlock();
             return self.wake(cid);
         }
-        // It is blocked, and we have the lock that everybody needs who makes it ready. From here on it is held by us and
-        // nowhere linked, as a coroutine is that a worker takes from another. Acquire and release: as in `make_ready`, and
-        // whoever finds it in our shard, and so takes our lock, finds it unlinked.
+        // It is blocked, and we have the lock that everybody needs who makes it ready. From here on it is held by us
+        // and nowhere linked, as a coroutine is that a worker takes from another. Acquire and release: as in
+        // `make_ready`, and whoever finds it in our shard, and so takes our lock, finds it unlinked.
         let moved = HELD.wrapping_add(state::shard_difference(home.index, here.index));
         slot.word.fetch_add(moved, Ordering::AcqRel);
         // SAFETY: the addition made us its one holder, so that the header is there and stays.
@@ -755,8 +755,8 @@ impl Executor {
     /// Marks the coroutine that `worker` polls as suspended: its poll was interrupted and its stack is put aside. The
     /// worker may then run others on another stack. Gives its cid; `None` outside a poll.
     ///
-    /// Wakes are remembered but do not make it ready; [`resume`](Self::resume) does, and the next take calls the `resume`
-    /// hook on the same worker, because the interrupted poll returns into the `run` of that worker.
+    /// Wakes are remembered but do not make it ready; [`resume`](Self::resume) does, and the next take calls the
+    /// `resume` hook on the same worker, because the interrupted poll returns into the `run` of that worker.
     ///
     /// # Safety
     /// The caller is the worker itself, in an interruption of the poll.

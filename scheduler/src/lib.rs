@@ -21,21 +21,21 @@
 //! ```
 //!
 //! * A [`Header`] is the control block of one coroutine, at the front of whatever the caller keeps for it.
-//! * A [`Slot`] stays when the coroutine is gone. A *cid* is the slot's index and its generation, so that a cid that is kept
-//!   too long is an error ([`Stale`]) and never somebody else.
+//! * A [`Slot`] stays when the coroutine is gone. A *cid* is the slot's index and its generation, so that a cid that is
+//!   kept too long is an error ([`Stale`]) and never somebody else.
 //! * A *shard* (`shard`) holds the ready coroutines of one worker. A *worker* is a stack that calls [`Executor::run`].
 //!
 //! # What it promises
 //!
-//! * A worker takes the most important ready coroutine that it can see in any shard; among equals its own shard's, in the
-//!   order in which they became ready.
-//! * A wake is never lost: one that comes during the poll makes the coroutine ready again. What the waker wrote before is
-//!   seen by the poll that follows.
+//! * A worker takes the most important ready coroutine that it can see in any shard; among equals its own shard's, in
+//!   the order in which they became ready.
+//! * A wake is never lost: one that comes during the poll makes the coroutine ready again. What the waker wrote before
+//!   is seen by the poll that follows.
 //! * [`Executor::set_priority`] is right in every state.
 //! * A cancelled coroutine is not polled again, and `finish` is called exactly once for each.
 //! * Every operation costs the same with one coroutine and with a hundred thousand.
-//! * The caller's functions are called without a lock held. If whoever preempts workers does not do so inside this code, no
-//!   worker ever waits for one that does not run.
+//! * The caller's functions are called without a lock held. If whoever preempts workers does not do so inside this
+//!   code, no worker ever waits for one that does not run.
 //!
 //! How, and why so: `state` has the state word and each transition, `shard` the ready set, `executor` who may touch
 //! what, and `docs/decisions/001-ready-set.md` what was rejected.

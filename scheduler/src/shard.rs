@@ -87,8 +87,8 @@ impl Shard {
         ready: *const [ReadyWord; SHARDS],
         signals: Signals,
     ) {
-        // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write; there is a ready word for
-        // each shard.
+        // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write; there is a ready
+        // word for each shard.
         unsafe {
             put(&raw mut (*memory).lock, AtomicU32::new(0));
             put(&raw mut (*memory).sleepers, Plain::new(0));
@@ -335,8 +335,8 @@ impl Shard {
         published.1.store(bit, Ordering::Relaxed);
         // SAFETY: the caller has the lock.
         let list = unsafe { self.list_of(bit) };
-        // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands at the
-        // header's beginning.
+        // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands
+        // at the header's beginning.
         unsafe {
             let link = (*list).next.get();
             let next = (*link).next.get();

@@ -32,7 +32,8 @@
 //!
 //! * **created**: a header that was never given to `spawn`. The executor does not know it.
 //! * **ready**: the executor holds it (HELD, or WOKEN or CANCELLED alone) *and* it is linked into a list of its shard.
-//! * **running**: the executor holds it and it is not linked: a worker polls it, or stands just before or after the poll.
+//! * **running**: the executor holds it and it is not linked: a worker polls it, or stands just before or after the
+//!   poll.
 //! * **blocked**: none of HELD, WOKEN, CANCELLED, SUSPENDED.
 //! * **suspended**: SUSPENDED without HELD: interrupted in the middle of a poll, it keeps its stack.
 //! * **exited**: FREE, or another generation.
@@ -62,11 +63,12 @@
 //! # Invariants
 //!
 //! * **Home**: a coroutine that runs on worker *w* has shard *w*; a linked one has the shard whose list it is in.
-//! * **Alive**: under the lock of shard *k*, a word that is held, of the right generation and of shard *k* means that the
-//!   caller's control block exists, because the block is given back only after an exit, and an exit needs that lock.
-//! * **One holder**: HELD, WOKEN and CANCELLED together are cleared by the worker of a poll only, and whoever sets the first
-//!   of them on a blocked coroutine is the one that links it. So a coroutine is linked at most once and polled by at most
-//!   one worker.
+//! * **Alive**: under the lock of shard *k*, a word that is held, of the right generation and of shard *k* means that
+//!   the caller's control block exists, because the block is given back only after an exit, and an exit needs that
+//!   lock.
+//! * **One holder**: HELD, WOKEN and CANCELLED together are cleared by the worker of a poll only, and whoever sets the
+//!   first of them on a blocked coroutine is the one that links it. So a coroutine is linked at most once and polled by
+//!   at most one worker.
 //!
 //! Two tempting wrong ways. To mark a blocked coroutine as ready first and to take the shard's lock afterwards: then
 //! somebody who changes its priority in between finds it neither blocked nor linked, and it is linked at the old

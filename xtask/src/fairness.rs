@@ -1,10 +1,11 @@
 //! `bench fairness`: whether processor time, kernel memory and the network are shared out as promised while somebody
 //! does their worst.
 //!
-//! A scenario is a file of its own in `fairness/`: it names its goals and measures, mostly by booting the program `bench`
-//! with `fairness NAME ARGUMENT...` ([`Lab::boot`]), whose part of it is a file of that name in `apps/bench/src/fairness`.
-//! What drives the machine from outside, or boots the microkernel, does that in its own `measure` and gives the same
-//! lines. Where a figure is measured on several machines, its goal is for the worst of them ([`worst`]).
+//! A scenario is a file of its own in `fairness/`: it names its goals and measures, mostly by booting the program
+//! `bench` with `fairness NAME ARGUMENT...` ([`Lab::boot`]), whose part of it is a file of that name in
+//! `apps/bench/src/fairness`. What drives the machine from outside, or boots the microkernel, does that in its own
+//! `measure` and gives the same lines. Where a figure is measured on several machines, its goal is for the worst of
+//! them ([`worst`]).
 //!
 //! A scenario that fails is a note in the results, and an error at the end; the others are measured all the same.
 

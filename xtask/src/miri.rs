@@ -63,8 +63,8 @@ const CRATES: [Interpreted; 5] = [
         only: &[],
         left_out: &[("blocks_never_overlap", TOO_LONG), ("no_hart_sees", TOO_LONG), ("copies_at", TOO_LONG)],
     },
-    // For the unsafe code of `objects`, which has hardly any tests of its own. Most tests of the kernel boot it, and clear
-    // megabytes.
+    // For the unsafe code of `objects`, which has hardly any tests of its own. Most tests of the kernel boot it, and
+    // clear megabytes.
     Interpreted {
         package: "kernel-micro",
         options: EXPOSED,

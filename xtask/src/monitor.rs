@@ -1,4 +1,5 @@
-//! `trace` and `top`: a machine in which the program `monitor` starts another one and tells over TCP what the system does.
+//! `trace` and `top`: a machine in which the program `monitor` starts another one and tells over TCP what the system
+//! does.
 
 use std::fmt::Write as _;
 use std::fs::File;

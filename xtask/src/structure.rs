@@ -6,7 +6,8 @@
 //! * **Import cycle**: the most files of one crate of which each imports, perhaps through others, all the others.
 //! * **Long functions**: the share of functions that a reader cannot see at once.
 //! * **Public items**: `pub` in a crate that nobody imports hides dead code from the compiler.
-//! * **Pronouns**: "what", "who", "whoever", "nobody" and "somebody" in comments, where English technical prose has a noun.
+//! * **Pronouns**: "what", "who", "whoever", "nobody" and "somebody" in comments, where English technical prose has a
+//!   noun.
 //! * **Wide comments**: rustfmt wraps code, but no comments.
 //! * **Duplicates**: pairs of places that share six lines or more.
 //! * **Files without a test on the host**, in the Unix kernel.

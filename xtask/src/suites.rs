@@ -257,8 +257,9 @@ fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
 /// The environment in which loom's atomics are compiled. Models need the optimiser.
 pub const MODELS_ENVIRONMENT: [(&str, &str); 2] = [("RUSTFLAGS", "--cfg loom"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "3")];
 
-/// The models of a package, which has some if it depends on loom: cargo's arguments that choose test programs with `loom`
-/// in their name, or the library where there are none; then those that choose the library's tests with `loom` in theirs.
+/// The models of a package, which has some if it depends on loom: cargo's arguments that choose test programs with
+/// `loom` in their name, or the library where there are none; then those that choose the library's tests with `loom` in
+/// theirs.
 pub fn models(package: &Package) -> Option<(Vec<String>, Vec<String>)> {
     if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
         return None;

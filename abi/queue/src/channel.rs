@@ -10,16 +10,16 @@
 //! A client has no more requests in flight than that, so that no response ever finds the ring full. The `ring` crate
 //! has the algorithm and the reason for each memory order.
 //!
-//! **Who wakes whom.** Each side says in its state whether it sleeps ([`SLEEPING`](crate::request::SLEEPING)). Whoever has put something into a
-//! ring and reads that the other sleeps sets the other's state to awake and signals its doorbell, a notification: so it
-//! is signalled once, however much is put in until it runs.
+//! **Who wakes whom.** Each side says in its state whether it sleeps ([`SLEEPING`](crate::request::SLEEPING)). Whoever
+//! has put something into a ring and reads that the other sleeps sets the other's state to awake and signals its
+//! doorbell, a notification: so it is signalled once, however much is put in until it runs.
 //!
-//! **The end.** [`CLOSED`] is set by whoever ends the connection, one of the two or who has set it up, and never cleared. Whoever sees it
-//! uses the memory no more.
+//! **The end.** [`CLOSED`] is set by whoever ends the connection, one of the two or who has set it up, and never
+//! cleared. Whoever sees it uses the memory no more.
 //!
-//! **Nobody is trusted.** Each side can write all words at any time. Each keeps its own indexes to itself, takes each entry out once, and
-//! checks what it took; an index or a token that cannot be ends the connection for the side that sees it, and nothing
-//! else.
+//! **Nobody is trusted.** Each side can write all words at any time. Each keeps its own indexes to itself, takes each
+//! entry out once, and checks what it took; an index or a token that cannot be ends the connection for the side that
+//! sees it, and nothing else.
 
 /// Words before the first entry.
 pub const HEADER_WORDS: usize = 64;

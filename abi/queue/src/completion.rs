@@ -1,9 +1,9 @@
 //! The completion ring: how results of asynchronous calls reach a process.
 //!
-//! One page of indexes, then the entries, of which there is a power of two. The kernel is the only producer: it writes the
-//! entry at `tail % capacity`, then advances `tail`; the process reads entries up to `tail` and then advances `head`, which
-//! hands their places back. Both indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason
-//! for each memory order.
+//! One page of indexes, then the entries, of which there is a power of two. The kernel is the only producer: it writes
+//! the entry at `tail % capacity`, then advances `tail`; the process reads entries up to `tail` and then advances
+//! `head`, which hands their places back. Both indexes only grow and wrap at 2^64. The `ring` crate has the algorithm,
+//! with the reason for each memory order.
 //!
 //! `head` is the process's word, so the kernel trusts it in one respect only: a distance of the capacity or more means
 //! "full". A process that writes nonsense there loses its own completions and harms nobody else. When the ring is full

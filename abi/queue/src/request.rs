@@ -6,8 +6,8 @@
 //! consumer: it reads entries up to `tail`, each word once, and advances `head`, which hands their places back. Both
 //! indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
 //!
-//! **Who wakes whom.** `state` says what the kernel's side does. While it is [`AWAKE`] it looks at `tail` again before it
-//! sleeps, and no call is needed; once it is [`SLEEPING`] it takes requests when the process enters the kernel to
+//! **Who wakes whom.** `state` says what the kernel's side does. While it is [`AWAKE`] it looks at `tail` again before
+//! it sleeps, and no call is needed; once it is [`SLEEPING`] it takes requests when the process enters the kernel to
 //! sleep, at the tick, or when it is asked to (`ring_enter`).
 //!
 //! **Nobody is trusted.** The kernel keeps `head` and the capacity on its own side and reads only `tail` and entries. A

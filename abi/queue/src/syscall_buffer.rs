@@ -5,14 +5,15 @@
 //! [`LARGEST_CAPACITY`]. The thread produces requests and consumes responses, the kernel's handler does the opposite.
 //! All indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
 //!
-//! **The two flags.** `handler` says what the kernel's side does: while it is [`AWAKE`] it looks at the requests again before it
-//! sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` says the same of the thread's side: while
-//! it is `SLEEPING`, the kernel signals the notification when it has posted responses, and sets the flag to `AWAKE`.
+//! **The two flags.** `handler` says what the kernel's side does: while it is [`AWAKE`] it looks at the requests again
+//! before it sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` says the same of
+//! the thread's side: while it is `SLEEPING`, the kernel signals the notification when it has posted responses, and
+//! sets the flag to `AWAKE`.
 //!
-//! **Nobody is trusted.** The kernel keeps its two indexes and the capacity on its own side, reads each word of a request
-//! once, and takes no request for whose response there is no place. A `request_tail` that is more than the capacity
-//! ahead says that the thread has lost its way: `handler` becomes [`BROKEN`], and nothing more is taken until the
-//! buffer is registered anew.
+//! **Nobody is trusted.** The kernel keeps its two indexes and the capacity on its own side, reads each word of a
+//! request once, and takes no request for whose response there is no place. A `request_tail` that is more than the
+//! capacity ahead says that the thread has lost its way: `handler` becomes [`BROKEN`], and nothing more is taken until
+//! the buffer is registered anew.
 
 pub use crate::request::{AWAKE, BROKEN, LARGEST_CAPACITY, SLEEPING, SMALLEST_CAPACITY, is_capacity};
 

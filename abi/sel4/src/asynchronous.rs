@@ -1,11 +1,10 @@
 //! Which invocations can be made through a SyscallBuffer, and what else.
 //!
 //! The requests and responses are those of the crate `abi-queue` (`syscall_buffer`). A request describes its message as
-//! register
-//! `a1` of a system call does, and a response its answer: the same labels, the same errors with the same details. Three things are
-//! different, because nobody waits in the kernel: where a system call would fault because a capability is not found,
-//! the answer is [`FailedLookup`](crate::Error::FailedLookup) with the reason; what is not covered here is
-//! [`IllegalOperation`](crate::Error::IllegalOperation); and a message has no more than eight words.
+//! register `a1` of a system call does, and a response its answer: the same labels, the same errors with the same
+//! details. Three things are different, because nobody waits in the kernel: where a system call would fault because a
+//! capability is not found, the answer is [`FailedLookup`](crate::Error::FailedLookup) with the reason; what is not
+//! covered here is [`IllegalOperation`](crate::Error::IllegalOperation); and a message has no more than eight words.
 
 use crate::Invocation;
 

@@ -247,7 +247,8 @@ invocations! {
     /// The same with a guard for a CNode. Capabilities with badges cannot be moved so.
     CNodeMutate = 24 CNode Mutate
         (dest_index: Index, dest_depth: Depth, src_index: Index, src_depth: Depth, badge: Badge) [src_root] -> ();
-    /// Moves one capability from the pivot to the destination and one from the source to the pivot, each as `CNode_Mutate` does.
+    /// Moves one capability from the pivot to the destination and one from the source to the pivot, each as
+    /// `CNode_Mutate` does.
     CNodeRotate = 25 CNode Rotate
         (dest_index: Index, dest_depth: Depth, dest_badge: Badge, pivot_index: Index, pivot_depth: Depth, pivot_badge: Badge,
          src_index: Index, src_depth: Depth) [pivot_root, src_root] -> ();

@@ -134,7 +134,8 @@ impl Rights {
 
 /// The guard that a CNode's capability gets when it is minted, mutated, or becomes the root of a thread.
 ///
-/// `guard << 6 | guardSize`. Zero means to leave the guard as it is where a root is set, and an empty guard where one is minted.
+/// `guard << 6 | guardSize`. Zero means to leave the guard as it is where a root is set, and an empty guard where one
+/// is minted.
 #[doc(alias = "seL4_CNode_CapData")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]

@@ -1,7 +1,7 @@
 //! A thread's registers, in the order in which messages carry them.
 //!
-//! `TCB_CopyRegisters` copies two groups of registers: the *frame* registers are the first [`FRAME_COUNT`] in this order, the *integer*
-//! registers are the others.
+//! `TCB_CopyRegisters` copies two groups of registers: the *frame* registers are the first [`FRAME_COUNT`] in this
+//! order, the *integer* registers are the others.
 
 macro_rules! registers {
     ($($name:ident:$number:literal)*) => {

@@ -128,8 +128,8 @@ macro_rules! system_calls {
 system_calls! {
     /// Writes the working directory's path; returns its length with the NUL.
     GetCurrentDirectory = 17 getcwd(buffer: Output, size: Length) Never;
-    /// Creates a counter: writes add to it, reads take it and wait while it is 0. Flags `EFD_SEMAPHORE`, `EFD_NONBLOCK`,
-    /// `EFD_CLOEXEC`.
+    /// Creates a counter: writes add to it, reads take it and wait while it is 0. Flags `EFD_SEMAPHORE`,
+    /// `EFD_NONBLOCK`, `EFD_CLOEXEC`.
     EventCounter = 19 eventfd2(value: Number, flags: Number) Never;
     /// Creates an epoll; the only flag is `EPOLL_CLOEXEC`.
     EpollCreate = 20 epoll_create1(flags: Number) Never;
@@ -145,8 +145,8 @@ system_calls! {
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
     /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
-    /// Device control: of the console `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCGPGRP`, `TIOCSPGRP`,
-    /// `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
+    /// Device control: of the console `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCGPGRP`,
+    /// `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Never;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
@@ -368,11 +368,11 @@ system_calls! {
     InterruptSend = 0x1023 interrupt_send(right: Descriptor) Never;
     /// Ends a right, or all rights to a receiver that were granted so far. `EPERM` if the receiver is not the caller's.
     InterruptRevoke = 0x1024 interrupt_revoke(descriptor: Descriptor) Never;
-    /// Gives the address of a word to which a store sends: the value to store stands in the low 12 bits of the result, the rest
-    /// is the address. With the back end `imsic` the store reaches the receiver's hart without the kernel; whenever it
-    /// cannot, it enters the kernel, which does what `interrupt_send` does, puts the result of that into `a0`, and goes on
-    /// behind the store. The page stays where it is: `munmap`, `mprotect` and a fixed `mmap` of it are `EINVAL`. `ENOSPC` if the
-    /// process has as many as it may have.
+    /// Gives the address of a word to which a store sends: the value to store stands in the low 12 bits of the result,
+    /// the rest is the address. With the back end `imsic` the store reaches the receiver's hart without the kernel;
+    /// whenever it cannot, it enters the kernel, which does what `interrupt_send` does, puts the result of that into
+    /// `a0`, and goes on behind the store. The page stays where it is: `munmap`, `mprotect` and a fixed `mmap` of it
+    /// are `EINVAL`. `ENOSPC` if the process has as many as it may have.
     InterruptPage = 0x1025 interrupt_page(right: Descriptor) Never;
 
     /// Writes how a process (0: the caller) is scheduled, as [`crate::types::Scheduling`] or as much of it as fits;

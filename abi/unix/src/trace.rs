@@ -274,9 +274,9 @@ pub mod subject {
     pub const HARTS: u32 = 1;
     /// The processes whose number is above the third argument, in ascending order, as [`super::ProcessSnapshot`].
     pub const PROCESSES: u32 = 2;
-    /// The latencies of the priority in the second argument, in [`super::LATENCY_WORDS`] words: how many requests, the sum and
-    /// the longest of their latencies in ticks, and how many lie in each of [`super::LATENCY_BUCKETS`] ranges. `ENODEV` if the
-    /// kernel was not started with `latencies=on`.
+    /// The latencies of the priority in the second argument, in [`super::LATENCY_WORDS`] words: how many requests, the
+    /// sum and the longest of their latencies in ticks, and how many lie in each of [`super::LATENCY_BUCKETS`] ranges.
+    /// `ENODEV` if the kernel was not started with `latencies=on`.
     pub const LATENCIES: u32 = 3;
     /// The longest stretches between two looks for interrupts, if the kernel measures them: a cause
     /// ([`super::stretch`]) and nanoseconds for each, of the causes above the third argument.

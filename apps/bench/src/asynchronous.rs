@@ -1,14 +1,14 @@
 //! Asynchronous calls beside synchronous ones: what each way costs with so many in flight.
 //!
-//! As many coroutines as calls are to be in flight each make one after another, which is what programs do: the cost of a
-//! call includes suspending the coroutine, waking it and polling it again. The ways are: *synchronous* (the worker makes
-//! the call and goes on), *direct* (a trap that returns at once), *ring* (requests in shared memory), and *adaptive*, which
-//! chooses between the two and is what programs get; and *together*, where one coroutine makes as many calls at once
-//! (`cops::call::all`) and is woken once for all. Calls that need not wait show what crossing into the kernel costs; reading an
-//! empty pipe shows what waiting costs.
+//! As many coroutines as calls are to be in flight each make one after another, which is what programs do: the cost of
+//! a call includes suspending the coroutine, waking it and polling it again. The ways are: *synchronous* (the worker
+//! makes the call and goes on), *direct* (a trap that returns at once), *ring* (requests in shared memory), and
+//! *adaptive*, which chooses between the two and is what programs get; and *together*, where one coroutine makes as
+//! many calls at once (`cops::call::all`) and is woken once for all. Calls that need not wait show what crossing into
+//! the kernel costs; reading an empty pipe shows what waiting costs.
 //!
-//! `speed_vs_sync` is that of coroutines in the adaptive way; `instructions_saved` is that of calls made together, for the
-//! call that does least, which is what the crossing itself costs; each call has figures of its own beside these.
+//! `speed_vs_sync` is that of coroutines in the adaptive way; `instructions_saved` is that of calls made together, for
+//! the call that does least, which is what the crossing itself costs; each call has figures of its own beside these.
 //!
 //! Told `count`, it reports instructions and kernel entries; told `time`, the speed in comparison with synchronous
 //! calls, which has a meaning only where the clock is a real one.

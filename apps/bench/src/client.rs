@@ -200,7 +200,8 @@ async fn measure_one(
     Ok(cost)
 }
 
-/// `matrix-models MODELS ORDER REQUESTS CONNECTIONS...`: what a request costs, for each model and number of connections.
+/// `matrix-models MODELS ORDER REQUESTS CONNECTIONS...`: what a request costs, for each model and number of
+/// connections.
 pub async fn models() -> Outcome {
     measure(false).await
 }

@@ -1,12 +1,12 @@
 //! The ring experiments: tasks that take turns.
 //!
-//! *Experiment A*: `n` coroutines, numbered from 1, share a counter; each waits until the counter is its number and then
-//! counts on. `coroutine-yield` looks again whenever its turn comes, as the papers' coroutines do; `coroutine-wake` is
-//! woken by the one before it.
+//! *Experiment A*: `n` coroutines, numbered from 1, share a counter; each waits until the counter is its number and
+//! then counts on. `coroutine-yield` looks again whenever its turn comes, as the papers' coroutines do;
+//! `coroutine-wake` is woken by the one before it.
 //!
-//! *Experiment B*: `n` coroutines and `n + 1` pipes; each reads from the pipe before it and writes to the one behind it.
-//! `coroutine` has them all at one priority; with `coroutine-priority` those that come first are more important, as in
-//! the papers.
+//! *Experiment B*: `n` coroutines and `n + 1` pipes; each reads from the pipe before it and writes to the one behind
+//! it. `coroutine` has them all at one priority; with `coroutine-priority` those that come first are more important, as
+//! in the papers.
 //!
 //! Both also with threads: `thread-wait` blocks, at a word of its own or in `read`, as one writes it; `thread-yield`
 //! tries again after giving way, as the papers' threads do.

@@ -11,9 +11,9 @@
 //!   clock  --interrupt--> arrivals: what has expired
 //! ```
 //!
-//! **Whom it trusts.** Nobody whom it serves: sockets are numbers in a table of each connection, and offsets are checked. When a program's connection ends,
-//! its sockets are closed. The device is trusted with the memory that it was given, and with nothing that it says about
-//! it (see `virtio`).
+//! **Whom it trusts.** Nobody whom it serves: sockets are numbers in a table of each connection, and offsets are
+//! checked. When a program's connection ends, its sockets are closed. The device is trusted with the memory that it was
+//! given, and with nothing that it says about it (see `virtio`).
 #![no_std]
 #![no_main]
 

@@ -88,7 +88,8 @@ pub fn ecall_address() -> u64 {
 
 /// Puts a floating-point number into `fs0` and gives it back after `between`.
 pub fn through_floating_point(value: u64, between: impl FnOnce()) -> u64 {
-    // SAFETY: `fs0` is a register that functions preserve, and it is put back. The state of the FPU is the thread's own.
+    // SAFETY: `fs0` is a register that functions preserve, and it is put back. The state of the FPU is the thread's
+    // own.
     unsafe {
         let before: u64;
         asm!("fmv.x.d {}, fs0", "fmv.d.x fs0, {}", out(reg) before, in(reg) value, options(nomem, nostack));

@@ -97,8 +97,8 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
     Ok(())
 }
 
-/// A call that is dropped while it waits for input is over at once: who begins calls and drops them has no more in flight
-/// than that, however busy the machine is with others.
+/// A call that is dropped while it waits for input is over at once: who begins calls and drops them has no more in
+/// flight than that, however busy the machine is with others.
 pub async fn dropped_calls_do_not_pile_up() -> Outcome {
     let in_flight = counter(Counter::CallsInFlight)?;
     let (reader, writer) = must!(pipe());

@@ -21,8 +21,8 @@ macro_rules! forbidden {
         const FORBIDDEN: &[(&str, fn())] = &[$((
             $name,
             || {
-                // SAFETY: the process ends here; that is what the test is about. If it does not, it goes on with registers
-                // that the compiler knows to be changed.
+                // SAFETY: the process ends here; that is what the test is about. If it does not, it goes on with
+                // registers that the compiler knows to be changed.
                 unsafe { asm!($($instruction),+, inout("a0") 0usize => _, options(nostack)) };
             },
         ),)*];
@@ -201,8 +201,8 @@ pub fn lower_privilege() -> i32 {
     if !cops::system::interrupt::is_in_hardware() {
         return 0;
     }
-    // SAFETY: the code goes on behind `sret`, without supervisor registers, which nothing needs that follows; interrupts are
-    // off.
+    // SAFETY: the code goes on behind `sret`, without supervisor registers, which nothing needs that follows;
+    // interrupts are off.
     unsafe {
         asm!(
             "csrw sie, zero",

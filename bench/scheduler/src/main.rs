@@ -6,10 +6,10 @@
 //! scheduler-bench time                                   time for each operation, with 1 to 8 workers
 //! ```
 //!
-//! `count` runs itself under `valgrind --tool=callgrind` with two counts and divides the difference, so that starting and
-//! ending drop out; with one worker the result is the same on every run. With several, valgrind runs one thread at a
-//! time and the counts vary a little. Both print the lines that `cargo xtask bench` collects. What an operation is made
-//! of:
+//! `count` runs itself under `valgrind --tool=callgrind` with two counts and divides the difference, so that starting
+//! and ending drop out; with one worker the result is the same on every run. With several, valgrind runs one thread at
+//! a time and the counts vary a little. Both print the lines that `cargo xtask bench` collects. What an operation is
+//! made of:
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=profile target/release/scheduler-bench run cops wake 100000

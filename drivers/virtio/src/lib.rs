@@ -9,11 +9,11 @@
 //! any more. Since memory is only copied and never borrowed, the crate needs no unsafe code; the copy of a frame costs
 //! less than the protocol's look at its header, and leaves the frame in the cache for it.
 //!
-//! **Why a queue of our own.** The one widely used crate of drivers has its queues built around static functions for memory and
-//! pointers whose validity the caller swears to; and its queue compares event indices without regard to their wrapping
-//! around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer before the look
-//! at whether the device sleeps, and takes indices from the device on trust. The queue here knows one layout, one
-//! descriptor for each request, and is shorter than the adaptation would be.
+//! **Why a queue of our own.** The one widely used crate of drivers has its queues built around static functions for
+//! memory and pointers whose validity the caller swears to; and its queue compares event indices without regard to
+//! their wrapping around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer
+//! before the look at whether the device sleeps, and takes indices from the device on trust. The queue here knows one
+//! layout, one descriptor for each request, and is shorter than the adaptation would be.
 //!
 //! Both versions of the register layout are spoken (virtio 1.2 section 4.2, and its legacy interface 4.2.4), because
 //! QEMU's default is the legacy one.

@@ -262,9 +262,9 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transport.stop();
     }
 
-    /// Copies the next frame that has arrived to the beginning of `room`. Of a longer one than `enough` only so many bytes
-    /// are copied, and its buffer is kept until it is [given back](Self::give_back), unless half of them are. A frame that
-    /// does not fit is dropped.
+    /// Copies the next frame that has arrived to the beginning of `room`. Of a longer one than `enough` only so many
+    /// bytes are copied, and its buffer is kept until it is [given back](Self::give_back), unless half of them are. A
+    /// frame that does not fit is dropped.
     pub(crate) fn next_frame_into(&mut self, room: &mut [u8], enough: usize) -> Option<ReceivedFrame> {
         loop {
             if self.failure.is_some() {

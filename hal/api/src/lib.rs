@@ -195,7 +195,8 @@ pub enum Trap {
 }
 
 impl Trap {
-    /// Whether a program that has no interrupt file was about to claim from one, `csrrw rd, stopei, x0`; the number of `rd`.
+    /// Whether a program that has no interrupt file was about to claim from one, `csrrw rd, stopei, x0`; the number of
+    /// `rd`.
     ///
     /// A handler of interrupts may lose its file before it claims, and then the machine does not have the register. It
     /// is to find nothing there, 0 in `rd`, and to go on behind the instruction. Any other use of the register is what

@@ -1,18 +1,17 @@
 //! From the firmware's entry point to the kernel's main function.
 //!
 //! The first hart arrives at `_start` with paging off, its hart id in `a0` and the physical address of the device tree
-//! in
-//! `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there runs wherever it was
-//! loaded: it addresses everything relative to the program counter, clears `.bss`, and builds a table that maps nothing
-//! but the image, readable, writable and executable, for the few instructions until the real table exists. It jumps to
-//! the upper half without an identity mapping: the fetch after writing `satp` faults, and the trap vector already holds
-//! the address in the upper half.
+//! in `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there runs wherever
+//! it was loaded: it addresses everything relative to the program counter, clears `.bss`, and builds a table that maps
+//! nothing but the image, readable, writable and executable, for the few instructions until the real table exists. It
+//! jumps to the upper half without an identity mapping: the fetch after writing `satp` faults, and the trap vector
+//! already holds the address in the upper half.
 //!
 //! Other harts are started by [`start_hart`] and take the same jump with the finished table.
 //!
 //! **ARRIVES-ONCE**: nothing but its hart id says what a hart that arrives is. Not every hart but the first comes in at
-//! `_start_hart`: firmware without hart management lets all of them go at `_start`, and OpenSBI before 1.2 marks a hart as
-//! started before it writes down where it is to start, so that a hart that is awake just then takes the address, the
+//! `_start_hart`: firmware without hart management lets all of them go at `_start`, and OpenSBI before 1.2 marks a hart
+//! as started before it writes down where it is to start, so that a hart that is awake just then takes the address, the
 //! argument, or both, that were there before, which are those of `_start`. So the first hart that swaps [`FIRST`]
 //! boots, and every other, whichever way it came, waits until [`EXPECTED`] has its hart id and takes it out. These two
 //! are all that harts look at before they are let in, and they are in `.data`, since `.bss` is cleared while harts may

@@ -1,7 +1,7 @@
 //! Control and status registers.
 //!
-//! A macro of its own and not the `riscv` crate, because that crate has no `stimecmp`, no `stopei`, `siselect` or `sireg`,
-//! and no hypervisor registers; so one form serves all.
+//! A macro of its own and not the `riscv` crate, because that crate has no `stimecmp`, no `stopei`, `siselect` or
+//! `sireg`, and no hypervisor registers; so one form serves all.
 
 /// Reads a register by number.
 macro_rules! read_csr {
@@ -133,7 +133,8 @@ pub fn claim_external() -> u32 {
 
 /// Writes a register of this hart's IMSIC file.
 pub fn write_imsic(select: u64, value: u64) {
-    // SAFETY: the platform calls this only on machines with an IMSIC; the file only decides which interrupts are pending.
+    // SAFETY: the platform calls this only on machines with an IMSIC; the file only decides which interrupts are
+    // pending.
     unsafe {
         write_csr!(SISELECT, select);
         write_csr!(SIREG, value);

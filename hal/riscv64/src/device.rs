@@ -24,8 +24,8 @@ macro_rules! access {
         #[inline]
         pub fn $read(&self, offset: usize) -> $type {
             let pointer = self.pointer::<$type>(offset);
-            // SAFETY: `pointer` checked bounds and alignment; the window is mapped for ever and is not memory. The fence
-            // is allowed everywhere.
+            // SAFETY: `pointer` checked bounds and alignment; the window is mapped for ever and is not memory. The
+            // fence is allowed everywhere.
             unsafe {
                 let value = pointer.read_volatile();
                 core::arch::asm!("fence i, r", options(nostack, preserves_flags));

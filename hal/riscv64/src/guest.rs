@@ -6,12 +6,15 @@
 //! kernel: from a guest interrupt file of the hart's IMSIC, from its own timer, and one that the kernel makes pending.
 //! What makes that safe:
 //!
-//! * `vsatp` is Bare, and `hstatus.VTVM` makes the program's access to it a fault: memory is what `hgatp` maps. The root
-//!   of `hgatp` is of the process's table, of four frames; its kernel entries lack the user bit, which this stage refuses.
-//!   QEMU before 8 does not know VTVM for `satp`. A program that writes it there has a first stage of its own above what
-//!   `hgatp` maps, and reaches nothing more; its first fault in that stage ends it, and the next program finds Bare.
-//! * `hedeleg` is 0: every exception comes to the kernel. `hideleg` gives away the three interrupts of VS-mode, no others.
-//! * `hstatus.VTW` makes `wfi` a fault, since nobody may stop a hart. `sret` is allowed, for that is how a handler ends.
+//! * `vsatp` is Bare, and `hstatus.VTVM` makes the program's access to it a fault: memory is what `hgatp` maps. The
+//!   root of `hgatp` is of the process's table, of four frames; its kernel entries lack the user bit, which this stage
+//!   refuses. QEMU before 8 does not know VTVM for `satp`. A program that writes it there has a first stage of its own
+//!   above what `hgatp` maps, and reaches nothing more; its first fault in that stage ends it, and the next program
+//!   finds Bare.
+//! * `hedeleg` is 0: every exception comes to the kernel. `hideleg` gives away the three interrupts of VS-mode, no
+//!   others.
+//! * `hstatus.VTW` makes `wfi` a fault, since nobody may stop a hart. `sret` is allowed, for that is how a handler
+//!   ends.
 //! * [`load`] writes every register that the program before could write and the next could read, those included that
 //!   VS-mode shares with the kernel (`scounteren`, `senvcfg`): nothing is handed on, by mistake or on purpose.
 //!
@@ -28,8 +31,8 @@
 //!
 //! # Where a trap came from
 //!
-//! `hstatus.SPV` and `sstatus.SPP` say where `sret` goes, and a trap sets them to where it came from. So they need to be
-//! written only when the table changes: [`activate`] and [`deactivate`] do. Nothing else may set SPV, for VS-mode
+//! `hstatus.SPV` and `sstatus.SPP` say where `sret` goes, and a trap sets them to where it came from. So they need to
+//! be written only when the table changes: [`activate`] and [`deactivate`] do. Nothing else may set SPV, for VS-mode
 //! without a table in `hgatp` reaches all of physical memory.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -53,7 +56,8 @@ const SPV: u64 = 1 << 7;
 const VGEIN_SHIFT: u32 = 12;
 /// `sstatus`: where the last trap came from, and the next return goes to, was not user mode.
 const SPP: u64 = 1 << 8;
-/// `vsstatus`: the floating-point unit is on as far as the program's own status is concerned, and registers have 64 bits.
+/// `vsstatus`: the floating-point unit is on as far as the program's own status is concerned, and registers have 64
+/// bits.
 const VS_FIXED: u64 = 3 << 13 | 2 << 32;
 /// What of `vsstatus` a program decides: its interrupt enables and where its handler returns to.
 const VS_STATUS: u64 = 1 << 1 | 1 << 5 | 1 << 8;
@@ -148,8 +152,8 @@ pub fn deactivate() {
 #[cold]
 fn deactivate_now() {
     hart::this().virtualised.store(0, Relaxed);
-    // SAFETY: the next return goes to user mode, as without this module. The last two are shared with VS-mode, whose program may have
-    // changed them.
+    // SAFETY: the next return goes to user mode, as without this module. The last two are shared with VS-mode, whose
+    // program may have changed them.
     unsafe {
         write_csr!(csr::SCOUNTEREN, csr::USER_COUNTERS);
         write_csr!(csr::SENVCFG, 0u64);
@@ -193,8 +197,8 @@ pub fn load(registers: &SupervisorRegisters, file: usize) {
     };
     // The last program may have gone to VU-mode, which is its own affair but not the next one's.
     let mode = if hart::this().virtualised.load(Relaxed) != 0 { SPP } else { 0 };
-    // SAFETY: the registers are the program's own and decide nothing outside of its mode. SPP leads to VS-mode only together
-    // with SPV.
+    // SAFETY: the registers are the program's own and decide nothing outside of its mode. SPP leads to VS-mode only
+    // together with SPV.
     unsafe {
         set_csr!(csr::SSTATUS, mode);
         write_csr!(csr::VSSTATUS, registers.status & VS_STATUS | VS_FIXED);

@@ -1,9 +1,9 @@
 //! What each hart knows about itself.
 //!
-//! `tp` points to the hart's own area from its first instruction in the upper half to the end; programs' `tp` is exchanged
-//! with the other registers. The fields are atomic only so that no unsafe access is needed: each is written by its own
-//! hart or, before that hart starts, by the hart that starts it, and ordered by the word that lets it in (`boot`,
-//! ARRIVES-ONCE).
+//! `tp` points to the hart's own area from its first instruction in the upper half to the end; programs' `tp` is
+//! exchanged with the other registers. The fields are atomic only so that no unsafe access is needed: each is written
+//! by its own hart or, before that hart starts, by the hart that starts it, and ordered by the word that lets it in
+//! (`boot`, ARRIVES-ONCE).
 
 use core::cell::UnsafeCell;
 use core::mem::offset_of;

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! and links with `-Tkernel.ld`, which this crate's build script puts on the search path. It is compiled with
-//! `-Cforce-frame-pointers=yes`, for the callers in the reports of faults. Kernel code must not use floating point: the unit
-//! is off, so that programs' registers need not be saved, and its use is a fault like any other.
+//! `-Cforce-frame-pointers=yes`, for the callers in the reports of faults. Kernel code must not use floating point: the
+//! unit is off, so that programs' registers need not be saved, and its use is a fault like any other.
 #![cfg_attr(not(test), no_std)]
 
 pub mod tables;
@@ -76,8 +76,8 @@ pub use stacks::{
     STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
 };
 
-/// Makes a kernel of a binary: names the function that runs first on the hart that booted,
-/// `fn(&'static BootInformation) -> !`, and the one for each other hart, `fn(hart: usize) -> !`; installs the panic handler.
+/// Makes a kernel of a binary: names the function that runs first on the hart that booted, `fn(&'static
+/// BootInformation) -> !`, and the one for each other hart, `fn(hart: usize) -> !`; installs the panic handler.
 #[macro_export]
 macro_rules! entry {
     ($main:path, $hart_main:path) => {

@@ -139,7 +139,8 @@ impl Machine for Riscv64 {
 
     fn set_timer(deadline_ticks: u64) {
         if HAS_TIMER_REGISTER.load(Relaxed) {
-            // SAFETY: the device tree says that the register exists; it decides only when the timer interrupt is pending.
+            // SAFETY: the device tree says that the register exists; it decides only when the timer interrupt is
+            // pending.
             unsafe { write_csr!(csr::STIMECMP, deadline_ticks) };
         } else {
             sbi_rt::set_timer(deadline_ticks);
@@ -147,8 +148,8 @@ impl Machine for Riscv64 {
     }
 
     fn wait_for_interrupt() {
-        // SAFETY: waiting has no effect; the instruction returns when an enabled interrupt is pending, and none is taken,
-        // because interrupts are off in the kernel.
+        // SAFETY: waiting has no effect; the instruction returns when an enabled interrupt is pending, and none is
+        // taken, because interrupts are off in the kernel.
         unsafe { core::arch::asm!("wfi", options(nostack)) };
     }
 
@@ -162,8 +163,8 @@ impl Machine for Riscv64 {
                 sbi_rt::send_ipi(sbi_rt::HartMask::from_mask_base(1, hart_id));
             }
             doorbell => {
-                // SAFETY: `set_doorbell` stored the address of a mapped 32-bit device register. The fence makes what this
-                // hart wrote before visible to the hart that wakes up.
+                // SAFETY: `set_doorbell` stored the address of a mapped 32-bit device register. The fence makes what
+                // this hart wrote before visible to the hart that wakes up.
                 unsafe {
                     core::arch::asm!("fence rw, o", options(nostack));
                     (doorbell as *mut u32).write_volatile(1);

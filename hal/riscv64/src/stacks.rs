@@ -4,10 +4,10 @@
 //! for it that are the machine's: a window of addresses in which a stack is mapped with nothing below it, and the few
 //! instructions that leave one stack for another.
 //!
-//! **The window** is one entry of the root table, which exists before the first address space copies it. The tables below are
-//! static; their leaves are written as atomic words, since the hardware reads them at any time. Each slot has as many
-//! bytes of nothing as of stack. Whoever maps a slot for the first time, or anew, flushes before the stack is used;
-//! whoever unmaps one flushes before its frames are used for something else.
+//! **The window** is one entry of the root table, which exists before the first address space copies it. The tables
+//! below are static; their leaves are written as atomic words, since the hardware reads them at any time. Each slot has
+//! as many bytes of nothing as of stack. Whoever maps a slot for the first time, or anew, flushes before the stack is
+//! used; whoever unmaps one flushes before its frames are used for something else.
 //!
 //! **The switch** is a function call to both sides: it saves on the old stack what a called function must preserve, and
 //! restores it from the new one. `tp` is the hart's and stays, so that a thread may go on on another hart; what it read
@@ -165,8 +165,8 @@ pub unsafe fn prepare_stack(top: usize, entry: extern "C" fn(usize) -> !, argume
 /// Leaves this stack for another one. Returns when somebody switches back, perhaps on another hart.
 ///
 /// # Safety
-/// `entered` must be what [`prepare_stack`] or a switch has left for that stack, used once; and `left` must be written by
-/// nobody else until then.
+/// `entered` must be what [`prepare_stack`] or a switch has left for that stack, used once; and `left` must be written
+/// by nobody else until then.
 pub unsafe fn switch_stack(left: *mut usize, entered: usize) {
     // SAFETY: the caller's promise; the assembly preserves what a called function must.
     unsafe { hal_switch_stack(left, entered) };

@@ -68,8 +68,8 @@ pub struct Tables<'a> {
 const COVER: [u64; 3] = [1 << 12, 1 << 21, 1 << 30];
 
 impl<'a> Tables<'a> {
-    /// The table in `frames`, whose physical address is `physical` and of which the first `used` are in use. With `used`
-    /// at 0 it is new and empty.
+    /// The table in `frames`, whose physical address is `physical` and of which the first `used` are in use. With
+    /// `used` at 0 it is new and empty.
     pub fn new(frames: &'a mut [Table], used: &'a mut usize, physical: u64) -> Tables<'a> {
         *used = (*used).max(1);
         Tables { frames, used, physical }

@@ -6,8 +6,8 @@
 //! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell
 //! the two apart.
 //!
-//! **Virtualised programs** take the same way: they run in VS-mode (`guest`), from which traps come here with causes of their
-//! own and `sret` leads back, because a trap leaves in `sstatus` and `hstatus` where it came from.
+//! **Virtualised programs** take the same way: they run in VS-mode (`guest`), from which traps come here with causes of
+//! their own and `sret` leads back, because a trap leaves in `sstatus` and `hstatus` where it came from.
 //!
 //! **Floating point** is lazy in both directions. The unit is off in the kernel, so that kernel code that uses it by
 //! mistake is caught. It is off in user mode too unless the hart's registers already hold this program's contents
@@ -202,9 +202,9 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
 #[inline(always)]
 fn visit(context: &mut UserContext) -> u64 {
     let cause;
-    // SAFETY: the assembly keeps the stack pointer, `s0`, `s1` and `tp`; all else that it changes is declared, or, as `gp`
-    // and the floating-point registers, not used by kernel code. The context is exclusively ours and stays in place
-    // until the trap. The register contract holds here.
+    // SAFETY: the assembly keeps the stack pointer, `s0`, `s1` and `tp`; all else that it changes is declared, or, as
+    // `gp` and the floating-point registers, not used by kernel code. The context is exclusively ours and stays in
+    // place until the trap. The register contract holds here.
     unsafe {
         core::arch::asm!(
             "call hal_enter_user",

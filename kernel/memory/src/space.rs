@@ -391,7 +391,8 @@ impl Recent {
 }
 
 /// What the last search for a free range has found out: from `start` to the end of the mapping area there is none of
-/// `length` bytes or more. So a program that maps one stack after the other does not have all of them looked at each time.
+/// `length` bytes or more. So a program that maps one stack after the other does not have all of them looked at each
+/// time.
 #[derive(Clone, Copy, Debug)]
 struct Searched {
     start: u64,

@@ -7,14 +7,15 @@
 //! # The way through
 //!
 //! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
-//! [`Kernel`] (`kernel`, of the parts in `state`) handle it (`syscall`): look-ups in capability spaces (`cspace`), messages and signals (`ipc`),
-//! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). What that
-//! means for who runs is decided once, at the end (`schedule`), from what stands in the hart's `node`. Decoders get
-//! their arguments as `invocation` says, out of a thread's `message`. Invocations can also be asked for in shared
-//! memory, and are carried out beside the program or all at once (`asynchronous`). Signals can interrupt a thread that
-//! runs (`user_interrupt`), without the kernel where the machine can do that (`interrupt_file`). Capabilities are
-//! values (`capability`), and the tree of which came from which is a list through their slots (`derivation`). `delete`
-//! takes objects apart, which `ring` keeps together. `boot` makes the first thread.
+//! [`Kernel`] (`kernel`, of the parts in `state`) handle it (`syscall`): look-ups in capability spaces (`cspace`),
+//! messages and signals (`ipc`), invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`,
+//! `domain`), faults (`fault`). What that means for who runs is decided once, at the end (`schedule`), from what stands
+//! in the hart's `node`. Decoders get their arguments as `invocation` says, out of a thread's `message`. Invocations
+//! can also be asked for in shared memory, and are carried out beside the program or all at once (`asynchronous`).
+//! Signals can interrupt a thread that runs (`user_interrupt`), without the kernel where the machine can do that
+//! (`interrupt_file`). Capabilities are values (`capability`), and the tree of which came from which is a list through
+//! their slots (`derivation`). `delete` takes objects apart, which `ring` keeps together. `boot` makes the first
+//! thread.
 //!
 //! # One lock
 //!
@@ -237,8 +238,8 @@ pub fn run() -> ! {
     }
 }
 
-/// Runs a thread, and those it hands over to by the short way, until something else is to be decided. Two loops: what is
-/// worked out about a thread is not worked out again while it goes on.
+/// Runs a thread, and those it hands over to by the short way, until something else is to be decided. Two loops: what
+/// is worked out about a thread is not worked out again while it goes on.
 #[inline(always)]
 fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
     'threads: loop {

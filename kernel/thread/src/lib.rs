@@ -53,8 +53,8 @@ pub struct Thread {
     started: bool,
 }
 
-// SAFETY: the function may be sent, and what lies on its stack goes from hart to hart with it, as with any thread; the two
-// sides never run at once, and whoever moves the future to another hart orders them.
+// SAFETY: the function may be sent, and what lies on its stack goes from hart to hart with it, as with any thread; the
+// two sides never run at once, and whoever moves the future to another hart orders them.
 unsafe impl Send for Thread {}
 
 impl Thread {
@@ -87,8 +87,8 @@ impl Future for Thread {
             this.started = true;
             control.own.set(stack.prepare(enter, core::ptr::from_ref(control).addr()));
         }
-        // SAFETY: the thread's own place is what `prepare` or its last switch has left there; it is used once, because each
-        // switch back leaves a new one.
+        // SAFETY: the thread's own place is what `prepare` or its last switch has left there; it is used once, because
+        // each switch back leaves a new one.
         unsafe { stack::switch(control.poller.as_ptr(), control.own.get()) };
         if control.finished.get() {
             // The thread is not on it any more, and will not be again.
@@ -217,8 +217,8 @@ mod stack {
 
         /// Prepares it for a thread; gives the place where that begins.
         pub(crate) fn prepare(&self, entry: extern "C" fn(usize) -> !, argument: usize) -> usize {
-            // SAFETY: the slot is mapped to memory of its own, all harts have flushed since (`grow`), and nobody runs on
-            // it: whoever has the `Stack` prepares it once, before the thread begins.
+            // SAFETY: the slot is mapped to memory of its own, all harts have flushed since (`grow`), and nobody runs
+            // on it: whoever has the `Stack` prepares it once, before the thread begins.
             unsafe { prepare_stack(thread_stack_top(self.0), entry, argument) }
         }
     }
@@ -256,8 +256,8 @@ mod stack {
                     break;
                 };
                 let frames = core::array::from_fn(|index| block.physical_address() + (index * PAGE) as u64);
-                // SAFETY: the block is the pool's alone, which reaches it through this mapping only; the slot was empty,
-                // and it is used after the flush below.
+                // SAFETY: the block is the pool's alone, which reaches it through this mapping only; the slot was
+                // empty, and it is used after the flush below.
                 unsafe { set_thread_stack(slot, Some(frames)) };
                 self.memory[slot] = Some(block);
                 self.empty.pop();
@@ -273,7 +273,8 @@ mod stack {
         fn shrink(&mut self) {
             let first = self.free.len() - BATCH;
             for &slot in &self.free[first..] {
-                // SAFETY: nobody uses the stack, nor will before it is mapped anew; its memory is freed after the flush.
+                // SAFETY: nobody uses the stack, nor will before it is mapped anew; its memory is freed after the
+                // flush.
                 unsafe { set_thread_stack(slot, None) };
             }
             flush_all_harts();

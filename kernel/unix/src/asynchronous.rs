@@ -1,5 +1,5 @@
-//! How a call goes on that cannot be done at once: the call as a value, the tables of calls in flight, what takes them from
-//! request rings, and the user interrupts that tell a process of results.
+//! How a call goes on that cannot be done at once: the call as a value, the tables of calls in flight, what takes them
+//! from request rings, and the user interrupts that tell a process of results.
 
 pub(crate) mod in_flight;
 pub(crate) mod input;

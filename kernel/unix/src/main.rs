@@ -38,8 +38,8 @@ mod image {
     #[repr(C, align(4096))]
     struct Image([u8; SCHEDULER.len()]);
 
-    // SAFETY: the section holds nothing else, and the linker script puts it into the executable segment, from where the bytes
-    // are run as the scheduler's image and nothing else.
+    // SAFETY: the section holds nothing else, and the linker script puts it into the executable segment, from where the
+    // bytes are run as the scheduler's image and nothing else.
     #[unsafe(link_section = ".vdso")]
     #[used]
     static IMAGE: Image = Image(*include_bytes!(env!("COPS_VDSO_IMAGE")));
@@ -60,8 +60,8 @@ mod image {
         }
         let initial_files = match platform.initial_files {
             None => &[],
-            // SAFETY: the platform has checked that the range is memory, has kept it out of the free memory that the frame
-            // allocator was given, and the direct map covers it; nobody writes to it.
+            // SAFETY: the platform has checked that the range is memory, has kept it out of the free memory that the
+            // frame allocator was given, and the direct map covers it; nobody writes to it.
             Some((start, end)) => unsafe {
                 core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize)
             },

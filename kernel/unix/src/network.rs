@@ -1,4 +1,5 @@
-//! From the wire to sockets: the device, the coroutine that drives the `network` library's stack, and the calls' view of it.
+//! From the wire to sockets: the device, the coroutine that drives the `network` library's stack, and the calls' view
+//! of it.
 
 pub(crate) mod socket;
 pub(crate) mod stack;

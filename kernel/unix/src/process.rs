@@ -3,10 +3,11 @@
 //! # Life
 //!
 //! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault,
-//! a `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is then
-//! woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker to go
-//! takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed, children go
-//! to the first process. What remains is an entry in the table with the status, until the parent has waited for it.
+//! a `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is
+//! then woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker
+//! to go takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed,
+//! children go to the first process. What remains is an entry in the table with the status, until the parent has waited
+//! for it.
 //!
 //! # Locks
 //!

@@ -1,8 +1,8 @@
 //! Where address spaces meet the machine: entering user mode, and forgetting translations.
 //!
-//! `memory` knows what is mapped and what must be flushed, `platform` knows how a hart switches and flushes; neither knows the
-//! other. Here a [`Space`] is an address space that harts can run in, and every change of it is followed by the flush
-//! that it asks for.
+//! `memory` knows what is mapped and what must be flushed, `platform` knows how a hart switches and flushes; neither
+//! knows the other. Here a [`Space`] is an address space that harts can run in, and every change of it is followed by
+//! the flush that it asks for.
 //!
 //! # ROOT-LIVES
 //!
@@ -65,8 +65,8 @@ fn kernel_half() -> &'static KernelHalf {
     static KERNEL_HALF: Once<KernelHalf> = Once::new();
     KERNEL_HALF.call_once(|| {
         let root = Machine::direct_map(Machine::kernel_root_ppn() * memory::PAGE_SIZE).cast::<u64>();
-        // SAFETY: the kernel's root is a page of 512 entries that lives for ever, the direct map covers it, and its upper
-        // half does not change any more once address spaces are made (KERNEL-HALF in `memory`).
+        // SAFETY: the kernel's root is a page of 512 entries that lives for ever, the direct map covers it, and its
+        // upper half does not change any more once address spaces are made (KERNEL-HALF in `memory`).
         KernelHalf::new(core::array::from_fn(|index| unsafe { root.add(256 + index).read_volatile() }))
     })
 }
@@ -204,9 +204,9 @@ fn machine_flush(request: &FlushRequest<'_>) -> Option<MachineFlush> {
 fn activate(entry: &Entry, kind: Kind) {
     let root_ppn = entry.root / memory::PAGE_SIZE;
     match kind {
-        // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the caller
-        // makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory` hands
-        // to programs.
+        // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the
+        // caller makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory`
+        // hands to programs.
         Kind::User => unsafe { Machine::activate(root_ppn, entry.identifier) },
         // SAFETY: as above, and `Space::new` gave it a root of four frames, aligned to them.
         Kind::Virtualised => unsafe { Machine::activate_virtualised(root_ppn) },

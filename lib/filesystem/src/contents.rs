@@ -210,8 +210,8 @@ impl FileContents {
         (self.count == 0 && self.length == self.backing.len() as u64).then_some(self.backing)
     }
 
-    /// Hands the bytes from `offset` on to `sink`, piece by piece, until there are `length`, or the file ends, or `sink`
-    /// takes less than it was given. Returns how many were taken.
+    /// Hands the bytes from `offset` on to `sink`, piece by piece, until there are `length`, or the file ends, or
+    /// `sink` takes less than it was given. Returns how many were taken.
     pub(crate) fn read_with(&self, offset: u64, length: usize, mut sink: impl FnMut(&[u8]) -> usize) -> usize {
         let end = offset.saturating_add(length as u64).min(self.length);
         let mut at = offset;

@@ -6,8 +6,9 @@
 //! wherever that now is. A hash table beside them finds an entry by its name.
 //!
 //! Removal leaves a gap. When more than half of the places are gaps they are closed up, some with each change of the
-//! directory: entries move to the front one after the other, in their order, and between those that have moved and those
-//! that have not there are only gaps. Nothing else moves when a directory grows or shrinks, so that no change takes long.
+//! directory: entries move to the front one after the other, in their order, and between those that have moved and
+//! those that have not there are only gaps. Nothing else moves when a directory grows or shrinks, so that no change
+//! takes long.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

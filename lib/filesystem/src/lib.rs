@@ -8,14 +8,14 @@
 //!
 //! # What is decided here, and what is not
 //!
-//! *Names, links, contents and limits* are. Everything that can be said without knowing of processes follows Linux to the
-//! error code: path resolution, what `rename` may replace, what a removed but open file can still do. A differential
-//! test runs the same operations on the host's own file system.
+//! *Names, links, contents and limits* are. Everything that can be said without knowing of processes follows Linux to
+//! the error code: path resolution, what `rename` may replace, what a removed but open file can still do. A
+//! differential test runs the same operations on the host's own file system.
 //!
-//! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; only the execute bits
-//! mean anything to a kernel ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`], and
-//! the kernel knows what reading from it does. *Clocks* are not: operations that change something take the time as a
-//! value. Reading does not update the time of access, as with Linux's `noatime`.
+//! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; only the execute
+//! bits mean anything to a kernel ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`],
+//! and the kernel knows what reading from it does. *Clocks* are not: operations that change something take the time as
+//! a value. Reading does not update the time of access, as with Linux's `noatime`.
 //!
 //! # Memory
 //!

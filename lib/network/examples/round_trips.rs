@@ -1,16 +1,16 @@
 //! What a request and its answer cost in the stack: run under an instruction counter.
 //!
-//! `round_trips joined|packets|wire CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8 bytes and an answer of 8
-//! bytes `ROUNDS` times, each on the next connection, with the operations that a kernel's system calls would make
-//! (including the attempt to receive before there is anything, and the waker it leaves). The cost of one round is the
-//! difference of two runs with different `ROUNDS`:
+//! `round_trips joined|packets|wire CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8 bytes and
+//! an answer of 8 bytes `ROUNDS` times, each on the next connection, with the operations that a kernel's system calls
+//! would make (including the attempt to receive before there is anything, and the waker it leaves). The cost of one
+//! round is the difference of two runs with different `ROUNDS`:
 //!
 //! ```text
 //! valgrind --tool=callgrind target/release/examples/round_trips joined 64 10000
 //! ```
 //!
-//! `joined` and `packets` are the two ways in which the ends of connections within one host can be connected; with `wire`
-//! there are two hosts.
+//! `joined` and `packets` are the two ways in which the ends of connections within one host can be connected; with
+//! `wire` there are two hosts.
 #[path = "../tests/wire/mod.rs"]
 mod wire;
 

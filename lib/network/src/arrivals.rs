@@ -22,8 +22,8 @@ use crate::tcp::zeroed;
 /// How many levels of importance there are.
 pub const LEVELS: usize = u64::BITS as usize;
 const NONE: u16 = u16::MAX;
-/// Where in its place a frame begins. In the buffers of virtio devices frames begin in the middle of a word, and copying
-/// is fast if they do so here.
+/// Where in its place a frame begins. In the buffers of virtio devices frames begin in the middle of a word, and
+/// copying is fast if they do so here.
 const START: usize = 4;
 
 /// Who waits for what arrives on a socket, as whoever uses the stack tells them apart.
@@ -247,8 +247,8 @@ impl Arrivals {
         Some(Waiting { reader, level: stands_at, arrived, is_overdue: level == OVERDUE })
     }
 
-    /// When the frame arrived that has waited for the longest time of all that are not overdue, but for frames that were
-    /// put behind younger ones.
+    /// When the frame arrived that has waited for the longest time of all that are not overdue, but for frames that
+    /// were put behind younger ones.
     pub(crate) fn oldest(&self) -> Option<u64> {
         let (mut levels, mut oldest) = (self.ready, None);
         while levels != 0 {

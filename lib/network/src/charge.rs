@@ -1,10 +1,10 @@
 //! Whose the memory is that the stack holds.
 //!
-//! Much of it outlives the call that caused it, or no call has caused it at all: a stranger's request, a connection that
-//! nobody has accepted yet, one that was closed and still delivers, the record of one that has ended. Each of them has
-//! the owner of the listener, or of whoever asked for the connection, and is charged from before its memory is taken
-//! until after it is given back. What an owner may not have is not made: a request is dropped as if the backlog were
-//! full, and an ended connection is not remembered.
+//! Much of it outlives the call that caused it, or no call has caused it at all: a stranger's request, a connection
+//! that nobody has accepted yet, one that was closed and still delivers, the record of one that has ended. Each of them
+//! has the owner of the listener, or of whoever asked for the connection, and is charged from before its memory is
+//! taken until after it is given back. What an owner may not have is not made: a request is dropped as if the backlog
+//! were full, and an ended connection is not remembered.
 
 use alloc::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::Error;
 pub enum Held {
     /// A request for a connection that was answered and is not acknowledged yet.
     Request,
-    /// A connection, whoever has it: a listener's queue, a program, or nobody any more. With buffers as large as they may
-    /// become.
+    /// A connection, whoever has it: a listener's queue, a program, or nobody any more. With buffers as large as they
+    /// may become.
     Connection,
-    /// The end of a connection within the host that was accepted: its memory. The other end is counted, with whoever has
-    /// asked for the connection.
+    /// The end of a connection within the host that was accepted: its memory. The other end is counted, with whoever
+    /// has asked for the connection.
     AcceptedEnd,
     /// What is remembered of a connection that has ended.
     Record,

@@ -1,8 +1,8 @@
 //! Requests for connections, from the SYN to the acknowledgement that makes a connection of it.
 //!
-//! **The problem.** Anybody can send requests, also from addresses that are not his, and each is to be remembered until it is
-//! acknowledged or a patience has passed. If that cost a connection with its buffers, a few hundred a second would fill
-//! a machine's memory, and a limit on them would lock honest clients out.
+//! **The problem.** Anybody can send requests, also from addresses that are not his, and each is to be remembered until
+//! it is acknowledged or a patience has passed. If that cost a connection with its buffers, a few hundred a second
+//! would fill a machine's memory, and a limit on them would lock honest clients out.
 //!
 //! **The choice.** A request is a small record: who asks, both numbers, and what the request offered. Buffers are
 //! allocated when the other side has proved with its acknowledgement that it receives what is sent to it. There are at
@@ -14,9 +14,10 @@
 //! answer of which nobody knows; that is why cookies are the exception. They are accepted only while a listener had
 //! reason to make some.
 //!
-//! **How a smoltcp socket comes to a connection.** smoltcp knows no way to put a socket into a state. A new socket is brought
-//! there as it would have come there: it listens, is given the request again, answers it into a [`Sink`] with the
-//! number that the real answer had ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
+//! **How a smoltcp socket comes to a connection.** smoltcp knows no way to put a socket into a state. A new socket is
+//! brought there as it would have come there: it listens, is given the request again, answers it into a [`Sink`] with
+//! the number that the real answer had ([`interface_that_draws`]), and then gets the acknowledgement that has just
+//! arrived.
 
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;

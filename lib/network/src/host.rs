@@ -2,7 +2,8 @@
 //! time do to them.
 //!
 //! # Invariants
-//! * *One owner*: a connection is in the table exactly while its `listed` is set; it then counts as a user of its local port.
+//! * *One owner*: a connection is in the table exactly while its `listed` is set; it then counts as a user of its local
+//!   port.
 //! * *Marked or idle*: after each operation a connection that smoltcp could do something for at once is in the
 //!   work list, and one that waits for a time has a timer no later than that time. [`Host::settle`] decides this;
 //!   where something cheaper does, a comment says why the same holds.

@@ -18,9 +18,10 @@ pub trait Link: phy::Device {
     /// Starts sending everything that was handed over since the last call. Called once for each batch.
     fn flush(&mut self);
 
-    /// Copies the next frame that has arrived to the beginning of `room`, or only its first [`BEGINNING`] bytes: then the
-    /// device keeps it, until it is [taken](Self::take_kept) or [dropped](Self::drop_kept). A device does that with long
-    /// frames, and has enough buffers left to receive more. `room` holds the largest frame that the device can receive.
+    /// Copies the next frame that has arrived to the beginning of `room`, or only its first [`BEGINNING`] bytes: then
+    /// the device keeps it, until it is [taken](Self::take_kept) or [dropped](Self::drop_kept). A device does that with
+    /// long frames, and has enough buffers left to receive more. `room` holds the largest frame that the device can
+    /// receive.
     fn receive_into(&mut self, room: &mut [u8], now: Instant) -> Option<Received> {
         let (frame, _) = self.receive(now)?;
         Some(frame.consume(|frame| {
@@ -37,7 +38,8 @@ pub trait Link: phy::Device {
     fn drop_kept(&mut self, _kept: u16) {}
 }
 
-/// How much of a frame is enough to see whose it is, unless its headers have options: headers of Ethernet, IPv4 and TCP.
+/// How much of a frame is enough to see whose it is, unless its headers have options: headers of Ethernet, IPv4 and
+/// TCP.
 pub const BEGINNING: usize = 60;
 
 /// A frame that has arrived.

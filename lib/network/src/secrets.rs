@@ -1,13 +1,13 @@
 //! Numbers that nobody outside may guess, and what is made of them: initial sequence numbers, SYN cookies, ephemeral
 //! ports.
 //!
-//! **The problem.** A sequence number that a stranger can predict lets him forge a connection from somebody else's address,
-//! or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on the
-//! wire.
+//! **The problem.** A sequence number that a stranger can predict lets him forge a connection from somebody else's
+//! address, or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on
+//! the wire.
 //!
-//! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it says nothing about
-//! the numbers of other ends, and grows from one connection of the same ends to the next. The hash is SipHash-2-4. Each
-//! use has a key of its own: whoever finds one of them learns nothing about the others.
+//! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it says nothing
+//! about the numbers of other ends, and grows from one connection of the same ends to the next. The hash is
+//! SipHash-2-4. Each use has a key of its own: whoever finds one of them learns nothing about the others.
 
 use core::net::SocketAddrV4;
 

@@ -13,10 +13,10 @@
 //! top ->           the first address above the stack, rounded down to 16
 //! ```
 //!
-//! Where everything lies is decided before anything is written, so that it can be checked against a limit before the old
-//! program is given up, and this code knows nothing of address spaces. It gives words and pieces of bytes one after the
-//! other: with thousands of arguments the whole takes long, and whoever copies them can pause in between. The numbers of
-//! auxiliary types belong to the system-call interface; here they are only numbers.
+//! Where everything lies is decided before anything is written, so that it can be checked against a limit before the
+//! old program is given up, and this code knows nothing of address spaces. It gives words and pieces of bytes one after
+//! the other: with thousands of arguments the whole takes long, and whoever copies them can pause in between. The
+//! numbers of auxiliary types belong to the system-call interface; here they are only numbers.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -190,8 +190,8 @@ pub struct Contents<'data> {
 }
 
 /// What lies where on the first stack: start the program with [`StackImage::pointer`], and before that copy the
-/// [words](StackImage::words) there and the [data](StackImage::data) to where they belong. The bytes in between are 0, as
-/// fresh memory is.
+/// [words](StackImage::words) there and the [data](StackImage::data) to where they belong. The bytes in between are 0,
+/// as fresh memory is.
 #[derive(Clone, Copy, Debug)]
 pub struct StackImage<'data> {
     contents: Contents<'data>,

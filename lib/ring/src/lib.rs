@@ -23,9 +23,10 @@
 //!
 //! * `tail`, release and acquire: whoever sees the index sees the words of all entries before it.
 //! * `head`, release and acquire: a place is written again only after its last entry has been read.
-//! * Each side reads its *own* index from its own memory, not from the shared word, so that the other side cannot change it.
-//! * Words are relaxed atomics: the other side may write them at any moment, against the rules, and then the reader gets
-//!   some value, once; it checks the copy and uses the copy.
+//! * Each side reads its *own* index from its own memory, not from the shared word, so that the other side cannot
+//!   change it.
+//! * Words are relaxed atomics: the other side may write them at any moment, against the rules, and then the reader
+//!   gets some value, once; it checks the copy and uses the copy.
 //!
 //! Several entries can be made, or taken, before the index that shows it is stored: a batch costs one store.
 //!

@@ -9,8 +9,8 @@
 //! Nothing here ever moves more than a segment's worth of elements, [`SEGMENT`] bytes, and no operation on one element
 //! visits more than a few others:
 //!
-//! * [`Segments`] is a vector in pieces of equal size. Only the list of the pieces is copied when it grows or shrinks, three
-//!   words for each piece.
+//! * [`Segments`] is a vector in pieces of equal size. Only the list of the pieces is copied when it grows or shrinks,
+//!   three words for each piece.
 //! * [`Queue`] is the same with two ends.
 //! * [`Table`] is a hash table by *linear hashing* (Litwin, 1980): it has as many chains as entries, and each insertion
 //!   splits one chain in two, in turns. Entries lie dense in a [`Segments`], so that a table that empties gives its

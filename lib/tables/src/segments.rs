@@ -9,8 +9,8 @@ const KEPT: usize = 16;
 /// A vector whose elements never move, but for those of a first small segment.
 #[derive(Debug)]
 pub struct Segments<T> {
-    /// All are full but the last in use; empty ones, which are room, come behind. The first grows by doubling, so that a
-    /// few elements take little memory, and all others have their size from the beginning.
+    /// All are full but the last in use; empty ones, which are room, come behind. The first grows by doubling, so that
+    /// a few elements take little memory, and all others have their size from the beginning.
     segments: Vec<Vec<T>>,
     length: usize,
 }

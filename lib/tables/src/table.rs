@@ -54,8 +54,8 @@ impl<T> Table<T> {
         self.slots.is_empty()
     }
 
-    /// Where a hash belongs: the chains that were not split in this round still have the entries of those that they will
-    /// be split into.
+    /// Where a hash belongs: the chains that were not split in this round still have the entries of those that they
+    /// will be split into.
     #[inline]
     fn chain(&self, hash: u32) -> usize {
         let chain = (hash & self.mask) as usize;
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Chains are split and united one at a time, so that there are as many as entries, up to twice as many when entries
-    /// go, and a few in any case.
+    /// Chains are split and united one at a time, so that there are as many as entries, up to twice as many when
+    /// entries go, and a few in any case.
     #[test]
     fn there_are_as_many_chains_as_entries() {
         let mut table = Table::new();

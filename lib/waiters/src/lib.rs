@@ -55,8 +55,8 @@ pub const PORTION: usize = 32;
 /// Who wakes rests.
 static WAKES_RESTS: Once<fn(Rest)> = Once::new();
 
-/// Names a function that sees to it that all of a rest are woken, soon and in [portions](Rest::wake_portion). It is called
-/// under the locks of whoever wakes. The first that is named counts.
+/// Names a function that sees to it that all of a rest are woken, soon and in [portions](Rest::wake_portion). It is
+/// called under the locks of whoever wakes. The first that is named counts.
 pub fn wake_rests_with(wakes: fn(Rest)) {
     WAKES_RESTS.call_once(|| wakes);
 }

@@ -165,8 +165,8 @@ const EMPTY: u32 = 0;
 const BUSY: u32 = 1;
 const INITIALISED: u32 = 2;
 
-// SAFETY: the cells are written once, by whoever moves `phase` from EMPTY to BUSY, and read only after it is INITIALISED; the
-// scheduler's executor is Sync.
+// SAFETY: the cells are written once, by whoever moves `phase` from EMPTY to BUSY, and read only after it is
+// INITIALISED; the scheduler's executor is Sync.
 unsafe impl Sync for Executor {}
 
 /// The part of the platform that the scheduler does not call itself.
@@ -250,8 +250,8 @@ impl Executor {
             worker: Some(calling::<P>),
             sharing: platform.sharing(),
         };
-        // SAFETY: BUSY makes the cells ours. The executor is static, so it neither moves nor ends, and neither do the ready
-        // words, which the scheduler only writes through atomics.
+        // SAFETY: BUSY makes the cells ours. The executor is static, so it neither moves nor ends, and neither do the
+        // ready words, which the scheduler only writes through atomics.
         unsafe {
             (*self.table.get()).write(table);
             (*self.platform.get()).write(PlatformFunctions {
@@ -619,7 +619,8 @@ impl Worker {
     /// Polls ready coroutines, most important first, until nothing is ready ([`Outcome::Idle`]: somebody will call
     /// [`Platform::notify`]) or the attention word is set ([`Outcome::Attention`]).
     pub fn run(&mut self) -> Outcome {
-        // SAFETY: the executor is initialised; `&mut self` of the only worker of this number excludes another run of it.
+        // SAFETY: the executor is initialised; `&mut self` of the only worker of this number excludes another run of
+        // it.
         outcome(unsafe { (self.executor.table().run)(self.executor.core(), self.number as u32, self.frame()) })
     }
 

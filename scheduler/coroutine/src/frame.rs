@@ -117,7 +117,8 @@ pub(crate) struct Frame {
     vtable: UnsafeCell<&'static RawWakerVTable>,
 }
 
-// SAFETY: a frame belongs to one worker at a time, which `claim` ensures; during a poll others can at most read the waker.
+// SAFETY: a frame belongs to one worker at a time, which `claim` ensures; during a poll others can at most read the
+// waker.
 unsafe impl Sync for Frame {}
 
 static FRAMES: [Frame; FRAMES_LENGTH] = [const {
@@ -207,8 +208,8 @@ impl Future for YieldNow {
         let offset = core::ptr::from_ref(waker).addr().wrapping_sub(FRAMES.as_ptr().addr());
         if offset < size_of_val(&FRAMES) {
             let frame = &FRAMES[offset / size_of::<Frame>()];
-            // SAFETY: the reference proves that the worker of this frame is in a poll, and that this is that poll: it has
-            // lent the waker to us, on this thread or to one that it waits for.
+            // SAFETY: the reference proves that the worker of this frame is in a poll, and that this is that poll: it
+            // has lent the waker to us, on this thread or to one that it waits for.
             unsafe { frame.answer.get().write(YIELDED) };
         } else {
             wake_elsewhere(waker);

@@ -31,8 +31,8 @@ macro_rules! table {
                     $($name: {
                         let offset = symbols.find($symbol).ok_or(ImageError::Missing($symbol))?;
                         let code: *const u8 = &raw const *image.get(offset).ok_or(ImageError::Damaged)?;
-                        // SAFETY: the caller says that this is the scheduler's image, in which this symbol is a function
-                        // of this type.
+                        // SAFETY: the caller says that this is the scheduler's image, in which this symbol is a
+                        // function of this type.
                         unsafe { core::mem::transmute::<*const u8, $type>(code) }
                     },)*
                 };

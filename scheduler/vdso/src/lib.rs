@@ -5,16 +5,15 @@
 //! An ELF shared object without writable data, without relocations and without a need for any other library: one
 //! segment, read and execute, in which every file offset is also the offset in memory. So mapping the file's bytes is
 //! loading it, at any page address, and the same pages serve everybody. All state lies in memory of whoever calls.
-//! Programs find it by
-//! `AT_SYSINFO_EHDR` and its functions by its dynamic symbols, as on Linux; the kernel, which has the bytes at hand, does the
-//! same without the auxiliary vector.
+//! Programs find it by `AT_SYSINFO_EHDR` and its functions by its dynamic symbols, as on Linux; the kernel, which has
+//! the bytes at hand, does the same without the auxiliary vector.
 //!
 //! The functions are [`scheduler::entry`]'s, with the names in [`scheduler::entry::NAMES`]; `user/c/cops.h` declares
 //! them for C and the `coroutine` crate for Rust.
 //!
-//! **Critical sections never leave the image.** A function of the caller (a poll, a finish, a hook) is never called while a
-//! lock is held. So a kernel that does not preempt a worker while its program counter lies in the image's text never
-//! preempts the holder of a lock, which is what keeps more workers than harts from waiting for each other.
+//! **Critical sections never leave the image.** A function of the caller (a poll, a finish, a hook) is never called
+//! while a lock is held. So a kernel that does not preempt a worker while its program counter lies in the image's text
+//! never preempts the holder of a lock, which is what keeps more workers than harts from waiting for each other.
 //!
 //! # How it is built
 //!
@@ -30,7 +29,8 @@
 //! debugger, at the same addresses.
 //!
 //! Whoever builds it must then check, because the linker cannot, or only in part:
-//! * there is exactly one `PT_LOAD`, with flags read and execute, offset 0 and address 0, and file size equal to memory size;
+//! * there is exactly one `PT_LOAD`, with flags read and execute, offset 0 and address 0, and file size equal to memory
+//!   size;
 //! * the dynamic section has no `DT_RELA`, `DT_REL`, `DT_JMPREL`, `DT_RELR`, `DT_TEXTREL` or `DT_NEEDED`;
 //! * every name in [`scheduler::entry::NAMES`] is a defined dynamic symbol, and there is no undefined one;
 //! * the segment is at most 16 KiB.

@@ -237,8 +237,8 @@ fn a_control_block_of_this_layout_is_one_for_the_scheduler() {
     let mut frame = 0u8;
     let mut block = Block::new(0xbeef, 23);
     let header = block.words.as_mut_ptr();
-    // SAFETY: the memory is as large and as aligned as is asked for, lives to the end of the block and is used by nobody
-    // else; the functions are called as they document it.
+    // SAFETY: the memory is as large and as aligned as is asked for, lives to the end of the block and is used by
+    // nobody else; the functions are called as they document it.
     unsafe {
         let memory = std::alloc::alloc_zeroed(layout);
         let page = std::alloc::alloc_zeroed(slots);

@@ -4,8 +4,8 @@
 //! A test calls [`fuzz`] with a name, with good inputs and with a function that panics when the property does not hold.
 //! Ordinarily that tries the good inputs, those that are kept under `tests/property/corpora/NAME`, and a few hundred
 //! damaged copies of both. `cargo xtask fuzz NAME` builds the same test with coverage counters and the feature
-//! `libfuzzer`; then the test hands its function to libFuzzer, which never returns. So the test programs, with all that they
-//! may see of a crate, are the fuzz targets, and there is no second set of programs to keep in step.
+//! `libfuzzer`; then the test hands its function to libFuzzer, which never returns. So the test programs, with all that
+//! they may see of a crate, are the fuzz targets, and there is no second set of programs to keep in step.
 
 use std::path::{Path, PathBuf};
 

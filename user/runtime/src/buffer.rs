@@ -34,7 +34,8 @@ pub unsafe trait BufferMut: Buffer {
 
 macro_rules! buffers {
     ($($(#[$why:meta])* $type:ty;)*) => { $(
-        // SAFETY: the memory is on the heap or static, owned or shared without writers, and does not move with the value.
+        // SAFETY: the memory is on the heap or static, owned or shared without writers, and does not move with the
+        // value.
         unsafe impl Buffer for $type {
             fn pointer(&self) -> *const u8 { self.as_ptr() }
             fn length(&self) -> usize { self.len() }

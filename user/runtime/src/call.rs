@@ -692,8 +692,8 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call through the ring, so that its completion wakes the coroutine with this cid, or 0 for nobody; `false` if it
-    /// has to be made directly.
+    /// Makes the call through the ring, so that its completion wakes the coroutine with this cid, or 0 for nobody;
+    /// `false` if it has to be made directly.
     // Everything is in its place before the request is published: whoever has to be woken for it then is woken last,
     // and no register has to be kept for after that.
     #[inline(always)]

@@ -28,7 +28,8 @@ impl RelaxStrategy for Yielding {
     }
 }
 
-/// While it lives, the coroutine is not put aside for a more important one of its worker. Not to be kept over an `await`.
+/// While it lives, the coroutine is not put aside for a more important one of its worker. Not to be kept over an
+/// `await`.
 #[derive(Debug)]
 pub struct Section(PhantomData<*mut ()>);
 

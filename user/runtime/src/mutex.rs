@@ -6,8 +6,8 @@
 //! order in which they came. A holder that itself waits for another lock is woken when its priority changes, so that it
 //! waits there with the new one and lends it on.
 //!
-//! `async-lock`'s mutex, which it replaces, wakes whoever came first and knows no holder. Its other locks have no holder
-//! whom one could lend to.
+//! `async-lock`'s mutex, which it replaces, wakes whoever came first and knows no holder. Its other locks have no
+//! holder whom one could lend to.
 //!
 //! # Who may touch what
 //!

@@ -24,13 +24,14 @@
 //! # What must not be interrupted
 //!
 //! * The scheduler's image: no handler is called there.
-//! * What the runtime does under a lock, or otherwise by halves: a section (in `lock`). The handler comes back a little later.
+//! * What the runtime does under a lock, or otherwise by halves: a section (in `lock`). The handler comes back a little
+//!   later.
 //! * What the executor does outside of its image and of a poll: then nothing is current.
-//! * What belongs to the worker. Each stack has a block of its own instead, with its own free blocks and call records, so
-//!   that allocating and calling cost nothing for this.
+//! * What belongs to the worker. Each stack has a block of its own instead, with its own free blocks and call records,
+//!   so that allocating and calling cost nothing for this.
 //!
-//! A program has its own such code, if coroutines of different priorities wait for each other otherwise than by `await`: by
-//! spinning, or in a system call. That is why preemption is a choice, and [`without`] is there.
+//! A program has its own such code, if coroutines of different priorities wait for each other otherwise than by
+//! `await`: by spinning, or in a system call. That is why preemption is a choice, and [`without`] is there.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
@@ -204,8 +205,9 @@ mod machine {
             // SAFETY: blocks of stacks stay for ever.
             aside.idle.set(unsafe { (*stack).stack.next.get() });
         }
-        // SAFETY: this is the handler on this worker. It has interrupted a poll, since something is current, and nothing that
-        // the executor does beside, since that would be a section; and it goes on when `resume` comes back here.
+        // SAFETY: this is the handler on this worker. It has interrupted a poll, since something is current, and
+        // nothing that the executor does beside, since that would be a section; and it goes on when `resume` comes back
+        // here.
         let Some(cid) = (unsafe { executor::executor().suspend(number) }) else {
             // SAFETY: as above.
             unsafe { (*stack).stack.next.set(aside.idle.get()) };

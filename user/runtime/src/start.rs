@@ -1,7 +1,7 @@
 //! From the process's first instruction to its first coroutine.
 //!
-//! `main` is not called: it is spawned, like everything after it. The process ends when it ends; other coroutines are not
-//! waited for.
+//! `main` is not called: it is spawned, like everything after it. The process ends when it ends; other coroutines are
+//! not waited for.
 
 use core::fmt::Display;
 

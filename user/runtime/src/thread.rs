@@ -55,8 +55,8 @@ struct Block {
     body: Cell<Option<Body>>,
 }
 
-// SAFETY: the cells are used by whoever has taken the block out of the pool, then by its thread alone until that has put
-// it back; the pool's lock, and the number that the kernel sets to 0, order the two.
+// SAFETY: the cells are used by whoever has taken the block out of the pool, then by its thread alone until that has
+// put it back; the pool's lock, and the number that the kernel sets to 0, order the two.
 unsafe impl Sync for Block {}
 
 /// Blocks without a running thread.
@@ -182,8 +182,8 @@ impl Builder {
         let block = Block::take(self.stack)?;
         block.body.set(Some(body));
         block.local.index.set(local::NO_WORKER);
-        // SAFETY: the stack ends there, and is the thread's until its number is 0, which `take` and `put_back` look at; the
-        // block stays for ever.
+        // SAFETY: the stack ends there, and is the thread's until its number is 0, which `take` and `put_back` look at;
+        // the block stays for ever.
         let started = unsafe {
             let top = block.stack.get().add(GUARD + self.stack);
             unix::thread::start(

@@ -6,13 +6,13 @@
 //! several it is called at once, works beside the program, and is called again only when it has found nothing to do for
 //! a while.
 //!
-//! **The choice.** A request through memory pays off when others share its way into the kernel. In the mode [`Way::Adaptive`] an
-//! invocation waits for others to join it if any are in flight or another coroutine is ready. If there is nobody, or
-//! fewer than [`FEW`] have come together when the kernel is called, the next invocations are system calls, before that
-//! is tried again; and more of them each time that it was in vain.
+//! **The choice.** A request through memory pays off when others share its way into the kernel. In the mode
+//! [`Way::Adaptive`] an invocation waits for others to join it if any are in flight or another coroutine is ready. If
+//! there is nobody, or fewer than [`FEW`] have come together when the kernel is called, the next invocations are system
+//! calls, before that is tried again; and more of them each time that it was in vain.
 //!
-//! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system call may overtake those of
-//! other coroutines, never those of its own, which has awaited them.
+//! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system
+//! call may overtake those of other coroutines, never those of its own, which has awaited them.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -101,8 +101,8 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Makes a buffer for so many invocations in flight, a power of two from 64 to 4,096, and registers it for `thread`, whose doorbell is
-    /// signalled when there are responses. `harts` is how many the machine has.
+    /// Makes a buffer for so many invocations in flight, a power of two from 64 to 4,096, and registers it for
+    /// `thread`, whose doorbell is signalled when there are responses. `harts` is how many the machine has.
     ///
     /// # Errors
     ///

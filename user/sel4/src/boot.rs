@@ -71,8 +71,8 @@ impl BootInformation {
     ///
     /// # Safety
     ///
-    /// `info` must be what the kernel put into `a0` of the initial thread: a page with a [`BootInfo`], followed by as many bytes of chunks
-    /// as it says, which stay mapped and unchanged for the rest of the program.
+    /// `info` must be what the kernel put into `a0` of the initial thread: a page with a [`BootInfo`], followed by as
+    /// many bytes of chunks as it says, which stay mapped and unchanged for the rest of the program.
     pub unsafe fn from_address(info: *const BootInfo) -> BootInformation {
         // SAFETY: the caller's promise.
         let found = unsafe { &*info };
@@ -187,8 +187,8 @@ impl Words {
     /// The memory whose address and length stand here.
     fn memory(self, index: u64) -> Option<SharedMemory> {
         let (address, length) = (self.get(index)?, self.get(index + 1)?);
-        // SAFETY: whoever wrote the boot information has mapped it, for this and nothing else; that is what these words mean (the promise
-        // of `from_address`).
+        // SAFETY: whoever wrote the boot information has mapped it, for this and nothing else; that is what these words
+        // mean (the promise of `from_address`).
         Some(unsafe { SharedMemory::new(address, length as usize) })
     }
 

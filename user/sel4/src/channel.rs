@@ -10,34 +10,35 @@
 //! The layout stands in [`abi_queue::channel`], the algorithm of a ring in the crate `ring`, and who is waited for when
 //! in [`crate::executor`], whose [sources](crate::executor::Source) both ends are.
 //!
-//! **Set-up.** Whoever has capabilities to both programs makes the connection ([`connect`], [`connect_to`]): it maps the same pages for both and gives each the right
-//! to signal the other's notification, nothing more. Each end is told the capacity; none reads it from the shared
-//! memory.
+//! **Set-up.** Whoever has capabilities to both programs makes the connection ([`connect`], [`connect_to`]): it maps
+//! the same pages for both and gives each the right to signal the other's notification, nothing more. Each end is told
+//! the capacity; none reads it from the shared memory.
 //!
-//! **Requests** are words: seven of them each way. What is larger lies in the memory behind the rings ([`End::data`]), and the words say
-//! where; both sides copy it before they look at it.
+//! **Requests** are words: seven of them each way. What is larger lies in the memory behind the rings ([`End::data`]),
+//! and the words say where; both sides copy it before they look at it.
 //!
-//! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`, until an answer has
-//! come and those who have waited longer had theirs; nothing is lost, and the server needs memory for no more than that
-//! from each client.
+//! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`,
+//! until an answer has come and those who have waited longer had theirs; nothing is lost, and the server needs memory
+//! for no more than that from each client.
 //!
-//! **Priorities.** A server spawns [`Server::serve`] at the priority that the client has *for the server*: all requests of a connection have that
-//! one, whatever the client thinks of them. A client with important and other requests has two connections. In the
-//! client, whoever awaits a call has the priority of its own coroutine.
+//! **Priorities.** A server spawns [`Server::serve`] at the priority that the client has *for the server*: all requests
+//! of a connection have that one, whatever the client thinks of them. A client with important and other requests has
+//! two connections. In the client, whoever awaits a call has the priority of its own coroutine.
 //!
-//! **Dropping** a call that was sent does not take it back: the server answers it, and until then its place in the rings is taken.
+//! **Dropping** a call that was sent does not take it back: the server answers it, and until then its place in the
+//! rings is taken.
 //!
-//! **The end.** Dropping the last [`Client`], or the [`Server`] or what serves it, closes the connection, and so can whoever has set it up
-//! ([`Connection::close`]), for example because it has learnt that one of the programs has died. Calls in flight and
-//! later ones then fail with [`Error::Closed`]; the server's coroutines of this connection are dropped. Closing does
-//! not take the memory away from those who have it mapped: a program would fault in the middle of an honest look. It is
-//! the maker's, who gives it back when both have ended.
+//! **The end.** Dropping the last [`Client`], or the [`Server`] or what serves it, closes the connection, and so can
+//! whoever has set it up ([`Connection::close`]), for example because it has learnt that one of the programs has died.
+//! Calls in flight and later ones then fail with [`Error::Closed`]; the server's coroutines of this connection are
+//! dropped. Closing does not take the memory away from those who have it mapped: a program would fault in the middle of
+//! an honest look. It is the maker's, who gives it back when both have ended.
 //!
-//! **Hostile peers.** Whatever the other side writes into the shared memory, each side stays right: it keeps its own indexes and tokens, takes
-//! every entry out once, and checks it. What cannot be (an index too far ahead, an answer to no question, more requests
-//! than there are places) is [`Error::Broken`]: the connection is over. What can be but is wrong, like a wrong answer,
-//! is the other side's business, as with any call. A peer can also signal for nothing, or never: the one costs time,
-//! the other only itself.
+//! **Hostile peers.** Whatever the other side writes into the shared memory, each side stays right: it keeps its own
+//! indexes and tokens, takes every entry out once, and checks it. What cannot be (an index too far ahead, an answer to
+//! no question, more requests than there are places) is [`Error::Broken`]: the connection is over. What can be but is
+//! wrong, like a wrong answer, is the other side's business, as with any call. A peer can also signal for nothing, or
+//! never: the one costs time, the other only itself.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

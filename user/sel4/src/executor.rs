@@ -1,22 +1,24 @@
 //! Coroutines: the project's scheduler on one thread of a program, and what makes that thread sleep and wake.
 //!
-//! [`run`] makes the calling thread the program's *worker*. It polls coroutines, most important first, and looks at the program's
-//! [`Source`]s: rings in shared memory that other programs, or the kernel, write to. When nothing is ready and no ring has anything, it tells
-//! the sources' other sides that it sleeps, looks once more, and waits on its *doorbell*, a notification. Whoever has the right to signal that
-//! wakes it: another program that has put something into a ring, a device's interrupt, another thread of the program.
+//! [`run`] makes the calling thread the program's *worker*. It polls coroutines, most important first, and looks at the
+//! program's [`Source`]s: rings in shared memory that other programs, or the kernel, write to. When nothing is ready
+//! and no ring has anything, it tells the sources' other sides that it sleeps, looks once more, and waits on its
+//! *doorbell*, a notification. Whoever has the right to signal that wakes it: another program that has put something
+//! into a ring, a device's interrupt, another thread of the program.
 //!
 //! The badges of what has rung come out of the wait as one word. Each bit is a [`signal`] that a coroutine can await;
 //! the lowest, [`RINGS`], is for rings, which are looked at after every wait anyway.
 //!
-//! **While it is busy** the worker asks the doorbell now and then, which takes an entry into the kernel. After [`receive_interrupts`] it
-//! need not: a signal is a user interrupt then ([`interrupt`]), and known before the next poll.
+//! **While it is busy** the worker asks the doorbell now and then, which takes an entry into the kernel. After
+//! [`receive_interrupts`] it need not: a signal is a user interrupt then ([`interrupt`]), and known before the next
+//! poll.
 //!
-//! **Before sleeping** the worker looks for a while at the rings if there are several harts: the other side may be about to answer on another
-//! one, and two entries into the kernel on each side cost more than the look ([`set_patience`]). With one hart nobody
-//! could answer meanwhile.
+//! **Before sleeping** the worker looks for a while at the rings if there are several harts: the other side may be
+//! about to answer on another one, and two entries into the kernel on each side cost more than the look
+//! ([`set_patience`]). With one hart nobody could answer meanwhile.
 //!
-//! **Why one thread.** What a program does on several harts it does in several programs, which share rings as strangers do. More workers
-//! would need the sources behind locks, and a rule for who of them sleeps last.
+//! **Why one thread.** What a program does on several harts it does in several programs, which share rings as strangers
+//! do. More workers would need the sources behind locks, and a rule for who of them sleeps last.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -8,13 +8,14 @@
 //! The handler does no more than that, because it may have interrupted anything. What is to be done about a signal is
 //! done by whoever looks at the word; the [`executor`](crate::executor) does before each poll.
 //!
-//! **Waiting.** A thread that looks at its word, finds nothing and waits would sleep over a signal whose interrupt came between the two.
-//! [`wait`] does both, and the handler makes an interrupted one begin again.
+//! **Waiting.** A thread that looks at its word, finds nothing and waits would sleep over a signal whose interrupt came
+//! between the two. [`wait`] does both, and the handler makes an interrupted one begin again.
 //!
 //! A badge of 0 says only that there was a signal; the word shows it as bit 0, [`RINGS`](crate::executor::RINGS).
 //!
-//! **Without the kernel.** After [`receive_stores`] signals can come as stores, and a [`Signaller`] makes them so from its first signal on; one
-//! for whom that is not possible signals through the kernel, and the receiver sees no difference.
+//! **Without the kernel.** After [`receive_stores`] signals can come as stores, and a [`Signaller`] makes them so from
+//! its first signal on; one for whom that is not possible signals through the kernel, and the receiver sees no
+//! difference.
 //!
 //! The word is the one in the thread's IPC buffer that seL4 leaves to programs.
 
@@ -369,7 +370,8 @@ fn send(_: u64, _: u32) {}
 
 /// The calling thread's word.
 fn word() -> &'static AtomicU64 {
-    // SAFETY: the buffer is mapped as long as its thread runs, and this word of it is used only here and by the handler, as an atomic.
+    // SAFETY: the buffer is mapped as long as its thread runs, and this word of it is used only here and by the
+    // handler, as an atomic.
     unsafe { AtomicU64::from_ptr(crate::raw::user_data()) }
 }
 

@@ -20,9 +20,8 @@
 //!
 //! A program that has capabilities to its own pages and threads can unmap the ones and set the registers of the others,
 //! and so break any promise of the language from outside. As with `/proc/self/mem` on Unix, the operations that could
-//! be used for this are not
-//! `unsafe` functions; Rust's promises are about what a program does through the language. Functions that make memory out of addresses
-//! are `unsafe`.
+//! be used for this are not `unsafe` functions; Rust's promises are about what a program does through the language.
+//! Functions that make memory out of addresses are `unsafe`.
 //!
 //! # The thread pointer
 //!

@@ -5,15 +5,17 @@
 //! beside that stands in a chunk behind the boot information that only this library knows: its name, words that mean
 //! what the two agree on, and the shared memory that was mapped for it.
 //!
-//! **It has what it was given, and nothing else**: its own thread, CNode and address space in the slots where a root task has them, and what
-//! [`Process::grant`] and the like put there. The right to make interrupt handlers and ASID pools stays where it is.
+//! **It has what it was given, and nothing else**: its own thread, CNode and address space in the slots where a root
+//! task has them, and what [`Process::grant`] and the like put there. The right to make interrupt handlers and ASID
+//! pools stays where it is.
 //!
-//! **Everything is made of one untyped memory**, the program's own memory included, so that [`Process::end`] is one revocation, whatever the program
-//! has made meanwhile. Whatever it shares with others is copied into it and not made of its memory, and outlives it.
+//! **Everything is made of one untyped memory**, the program's own memory included, so that [`Process::end`] is one
+//! revocation, whatever the program has made meanwhile. Whatever it shares with others is copied into it and not made
+//! of its memory, and outlives it.
 //!
-//! **How it ends by itself**: `main` returns, or panics, and the program makes a system call that does not exist, [`EXIT`], with its status. The
-//! kernel tells the fault endpoint as it tells of any other fault, so that whoever started the program learns of each
-//! end in one way: [`Ending::of`].
+//! **How it ends by itself**: `main` returns, or panics, and the program makes a system call that does not exist,
+//! [`EXIT`], with its status. The kernel tells the fault endpoint as it tells of any other fault, so that whoever
+//! started the program learns of each end in one way: [`Ending::of`].
 
 use alloc::boxed::Box;
 use alloc::string::String;

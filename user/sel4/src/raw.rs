@@ -36,9 +36,9 @@ pub fn detect_numbering(own: u64) {
 #[inline(always)]
 pub fn system_call(number: isize, arguments: [u64; 6]) -> [u64; 6] {
     let [mut a0, mut a1, mut a2, mut a3, mut a4, mut a5] = arguments;
-    // SAFETY: the kernel preserves all other registers. It reads and writes memory of this program only in the thread's IPC
-    // buffer, which is accessed through pointers that the compiler cannot see through, and what a capability is asked
-    // to do is outside of the language (see the crate's text).
+    // SAFETY: the kernel preserves all other registers. It reads and writes memory of this program only in the thread's
+    // IPC buffer, which is accessed through pointers that the compiler cannot see through, and what a capability is
+    // asked to do is outside of the language (see the crate's text).
     unsafe {
         asm!(
             "ecall",
@@ -124,8 +124,8 @@ pub(crate) fn user_data() -> *mut u64 {
 /// A message has no such word.
 pub fn buffer_word(index: usize) -> u64 {
     assert!(index < MAXIMUM_LENGTH, "a message has no word {index}");
-    // SAFETY: the buffer is mapped as long as its thread runs, only this thread and the kernel use it, and the index is in it. Volatile,
-    // because the kernel writes it.
+    // SAFETY: the buffer is mapped as long as its thread runs, only this thread and the kernel use it, and the index is
+    // in it. Volatile, because the kernel writes it.
     unsafe { (&raw const (*buffer()).message[index]).read_volatile() }
 }
 
@@ -162,7 +162,8 @@ pub fn set_buffer_capability(index: usize, capability: u64) {
     unsafe { (&raw mut (*buffer()).capabilities_or_badges[index]).write_volatile(capability) };
 }
 
-/// Sets the slot for a capability that the next message received carries: `index`, resolved from the CNode `root` over `depth` bits.
+/// Sets the slot for a capability that the next message received carries: `index`, resolved from the CNode `root` over
+/// `depth` bits.
 pub fn set_receive_slot(root: u64, index: u64, depth: u64) {
     let buffer = buffer();
     // SAFETY: as in `buffer_word`.

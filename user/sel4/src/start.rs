@@ -1,7 +1,7 @@
 //! How a root task starts: from the address of the boot information in `a0` to a Rust function.
 //!
-//! The kernel gives no stack; `_start` uses the one in this program's own image. The kernel clears all registers but `a0`, so `tp` is set to the
-//! IPC buffer's address as soon as Rust runs and has read it.
+//! The kernel gives no stack; `_start` uses the one in this program's own image. The kernel clears all registers but
+//! `a0`, so `tp` is set to the IPC buffer's address as soon as Rust runs and has read it.
 
 use abi_sel4::BootInfo;
 

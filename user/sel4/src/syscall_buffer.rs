@@ -115,7 +115,8 @@ impl SyscallBuffer {
             (1, window.mega_pages(allocator, 1)?)
         };
         let start = core::ptr::with_exposed_provenance(address as usize);
-        // SAFETY: the pages are new, zero and mapped for ever, and nobody else knows them; the kernel changes words as atomics.
+        // SAFETY: the pages are new, zero and mapped for ever, and nobody else knows them; the kernel changes words as
+        // atomics.
         let words = unsafe { core::slice::from_raw_parts(start, size(capacity) / 8) };
         Ok(SyscallBuffer { memory: Memory { words, capacity }, requests: Producer::new(capacity), first_frame, frames })
     }

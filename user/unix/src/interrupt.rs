@@ -2,11 +2,11 @@
 //!
 //! Two back ends, of which the kernel chooses one at boot ([`is_in_hardware`] tells):
 //!
-//! * `kernel`: the kernel enters [`set_handler`]'s function through a few instructions that save every register a function may
-//!   change, and returns to the interrupted instruction afterwards (`interrupt_return`; `abi_unix::SystemCall` and the kernel's
-//!   `interrupts` module state the contract).
-//! * `imsic`: the program runs in VS-mode and takes the interrupt itself, through supervisor registers of its own; it ends
-//!   with `sret`. The kernel learns nothing of it.
+//! * `kernel`: the kernel enters [`set_handler`]'s function through a few instructions that save every register a
+//!   function may change, and returns to the interrupted instruction afterwards (`interrupt_return`;
+//!   `abi_unix::SystemCall` and the kernel's `interrupts` module state the contract).
+//! * `imsic`: the program runs in VS-mode and takes the interrupt itself, through supervisor registers of its own; it
+//!   ends with `sret`. The kernel learns nothing of it.
 //!
 //! In both the handler runs on the interrupted code's stack, at a point that nobody chose: it must not take a lock,
 //! allocate or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the
@@ -239,8 +239,9 @@ impl Context {
 ///
 /// # Safety
 ///
-/// `from` may be written. `to` was left by this function and not gone on with since, or is [beginning](Context::beginning)
-/// on a stack of its own. The interrupt's handler may be anywhere between the two: it finds either thread pointer.
+/// `from` may be written. `to` was left by this function and not gone on with since, or is
+/// [beginning](Context::beginning) on a stack of its own. The interrupt's handler may be anywhere between the two: it
+/// finds either thread pointer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub unsafe fn switch(from: *mut Context, to: *const Context) {
     // SAFETY: the caller's promise.
@@ -438,8 +439,9 @@ pub fn is_in_hardware() -> bool {
 ///
 /// # Safety
 ///
-/// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must touch nothing
-/// that the interrupted code may be in the middle of changing, unless through atomics. The same holds for `worker`.
+/// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must touch
+/// nothing that the interrupted code may be in the middle of changing, unless through atomics. The same holds for
+/// `worker`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) -> Result<()> {
     let in_hardware = is_in_hardware();
@@ -453,8 +455,8 @@ pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) ->
     HANDLER.store(handler as *const () as usize, Ordering::Release);
     IN_HARDWARE.store(in_hardware, Ordering::Relaxed);
     if in_hardware {
-        // SAFETY: the vector preserves the interrupted code's registers; the handler's behaviour is the caller's promise. The
-        // registers are this worker's own.
+        // SAFETY: the vector preserves the interrupted code's registers; the handler's behaviour is the caller's
+        // promise. The registers are this worker's own.
         unsafe {
             core::arch::asm!(
                 "csrw 0x14d, {never}",
@@ -560,8 +562,8 @@ impl SendPage {
 ///
 /// # Errors
 ///
-/// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone, `ENOSPC` if the process has as many as it may have,
-/// `EINVAL` and `EBADF` if it is no right.
+/// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone, `ENOSPC` if the process has as many as it may
+/// have, `EINVAL` and `EBADF` if it is no right.
 pub fn page(right: &Descriptor) -> Result<SendPage> {
     // SAFETY: the call has no pointers.
     unsafe { call!(InterruptPage, right.raw()) }.map(SendPage)
@@ -576,9 +578,9 @@ pub fn page(right: &Descriptor) -> Result<SendPage> {
 #[inline(always)]
 pub fn store(page: SendPage) -> Result<()> {
     let result: usize;
-    // SAFETY: the page is no memory, so nothing that Rust knows of changes. If the store enters the kernel, that goes on behind
-    // it with its answer in `a0`; if it does not, `a0` stays 0. The fence makes what was written before visible to the
-    // receiver.
+    // SAFETY: the page is no memory, so nothing that Rust knows of changes. If the store enters the kernel, that goes
+    // on behind it with its answer in `a0`; if it does not, `a0` stays 0. The fence makes what was written before
+    // visible to the receiver.
     unsafe {
         core::arch::asm!(
             "fence rw, o",

@@ -131,8 +131,8 @@ pub enum Whose {
 /// Processor time that was used so far (`getrusage`).
 pub fn processor_time(whose: Whose) -> Duration {
     let mut bytes = [0u64; 18];
-    // SAFETY: the kernel writes a `struct rusage`, which is of this length, to memory that is ours. It can fail only for what is
-    // excluded here.
+    // SAFETY: the kernel writes a `struct rusage`, which is of this length, to memory that is ours. It can fail only
+    // for what is excluded here.
     let _ = unsafe { call!(GetUsage, whose as i32, bytes.as_mut_ptr()) };
     Duration::from_secs(bytes[0]) + Duration::from_micros(bytes[1])
 }

@@ -28,8 +28,8 @@ fn set(process: u32, attribute: u32, value: u64, period_ns: u64) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EPERM` for anything more important than the caller's own ceiling, or for a process that is neither the caller nor below
-/// it, without `CAP_SYS_NICE`; `ESRCH`.
+/// `EPERM` for anything more important than the caller's own ceiling, or for a process that is neither the caller nor
+/// below it, without `CAP_SYS_NICE`; `ESRCH`.
 pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
     set(process, scheduling::CEILING, ceiling.number().into(), 0)
 }
@@ -42,8 +42,9 @@ pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `EINVAL` for no time or a period that is not between 1 ms and 10 s; `EPERM` for a greater share or more at once than it was given, or for a process that
-/// is neither the caller nor below it, without `CAP_SYS_NICE`; `EAGAIN` if too many budgets lie within each other; `ESRCH`.
+/// `EINVAL` for no time or a period that is not between 1 ms and 10 s; `EPERM` for a greater share or more at once than
+/// it was given, or for a process that is neither the caller nor below it, without `CAP_SYS_NICE`; `EAGAIN` if too many
+/// budgets lie within each other; `ESRCH`.
 pub fn set_budget(process: u32, budget_ns: Option<u64>, period_ns: u64) -> Result<()> {
     set(process, scheduling::BUDGET, budget_ns.unwrap_or(scheduling::NO_LIMIT), period_ns)
 }

@@ -532,7 +532,8 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
         }
         receiver.thread.resume()?;
         all_go_on()?;
-        // What was stored before may wait for the receiver's next tick, if it has been interrupted often. This does, too.
+        // What was stored before may wait for the receiver's next tick, if it has been interrupted often. This does,
+        // too.
         user_interrupt::SEEN.store(0, Ordering::Relaxed);
         Notification::from_pointer(bench.badged(receiver.notification.pointer(), Rights::WRITE, LAST)?).signal();
         until(|| user_interrupt::SEEN.load(Ordering::Relaxed) & LAST != 0)?;
