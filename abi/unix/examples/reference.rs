@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use abi_unix::authority::{Act, Scope};
-use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT, Waiting};
+use abi_unix::call::{ASYNCHRONOUS, Argument, Caller, PRIORITY_SHIFT, Waiting};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED};
 
 /// The first number that is not Linux's.
@@ -27,14 +27,18 @@ pub fn page() -> String {
          [the chapter on differences](book/differences-from-linux.md) where they are not Linux's.\n\n",
     );
     page += &calling();
-    page += "## Overview\n\n| number | call | may have to wait |\n|---|---|---|\n";
+    page += "## Overview\n\n| number | call | may have to wait | through a request ring |\n|---|---|---|---|\n";
     for &call in SystemCall::ALL {
         let wait = match call.waiting() {
             Waiting::Never => "",
             Waiting::Possible => "yes",
         };
+        let ring = match call.caller() {
+            Caller::Anyone => "",
+            Caller::Worker => "no",
+        };
         let name = call.name();
-        let _ = writeln!(page, "| {} | [`{name}`](#{name}) | {wait} |", number(call));
+        let _ = writeln!(page, "| {} | [`{name}`](#{name}) | {wait} | {ring} |", number(call));
     }
     page += "\n## Calls with Linux's numbers\n\n\
              Each is described in section 2 of the Linux manual pages; what is said here is what this kernel does.\n\n";

@@ -1,4 +1,5 @@
-//! The table of system calls: each call stands here once, with its number, its arguments and whether it may wait.
+//! The table of system calls: each call stands here once, with its number, its arguments, whether it may wait,
+//! and whether only a worker can make it.
 //!
 //! The kernel's dispatcher, the user library, the trace names and the reference page derive from this table.
 //!
@@ -58,32 +59,27 @@ pub enum Waiting {
 /// Flag of `ring_enter`: an idle hart takes the requests if there is one, and the call returns at once.
 pub const RING_WAKE: usize = 1;
 
-impl SystemCall {
-    /// Whether the call acts on the worker that makes it: these are answered with `EOPNOTSUPP` when they come through
-    /// a request ring, where a kernel coroutine makes them.
-    pub const fn is_for_its_worker(self) -> bool {
-        use SystemCall::*;
-        matches!(
-            self,
-            Exit | ExitGroup
-                | Yield
-                | Execute
-                | WorkerWait
-                | InterruptHandler
-                | InterruptReturn
-                | InterruptLeave
-                | InterruptReceiver
-                | Clone
-                | SetThreadIdAddress
-                | SetRobustList
-                | RingSetup
-                | RingEnter
-        )
-    }
+/// Who can make a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A worker or thread, and whoever carries requests out that came through a ring.
+    Anyone,
+    /// A worker or thread, on which the call acts. `EOPNOTSUPP` through a request ring, where a kernel coroutine makes
+    /// the calls.
+    Worker,
+}
+
+macro_rules! caller {
+    () => {
+        Caller::Anyone
+    };
+    ($caller:ident) => {
+        Caller::$caller
+    };
 }
 
 macro_rules! system_calls {
-    ($($(#[doc = $text:literal])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident;)*) => {
+    ($($(#[doc = $text:literal])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident $(by $caller:ident)?;)*) => {
         /// A system call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -120,6 +116,11 @@ macro_rules! system_calls {
             /// Whether the call can have to wait.
             pub const fn waiting(self) -> Waiting {
                 match self { $(SystemCall::$variant => Waiting::$waiting,)* }
+            }
+
+            /// Who can make the call.
+            pub const fn caller(self) -> Caller {
+                match self { $(SystemCall::$variant => caller!($($caller)?),)* }
             }
         }
     };
@@ -200,18 +201,18 @@ system_calls! {
     /// what it has. `EPERM` for more.
     SetCapabilities = 91 capset(header: Input, data: Input) Never;
     /// Ends the calling worker or thread; the last one ends the process.
-    Exit = 93 exit(status: Number) Never;
+    Exit = 93 exit(status: Number) Never by Worker;
     /// Ends the process with all its workers.
-    ExitGroup = 94 exit_group(status: Number) Never;
+    ExitGroup = 94 exit_group(status: Number) Never by Worker;
     /// Says which 32-bit word becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns the
     /// caller's number.
-    SetThreadIdAddress = 96 set_tid_address(address: Number) Never;
+    SetThreadIdAddress = 96 set_tid_address(address: Number) Never by Worker;
     /// Waits while a 32-bit word has a value, and wakes who waits: `FUTEX_WAIT`, `WAKE`, `REQUEUE`, `CMP_REQUEUE`,
     /// `WAIT_BITSET`, `WAKE_BITSET`. A word is known by its address in its process, since no memory that programs may
     /// write belongs to two; other operations give `ENOSYS`.
     Futex = 98 futex(word: Number, operation: Number, value: Number, timeout: Input, word2: Number, value3: Number) Possible;
     /// Says where the calling thread keeps the list of its robust locks, which are marked when it ends with them held.
-    SetRobustList = 99 set_robust_list(head: Number, size: Length) Never;
+    SetRobustList = 99 set_robust_list(head: Number, size: Length) Never by Worker;
     /// Where a thread of the calling process (0: the caller) keeps the list of its robust locks.
     GetRobustList = 100 get_robust_list(thread: Number, head: Output, size: Output) Never;
     /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never
@@ -224,7 +225,7 @@ system_calls! {
     /// Sleeps for a relative time or until an absolute one (`TIMER_ABSTIME`). `remaining` is never written.
     SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
     /// Lets other processes of the same priority run.
-    Yield = 124 sched_yield() Never;
+    Yield = 124 sched_yield() Never by Worker;
     /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0
     /// is the caller's, a negative number the group of that number, and -1 are all but the first process and the
     /// caller. Processes that the caller may not signal are left out; `EPERM` if no other is meant.
@@ -291,9 +292,9 @@ system_calls! {
     /// `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID`, `SYSVSEM`, `DETACHED`. Returns the thread's number;
     /// the thread goes on with 0. `EINVAL` for flags that contradict each other, `ENOSYS` for what would be a process
     /// (there is no `fork`; see `spawn`) or shares less, `EAGAIN` if there are too many threads.
-    Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never;
+    Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never by Worker;
     /// Replaces the program of the calling process.
-    Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never;
+    Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never by Worker;
     /// Maps private anonymous memory, or a private copy of a file.
     Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
     /// Changes the protection of mappings.
@@ -321,7 +322,7 @@ system_calls! {
     WorkerCreate = 0x1001 worker_create(entry: Number, stack: Number, argument: Number, thread_pointer: Number) Never;
     /// The calling worker sleeps until a completion beyond `seen` (the ring's tail that it knows) has been posted,
     /// another worker wakes it, or `timeout` nanoseconds have passed (all ones: no limit).
-    WorkerWait = 0x1002 worker_wait(seen: Number, timeout: Number) Possible;
+    WorkerWait = 0x1002 worker_wait(seen: Number, timeout: Number) Possible by Worker;
     /// Wakes a worker of the calling process, now or at its next `worker_wait`.
     WorkerWake = 0x1003 worker_wake(index: Number) Never;
     /// Asks that the asynchronous call with this token ends early; its completion comes in any case, with
@@ -333,29 +334,29 @@ system_calls! {
     /// of what it interrupts, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It
     /// preserves all registers but `a7` and `sp`, and ends with `interrupt_return`. It interrupts neither itself nor
     /// the scheduler's image. Threads have none (`EINVAL`).
-    InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never;
+    InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never by Worker;
     /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it
     /// interrupted;
     /// `EINVAL` outside of one.
-    InterruptReturn = 0x1007 interrupt_return() Never;
+    InterruptReturn = 0x1007 interrupt_return() Never by Worker;
     /// Says that the handler goes on to other code, on another stack: it may be entered again from now on, and its
     /// `interrupt_return` comes later. `EINVAL` outside of a handler.
-    InterruptLeave = 0x1009 interrupt_leave() Never;
+    InterruptLeave = 0x1009 interrupt_leave() Never by Worker;
     /// Writes a line to the kernel's log.
     Log = 0x1008 log(buffer: Input, size: Length) Never;
     /// Gives the calling worker a request ring with so many entries (a power of two from 64 to 4,096) and returns its
     /// address. `completions`, if not 0, is how many entries the completion ring is to have at least, counted the same
     /// way. `EEXIST` if the worker has a ring, `EBUSY` if the completion ring is to grow and is not empty.
-    RingSetup = 0x1010 ring_setup(requests: Number, completions: Number) Never;
+    RingSetup = 0x1010 ring_setup(requests: Number, completions: Number) Never by Worker;
     /// Has the kernel take the requests in the ring of a worker of the calling process: all that were made before are
     /// taken when it returns, unless something more important runs first. With `RING_WAKE` in `flags` another hart does
     /// it, if one is idle. `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense, and from then on.
-    RingEnter = 0x1011 ring_enter(worker: Number, flags: Number) Never;
+    RingEnter = 0x1011 ring_enter(worker: Number, flags: Number) Never by Worker;
     /// Makes the calling worker a receiver of user interrupts with this identity (1 to 62, each once in a process) and
     /// returns a descriptor for it. When the handler is called, what was sent shows as bit `identity` of the worker's
     /// word in the process page. `EBUSY` if the process has a receiver of that identity, `EINVAL` for threads. Closing
     /// the descriptor ends every right to it.
-    InterruptReceiver = 0x1020 interrupt_receiver(identity: Number) Never;
+    InterruptReceiver = 0x1020 interrupt_receiver(identity: Number) Never by Worker;
     /// Grants a process the right to send to a receiver of the caller. For the caller itself (its number, or 0) returns
     /// the right's descriptor, which can be passed on; another process gets its descriptor by `interrupt_open`. `EPERM`
     /// if the receiver is not the caller's.
@@ -398,7 +399,7 @@ system_calls! {
     /// starts from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer
     /// is done, 3 as 1, with one kernel thread that polls all asynchronous transfers. For comparisons; `execve` goes
     /// back to 0. A caller that has a kernel thread already keeps it.
-    KernelSide = 0x1040 kernel_side(side: Number) Never;
+    KernelSide = 0x1040 kernel_side(side: Number) Never by Worker;
 }
 
 #[cfg(test)]

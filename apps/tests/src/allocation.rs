@@ -683,7 +683,7 @@ impl Caller {
     fn makes(&self, script: &Script) -> bool {
         match self.way {
             Way::Synchronously => !script.waits,
-            _ => !script.call.is_for_its_worker(),
+            _ => script.call.caller() == abi_unix::call::Caller::Anyone,
         }
     }
 

@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::task::Poll;
 
 use abi_queue::Priority;
-use abi_unix::call::{ASYNCHRONOUS, NUMBER_MASK, PRIORITY_SHIFT};
+use abi_unix::call::{ASYNCHRONOUS, Caller, NUMBER_MASK, PRIORITY_SHIFT};
 use abi_unix::types::{self, SocketAddress, TimeSpec};
 use abi_unix::{Act, Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
@@ -129,7 +129,7 @@ pub(crate) fn perform(
 ) -> Option<usize> {
     let Some(call) = SystemCall::from_number(number) else { return Some(errno::encode(Err(Errno::ENOSYS))) };
     faults::works_for(worker.process.id);
-    if call.is_for_its_worker() {
+    if call.caller() == Caller::Worker {
         return Some(errno::encode(Err(Errno::EOPNOTSUPP)));
     }
     let mut operation = match decode(worker, call, arguments, None) {

@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi_queue::{Request, RequestHeader, completion, request};
-use abi_unix::call::{Argument, Waiting};
+use abi_unix::call::{Argument, Caller, Waiting};
 use abi_unix::types::{
     SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SocketAddress, TimeSpec, futex, mapping, message, open, protection,
     scheduling,
@@ -66,7 +66,7 @@ impl Way {
     fn is_for(self, call: SystemCall) -> bool {
         match self {
             Way::Direct => true,
-            Way::Ring => !call.is_for_its_worker(),
+            Way::Ring => call.caller() == Caller::Anyone,
             _ => call.waiting() == Waiting::Possible && call != SystemCall::WorkerWait,
         }
     }
