@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use network::{
-    Coalescing, Configuration, Error, Interest, Keepalive, NoLink, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, Coalescing, Configuration, DatagramOptions, Error, Interest, Keepalive, NoLink, Readiness, Received,
+    Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use wire::*;
 
@@ -17,6 +18,42 @@ fn loopback() -> Stack<NoLink> {
 
 fn local(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+}
+
+#[test]
+fn a_connection_has_the_buffer_that_was_promised_to_its_request() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let small = TcpOptions { receive_buffer: *BUFFER_LIMITS.start(), ..TcpOptions::default() };
+    net.server.set_listener_options(listener, &small).unwrap();
+    let (_, wholly_small) = net.pair(listener);
+    // Between the request and its acknowledgement the listener changes its mind.
+    let to = SocketAddrV4::new(SERVER, 80);
+    net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+    net.client.poll(net.now);
+    net.server.poll(net.now);
+    assert_eq!(net.server.half_open_count(), 1);
+    net.server.set_listener_options(listener, &TcpOptions::default()).unwrap();
+    net.settle();
+    let (promised_small, _) = net.server.accept(listener).unwrap().unwrap();
+    let (_, large) = net.pair(listener);
+    let memory = |net: &mut Net, id| net.server.connection_memory(id).unwrap();
+    assert_eq!(memory(&mut net, promised_small), memory(&mut net, wholly_small));
+    assert!(memory(&mut net, large) > memory(&mut net, wholly_small));
+}
+
+#[test]
+fn datagrams_that_wait_for_an_address_take_room() {
+    let mut net = Net::new(Faults::default(), 1);
+    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let client = net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
+    let to = Some(SocketAddrV4::new(SERVER, 53));
+    assert!(net.client.udp_readiness(client).unwrap().send);
+    let fits = (0..10_000).take_while(|_| net.client.udp_send_with(client, to, 100, |_| ()) != Ok(Sent::Full)).count();
+    assert!((1..10_000).contains(&fits), "{fits}");
+    assert!(!net.client.udp_readiness(client).unwrap().send);
+    net.settle();
+    assert_eq!(net.client.udp_readiness(client), Ok(Readiness { send: true, ..Readiness::default() }));
 }
 
 #[test]
