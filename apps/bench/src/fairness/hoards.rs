@@ -3,6 +3,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use abi_unix::types::{TimeSpec, open};
 use cops::io::pipe;
@@ -18,6 +19,8 @@ const ROUNDS: usize = 1000;
 const CALLS: usize = 8;
 /// Processes that are started while others hold all calls that they may.
 const SPAWNS: usize = 8;
+/// How long a hoarder waits for one more connection.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Starts an accomplice that hoards this, and waits until it has all of it.
 async fn hoarder(what: &str) -> Result<Child, alloc::string::String> {
@@ -106,7 +109,10 @@ pub async fn act() -> Outcome {
             let any = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
             let listener = attempt!(TcpListener::bind(any));
             let address = attempt!(listener.local_address());
-            while let (Ok(client), Ok((server, _))) = (TcpStream::connect(address).await, listener.accept().await) {
+            // Without memory for the other end a connection waits for some.
+            while let Ok(Ok(client)) = cops::timeout(PATIENCE, TcpStream::connect(address)).await
+                && let Ok((server, _)) = listener.accept().await
+            {
                 let flags = abi_unix::types::message::DONTWAIT;
                 while system::network::send_to(client.descriptor().raw(), &[1; 4096], flags, None).is_ok() {}
                 sockets.push((client, server));
