@@ -72,6 +72,9 @@ impl Way {
     }
 }
 
+/// How many times [`BEFORE`] those that an attacker has started may take to end.
+const PATIENCE: usize = 200;
+
 /// Measures all pairs, or those of the calls that the next argument names, separated by commas.
 pub async fn measure() -> Outcome {
     let chosen = crate::argument(3).unwrap_or_default();
@@ -101,6 +104,8 @@ pub async fn measure() -> Outcome {
 
 /// What one attack takes from the victim, in percent.
 async fn attack(victim: &Child, way: &str, call: SystemCall) -> Result<f64, String> {
+    let processes = || system::system::counter(abi_unix::Counter::Processes).map_err(|error| alloc::format!("{error}"));
+    let others = processes()?;
     let attacker = accomplice("budget_worst").argument(way).argument(call.name()).priority(Priority::HIGHEST);
     let attacker = attempt!(attacker.spawn());
     attempt!(system::scheduling::set_privilege(attacker.number(), false));
@@ -115,6 +120,13 @@ async fn attack(victim: &Child, way: &str, call: SystemCall) -> Result<f64, Stri
         return Err(alloc::format!("the attacker with {way} {} has ended", call.name()));
     }
     end(attacker).await?;
+    // Those that it has started have their own share of what is left of its budget, and are not the next one's.
+    for _ in 0..PATIENCE {
+        if processes()? <= others {
+            break;
+        }
+        cops::sleep(BEFORE).await;
+    }
     Ok(100.0 - had as f64 / passed as f64 * 100.0)
 }
 
