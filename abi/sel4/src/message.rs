@@ -161,7 +161,7 @@ impl CNodeData {
     }
 }
 
-/// What makes a device's interrupt come, in `IRQControl_GetTrigger`.
+/// The trigger of a device's interrupt, in `IRQControl_GetTrigger`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Trigger {

@@ -59,7 +59,7 @@ pub enum Waiting {
 /// Flag of `ring_enter`: an idle hart takes the requests if there is one, and the call returns at once.
 pub const RING_WAKE: usize = 1;
 
-/// Who can make a call.
+/// Where a call may come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// A worker or thread, and whoever carries requests out that came through a ring.
@@ -118,7 +118,7 @@ macro_rules! system_calls {
                 match self { $(SystemCall::$variant => Waiting::$waiting,)* }
             }
 
-            /// Who can make the call.
+            /// Says where the call may come from.
             pub const fn caller(self) -> Caller {
                 match self { $(SystemCall::$variant => caller!($($caller)?),)* }
             }

@@ -40,6 +40,12 @@ impl Reader {
     pub const NOBODY: Reader = Reader { owner: 0, level: LEVELS as u8 - 1 };
     /// Of what the stack itself waits for: hardware addresses, as far as the [`Allowance`] goes.
     pub(crate) const STACK: Reader = Reader { owner: 0, level: 0 };
+
+    /// Takes the one that waits for room to send in place of this one, if this one does not wait for input or is less
+    /// important.
+    pub(crate) fn or_writer(self, writer: Reader, is_read: bool) -> Reader {
+        if !is_read || writer.level < self.level { writer } else { self }
+    }
 }
 
 /// A frame that waits to be handled.

@@ -366,10 +366,8 @@ impl<L: Link> Stack<L> {
     /// one is more important.
     pub fn set_writer(&mut self, id: ConnectionId, writer: Reader) {
         let is_read = self.is_read(id);
-        if let Ok(connection) = self.host.connection(id)
-            && (!is_read || writer.level < connection.reader.level)
-        {
-            connection.reader = writer;
+        if let Ok(connection) = self.host.connection(id) {
+            connection.reader = connection.reader.or_writer(writer, is_read);
         }
     }
 
@@ -390,10 +388,8 @@ impl<L: Link> Stack<L> {
     /// As [`set_writer`](Self::set_writer), for a datagram socket.
     pub fn set_datagram_writer(&mut self, id: DatagramId, writer: Reader) {
         let is_read = self.are_datagrams_read(id);
-        if let Ok(socket) = self.host.datagram(id)
-            && (!is_read || writer.level < socket.reader.level)
-        {
-            socket.reader = writer;
+        if let Ok(socket) = self.host.datagram(id) {
+            socket.reader = socket.reader.or_writer(writer, is_read);
         }
     }
 

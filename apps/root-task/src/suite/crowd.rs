@@ -483,7 +483,7 @@ fn take_and_count(_: u64) {
 fn all_go_on() -> Outcome {
     let stored = STORED.each_ref().map(|stored| stored.load(Ordering::Acquire));
     let steps = STEPS.load(Ordering::Relaxed);
-    // What they were doing when this began is not counted.
+    // Rounds that had begun before are not counted.
     until(|| STORED.iter().zip(stored).all(|(now, before)| now.load(Ordering::Acquire) > before + 1))?;
     until(|| STEPS.load(Ordering::Relaxed) > steps + 4 * AT_ONCE)
 }
@@ -532,7 +532,7 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
         }
         receiver.thread.resume()?;
         all_go_on()?;
-        // What was stored before may wait for the receiver's next tick, if it has been interrupted often. This does,
+        // Earlier stores may wait for the receiver's next tick, if it has been interrupted often. This does,
         // too.
         user_interrupt::SEEN.store(0, Ordering::Relaxed);
         Notification::from_pointer(bench.badged(receiver.notification.pointer(), Rights::WRITE, LAST)?).signal();
