@@ -548,7 +548,7 @@ impl Executor {
         unsafe {
             here.link(header, slot.word.load(Ordering::Relaxed));
             if here.sleepers.get() != 0 {
-                self.unlock_where_it_is(here, true);
+                self.unlock_and_notify_idle(here, true);
             } else {
                 here.unlock();
             }
@@ -903,7 +903,7 @@ impl Executor {
         // The hook is not called under a lock, as all hooks.
         if sleepers & 1 << shard.index == 0 {
             // SAFETY: the caller has the lock.
-            return unsafe { self.unlock_where_it_is(shard, false) };
+            return unsafe { self.unlock_and_notify_idle(shard, false) };
         }
         shard.unlock();
         let caller = self.calling_worker().filter(|caller| caller.index != shard.index);
@@ -931,7 +931,7 @@ impl Executor {
                         caller.lock(&self.hooks);
                         // The priority may have changed meanwhile: as in `wake_here`.
                         caller.link(header, slot.word.load(Ordering::Relaxed));
-                        return self.unlock_where_it_is(caller, true);
+                        return self.unlock_and_notify_idle(caller, true);
                     }
                 }
             }
@@ -946,7 +946,7 @@ impl Executor {
     ///
     /// # Safety
     /// The caller has the lock.
-    unsafe fn unlock_where_it_is(&self, shard: &Shard, calls: bool) {
+    unsafe fn unlock_and_notify_idle(&self, shard: &Shard, calls: bool) {
         // SAFETY: the caller has the lock.
         let (sleepers, is_one_turn) = unsafe { (self.sleepers_of(shard), shard.is_one_turn(calls)) };
         // A worker in a poll will look at its shard again: it says that it runs nothing only under the lock, when it

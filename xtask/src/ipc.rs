@@ -19,7 +19,7 @@ const PROGRAM: &str = "ipc-bench";
 const BOOTS: [(&str, u8, Clock); 3] =
     [("instructions", 1, Clock::Instructions), ("one-hart", 1, Clock::Host), ("two-harts", 2, Clock::Host)];
 
-/// How much quicker than a synchronous call through the short way an asynchronous one should be.
+/// How much quicker than a synchronous call through the fastpath an asynchronous one should be.
 pub const GOALS: &[Goal] = &[
     ("two-harts-speed-1", 1.0),
     ("two-harts-speed-32", 3.0),

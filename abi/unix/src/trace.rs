@@ -297,8 +297,8 @@ pub mod stretch {
     pub const TRAP: usize = 640;
     /// Kernel coroutines of which nothing more is known, and the executor's loop.
     pub const OTHER: usize = 641;
-    /// The finisher of calls that wait for input.
-    pub const FINISHER: usize = 642;
+    /// The completer of calls that wait for input.
+    pub const COMPLETER: usize = 642;
     /// The end of a process.
     pub const END: usize = 643;
     /// The handler of a request ring.

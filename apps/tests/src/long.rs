@@ -410,7 +410,7 @@ pub async fn children_of_others_wake_nobody() -> Outcome {
         check!(wait(&child).await.is_some());
     }
     // If its calls had been woken each time, that would have been charged to it, five times what their first turns
-    // were. It does pay when the keeper looks them over.
+    // were. It does pay when the watchdog looks them over.
     let more = must!(scheduling::get(other.number())).cpu_ns - used;
     check!(more < used / 4, "{more} ns, and {used} before");
     must!(other.kill());

@@ -25,11 +25,11 @@ extern crate alloc;
 mod adapter;
 mod checksum;
 mod entropy;
+#[cfg(test)]
+mod fake;
 mod memory;
 mod mmio;
 mod network_device;
-#[cfg(test)]
-mod pretend;
 mod queue;
 #[cfg(test)]
 mod tests;

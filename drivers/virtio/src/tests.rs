@@ -1,4 +1,4 @@
-//! The drivers against pretended devices.
+//! The drivers against fake devices.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::vec;
@@ -10,7 +10,7 @@ use network::time::Instant;
 use network::{Address, BEGINNING, Configuration, Link, Received, Sharing, Stack, TcpOptions};
 use proptest::prelude::*;
 
-use crate::pretend::{ADDRESS, CHECKSUM, Device, EVENT_INDEX, MODERN, Model, Piece, STATUS};
+use crate::fake::{ADDRESS, CHECKSUM, Device, EVENT_INDEX, MODERN, Model, Piece, STATUS};
 use crate::{Entropy, Error, Kind, LinkStatus, Mmio, Network};
 
 const NOW: Instant = Instant::ZERO;
@@ -414,7 +414,7 @@ proptest! {
             }
             send(&mut network, &[9; 64]);
             if network.failure().is_none() {
-                // The pretended device would rightly complain about what its ring has become.
+                // The fake device would rightly complain about what its ring has become.
                 network.transmit(NOW);
             }
         }

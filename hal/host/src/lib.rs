@@ -1,4 +1,4 @@
-//! A pretend machine, so that kernels test on the host.
+//! A fake machine, so that kernels test on the host.
 //!
 //! [`Host`] implements [`hal_api::Machine`] over a [`Simulation`], which a test makes and looks at: what traps user
 //! mode returns is a script, time is a counter that the test moves, interprocessor interrupts and flushes are written
@@ -35,10 +35,10 @@ use hal_api::{
     Virtualisation,
 };
 
-/// Physical address of the first byte of the pretend memory.
+/// Physical address of the first byte of the fake memory.
 pub const MEMORY_START: u64 = 0x8000_0000;
 
-/// The pretend machine that the calling thread is a hart of.
+/// The fake machine that the calling thread is a hart of.
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 
@@ -60,7 +60,7 @@ struct Shared {
     memory_pointer: std::sync::atomic::AtomicPtr<u8>,
 }
 
-/// A page of pretend memory; aligned, and shared by all who take its address.
+/// A page of fake memory; aligned, and shared by all who take its address.
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
@@ -327,8 +327,8 @@ impl Machine for Host {
     /// If there is no memory at this address.
     fn direct_map(physical: u64) -> *mut u8 {
         let (simulation, _) = current();
-        let offset = physical.checked_sub(MEMORY_START).expect("below the pretend memory") as usize;
-        assert!(offset < simulation.0.memory.len() * 4096, "behind the pretend memory");
+        let offset = physical.checked_sub(MEMORY_START).expect("below the fake memory") as usize;
+        assert!(offset < simulation.0.memory.len() * 4096, "behind the fake memory");
         let start = simulation.0.memory_pointer.load(std::sync::atomic::Ordering::Relaxed);
         start.wrapping_add(offset)
     }
@@ -337,7 +337,7 @@ impl Machine for Host {
         panic::resume_unwind(Box::new(Ended(status)))
     }
 
-    /// The pretend machine ends; whoever simulates it may start another.
+    /// The fake machine ends; whoever simulates it may start another.
     fn restart() -> ! {
         Host::shutdown(Status::Success)
     }
@@ -345,10 +345,10 @@ impl Machine for Host {
 
 impl Virtualisation for Host {
     /// # Panics
-    /// Always: the pretend machine does not virtualise.
+    /// Always: the fake machine does not virtualise.
     #[allow(unsafe_code)]
     unsafe fn activate_virtualised(_root_ppn: u64) {
-        panic!("the pretend machine has no guest interrupt files");
+        panic!("the fake machine has no guest interrupt files");
     }
 
     fn guest_files() -> usize {
@@ -386,7 +386,7 @@ impl Virtualisation for Host {
     }
 }
 
-/// Takes note of nothing: the pretend machine needs no configuration.
+/// Takes note of nothing: the fake machine needs no configuration.
 ///
 /// # Errors
 /// A sentence if there are more harts than can exist.
@@ -394,7 +394,7 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     if configuration.hart_ids.len() > MAXIMUM_HARTS { Err("there are too many harts") } else { Ok(()) }
 }
 
-/// The pretend machine's status reaches the test in any case.
+/// The fake machine's status reaches the test in any case.
 pub fn use_test_device(_address: u64) {}
 
 /// Writes down that a hart was started.
@@ -426,10 +426,10 @@ pub fn early_write(bytes: &[u8]) {
     current().0.state().output.extend_from_slice(bytes);
 }
 
-/// The pretend machine's panics are the host's.
+/// The fake machine's panics are the host's.
 pub fn set_panic_writer(_writer: fn(&[u8])) {}
 
-/// The pretend machine has no guest interrupt files to use.
+/// The fake machine has no guest interrupt files to use.
 pub fn use_guest_files(_limit: usize, _identities: u32) {}
 
 /// The interrupts that are pending on the calling hart.
@@ -445,17 +445,17 @@ pub fn clear_ipi() {
     simulation.state().harts[hart].ipi = false;
 }
 
-/// The pretend machine has no interrupt files: nothing is ever pending in one.
+/// The fake machine has no interrupt files: nothing is ever pending in one.
 pub fn claim_external() -> u32 {
     0
 }
 
-/// The pretend machine has no interrupt files.
+/// The fake machine has no interrupt files.
 pub fn read_imsic(_register: u64) -> u64 {
     0
 }
 
-/// The pretend machine has no interrupt files.
+/// The fake machine has no interrupt files.
 pub fn write_imsic(_register: u64, _value: u64) {}
 
 /// Interprocessor interrupts need no doorbell here.
@@ -502,7 +502,7 @@ impl Window {
         }
     }
 
-    /// Where the registers are; the pretend machine does not map them.
+    /// Where the registers are; the fake machine does not map them.
     pub fn address(&self) -> usize {
         self.physical as usize
     }

@@ -355,7 +355,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// A pretend TLB for each hart: which space's entries it may hold under each identifier.
+        /// A fake TLB for each hart: which space's entries it may hold under each identifier.
         #[test]
         fn no_hart_sees_another_space_under_its_identifier(
             entries in prop::collection::vec((0usize..60, 0usize..4), 1..600),

@@ -47,12 +47,12 @@ extern crate std;
 pub mod asid;
 mod buddy;
 pub mod bytes;
+#[cfg(not(target_os = "none"))]
+pub mod fake;
 pub mod faults;
 pub mod frames;
 pub mod hart;
 pub mod heap;
-#[cfg(not(target_os = "none"))]
-pub mod pretend;
 pub mod space;
 pub mod sv39;
 

@@ -1,7 +1,7 @@
-//! Frames on a pretend machine: ownership, sharing, exact counts, several harts.
+//! Frames on a fake machine: ownership, sharing, exact counts, several harts.
 
 use memory::frames::{self, InitError, LARGEST_ORDER};
-use memory::{Block, Frame, OutOfMemory, PAGE_SIZE, SharedFrame, pretend};
+use memory::{Block, Frame, OutOfMemory, PAGE_SIZE, SharedFrame, fake};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,22 +12,19 @@ const MEMORY: usize = 64 << 20;
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    pretend::init(MEMORY);
+    fake::init(MEMORY);
     guard
 }
 
 #[test]
 fn memory_is_given_once() {
     let _alone = alone();
-    let again = frames::init(std::slice::from_ref(&(0x1000..0x10_0000)), 0, pretend::current_hart);
+    let again = frames::init(std::slice::from_ref(&(0x1000..0x10_0000)), 0, fake::current_hart);
     assert_eq!(again, Err(InitError::AlreadyDone));
-    assert_eq!(frames::init(&[], 0, pretend::current_hart), Err(InitError::NoMemory));
-    assert_eq!(
-        frames::init(std::slice::from_ref(&(0x1000..0x1fff)), 0, pretend::current_hart),
-        Err(InitError::NoMemory)
-    );
+    assert_eq!(frames::init(&[], 0, fake::current_hart), Err(InitError::NoMemory));
+    assert_eq!(frames::init(std::slice::from_ref(&(0x1000..0x1fff)), 0, fake::current_hart), Err(InitError::NoMemory));
     let overlap = [0x1000..0x8000, 0x7000..0x20_0000];
-    assert_eq!(frames::init(&overlap, 0, pretend::current_hart), Err(InitError::Overlap));
+    assert_eq!(frames::init(&overlap, 0, fake::current_hart), Err(InitError::Overlap));
     let statistics = frames::statistics();
     let records = MEMORY / 4096 * 16 / 4096;
     assert_eq!(statistics.total, MEMORY / 4096 - records);
@@ -104,10 +101,10 @@ fn every_frame_can_be_had_and_comes_back() {
     let before = frames::statistics();
     // Leave frames in the caches of other harts: they must be found.
     for hart in 1..4 {
-        pretend::set_hart(hart);
+        fake::set_hart(hart);
         drop(Frame::allocate());
     }
-    pretend::set_hart(0);
+    fake::set_hart(0);
     assert!(frames::statistics().cached > 0);
     let mut frames: Vec<Frame> = Vec::new();
     while let Ok(frame) = Frame::allocate() {
@@ -119,7 +116,7 @@ fn every_frame_can_be_had_and_comes_back() {
     assert_eq!(Block::allocate_zeroed(0), Err(OutOfMemory));
     let distinct: BTreeSet<u64> = frames.iter().map(Frame::physical_address).collect();
     assert_eq!(distinct.len(), frames.len());
-    assert!(distinct.iter().all(|address| address.is_multiple_of(PAGE_SIZE) && *address >= pretend::BASE));
+    assert!(distinct.iter().all(|address| address.is_multiple_of(PAGE_SIZE) && *address >= fake::BASE));
     drop(frames);
     assert_eq!(frames::free_frames(), before.free);
     // Collected from the caches if need be, all of it is in one piece again.
@@ -140,7 +137,7 @@ fn harts_share_without_losing_any() {
             let common = common.clone();
             scope.spawn(move || {
                 // Two of the four claim to be the same hart, which costs time and must cost nothing else.
-                pretend::set_hart(hart / 2);
+                fake::set_hart(hart / 2);
                 for round in 0..5000u64 {
                     let mark = round * 4 + hart as u64;
                     let frame = Frame::allocate().expect("there is memory");
@@ -158,7 +155,7 @@ fn harts_share_without_losing_any() {
             });
         }
         drop(send);
-        pretend::set_hart(3);
+        fake::set_hart(3);
         for frame in receive {
             drop(frame);
         }
@@ -166,5 +163,5 @@ fn harts_share_without_losing_any() {
     assert_eq!(common.shares(), 1);
     drop(common);
     assert_eq!(frames::free_frames(), before);
-    pretend::set_hart(0);
+    fake::set_hart(0);
 }

@@ -1,10 +1,10 @@
-//! The heap on a pretend machine: contents, alignment, counts, limits, several harts.
+//! The heap on a fake machine: contents, alignment, counts, limits, several harts.
 //!
 //! The heap is called through `GlobalAlloc`, beside the host's own allocator, so that a mistake fails a test and not
 //! the test harness.
 
 use memory::heap::{self, Heap, LARGEST_CLASS};
-use memory::{Frame, frames, pretend};
+use memory::{Frame, fake, frames};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -14,7 +14,7 @@ static HEAP: Heap = Heap::new();
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    pretend::init(64 << 20);
+    fake::init(64 << 20);
     guard
 }
 
@@ -119,7 +119,7 @@ proptest! {
                     let which = which % objects.len();
                     objects[which].resize(size);
                 }
-                Step::Hart(hart) => pretend::set_hart(hart),
+                Step::Hart(hart) => fake::set_hart(hart),
                 _ => {}
             }
         }
@@ -140,7 +140,7 @@ proptest! {
         prop_assert!(before * 4096 - frames::free_frames() * 4096 == statistics.footprint);
         drop(objects);
         heap::trim();
-        pretend::set_hart(0);
+        fake::set_hart(0);
         prop_assert_eq!(heap::statistics().used(), 0);
         prop_assert_eq!(heap::statistics().footprint, 0);
         prop_assert_eq!(frames::free_frames(), before);
@@ -158,7 +158,7 @@ fn harts_free_what_others_allocated() {
             let send = send.clone();
             scope.spawn(move || {
                 // Two threads share an index: slower, and still right.
-                pretend::set_hart(hart / 2);
+                fake::set_hart(hart / 2);
                 let mut kept = Vec::new();
                 for round in 0..30_000usize {
                     let size = 1 + (round * 37 + hart * 101) % 1500;
@@ -175,12 +175,12 @@ fn harts_free_what_others_allocated() {
             });
         }
         drop(send);
-        pretend::set_hart(7);
+        fake::set_hart(7);
         for object in receive {
             drop(object);
         }
     });
-    pretend::set_hart(0);
+    fake::set_hart(0);
     heap::trim();
     assert_eq!(heap::statistics().used(), 0);
     assert_eq!(frames::free_frames(), before);
@@ -259,12 +259,12 @@ fn what_harts_have_put_aside_is_found_before_somebody_is_refused() {
     heap::trim();
     // All harts but the first have free frames and free objects of their own.
     for hart in 1..8 {
-        pretend::set_hart(hart);
+        fake::set_hart(hart);
         let frames: Vec<_> = (0..64).map(|_| Frame::allocate().expect("there is memory")).collect();
         let objects: Vec<_> = (0..200).map(|_| Object::new(2048, 8, 3)).collect();
         drop((frames, objects));
     }
-    pretend::set_hart(0);
+    fake::set_hart(0);
     let mut taken = Vec::new();
     while heap::is_available(16 << 10) {
         taken.push(Frame::allocate().expect("there is memory"));

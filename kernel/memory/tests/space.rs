@@ -5,7 +5,7 @@ use memory::space::{
     Fault, FlushRequest, Instructions, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
 };
 use memory::sv39::{Access, Edge, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
-use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, frames, pretend};
+use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, fake, frames};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    pretend::init(64 << 20);
+    fake::init(64 << 20);
     guard
 }
 
@@ -162,7 +162,7 @@ fn devices_are_mapped_for_programs_only() {
     let _alone = alone();
     let mut space = space(Limits::DEFAULT);
     let registers = 0x1000_0000..0x1000_2000;
-    assert_eq!(permit_devices(std::slice::from_ref(&(0x1000_0000..pretend::BASE + (8 << 20)))), Err(InvalidDevices));
+    assert_eq!(permit_devices(std::slice::from_ref(&(0x1000_0000..fake::BASE + (8 << 20)))), Err(InvalidDevices));
     assert_eq!(map_registers(&mut space, registers.start), Err(MapError::Forbidden));
     assert_eq!(permit_devices(std::slice::from_ref(&registers)), Ok(()));
     let memory = Frame::allocate_zeroed().expect("there is memory").physical_address();

@@ -1,10 +1,10 @@
-//! Page tables against a map from page to frame, and against a pretend TLB that remembers everything it could.
+//! Page tables against a map from page to frame, and against a fake TLB that remembers everything it could.
 
 use memory::sv39::{
     Access, DEVICE_RANGES, DevicePage, Edge, InvalidDevices, KernelHalf, Leaf, MapError, PageTable, Protection,
     RootSize, Scope, Translation, USER, WritableAndExecutable, permit_devices,
 };
-use memory::{Block, Frame, PAGE_SIZE, frames, pretend};
+use memory::{Block, Frame, PAGE_SIZE, fake, frames};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    pretend::init(64 << 20);
+    fake::init(64 << 20);
     // Only the first call of the program counts.
     let _ = permit_devices(std::slice::from_ref(&(0x1000_0000..0x2000_0000)));
     guard
 }
 
-/// Reads an entry as the hardware would: a word of physical memory. Pretend memory has a frame for each address.
+/// Reads an entry as the hardware would: a word of physical memory. Fake memory has a frame for each address.
 fn walk(table: &PageTable, address: u64) -> Option<(u64, u64)> {
     let offset = {
         let probe = Block::allocate_zeroed(0).expect("there is memory");
@@ -28,7 +28,7 @@ fn walk(table: &PageTable, address: u64) -> Option<(u64, u64)> {
     for level in [2, 1, 0] {
         let index = address >> (12 + 9 * level) & 511;
         let pointer = std::ptr::with_exposed_provenance::<u64>((at + index * 8).wrapping_add(offset) as usize);
-        // SAFETY: the tables are pretend memory, and nobody changes them during the test.
+        // SAFETY: the tables are fake memory, and nobody changes them during the test.
         let entry = unsafe { pointer.read_volatile() };
         if entry & 1 == 0 {
             return None;
@@ -120,7 +120,7 @@ proptest! {
                     Step::Unmap(start, end) => {
                         let unmapped = table.unmap(start..end);
                         scope = unmapped.scope().clone();
-                        let gone = model.range(start..end).filter(|(_, (at, _))| *at >= pretend::BASE).count();
+                        let gone = model.range(start..end).filter(|(_, (at, _))| *at >= fake::BASE).count();
                         prop_assert_eq!(unmapped.pages(), gone);
                         model.retain(|page, _| !(start..end).contains(page));
                         unmapped.after(|_| ());
@@ -421,7 +421,7 @@ fn the_kernel_s_half_is_copied() {
     let probe = Block::allocate_zeroed(0).expect("there is memory");
     let offset = (probe.pointer().as_ptr().expose_provenance() as u64).wrapping_sub(probe.physical_address());
     let start = std::ptr::with_exposed_provenance::<u8>(table.root_address().wrapping_add(offset) as usize);
-    // SAFETY: the root is 16 KiB of pretend memory.
+    // SAFETY: the root is 16 KiB of fake memory.
     unsafe { start.copy_to(root.as_mut_ptr(), root.len()) };
     let words: Vec<u64> =
         root.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect();

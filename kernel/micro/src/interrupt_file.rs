@@ -45,7 +45,7 @@
 //!
 //! # Entering and leaving
 //!
-//! A virtualised thread's address space is never noted (SPACE-EPOCH), so the short ways leave it alone. Each time it is
+//! A virtualised thread's address space is never noted (SPACE-EPOCH), so the fastpaths leave it alone. Each time it is
 //! entered the user half of its root is copied to the root of the hart's second stage, and everything that the hart
 //! knew of that stage forgotten; its supervisor registers are loaded and, when it comes back, saved. A hart that
 //! changes an address space makes others that run a virtualised thread in it come back, instead of telling them what to

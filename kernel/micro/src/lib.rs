@@ -35,6 +35,7 @@ mod cspace;
 mod delete;
 pub mod derivation;
 mod domain;
+mod fastpath;
 mod fault;
 mod hart;
 mod interrupt;
@@ -47,7 +48,6 @@ mod message;
 mod node;
 mod ring;
 mod schedule;
-mod short;
 mod smp;
 mod state;
 mod syscall;
@@ -152,7 +152,7 @@ impl Kernel {
     #[inline(always)]
     fn goes_on(&self, thread: Ref<Tcb>) -> bool {
         let node = self.node();
-        // A fault may have been handed over by the short way, to the one that was entered since.
+        // A fault may have been handed over by the fastpath, to the one that was entered since.
         debug_assert!(
             node.action.get() != Action::Resume
                 || node
@@ -238,7 +238,7 @@ pub fn run() -> ! {
     }
 }
 
-/// Runs a thread, and those it hands over to by the short way, until something else is to be decided. Two loops: what
+/// Runs a thread, and those it hands over to by the fastpath, until something else is to be decided. Two loops: what
 /// is worked out about a thread is not worked out again while it goes on.
 #[inline(always)]
 fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
@@ -252,7 +252,7 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
                 return kernel.leave_and_poke();
             }
             if trap == Trap::SystemCall {
-                if let Some(next) = kernel.short_way(thread) {
+                if let Some(next) = kernel.fastpath(thread) {
                     thread = next;
                     kernel.check_after_entry();
                     kernel.note_user();

@@ -8,7 +8,7 @@ use abi_sel4::{FailedLookup, Invocation, MessageInfo, ObjectType, Rights, System
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
 use objects::{
-    Capability, Lineage, Ref, Slot, Tcb, ThreadState, claim, claim_slice, frame_words, give_back, own, pretend, tag,
+    Capability, Lineage, Ref, Slot, Tcb, ThreadState, claim, claim_slice, fake, frame_words, give_back, own, tag,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -26,11 +26,11 @@ use crate::{cspace, derivation};
 mod spaces;
 
 fn slots(bits: u32) -> Ref<Slot> {
-    claim_slice(pretend(bits + 5), 1 << bits)
+    claim_slice(fake(bits + 5), 1 << bits)
 }
 
 fn thread(priority: u8) -> Ref<Tcb> {
-    let tcb: Ref<Tcb> = claim(pretend(11));
+    let tcb: Ref<Tcb> = claim(fake(11));
     tcb.priority.set(priority);
     tcb
 }
@@ -96,10 +96,10 @@ fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
     let simulation = Simulation::new();
     let _hart = simulation.attach(0);
     let kernel = Kernel::new(own_harts());
-    let (node_memory, root_memory) = (pretend(SLOTS_BITS + 5), pretend(6));
+    let (node_memory, root_memory) = (fake(SLOTS_BITS + 5), fake(6));
     let node: Ref<Slot> = claim_slice(node_memory, 1 << SLOTS_BITS);
     let root: Ref<Slot> = claim_slice(root_memory, 2);
-    let endpoint_memory = pretend(4);
+    let endpoint_memory = fake(4);
     let original = Capability::Endpoint { endpoint: claim(endpoint_memory), badge: 0, rights: Rights::ALL };
     root.capability.set(Capability::Untyped { base: 0, bits: 4, device: true, used: 0 });
     root.set_lineage(Lineage::Original);
@@ -291,7 +291,7 @@ proptest! {
     }
 }
 
-/// A booted kernel in pretend memory, whose first thread is played by the test.
+/// A booted kernel in fake memory, whose first thread is played by the test.
 struct Machine {
     kernel: Kernel,
     memory: u64,
@@ -301,7 +301,7 @@ struct Machine {
     information: u64,
 }
 
-/// Bytes of free memory of a pretend machine, as a power of two.
+/// Bytes of free memory of a fake machine, as a power of two.
 const MEMORY_BITS: u32 = 22;
 
 /// The next machine gets the memory, so that there can be any number of them in one run.
@@ -315,7 +315,7 @@ impl Machine {
     fn new(simulation: &Simulation) -> Machine {
         let hart = simulation.attach(0);
         let kernel = Kernel::new(own_harts());
-        let memory = pretend(MEMORY_BITS);
+        let memory = fake(MEMORY_BITS);
         let root = RootTask::Loaded {
             start: memory,
             end: memory + 0x4000,
@@ -917,7 +917,7 @@ fn a_hart_that_waits_for_the_lock_leaves_an_address_space_that_goes() {
     machine.kernel.check();
 }
 
-/// The buffer of asynchronous invocations that the first thread of a pretend machine registers: its frames lie behind
+/// The buffer of asynchronous invocations that the first thread of a fake machine registers: its frames lie behind
 /// each other.
 struct SyscallBuffer<'a> {
     machine: &'a Machine,

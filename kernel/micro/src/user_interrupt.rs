@@ -19,7 +19,7 @@
 //!
 //! A thread can be interrupted only when its registers are complete: just before a hart enters it. What marks it is
 //! that its address space is not noted (SPACE-EPOCH): the hart then has to look for it, and delivers what there is
-//! (`Kernel::find_space`). So nothing on the short ways asks for interrupts. A thread that runs on another hart is
+//! (`Kernel::find_space`). So nothing on the fastpaths asks for interrupts. A thread that runs on another hart is
 //! taken away from there first; a system call that it was about to make is made again after the handler.
 //!
 //! A thread with hints can be interrupted without the kernel, too, in a handler of its own (`interrupt_file`). The two

@@ -1,4 +1,4 @@
-//! The whole crate on the pretend machine: one test, because a machine is started once.
+//! The whole crate on the fake machine: one test, because a machine is started once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +14,7 @@ static BOOT: BootInformation = BootInformation {
 };
 
 #[test]
-fn the_platform_on_the_pretend_machine() {
+fn the_platform_on_the_fake_machine() {
     const PLIC: u64 = 0xc00_0000;
     const RTC: u64 = 0x10_1000;
     const UART: u64 = 0x1000_0000;

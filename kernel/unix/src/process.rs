@@ -110,45 +110,45 @@ impl Ending {
 }
 
 /// What goes on with a call in flight.
-pub(crate) enum Carrier {
+pub(crate) enum CallOwner {
     /// A kernel coroutine.
     Coroutine(Cid),
-    /// The process's finisher.
-    Finisher(Arc<InputCall>),
+    /// The process's completer.
+    Completer(Arc<InputCall>),
 }
 
-impl Carrier {
+impl CallOwner {
     /// Makes it look around.
     fn wake(&self) {
         match self {
-            Carrier::Coroutine(coroutine) => crate::scheduling::executor::wake(*coroutine),
-            Carrier::Finisher(call) => call.wake_by_ref(),
+            CallOwner::Coroutine(coroutine) => crate::scheduling::executor::wake(*coroutine),
+            CallOwner::Completer(call) => call.wake_by_ref(),
         }
     }
 
     /// Whether it could go on and has not had its turn.
     fn is_ready(&self) -> bool {
         match self {
-            Carrier::Coroutine(coroutine) => crate::scheduling::executor::state(*coroutine) == Some(State::Ready),
-            Carrier::Finisher(call) => call.is_ready(),
+            CallOwner::Coroutine(coroutine) => crate::scheduling::executor::state(*coroutine) == Some(State::Ready),
+            CallOwner::Completer(call) => call.is_ready(),
         }
     }
 
     /// Lets it have its turn before everything else.
-    fn hasten(&self) {
+    fn boost(&self) {
         match self {
-            Carrier::Coroutine(coroutine) => crate::scheduling::executor::set_priority(*coroutine, Priority::HIGHEST),
-            Carrier::Finisher(call) => call.hasten(),
+            CallOwner::Coroutine(coroutine) => crate::scheduling::executor::set_priority(*coroutine, Priority::HIGHEST),
+            CallOwner::Completer(call) => call.boost(),
         }
     }
 }
 
 /// An asynchronous call in flight.
 struct Call {
-    carrier: Carrier,
+    owner: CallOwner,
     /// Whether the process asked for it to end early.
     cancelled: bool,
-    /// Whether it was ready when the keeper looked last.
+    /// Whether it was ready when the watchdog looked last.
     was_ready: bool,
     /// How important it is.
     priority: u8,
@@ -645,7 +645,7 @@ impl Process {
         let mut calls = self.calls.lock();
         let (places, next) = member.places(calls.places(), count);
         for place in places {
-            if let Some(Call { carrier: Carrier::Coroutine(cid), priority, .. }) = calls.at_place(place) {
+            if let Some(Call { owner: CallOwner::Coroutine(cid), priority, .. }) = calls.at_place(place) {
                 let priority = Priority::saturating(u64::from(*priority));
                 crate::scheduling::executor::set_priority(*cid, self.standing.worth(priority));
             }
@@ -670,14 +670,14 @@ impl Process {
         let (places, next) = member.places(calls.places(), count);
         for place in places {
             let Some(call) = calls.at_place(place) else { continue };
-            let is_ready = call.carrier.is_ready();
+            let is_ready = call.owner.is_ready();
             let starves = is_ready && core::mem::replace(&mut call.was_ready, is_ready);
             call.was_ready = is_ready && !starves;
             if starves {
-                call.carrier.hasten();
-                let cid = match &call.carrier {
-                    Carrier::Coroutine(cid) => *cid,
-                    Carrier::Finisher(_) => self.input_calls.finisher(),
+                call.owner.boost();
+                let cid = match &call.owner {
+                    CallOwner::Coroutine(cid) => *cid,
+                    CallOwner::Completer(_) => self.input_calls.completer(),
                 };
                 return Look::Found(cid, Member::of_call(place).next());
             }
@@ -722,7 +722,7 @@ impl Process {
         if self.all_are_called.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The process that ends cannot be found any more by the keeper, and its parent waits.
+        // The process that ends cannot be found any more by the watchdog, and its parent waits.
         crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
         self.kernel_side.wake_poller();
         let mut slot = 0;
@@ -745,11 +745,11 @@ impl Process {
             calls.take()
         };
         for (number, call) in calls.into_values().enumerate() {
-            if let Carrier::Coroutine(cid) = call.carrier {
-                // The keeper will not find it to prefer it when it starves.
+            if let CallOwner::Coroutine(cid) = call.owner {
+                // The watchdog will not find it to prefer it when it starves.
                 crate::scheduling::executor::set_priority(cid, MOST_CLAIM);
             }
-            call.carrier.wake();
+            call.owner.wake();
             if number % steps::ENTRIES == 0 {
                 steps::pause_at_the_end().await;
             }
@@ -782,9 +782,9 @@ impl Process {
 
     /// Lets a process that has ended go before everything else: somebody waits for its memory, perhaps somebody more
     /// important, who asks again and again and would never let it run.
-    fn hasten(&self) {
+    fn boost(&self) {
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
-            worker.hasten();
+            worker.boost();
         }
         let last = Cid::from_raw(self.last_worker.load(Ordering::Relaxed));
         crate::scheduling::executor::set_priority(last, Priority::HIGHEST);
@@ -969,7 +969,7 @@ impl Process {
         token: u64,
         priority: Priority,
         work: T,
-        start: impl FnOnce(u64, T) -> Result<Carrier, T>,
+        start: impl FnOnce(u64, T) -> Result<CallOwner, T>,
     ) -> Result<(), (Errno, T)> {
         // The table stays locked until the call is in it. If another hart goes on with the call at once, its end waits
         // for the lock, so that no entry is made after the call is over.
@@ -980,9 +980,9 @@ impl Process {
         // Without a token the key counts down from the top, where no address and no index of a program's table lies.
         let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
         let Some(place) = calls.vacancy(key) else { return Err((Errno::EEXIST, work)) };
-        let carrier = start(key, work).map_err(|work| (Errno::ENOMEM, work))?;
+        let owner = start(key, work).map_err(|work| (Errno::ENOMEM, work))?;
         counters::count(Counter::CallsInFlight);
-        calls.fill(place, Call { carrier, cancelled: false, was_ready: false, priority: priority.number() });
+        calls.fill(place, Call { owner, cancelled: false, was_ready: false, priority: priority.number() });
         Ok(())
     }
 
@@ -1024,12 +1024,12 @@ impl Process {
             let call = calls.get_mut(token).ok_or(Errno::ENOENT)?;
             call.cancelled = true;
             self.has_cancelled.store(true, Ordering::Release);
-            match &call.carrier {
-                Carrier::Finisher(waiting) => waiting.clone(),
+            match &call.owner {
+                CallOwner::Completer(waiting) => waiting.clone(),
                 // Waking under the lock is fine: whoever goes on with the call on another hart at once waits for the
                 // lock.
-                carrier => {
-                    carrier.wake();
+                owner => {
+                    owner.wake();
                     return Ok(());
                 }
             }
@@ -1151,8 +1151,8 @@ impl Process {
         Ok(())
     }
 
-    /// The finisher has finished all calls of the process, which has ended.
-    pub(crate) fn finisher_is_done(&self) {
+    /// The completer has finished all calls of the process, which has ended.
+    pub(crate) fn completer_is_done(&self) {
         self.departures.lock().wake_all();
     }
 
@@ -1292,7 +1292,7 @@ impl Process {
         for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
             call.cancelled = true;
             self.has_cancelled.store(true, Ordering::Release);
-            call.carrier.wake();
+            call.owner.wake();
         }
         true
     }
@@ -1341,10 +1341,10 @@ fn completions_capacity(frames: usize) -> usize {
 
 // ---- the table ----
 
-enum Citizen {
-    Living(Arc<Process>),
+enum Entry {
+    Alive(Arc<Process>),
     /// `ticks`: the processor time that it and its children have used.
-    Ended {
+    Zombie {
         group: u32,
         ending: Ending,
         ticks: u64,
@@ -1356,7 +1356,7 @@ enum Citizen {
 type Child = (u32, u32, u32);
 
 struct Table {
-    entries: BTreeMap<u32, Citizen>,
+    entries: BTreeMap<u32, Entry>,
     last: u32,
     /// Children that live, but for orphans, and children that have ended. So who waits for a child looks at one entry.
     living: BTreeSet<Child>,
@@ -1397,14 +1397,14 @@ impl Table {
     /// and nobody waits for it.
     fn enter(&mut self, process: Arc<Process>) {
         let (id, parent) = (process.id, process.parent());
-        if matches!(self.entries.get(&parent), Some(Citizen::Living(_))) {
+        if matches!(self.entries.get(&parent), Some(Entry::Alive(_))) {
             self.living.insert((parent, process.group(), id));
         } else if parent != 0 {
             process.parent.store(FIRST, Ordering::Relaxed);
             process.above.store(FIRST, Ordering::Relaxed);
         }
         self.below.insert((process.above.load(Ordering::Relaxed), id));
-        self.entries.insert(id, Citizen::Living(process));
+        self.entries.insert(id, Entry::Alive(process));
     }
 
     /// Takes a process that lives out of the indexes; whether somebody may wait for it.
@@ -1417,7 +1417,7 @@ impl Table {
     fn all_above(&self, process: &Process) -> impl Iterator<Item = u32> {
         let first = Some(process.above.load(Ordering::Relaxed));
         let above = |id: &u32| match self.entries.get(id) {
-            Some(Citizen::Living(process)) => Some(process.above.load(Ordering::Relaxed)),
+            Some(Entry::Alive(process)) => Some(process.above.load(Ordering::Relaxed)),
             _ => None,
         };
         core::iter::successors(first, above).take_while(|id| *id != 0)
@@ -1436,7 +1436,7 @@ impl Table {
             } else if let Some(&(_, id)) = self.below.range((process.id, 0)..=(process.id, u32::MAX)).next() {
                 self.below.remove(&(process.id, id));
                 self.below.insert((above, id));
-                if let Some(Citizen::Living(child)) = self.entries.get(&id) {
+                if let Some(Entry::Alive(child)) = self.entries.get(&id) {
                     child.above.store(above, Ordering::Relaxed);
                     if self.living.remove(&(process.id, child.group(), id)) {
                         child.parent.store(FIRST, Ordering::Relaxed);
@@ -1460,7 +1460,7 @@ impl Table {
         if self.leave_indexes(process) {
             let _place = process.place.lock().take();
             self.ended.insert((parent, group, process.id));
-            self.entries.insert(process.id, Citizen::Ended { group, ending, ticks, _place });
+            self.entries.insert(process.id, Entry::Zombie { group, ending, ticks, _place });
             self.waiters.remove(&parent).unwrap_or_default()
         } else {
             self.entries.remove(&process.id);
@@ -1514,7 +1514,7 @@ pub(crate) fn require_depth(process: &Process) -> Result<(), Errno> {
 /// The living process with this number.
 pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
-        Some(Citizen::Living(process)) => Some(process.clone()),
+        Some(Entry::Alive(process)) => Some(process.clone()),
         _ => None,
     }
 }
@@ -1522,8 +1522,8 @@ pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
 /// The living process with the lowest number above this one.
 pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
-        Citizen::Living(process) => Some(process.clone()),
-        Citizen::Ended { .. } => None,
+        Entry::Alive(process) => Some(process.clone()),
+        Entry::Zombie { .. } => None,
     })
 }
 
@@ -1539,7 +1539,7 @@ pub(crate) fn end_largest() {
     }
     if let Some(process) = next_living(0, Process::has_ended) {
         // One is on its way out already: enough for now.
-        process.hasten();
+        process.boost();
         return;
     }
     let mut largest: Option<(usize, Arc<Process>)> = None;
@@ -1557,7 +1557,7 @@ pub(crate) fn end_largest() {
     if let Some(victim) = victim {
         println!("[{}] killed: the memory is exhausted and it has most of it", victim.id);
         victim.end(Ending::Killed(signal::KILL as u8));
-        victim.hasten();
+        victim.boost();
     }
 }
 
@@ -1565,7 +1565,7 @@ pub(crate) fn end_largest() {
 fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
     let table = TABLE.lock();
     table.entries.range(above + 1..).find_map(|(_, entry)| match entry {
-        Citizen::Living(process) if is_meant(process) => Some(process.clone()),
+        Entry::Alive(process) if is_meant(process) => Some(process.clone()),
         _ => None,
     })
 }
@@ -1646,7 +1646,7 @@ async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Proc
                 break;
             }
             *last = id;
-            if let Citizen::Living(process) = entry
+            if let Entry::Alive(process) = entry
                 && is_meant(process)
             {
                 found = Some(process.clone());
@@ -1723,9 +1723,9 @@ fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Resul
         Children::Group(group) => children.range(family(parent, Some(group))).next().copied(),
         Children::One(id) => {
             let group = match table.entries.get(&id) {
-                Some(Citizen::Living(child)) => Some(child.group()),
+                Some(Entry::Alive(child)) => Some(child.group()),
                 // It keeps the group that it had.
-                Some(Citizen::Ended { group, .. }) => Some(*group),
+                Some(Entry::Zombie { group, .. }) => Some(*group),
                 None => None,
             };
             group.map(|group| (parent, group, id)).filter(|child| children.contains(child))
@@ -1733,7 +1733,7 @@ fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Resul
     };
     if let Some(child) = of(&table.ended, &table) {
         table.ended.remove(&child);
-        let Some(Citizen::Ended { ending, ticks, .. }) = table.entries.remove(&child.2) else {
+        let Some(Entry::Zombie { ending, ticks, .. }) = table.entries.remove(&child.2) else {
             return Poll::Ready(Err(Errno::ECHILD));
         };
         counters::uncount(Counter::Processes);

@@ -15,14 +15,14 @@
 //!   for itself is another: both count, so that the second cannot replace the first. Neither forgets what was used when
 //!   it is changed.
 //! * **Starvation bound.** A process in which something has been ready for that long runs, however unimportant it is:
-//!   the *keeper*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call
+//!   the *watchdog*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call
 //!   of each process that has not had a turn from one look to the next be the most important of all until it has had a
 //!   slice: one at a time, and each in its turn. So N processes that starve run within N slices and the bound, however
-//!   many threads they have, and whatever others claim: keeper and preferred ones have a priority that no claim has,
+//!   many threads they have, and whatever others claim: watchdog and preferred ones have a priority that no claim has,
 //!   and stand in line there. (Linking them in front of those with the best claim would do for one of them, but the
 //!   last one that was linked would be the first to run, and processes that starve again and again would hold back one
 //!   that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its budget is refilled.
-//!   The keeper looks at all processes only if something was ready at one priority at both looks, which is rare on a
+//!   The watchdog looks at all processes only if something was ready at one priority at both looks, which is rare on a
 //!   machine that keeps up; it looks in short steps, and charges what it does to the process that it looks at.
 //!
 //! # EVERY-TICK
@@ -32,7 +32,7 @@
 //! so. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is
 //! charged as a whole, or is one of the kernel's own few; there is no third way to start one. And a poll for a process
 //! without budget lowers its coroutine instead of going on. So exhausting a budget costs the same however many threads
-//! and calls the process has: each is lowered when it is met. The keeper raises them again, in steps that are charged
+//! and calls the process has: each is lowered when it is met. The watchdog raises them again, in steps that are charged
 //! as well.
 //!
 //! The network's coroutine is one of the kernel's own, and charges what it does for a frame or a connection to whoever
@@ -95,14 +95,14 @@ const DEFAULT_BUDGET_PERCENT: u64 = 95;
 const DEEPEST: u32 = 8;
 /// The starvation bound unless the boot command line says otherwise.
 const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
-/// After looking at so many processes the keeper sees to interrupts.
+/// After looking at so many processes the watchdog sees to interrupts.
 const PROCESSES_AT_A_TIME: usize = 64;
 /// After so many workers, threads and calls of one process, too.
 const MEMBERS_AT_A_TIME: usize = 128;
 /// After so many of these steps it lets others run. Not after each: its next turn may be a slice of each that it has
 /// preferred away.
 const STEPS_AT_A_TIME: usize = 32;
-/// What the keeper rests for each exhausted process that it has looked at in vain.
+/// What the watchdog rests for each exhausted process that it has looked at in vain.
 const LOOK_AT_ONE_NS: u64 = 10_000;
 
 // ---- budgets ----
@@ -321,7 +321,7 @@ pub(crate) struct Standing {
     frames_behind: AtomicBool,
     /// Its worker, thread or call that runs before its turn, because of the starvation bound.
     preferred: AtomicU64,
-    /// Where the keeper's next look at it begins.
+    /// Where the watchdog's next look at it begins.
     next_look: AtomicU64,
     times_exhausted: AtomicU32,
     boosts: AtomicU32,
@@ -399,7 +399,7 @@ impl Standing {
     pub(crate) fn has_ended(&self) {
         self.exhausted.store(false, Ordering::Relaxed);
         if self.benched.load(Ordering::Relaxed) {
-            wake_keeper();
+            wake_watchdog();
         }
     }
 
@@ -513,7 +513,7 @@ fn exhaust(process: &Arc<Process>) {
     }
     standing.times_exhausted.fetch_add(1, Ordering::Relaxed);
     counters::count(Counter::BudgetsExhausted);
-    wake_keeper();
+    wake_watchdog();
 }
 
 /// Forgets a process that has ended.
@@ -531,7 +531,7 @@ pub(crate) fn forget(process: &Arc<Process>) {
 /// Lets those go whose budget has been refilled; gives when the next one will be, and how many there are.
 ///
 /// # Cancellation
-/// Dropping it leaves processes on the bench. The keeper never does.
+/// Dropping it leaves processes on the bench. The watchdog never does.
 async fn forgive() -> (u64, usize) {
     let mut pace = Pace::default();
     let mut next = u64::MAX;
@@ -573,7 +573,7 @@ async fn forgive() -> (u64, usize) {
 /// Gives everything of a process the priority that it is worth now.
 ///
 /// # Cancellation
-/// Dropping it leaves some at the priority that they had. The keeper never does.
+/// Dropping it leaves some at the priority that they had. The watchdog never does.
 async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
     let mut next = Some(Member::FIRST);
     // Once the budget is used up again, the rest would be lowered at its next poll.
@@ -585,7 +585,7 @@ async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
     }
 }
 
-// ---- the keeper ----
+// ---- the watchdog ----
 
 /// How much a coroutine of the kernel's own has done since it let others run.
 #[derive(Default)]
@@ -613,12 +613,12 @@ impl Pace {
 
 static BOUND_NS: AtomicU64 = AtomicU64::new(DEFAULT_BOUND_NS);
 static DEFAULT_PERCENT: AtomicU64 = AtomicU64::new(DEFAULT_BUDGET_PERCENT);
-static KEEPER: Mutex<Option<Waker>> = Mutex::new(None);
+static WATCHDOG: Mutex<Option<Waker>> = Mutex::new(None);
 
-fn wake_keeper() {
-    let keeper = KEEPER.lock().take();
-    if let Some(keeper) = keeper {
-        keeper.wake();
+fn wake_watchdog() {
+    let watchdog = WATCHDOG.lock().take();
+    if let Some(watchdog) = watchdog {
+        watchdog.wake();
     }
 }
 
@@ -652,7 +652,7 @@ pub(crate) fn claims_worth(priorities: u64) -> u64 {
     if priorities & last == 0 { others } else { others | EXHAUSTED.bit() }
 }
 
-/// Reads the boot command line and starts the keeper.
+/// Reads the boot command line and starts the watchdog.
 pub(crate) fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(), &'static str> {
     if let Some(word) = option("scheduling") {
         match word {
@@ -676,12 +676,12 @@ pub(crate) fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(),
             _ => println!("scheduling: the budget is a number of hundredths of the machine, not `{word}`"),
         }
     }
-    let reservation = time::Reservation::new().map_err(|_| "there is no memory for the scheduling keeper's alarm")?;
+    let reservation = time::Reservation::new().map_err(|_| "there is no memory for the scheduling watchdog's alarm")?;
     executor::spawn_for_kernel(Priority::HIGHEST, keep(reservation));
     Ok(())
 }
 
-/// The keeper: refills budgets, and sees to it that whoever is ready runs within the starvation bound.
+/// The watchdog: refills budgets, and sees to it that whoever is ready runs within the starvation bound.
 async fn keep(reservation: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let mut next_look = 0;
@@ -691,7 +691,7 @@ async fn keep(reservation: time::Reservation) {
     let mut rests_until = 0;
     loop {
         // Before the look at what there is to do: who adds to that afterwards ends the sleep.
-        *KEEPER.lock() = Some(waker.clone());
+        *WATCHDOG.lock() = Some(waker.clone());
         let mut deadline = rests_until;
         if Machine::now() >= rests_until {
             let (next, looked_at) = forgive().await;
@@ -703,10 +703,10 @@ async fn keep(reservation: time::Reservation) {
             None => ready_before = 0,
             Some(bound) => {
                 if now >= next_look {
-                    rests::hasten();
+                    rests::boost();
                     let ready = executor::waiting() & !EXHAUSTED.bit();
                     // Whoever has waited since the last look was ready then, at the same priority; but for calls that
-                    // their process's finisher has not come to.
+                    // their process's completer has not come to.
                     let some_are_unseen = input::some_may_starve_unseen();
                     if ready & ready_before != 0 || some_are_unseen {
                         look_at_everybody().await;
@@ -717,7 +717,7 @@ async fn keep(reservation: time::Reservation) {
                 deadline = deadline.min(next_look);
             }
         }
-        if KEEPER.lock().is_none() {
+        if WATCHDOG.lock().is_none() {
             // There is more to do since, and what let others run above has taken the wake-up.
             if now >= rests_until {
                 continue;
@@ -731,7 +731,7 @@ async fn keep(reservation: time::Reservation) {
 /// Waits for a time (all ones: for ever), or until somebody wakes the calling coroutine.
 ///
 /// # Cancellation
-/// Dropping it leaves an alarm behind that wakes for nothing. The keeper never does.
+/// Dropping it leaves an alarm behind that wakes for nothing. The watchdog never does.
 async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
     let mut alarm = None;
     let mut slept = false;
@@ -904,10 +904,10 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
             let before = standing.budget.refilled_at(now);
             standing.budget.change(ticks, period, by, now)?;
             standing.budget.covers_children.store(true, Ordering::Relaxed);
-            // The keeper sleeps until the first refill that it knows of. Its looks are charged to nobody, so it is not
+            // The watchdog sleeps until the first refill that it knows of. Its looks are charged to nobody, so it is not
             // woken for any other change.
             if standing.budget.refilled_at(now) < before {
-                wake_keeper();
+                wake_watchdog();
             }
         }
         scheduling::MODE => {
@@ -943,7 +943,7 @@ pub(crate) fn set_system(caller: &Process, attribute: u32, value: u64) -> Result
             return Err(Errno::EINVAL);
         }
         BOUND_NS.store(value, Ordering::Relaxed);
-        wake_keeper();
+        wake_watchdog();
     }
     Ok(())
 }

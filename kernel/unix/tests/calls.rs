@@ -1,4 +1,4 @@
-//! The whole kernel on the pretend machine, with programs that make random calls: sequences that several processes and
+//! The whole kernel on the fake machine, with programs that make random calls: sequences that several processes and
 //! threads make beside each other, with the descriptors, mappings and processes that earlier calls have made.
 //!
 //! What `apps/fuzz` does on the machine is done here in a fraction of the time and with the checks of a debug build.
@@ -370,7 +370,7 @@ const CALLS: u32 = 20_000;
 
 #[test]
 fn random_calls_of_many_processes_break_nothing() {
-    memory::pretend::init(64 << 20);
+    memory::fake::init(64 << 20);
     let mut archive = Writer::new(0);
     for folder in ["bin", "tmp", "dev"] {
         archive.directory(folder.as_bytes(), 0o755).unwrap();

@@ -318,7 +318,7 @@ impl Arrivals {
     }
 
     /// Has the frames that arrived before that go before all others, in the order of their levels.
-    pub(crate) fn hasten(&mut self, before: u64) {
+    pub(crate) fn boost(&mut self, before: u64) {
         let mut levels = self.ready;
         while levels != 0 {
             let level = levels.trailing_zeros() as usize;
@@ -372,7 +372,7 @@ mod tests {
         Take,
         PutBehind(u8),
         Restore(u32),
-        Hasten(u64),
+        Boost(u64),
         DropLeast,
     }
 
@@ -382,7 +382,7 @@ mod tests {
             3 => Just(Step::Take),
             1 => (0u8..70).prop_map(Step::PutBehind),
             1 => (0..OWNERS).prop_map(Step::Restore),
-            1 => (0u64..40).prop_map(Step::Hasten),
+            1 => (0u64..40).prop_map(Step::Boost),
             1 => Just(Step::DropLeast),
         ]
     }
@@ -524,8 +524,8 @@ mod tests {
                             model = restored.chain(others).collect();
                         }
                     }
-                    Step::Hasten(before) => {
-                        arrivals.hasten(before);
+                    Step::Boost(before) => {
+                        arrivals.boost(before);
                         for level in 0..64 {
                             // Up to the first of a level that has not waited for so long.
                             while let Some(place) = model.iter().position(|frame| frame.level == level)

@@ -414,7 +414,7 @@ impl Host {
                     connection.failure = Some(Error::Unreachable);
                     wire.socket_mut().abort();
                     self.settle(index, now, Cause::Local);
-                    self.bury(index);
+                    self.remove_closed(index);
                 }
             }
             Quoted::Udp => self.udp_unreachable(local, remote),
@@ -444,7 +444,7 @@ impl Host {
                 return Next::Gone;
             }
         } else if seen.unsent < before.unsent {
-            self.be_patient(index, now);
+            self.arm_timeouts(index, now);
         }
         self.schedule(index, now)
     }
@@ -476,7 +476,7 @@ impl Host {
                 }
                 connection.give_up_at = None;
                 if wire.socket().remote_endpoint().is_none() {
-                    return self.bury(index);
+                    return self.remove_closed(index);
                 }
                 // Otherwise the other side is still to be told; `egress` does that and then buries.
                 self.work.push(index);
@@ -490,12 +490,12 @@ impl Host {
             }
             _ => {}
         }
-        self.be_patient(index, now);
+        self.arm_timeouts(index, now);
         Next::Later
     }
 
     /// Restarts the time that the other side has for its next step.
-    pub(crate) fn be_patient(&mut self, index: u32, now: Instant) {
+    pub(crate) fn arm_timeouts(&mut self, index: u32, now: Instant) {
         let Some(connection) = self.connections.get_mut(index) else {
             return;
         };
@@ -596,7 +596,7 @@ impl Host {
             State::Closed => {
                 // The reset is sent, or cannot be.
                 wire.look();
-                return self.bury(index);
+                return self.remove_closed(index);
             }
             State::TimeWait => {
                 wire.look();
@@ -774,7 +774,7 @@ impl Host {
 
     /// Takes a connection out of the table: packets no longer find it. It goes altogether unless somebody
     /// is still to be told how it ended.
-    pub(crate) fn bury(&mut self, index: u32) -> Next {
+    pub(crate) fn remove_closed(&mut self, index: u32) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
         };

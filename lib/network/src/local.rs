@@ -187,7 +187,7 @@ impl Host {
         let index = self.add(connection)?;
         let id = ConnectionId { index, generation: self.connections.generation(index) };
         let Some(listener_index) = listener else {
-            self.bury(index);
+            self.remove_closed(index);
             return Ok(id);
         };
         let Some(listener) = self.listeners.get_mut(listener_index) else {
@@ -312,7 +312,7 @@ impl Host {
             local.phase = Phase::Refused;
             connection.failure = Some(failure);
             connection.give_up_at = None;
-            self.bury(index);
+            self.remove_closed(index);
         }
     }
 
@@ -436,7 +436,7 @@ impl Host {
                 if (unread || how == Ending::Reset) && !ended {
                     receiver.failure = Some(Error::Reset);
                 }
-                self.bury(other);
+                self.remove_closed(other);
             }
         }
         self.discard(index);

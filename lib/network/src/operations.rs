@@ -210,7 +210,7 @@ impl Host {
             let waited = wire.seen.unsent > 0;
             wire.seen.unsent += total;
             if !waited {
-                self.be_patient(id.index, now);
+                self.arm_timeouts(id.index, now);
             }
             self.work.push(id.index);
         }
@@ -334,7 +334,7 @@ impl Host {
             wire.socket_mut().close();
         }
         self.orphans += 1;
-        self.be_patient(id.index, now);
+        self.arm_timeouts(id.index, now);
         self.touch(id.index, now);
         Ok(())
     }

@@ -331,8 +331,8 @@ impl<L: Link> Stack<L> {
     }
 
     /// Has frames that arrived before this, and still wait, go before all others.
-    pub fn hasten_arrivals(&mut self, before: u64) {
-        self.arrivals.hasten(before);
+    pub fn boost_arrivals(&mut self, before: u64) {
+        self.arrivals.boost(before);
     }
 
     /// Has the frames of an owner that were put [behind](Turn::Behind) stand where its readers' importance puts them.

@@ -305,10 +305,10 @@ fn what_has_waited_for_long_goes_first() {
     burst(&mut net, &pairs[..2]);
     assert_eq!(poll(&mut net, 10, up_to(0)).0, []);
     burst(&mut net, &pairs[2..]);
-    net.server.hasten_arrivals(10);
+    net.server.boost_arrivals(10);
     assert_eq!(poll(&mut net, 20, up_to(0)).0, [3], "they came at 10, not before");
     burst(&mut net, &pairs[2..]);
-    net.server.hasten_arrivals(11);
+    net.server.boost_arrivals(11);
     assert_eq!(poll(&mut net, 30, up_to(0)).0, [2, 1, 3]);
 }
 

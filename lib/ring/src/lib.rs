@@ -3,7 +3,7 @@
 //! Asynchronous calls travel through two rings, requests to a kernel and completions back. Their layouts stand in
 //! [`abi_queue`]; this is the algorithm, the same for requests and completions, for kernels, for processes and for the
 //! model checker. What differs between these is where the words lie ([`Words`]): in a mapping of the process, in
-//! frames that a kernel sees page by page, or in loom's pretend memory.
+//! frames that a kernel sees page by page, or in loom's fake memory.
 //!
 //! # The algorithm
 //!

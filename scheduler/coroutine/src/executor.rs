@@ -72,17 +72,17 @@ pub trait Platform: Sync + 'static {
     /// A lock has been busy for long, so whoever holds it probably has no processor.
     fn relax(&self) {}
 
-    /// Whether [`bringing`](Self::bringing) is asked at each use of a waker.
-    const BRINGS: bool = false;
+    /// Whether [`wake_affinity`](Self::wake_affinity) is asked at each use of a waker.
+    const HAS_AFFINITY: bool = false;
 
     /// The worker that calls, if what it wakes is to come to it: if it will soon look for what is ready. `None` leaves
     /// what is woken to the worker on which it ran last.
     #[inline]
-    fn bringing(&self) -> Option<usize> {
+    fn wake_affinity(&self) -> Option<usize> {
         None
     }
 
-    /// A coroutine was woken where [`bringing`](Self::bringing) said `None`, and was left to the worker on which it ran
+    /// A coroutine was woken where [`wake_affinity`](Self::wake_affinity) said `None`, and was left to the worker on which it ran
     /// last. An idle worker has been notified; whether a busy one should stop for it only the platform can know.
     fn woken_at_home(&self, cid: Cid) {
         let _ = cid;
@@ -174,7 +174,7 @@ unsafe impl Sync for Executor {}
 struct PlatformFunctions {
     platform: *const (),
     worker: unsafe fn(*const ()) -> usize,
-    bringing: Option<unsafe fn(*const ()) -> Option<usize>>,
+    wake_affinity: Option<unsafe fn(*const ()) -> Option<usize>>,
     woken_at_home: unsafe fn(*const (), u64),
 }
 
@@ -208,9 +208,9 @@ impl Executor {
             // SAFETY: this is the platform given to `initialise`.
             unsafe { (*platform.cast::<P>()).worker() }
         }
-        unsafe fn bringing<P: Platform>(platform: *const ()) -> Option<usize> {
+        unsafe fn wake_affinity<P: Platform>(platform: *const ()) -> Option<usize> {
             // SAFETY: as above.
-            unsafe { (*platform.cast::<P>()).bringing() }
+            unsafe { (*platform.cast::<P>()).wake_affinity() }
         }
         unsafe fn woken_at_home<P: Platform>(platform: *const (), cid: u64) {
             // SAFETY: as above.
@@ -257,7 +257,7 @@ impl Executor {
             (*self.platform.get()).write(PlatformFunctions {
                 platform: core::ptr::from_ref(platform).cast(),
                 worker: worker::<P>,
-                bringing: if P::BRINGS { Some(bringing::<P>) } else { None },
+                wake_affinity: if P::HAS_AFFINITY { Some(wake_affinity::<P>) } else { None },
                 woken_at_home: woken_at_home::<P>,
             });
             *self.ready.get() = Some(ready);
@@ -557,8 +557,8 @@ impl Executor {
         unsafe {
             let table = (*self.table.get()).assume_init_ref();
             let platform = (*self.platform.get()).assume_init_ref();
-            match platform.bringing {
-                Some(bringing) => match bringing(platform.platform) {
+            match platform.wake_affinity {
+                Some(wake_affinity) => match wake_affinity(platform.platform) {
                     Some(worker) => {
                         (table.wake_here)(self.core(), cid, worker as u32);
                     }

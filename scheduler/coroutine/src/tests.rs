@@ -39,7 +39,7 @@ fn the_suite_holds() {
 
 /// A platform whose answers the test gives, with a note of what it was told. Everything is on one thread.
 #[derive(Default)]
-struct Scripted<const BRINGS: bool> {
+struct Scripted<const HAS_AFFINITY: bool> {
     worker: AtomicUsize,
     brings_to: Mutex<Option<usize>>,
     told: Mutex<Vec<Told>>,
@@ -53,7 +53,7 @@ enum Told {
     Resume(Cid),
 }
 
-impl<const BRINGS: bool> Scripted<BRINGS> {
+impl<const HAS_AFFINITY: bool> Scripted<HAS_AFFINITY> {
     fn told(&self) -> Vec<Told> {
         std::mem::take(&mut self.told.lock().unwrap())
     }
@@ -64,8 +64,8 @@ impl<const BRINGS: bool> Scripted<BRINGS> {
     }
 }
 
-impl<const BRINGS: bool> Platform for Scripted<BRINGS> {
-    const BRINGS: bool = BRINGS;
+impl<const HAS_AFFINITY: bool> Platform for Scripted<HAS_AFFINITY> {
+    const HAS_AFFINITY: bool = HAS_AFFINITY;
     const RESUMES: bool = true;
     fn worker(&self) -> usize {
         self.worker.load(Ordering::Relaxed)
@@ -73,7 +73,7 @@ impl<const BRINGS: bool> Platform for Scripted<BRINGS> {
     fn notify(&self, worker: usize) {
         self.told.lock().unwrap().push(Told::Notify(worker));
     }
-    fn bringing(&self) -> Option<usize> {
+    fn wake_affinity(&self) -> Option<usize> {
         *self.brings_to.lock().unwrap()
     }
     fn woken_at_home(&self, cid: Cid) {
@@ -102,9 +102,9 @@ fn ready_in(ready: Ready, worker: usize) -> u64 {
 }
 
 /// A coroutine that waits for ever, at home on a worker.
-fn sleeper<const BRINGS: bool>(
+fn sleeper<const HAS_AFFINITY: bool>(
     executor: &'static Executor,
-    platform: &Scripted<BRINGS>,
+    platform: &Scripted<HAS_AFFINITY>,
     worker: &mut Worker,
 ) -> JoinHandle<()> {
     platform.worker.store(worker.number(), Ordering::Relaxed);
@@ -135,10 +135,10 @@ fn a_waker_brings_where_the_platform_says_so() {
 }
 
 /// A platform that says no more than it has to, and what is shared lazily.
-struct Terse<const BRINGS: bool>(AtomicUsize, Mutex<Vec<usize>>);
+struct Terse<const HAS_AFFINITY: bool>(AtomicUsize, Mutex<Vec<usize>>);
 
-impl<const BRINGS: bool> Platform for Terse<BRINGS> {
-    const BRINGS: bool = BRINGS;
+impl<const HAS_AFFINITY: bool> Platform for Terse<HAS_AFFINITY> {
+    const HAS_AFFINITY: bool = HAS_AFFINITY;
     fn worker(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }

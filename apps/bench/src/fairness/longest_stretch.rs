@@ -347,7 +347,7 @@ fn name(cause: usize) -> &'static str {
     match (stretch::call(cause).and_then(SystemCall::from_number), cause) {
         (Some(call), _) => call.name(),
         (None, stretch::TRAP) => "trap",
-        (None, stretch::FINISHER) => "finisher",
+        (None, stretch::COMPLETER) => "completer",
         (None, stretch::END) => "end",
         (None, stretch::RING) => "ring",
         (None, stretch::POLLING) => "polling",

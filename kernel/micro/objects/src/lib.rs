@@ -34,9 +34,9 @@ mod user;
 
 pub use capability::{Capability, Dying, FrameSize, Mapping, Node, Page, Ring, VirtualRights, tag};
 pub use lock::{Lock, Locked, lock_with};
-pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 #[cfg(not(target_os = "none"))]
-pub use memory::{PRETEND_BASE, give_back, pretend};
+pub use memory::{FAKE_BASE, fake, give_back};
+pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 pub use reference::Ref;
 pub use types::{
     AsidPool, Endpoint, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, Lineage, Notification, PageTable,

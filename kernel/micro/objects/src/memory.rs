@@ -39,7 +39,7 @@ mod place {
 mod place {
     use std::sync::OnceLock;
 
-    /// The pretend memory of all tests of a process. Its pages come into being when they are touched.
+    /// The fake memory of all tests of a process. Its pages come into being when they are touched.
     const SIZE: usize = 2 << 30;
     static BASE: OnceLock<usize> = OnceLock::new();
 
@@ -48,40 +48,40 @@ mod place {
             let layout = std::alloc::Layout::from_size_align(SIZE, 1 << 21).expect("a power of two");
             // SAFETY: the layout is not empty.
             let start = unsafe { std::alloc::alloc_zeroed(layout) } as usize;
-            assert_ne!(start, 0, "the host has no memory for the pretend machine");
+            assert_ne!(start, 0, "the host has no memory for the fake machine");
             // The host may put it below that.
-            start.wrapping_sub(super::PRETEND_BASE as usize)
+            start.wrapping_sub(super::FAKE_BASE as usize)
         })
     }
 }
 
-/// The physical address of the first byte of pretend memory.
+/// The physical address of the first byte of fake memory.
 #[cfg(not(target_os = "none"))]
-pub const PRETEND_BASE: u64 = 0x8000_0000;
+pub const FAKE_BASE: u64 = 0x8000_0000;
 
 /// Pieces that [`give_back`] got, each list of one size, which is a power of two.
 #[cfg(not(target_os = "none"))]
 static SPARE: std::sync::Mutex<[Vec<u64>; 32]> = std::sync::Mutex::new([const { Vec::new() }; 32]);
 
-/// For tests: a piece of the pretend machine's memory, `1 << bits` bytes, aligned to that, that nobody else gets.
+/// For tests: a piece of the fake machine's memory, `1 << bits` bytes, aligned to that, that nobody else gets.
 /// Zeroed.
 #[cfg(not(target_os = "none"))]
-pub fn pretend(bits: u32) -> u64 {
+pub fn fake(bits: u32) -> u64 {
     if let Some(start) = spare()[bits as usize].pop() {
         clear(start, 1 << bits);
         return start;
     }
-    static NEXT: AtomicU64 = AtomicU64::new(PRETEND_BASE);
+    static NEXT: AtomicU64 = AtomicU64::new(FAKE_BASE);
     place::base();
     let size = 1 << bits;
     let before = NEXT.fetch_update(Relaxed, Relaxed, |next: u64| Some(next.next_multiple_of(size) + size));
     let start = before.expect("the closure always answers").next_multiple_of(size);
-    assert!(start + size <= PRETEND_BASE + (2 << 30), "the tests use more memory than the pretend machine has");
-    permit(PRETEND_BASE, PRETEND_BASE + (2 << 30));
+    assert!(start + size <= FAKE_BASE + (2 << 30), "the tests use more memory than the fake machine has");
+    permit(FAKE_BASE, FAKE_BASE + (2 << 30));
     start
 }
 
-/// For tests: takes back a piece that [`pretend`] gave. The caller keeps LIVE-OBJECT: nothing refers to it any more.
+/// For tests: takes back a piece that [`fake`] gave. The caller keeps LIVE-OBJECT: nothing refers to it any more.
 #[cfg(not(target_os = "none"))]
 pub fn give_back(start: u64, bits: u32) {
     spare()[bits as usize].push(start);

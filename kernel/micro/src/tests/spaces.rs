@@ -135,7 +135,7 @@ impl Space {
             panic!("no root");
         };
         let space = Space { machine, root, space };
-        // Pages of a device, because the pretend memory has no room for huge ones.
+        // Pages of a device, because the fake memory has no room for huge ones.
         let device = space.machine.slot(space.machine.information(19));
         for (page, bits) in PAGES.into_iter().enumerate() {
             let size = [FrameSize::Small, FrameSize::Mega, FrameSize::Giga].into_iter().find(|it| it.bits() == bits);

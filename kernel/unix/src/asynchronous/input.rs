@@ -1,32 +1,32 @@
 //! Asynchronous calls that wait for input of a pipe or a socket, which is what a server's calls do.
 //!
 //! Such a call is no coroutine, only an object ([`InputCall`]) whose waker stands in the pipe's or socket's list. When
-//! that is woken the call enters the list of those that can go on, and one coroutine of the process, the *finisher*,
+//! that is woken the call enters the list of those that can go on, and one coroutine of the process, the *completer*,
 //! tries it again: all that a coroutine of its own would do, without being made, scheduled and taken apart for each
-//! message. What the finisher has finished it posts together, and wakes one worker for all (decision 022).
+//! message. What the completer has finished it posts together, and wakes one worker for all (decision 022).
 //!
 //! # How important it is
 //!
-//! The list (`ready_calls`) is ordered by the calls' priorities, and the finisher is as important as the first of them:
+//! The list (`ready_calls`) is ordered by the calls' priorities, and the completer is as important as the first of them:
 //! whoever enters a more important one raises it, and before each further call it looks whether something more
 //! important than that call is ready on this hart, and if so takes the call's priority and lets go of the hart. What it
 //! has done it posts before it tries something less important. Equals come in their order. After a bounded amount of
 //! work it lets equals of other processes have their turn, and interrupts be seen. Its time is charged to the process.
 //!
-//! A call that has been in the list for as long as the starvation bound has the finisher run before everybody else, and
-//! is the first that it takes. The keeper of the bound looks at calls when something has been ready for long, which the
-//! finisher's priority says only of the most important call in the list; so it is told when there are others behind
+//! A call that has been in the list for as long as the starvation bound has the completer run before everybody else, and
+//! is the first that it takes. The watchdog of the bound looks at calls when something has been ready for long, which the
+//! completer's priority says only of the most important call in the list; so it is told when there are others behind
 //! that.
 //!
 //! # The end
 //!
-//! A process that has ended is left to its finisher ([`leave`]): that is as important as can be then, tells each call
+//! A process that has ended is left to its completer ([`leave`]): that is as important as can be then, tells each call
 //! in turns like any others that it is over, and wakes the last worker of the process, which takes the last steps.
 //!
 //! # Who locks what
 //!
 //! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken
-//! below it. A call's operation is locked by the finisher alone, without the list's lock; the link to the next one
+//! below it. A call's operation is locked by the completer alone, without the list's lock; the link to the next one
 //! under the list's.
 
 use alloc::sync::Arc;
@@ -53,8 +53,8 @@ const BATCH: usize = 32;
 /// Bytes that are moved before others get their turn.
 const STEP: usize = 64 * 1024;
 
-/// Whether since the keeper last asked some process's call could go on behind a more important one of the same process.
-/// Then the finisher shows the executor the other's priority, and nobody sees there how long this one waits.
+/// Whether since the watchdog last asked some process's call could go on behind a more important one of the same process.
+/// Then the completer shows the executor the other's priority, and nobody sees there how long this one waits.
 static SOME_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether there may be calls that starve, although nothing of their priority shows that it is ready.
@@ -111,8 +111,8 @@ impl InputCall {
     }
 
     /// Has it tried before everything else, because it has been ready for long.
-    pub(crate) fn hasten(&self) {
-        self.process.input_calls.hasten(self);
+    pub(crate) fn boost(&self) {
+        self.process.input_calls.boost(self);
     }
 
     /// Waits for input. If there is some already the call is entered in the list at once.
@@ -126,10 +126,10 @@ impl InputCall {
         }
     }
 
-    /// Ends the call early, in the time of whoever cancels it; `false` if the finisher has it, or will have it next,
+    /// Ends the call early, in the time of whoever cancels it; `false` if the completer has it, or will have it next,
     /// and is to see that it was cancelled.
     ///
-    /// If this were always left to the finisher, which takes turns with everybody as important, a process that begins
+    /// If this were always left to the completer, which takes turns with everybody as important, a process that begins
     /// calls and drops them would have ever more of them, each with its buffer.
     fn end_early(self: &Arc<InputCall>) -> bool {
         let Some(mut slot) = self.operation.try_lock() else { return false };
@@ -200,7 +200,7 @@ impl InputCall {
     }
 }
 
-/// What a finisher's rank is worth now beside other processes.
+/// What a completer's rank is worth now beside other processes.
 fn worth(standing: &Standing, rank: Rank) -> Priority {
     match rank {
         Rank::First => standing.limit(Priority::HIGHEST),
@@ -212,43 +212,43 @@ fn worth(standing: &Standing, rank: Rank) -> Priority {
 #[derive(Default)]
 pub(crate) struct InputCalls {
     list: Mutex<ReadyCalls<InputCall>>,
-    /// How many levels the list has; 0 before there is a finisher.
+    /// How many levels the list has; 0 before there is a completer.
     levels: AtomicUsize,
-    /// The finisher's cid, once there is one.
-    finisher: AtomicU64,
+    /// The completer's cid, once there is one.
+    completer: AtomicU64,
     /// Calls that are not done.
     count: AtomicUsize,
 }
 
 impl InputCalls {
     /// The coroutine that goes on with them, once there is one.
-    pub(crate) fn finisher(&self) -> Cid {
-        Cid::from_raw(self.finisher.load(Ordering::Relaxed))
+    pub(crate) fn completer(&self) -> Cid {
+        Cid::from_raw(self.completer.load(Ordering::Relaxed))
     }
 
-    /// Tells the finisher, under the list's lock.
+    /// Tells the completer, under the list's lock.
     fn tell(&self, process: &Process, tell: Tell) {
-        let finisher = self.finisher();
+        let completer = self.completer();
         match tell {
             Tell::Nothing => return,
             Tell::Wake => {}
-            Tell::WakeAt(rank) => executor::set_priority(finisher, worth(&process.standing, rank)),
+            Tell::WakeAt(rank) => executor::set_priority(completer, worth(&process.standing, rank)),
         }
         // By its waker, so that it runs on the hart that the input came to.
-        executor::waker(finisher).wake();
+        executor::waker(completer).wake();
     }
 
-    /// Makes sure that there is a finisher, and a level for calls of this priority. Under the lock of the process's
+    /// Makes sure that there is a completer, and a level for calls of this priority. Under the lock of the process's
     /// calls.
     #[cold]
     fn make_room(&self, process: &Arc<Process>, priority: Priority) -> Result<(), Errno> {
         let mut list = self.list.lock();
         list.reserve(priority).map_err(|_| Errno::ENOMEM)?;
         if list.is_new() {
-            let (own, future) = (process.clone(), Finisher { process: process.clone() });
-            let finisher = executor::spawn_blocked_for(own, worth(&process.standing, list.rank()), future);
-            let finisher = finisher.map_err(|SpawnError(_)| Errno::ENOMEM)?;
-            self.finisher.store(finisher.raw(), Ordering::Relaxed);
+            let (own, future) = (process.clone(), Completer { process: process.clone() });
+            let completer = executor::spawn_blocked_for(own, worth(&process.standing, list.rank()), future);
+            let completer = completer.map_err(|SpawnError(_)| Errno::ENOMEM)?;
+            self.completer.store(completer.raw(), Ordering::Relaxed);
         }
         self.levels.store(list.make_room(priority), Ordering::Relaxed);
         Ok(())
@@ -265,12 +265,12 @@ impl InputCalls {
         }
     }
 
-    fn hasten(&self, call: &InputCall) {
+    fn boost(&self, call: &InputCall) {
         let mut list = self.list.lock();
-        self.tell(&call.process, list.hasten(call));
+        self.tell(&call.process, list.boost(call));
     }
 
-    /// What the finisher does next, after calls of which the most important had the priority `done`.
+    /// What the completer does next, after calls of which the most important had the priority `done`.
     fn next(&self, process: &Process, turn_is_over: bool, done: Option<Priority>) -> Next<InputCall> {
         let mut list = self.list.lock();
         if list.some_are_hidden() {
@@ -279,25 +279,25 @@ impl InputCalls {
         let standing = &process.standing;
         let next = list.next(turn_is_over, done, |rank| executor::is_ready_above(worth(standing, rank)));
         if let Next::Later(Some(rank)) = next {
-            executor::set_priority(self.finisher(), worth(standing, rank));
+            executor::set_priority(self.completer(), worth(standing, rank));
         }
         next
     }
 
-    /// Gives the finisher the priority that its calls are worth now.
+    /// Gives the completer the priority that its calls are worth now.
     pub(crate) fn order_anew(&self, process: &Process) {
         let list = self.list.lock();
         if !list.is_new() {
-            executor::set_priority(self.finisher(), worth(&process.standing, list.rank()));
+            executor::set_priority(self.completer(), worth(&process.standing, list.rank()));
         }
     }
 
-    /// A call was done without the finisher, which waits for the last one if the process has ended.
+    /// A call was done without the completer, which waits for the last one if the process has ended.
     fn count_one_less(&self) {
         let list = self.list.lock();
         self.count.fetch_sub(1, Ordering::Relaxed);
         if list.is_last() {
-            executor::wake(self.finisher());
+            executor::wake(self.completer());
         }
     }
 
@@ -307,10 +307,10 @@ impl InputCalls {
     }
 }
 
-/// Leaves an operation that has just been attempted to the process's finisher. Called under the lock of the process's
+/// Leaves an operation that has just been attempted to the process's completer. Called under the lock of the process's
 /// calls, so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do
 /// nothing with their locks held that would need that one. The operation comes back if there is no memory for a
-/// finisher; for the call itself there is, as whoever makes calls has required.
+/// completer; for the call itself there is, as whoever makes calls has required.
 pub(crate) fn begin(
     process: &Arc<Process>,
     operation: Operation,
@@ -342,7 +342,7 @@ pub(crate) fn begin(
     Ok(call)
 }
 
-/// Ends a call that its process has cancelled: at once, unless the finisher is about to try it. Called without the lock
+/// Ends a call that its process has cancelled: at once, unless the completer is about to try it. Called without the lock
 /// of the process's calls.
 pub(crate) fn end_early(call: &Arc<InputCall>) {
     if !call.end_early() {
@@ -351,22 +351,22 @@ pub(crate) fn end_early(call: &Arc<InputCall>) {
 }
 
 /// The coroutine that goes on with a process's calls when their input has come, until the process has ended.
-struct Finisher {
+struct Completer {
     process: Arc<Process>,
 }
 
-impl Future for Finisher {
+impl Future for Completer {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        stretch::goes_on_as(abi_unix::trace::stretch::FINISHER);
+        stretch::goes_on_as(abi_unix::trace::stretch::COMPLETER);
         match try_some(&self.process) {
             Progress::MoreLater => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
             Progress::NoneReady if self.process.input_calls.are_over() => {
-                self.process.finisher_is_done();
+                self.process.completer_is_done();
                 Poll::Ready(())
             }
             Progress::NoneReady => Poll::Pending,
@@ -374,7 +374,7 @@ impl Future for Finisher {
     }
 }
 
-/// What a turn of the finisher has left.
+/// What a turn of the completer has left.
 enum Progress {
     MoreLater,
     NoneReady,
@@ -411,9 +411,9 @@ fn try_some(process: &Arc<Process>) -> Progress {
     }
 }
 
-/// Leaves the calls of a process that has ended, which were woken, to its finisher. When [all of them are
+/// Leaves the calls of a process that has ended, which were woken, to its completer. When [all of them are
 /// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before anybody sees that the
-/// process has ended. `false` if there is no finisher.
+/// process has ended. `false` if there is no completer.
 pub(crate) fn leave(process: &Process) -> bool {
     let calls = &process.input_calls;
     let mut list = calls.list.lock();

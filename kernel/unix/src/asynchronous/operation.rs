@@ -2,7 +2,7 @@
 //!
 //! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most
 //! calls are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own
-//! coroutine for a synchronous call, or for an asynchronous one by the process's finisher ([`input`]) if it waits for
+//! coroutine for a synchronous call, or for an asynchronous one by the process's completer ([`input`]) if it waits for
 //! input of a pipe or a socket, and by a fresh kernel coroutine if for something else: the same value, the same code.
 
 use alloc::boxed::Box;
@@ -24,7 +24,7 @@ use crate::files::epoll;
 use crate::files::file::OpenFile;
 use crate::observing::counters;
 use crate::process::user::UserBuffer;
-use crate::process::{self, Carrier, Children, Process, futex};
+use crate::process::{self, CallOwner, Children, Process, futex};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::steps::Long;
@@ -488,7 +488,7 @@ impl Future for AsynchronousCall {
     }
 }
 
-/// Goes on with an asynchronous call that has just been attempted: has the process's finisher do so if it waits for
+/// Goes on with an asynchronous call that has just been attempted: has the process's completer do so if it waits for
 /// input, else makes a coroutine of it.
 ///
 /// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation comes back: it
@@ -504,20 +504,20 @@ pub(crate) fn go_on_asynchronously(
     let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
     if is_polled {
         process.begin_call(token, priority, operation, |key, operation| {
-            process.kernel_side.submit(operation, key, token, cid, priority).map(Carrier::Coroutine)
+            process.kernel_side.submit(operation, key, token, cid, priority).map(CallOwner::Coroutine)
         })?;
         counters::count(Counter::AsynchronousCalls);
         return Ok(());
     }
     process.begin_call(token, priority, operation, |key, operation| {
         if operation.waits_for_input_of().is_some() {
-            return input::begin(process, operation, key, token, cid, priority).map(Carrier::Finisher);
+            return input::begin(process, operation, key, token, cid, priority).map(CallOwner::Completer);
         }
         let waiting = Waiting { operation, registered: None };
         let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
         let spawned = executor::spawn_for(process.clone(), process.standing.worth(priority), call)
             .map_err(|SpawnError(mut call)| core::mem::replace(&mut call.waiting.operation, Operation::NOTHING));
-        spawned.map(Carrier::Coroutine)
+        spawned.map(CallOwner::Coroutine)
     })?;
     counters::count(Counter::AsynchronousCalls);
     Ok(())

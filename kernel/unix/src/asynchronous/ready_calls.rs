@@ -1,7 +1,7 @@
-//! The calls of a process that can go on, in the order in which its finisher tries them: by priority, equals as they
+//! The calls of a process that can go on, in the order in which its completer tries them: by priority, equals as they
 //! came.
 //!
-//! Only the order and the bookkeeping are here; what a call is, who wakes the finisher and what is ready elsewhere, the
+//! Only the order and the bookkeeping are here; what a call is, who wakes the completer and what is ready elsewhere, the
 //! module `input` knows. So this can be tested against a model.
 //!
 //! Calls that have waited for too long, *starving* ones, come before all others. They stay where they are in the order,
@@ -56,7 +56,7 @@ struct Level<C> {
     starving: usize,
 }
 
-/// The order, and what the finisher has been told.
+/// The order, and what the completer has been told.
 pub(crate) struct ReadyCalls<C> {
     /// As many as the least important call so far needed.
     levels: Vec<Level<C>>,
@@ -66,13 +66,13 @@ pub(crate) struct ReadyCalls<C> {
     starving: u64,
     /// The process has ended, and goes when all its calls are done: nothing of it waits for others any more.
     is_last: bool,
-    /// The finisher has been woken, and looks until nothing is left.
+    /// The completer has been woken, and looks until nothing is left.
     awake: bool,
-    /// What the finisher was told to be last.
+    /// What the completer was told to be last.
     rank: Rank,
 }
 
-/// How important the finisher is.
+/// How important the completer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
     /// Before all that anybody claims: some call starves, or the process has ended.
@@ -91,7 +91,7 @@ impl Rank {
     }
 }
 
-/// What the finisher has to be told.
+/// What the completer has to be told.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
@@ -103,7 +103,7 @@ pub(crate) enum Tell {
     WakeAt(Rank),
 }
 
-/// What the finisher does next.
+/// What the completer does next.
 #[must_use]
 pub(crate) enum Next<C> {
     /// It tries this call.
@@ -135,7 +135,7 @@ impl<C: Ordered> ReadyCalls<C> {
         self.levels.is_empty()
     }
 
-    /// How important the finisher was told to be last, or is when it begins.
+    /// How important the completer was told to be last, or is when it begins.
     pub(crate) fn rank(&self) -> Rank {
         self.rank
     }
@@ -177,7 +177,7 @@ impl<C: Ordered> ReadyCalls<C> {
     }
 
     /// Has a call that is in the order count as starving.
-    pub(crate) fn hasten(&mut self, call: &C) -> Tell {
+    pub(crate) fn boost(&mut self, call: &C) -> Tell {
         let Some(level) = self.levels.get_mut(usize::from(call.priority().number())) else { return Tell::Nothing };
         if !call.place().is_queued() || call.place().starving.swap(true, Ordering::Relaxed) {
             return Tell::Nothing;
@@ -187,7 +187,7 @@ impl<C: Ordered> ReadyCalls<C> {
         self.rouse(Rank::First)
     }
 
-    /// From now on the finisher is as important as can be, and looks until nothing is left.
+    /// From now on the completer is as important as can be, and looks until nothing is left.
     pub(crate) fn everything_is_last(&mut self) -> Tell {
         self.is_last = true;
         // Also if it was awake: whatever it saw last was before this.
@@ -195,7 +195,7 @@ impl<C: Ordered> ReadyCalls<C> {
         self.rouse(Rank::First)
     }
 
-    /// Makes sure that the finisher looks, no later than something of this rank has its turn.
+    /// Makes sure that the completer looks, no later than something of this rank has its turn.
     fn rouse(&mut self, rank: Rank) -> Tell {
         let rank = if self.is_last { Rank::First } else { rank };
         if self.awake && !rank.is_more_important_than(self.rank) {
@@ -213,15 +213,15 @@ impl<C: Ordered> ReadyCalls<C> {
         (before != rank).then_some(rank)
     }
 
-    /// Whether some calls stand behind more important ones: then the finisher's priority does not say that they wait.
+    /// Whether some calls stand behind more important ones: then the completer's priority does not say that they wait.
     pub(crate) fn some_are_hidden(&self) -> bool {
         self.ready & self.ready.wrapping_sub(1) != 0
     }
 
-    /// What the finisher does next, after calls of which the most important had the priority `done`. It lets others go
+    /// What the completer does next, after calls of which the most important had the priority `done`. It lets others go
     /// first if its turn has been long enough, or if `is_ready_above` says that something more important than the next
-    /// call is ready. That is asked before the first call of a turn, too: if it is so the finisher had a priority that
-    /// it should not have had, or something has become ready just now; and that has its turn first, since the finisher
+    /// call is ready. That is asked before the first call of a turn, too: if it is so the completer had a priority that
+    /// it should not have had, or something has become ready just now; and that has its turn first, since the completer
     /// takes the next call's rank.
     pub(crate) fn next(
         &mut self,
@@ -331,7 +331,7 @@ mod tests {
     fn a_starving_call_comes_after_what_is_done_has_been_posted_and_before_what_is_more_important() {
         let (important, starving) = (call(0, 1), call(1, 6));
         let mut order = order(&[&starving, &important]);
-        assert_eq!(order.hasten(&starving), Tell::WakeAt(Rank::First));
+        assert_eq!(order.boost(&starving), Tell::WakeAt(Rank::First));
         assert!(matches!(order.next(false, Some(priority(1)), |_| false), Next::Post));
         assert_eq!(take(&mut order, None), Some(1));
         // It starves no more, so the other is as important as it is.
@@ -346,7 +346,7 @@ mod tests {
         let outranked = |than: Rank| Rank::Call(priority(3)).is_more_important_than(than);
         assert!(matches!(order.next(false, None, outranked), Next::Later(None)));
         // Whoever starves, or is the last, waits for nobody.
-        let _ = order.hasten(&waiting);
+        let _ = order.boost(&waiting);
         assert!(matches!(order.next(false, None, outranked), Next::Call(_)));
         let _ = order.push(&waiting);
         assert!(
@@ -361,7 +361,7 @@ mod tests {
         let (important, starving) = (call(0, 0), call(1, 5));
         let mut order = order(&[&starving]);
         assert_eq!(order.push(&important), Tell::WakeAt(Rank::Call(Priority::HIGHEST)));
-        assert_eq!(order.hasten(&starving), Tell::WakeAt(Rank::First));
+        assert_eq!(order.boost(&starving), Tell::WakeAt(Rank::First));
         assert_eq!(take(&mut order, None), Some(1));
         assert!(matches!(order.next(true, None, |_| false), Next::Later(Some(Rank::Call(Priority::HIGHEST)))));
     }
@@ -380,7 +380,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Push(usize),
-        Hasten(usize),
+        Boost(usize),
         Take { done: Option<usize>, turn_is_over: bool, ready: usize },
         Last,
     }
@@ -388,12 +388,12 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a list of what is in the order: what is taken, and which priority the finisher has.
+        /// Against a list of what is in the order: what is taken, and which priority the completer has.
         #[test]
         fn as_a_list_would_do_it(steps in prop::collection::vec(
             prop_oneof![
                 6 => (0usize..12).prop_map(Step::Push),
-                2 => (0usize..12).prop_map(Step::Hasten),
+                2 => (0usize..12).prop_map(Step::Boost),
                 6 => (prop::option::of(0usize..5), prop::bool::weighted(0.2), 0usize..8)
                     .prop_map(|(done, turn_is_over, ready)| Step::Take { done, turn_is_over, ready }),
                 1 => Just(Step::Last),
@@ -405,7 +405,7 @@ mod tests {
             // Numbers of calls in the order that they came in, and whether each starves.
             let mut list: Vec<(usize, bool)> = Vec::new();
             let (mut awake, mut last) = (false, false);
-            let mut finisher = order.rank();
+            let mut completer = order.rank();
             for step in steps {
                 let (told, wanted) = match step {
                     Step::Push(number) => {
@@ -415,10 +415,10 @@ mod tests {
                         }
                         (order.push(&calls[number]), is_new.then_some(Rank::Call(calls[number].priority)))
                     }
-                    Step::Hasten(number) => {
+                    Step::Boost(number) => {
                         let entry = list.iter_mut().find(|(other, starves)| *other == number && !starves);
                         let wanted = entry.map(|entry| { entry.1 = true; Rank::First });
-                        (order.hasten(&calls[number]), wanted)
+                        (order.boost(&calls[number]), wanted)
                     }
                     Step::Last => {
                         (last, awake) = (true, false);
@@ -435,8 +435,8 @@ mod tests {
                         match (worth, starving.or(best)) {
                             (Some(worth), Some(_)) if turn_is_over || outranks(worth) => {
                                 let Next::Later(told) = next else { panic!("others have their turn") };
-                                prop_assert_eq!(told, (finisher != worth).then_some(worth));
-                                finisher = worth;
+                                prop_assert_eq!(told, (completer != worth).then_some(worth));
+                                completer = worth;
                             }
                             (Some(_), Some(level)) if done.is_some_and(|done| done < level) => {
                                 prop_assert!(matches!(next, Next::Post));
@@ -457,9 +457,9 @@ mod tests {
                 };
                 // Told at most once until it has seen everything, unless it has to be more important.
                 let expected = match wanted.map(|wanted| if last { Rank::First } else { wanted }) {
-                    Some(wanted) if !awake || wanted.is_more_important_than(finisher) => {
-                        let told = if wanted == finisher { Tell::Wake } else { Tell::WakeAt(wanted) };
-                        (finisher, awake) = (wanted, true);
+                    Some(wanted) if !awake || wanted.is_more_important_than(completer) => {
+                        let told = if wanted == completer { Tell::Wake } else { Tell::WakeAt(wanted) };
+                        (completer, awake) = (wanted, true);
                         told
                     }
                     _ => Tell::Nothing,

@@ -389,7 +389,7 @@ fn poll() -> Polled {
         };
         bill.arrived = latency::look_begins();
         if let Some(bound) = scheduling::bound_ticks() {
-            stack.hasten_arrivals(bill.arrived.saturating_sub(bound));
+            stack.boost_arrivals(bill.arrived.saturating_sub(bound));
         }
         let polled = stack.poll_in_order(time::now_ns(), &mut bill);
         latency::look_ends(if polled.some_are_unseen { bill.arrived } else { 0 });

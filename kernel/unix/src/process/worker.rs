@@ -109,7 +109,7 @@ struct Time {
     since: AtomicU64,
     /// How often it has begun to run.
     turns: AtomicU64,
-    /// What `turns` was when the keeper last found it ready, and 1 more, so that 0 means never.
+    /// What `turns` was when the watchdog last found it ready, and 1 more, so that 0 means never.
     seen_at: AtomicU64,
     /// Ticks that it may still run as the most important of all, because it had been ready for long.
     credit: AtomicU64,
@@ -294,7 +294,7 @@ impl Worker {
     }
 
     /// Makes its coroutine the most important there is, to end.
-    pub(crate) fn hasten(&self) {
+    pub(crate) fn boost(&self) {
         executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), Priority::HIGHEST);
     }
 
@@ -342,7 +342,7 @@ impl Worker {
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// For the keeper: if the worker has been ready since the last look without a turn, makes it the most important of
+    /// For the watchdog: if the worker has been ready since the last look without a turn, makes it the most important of
     /// all until it has run for a slice.
     pub(crate) fn is_starving(&self) -> bool {
         let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));

@@ -111,13 +111,13 @@ pub(crate) fn visited_process(hart: usize) -> u32 {
 }
 
 impl coroutine::Platform for Harts {
-    const BRINGS: bool = true;
+    const HAS_AFFINITY: bool = true;
 
     /// What an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a packet is
     /// received, its call completed and the program that waits for it entered without another hart, unless there is
     /// more to do than one thing after the other.
     #[inline]
-    fn bringing(&self) -> Option<usize> {
+    fn wake_affinity(&self) -> Option<usize> {
         let hart = Machine::hart();
         if VISITS.is_any(hart) { None } else { Some(hart) }
     }

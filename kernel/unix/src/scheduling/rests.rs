@@ -3,8 +3,8 @@
 //! Whoever changes a condition holds its lock, and wakes a [portion](waiters::PORTION) of those who wait for it. The
 //! rest comes here, and is woken with a look after each portion, at the priority of whoever changed the condition: so
 //! nobody makes the kernel work for long at a higher priority than its own. Those who wait may be more important than
-//! that; so the keeper of the starvation bound lets some portions go before everything else at each of its looks
-//! ([`hasten`]). What it takes is charged to nobody. It is a small part of what those who are woken have been charged
+//! that; so the watchdog of the starvation bound lets some portions go before everything else at each of its looks
+//! ([`boost`]). What it takes is charged to nobody. It is a small part of what those who are woken have been charged
 //! for coming to wait, and will be for looking again.
 
 use alloc::collections::VecDeque;
@@ -80,16 +80,16 @@ impl<T> Pending<T> {
 struct Rests {
     pending: Pending<Rest>,
     /// For so many more portions their coroutine goes before everything else, since it has been ready for long.
-    hastened: usize,
+    boosted: usize,
     /// The coroutine that wakes them; and how to wake it while it has nothing to do.
     coroutine: Option<Cid>,
     idle: Option<Waker>,
 }
 
 /// Portions that are woken before everything else, when they have waited for long.
-const HASTENED: usize = 64;
+const BOOSTED: usize = 64;
 
-static RESTS: Mutex<Rests> = Mutex::new(Rests { pending: Pending::new(), hastened: 0, coroutine: None, idle: None });
+static RESTS: Mutex<Rests> = Mutex::new(Rests { pending: Pending::new(), boosted: 0, coroutine: None, idle: None });
 
 /// Starts the coroutine.
 pub(crate) fn start() {
@@ -125,8 +125,8 @@ fn keep(rest: Rest) {
 impl Rests {
     /// Gives the calling coroutine the priority of what it does next.
     fn follow(&mut self, priority: Priority) {
-        self.hastened = self.hastened.saturating_sub(1);
-        let priority = if self.hastened == 0 { priority } else { Priority::HIGHEST };
+        self.boosted = self.boosted.saturating_sub(1);
+        let priority = if self.boosted == 0 { priority } else { Priority::HIGHEST };
         executor::set_priority(executor::current(), priority);
     }
 }
@@ -150,14 +150,14 @@ fn exchange(rest: &mut (Priority, Rest)) {
     rests.follow(rest.0);
 }
 
-/// For the keeper of the starvation bound: has the coroutine go before everything else for a while, if it has something
+/// For the watchdog of the starvation bound: has the coroutine go before everything else for a while, if it has something
 /// to do. Whoever has changed a condition may be unimportant, and those who wait for it important.
-pub(crate) fn hasten() {
+pub(crate) fn boost() {
     let mut rests = RESTS.lock();
     if rests.idle.is_none()
         && let Some(coroutine) = rests.coroutine
     {
-        rests.hastened = HASTENED;
+        rests.boosted = BOOSTED;
         executor::set_priority(coroutine, Priority::HIGHEST);
     }
 }

@@ -1,4 +1,4 @@
-//! Two stacks on one pretended wire, which can lose, repeat, delay and damage frames.
+//! Two stacks on one fake wire, which can lose, repeat, delay and damage frames.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::RefCell;

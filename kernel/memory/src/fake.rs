@@ -1,4 +1,4 @@
-//! A pretend machine's memory, so that everything here, and kernels above it, run in tests on the host.
+//! A fake machine's memory, so that everything here, and kernels above it, run in tests on the host.
 //!
 //! One allocation of the host plays physical memory from [`BASE`] on; the direct map is wherever the host put it.
 //! Harts are threads: each test thread says which hart it plays.
@@ -8,7 +8,7 @@ use core::cell::Cell;
 use std::alloc::Layout;
 use std::sync::Once;
 
-/// Where the pretend memory starts, as on QEMU's `virt` machine.
+/// Where the fake memory starts, as on QEMU's `virt` machine.
 pub const BASE: u64 = 0x8000_0000;
 
 std::thread_local! {
@@ -26,7 +26,7 @@ pub fn current_hart() -> usize {
     HART.get()
 }
 
-/// Gives the frame allocator `bytes` of pretend memory, once for each test program; later calls do nothing.
+/// Gives the frame allocator `bytes` of fake memory, once for each test program; later calls do nothing.
 ///
 /// # Panics
 /// If the host has not that much memory, or the frame allocator was given other memory before.
@@ -37,7 +37,7 @@ pub fn init(bytes: usize) {
         // SAFETY: the layout is not empty. The memory is never freed, so it stays valid; its address is exposed, since
         // the direct map makes pointers from numbers.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
-        assert!(!start.is_null(), "the host has no {bytes} bytes for the pretend memory");
+        assert!(!start.is_null(), "the host has no {bytes} bytes for the fake memory");
         let offset = (start.expose_provenance() as u64).wrapping_sub(BASE);
         let memory = BASE..BASE + bytes as u64;
         match frames::init(&[memory], offset, current_hart) {

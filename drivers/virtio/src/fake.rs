@@ -1,4 +1,4 @@
-//! A pretended virtio device in pretended memory, strict about what a driver may do.
+//! A fake virtio device in fake memory, strict about what a driver may do.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use crate::Memory;
 const BASE: u64 = 0x8000_0000;
 const PAGE: usize = 4096;
 
-/// The memory of the pretended machine.
+/// The memory of the fake machine.
 #[derive(Clone, Default)]
 pub struct Arena(Rc<RefCell<Vec<u8>>>);
 
@@ -88,7 +88,7 @@ impl Memory for Piece {
 }
 
 #[derive(Clone, Copy, Default)]
-pub struct PretendQueue {
+pub struct FakeQueue {
     size: u16,
     descriptors: u64,
     available: u64,
@@ -97,7 +97,7 @@ pub struct PretendQueue {
     pub done: u16,
 }
 
-/// What kind of device to pretend.
+/// What kind of device to fake.
 #[derive(Clone, Copy)]
 pub struct Model {
     pub kind: u32,
@@ -113,7 +113,7 @@ pub struct State {
     feature_half: u32,
     agreed: u64,
     selected: usize,
-    pub queues: [PretendQueue; 2],
+    pub queues: [FakeQueue; 2],
     pub interrupt: u32,
     pub interrupts: usize,
     pub notifications: usize,
@@ -124,7 +124,7 @@ pub struct State {
     pub lies: bool,
 }
 
-/// The registers of the pretended device.
+/// The registers of the fake device.
 #[derive(Clone)]
 pub struct Device(pub Rc<RefCell<State>>);
 

@@ -1,4 +1,4 @@
-//! The short way: a short message from a client to a server that waits for it, and the answer back.
+//! The fastpath: a short message from a client to a server that waits for it, and the answer back.
 //!
 //! What most systems built on a microkernel do most of the time is calling a server and answering. When everything is
 //! as it usually is (no more words than registers, no capabilities, no faults, the other side waits, and nobody more
@@ -17,7 +17,7 @@ use crate::{cspace, fault, ipc};
 impl Kernel {
     /// Serves a system call if everything about it is usual; the thread that runs next.
     #[inline(always)]
-    pub(crate) fn short_way(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
+    pub(crate) fn fastpath(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         match thread.register::<17>().get() {
             number::Call => self.short_call(thread),
             number::ReplyRecv => self.short_reply_receive(thread),
