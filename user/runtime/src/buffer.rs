@@ -1,8 +1,8 @@
 //! Buffers that a call in flight can own.
 //!
-//! The kernel reads or writes a buffer while the coroutine that asked for it may have been dropped. A borrowed slice
-//! cannot promise to outlive that, so calls take buffers by value and give them back with the result. What can be such
-//! a buffer is memory that stays where it is when its owner moves: a vector, a box, a static slice.
+//! The kernel reads or writes a buffer while the coroutine that made the call may have been dropped. A borrowed slice
+//! cannot promise to outlive that, so calls take buffers by value and give them back with the result. Such a buffer is
+//! memory that does not move with its owner: a vector, a box, a static slice.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 ///
 /// # Safety
 ///
-/// `pointer` and `length` must describe initialised memory that stays valid, and is not written by anybody, while the
-/// value exists and is not used, wherever the value itself is moved.
+/// `pointer` and `length` must describe initialised memory that stays valid and is not written while the value exists
+/// and is not used, wherever the value itself is moved.
 pub unsafe trait Buffer: Send + 'static {
-    /// Where it begins.
+    /// Returns the address of the first byte.
     fn pointer(&self) -> *const u8;
-    /// Its bytes.
+    /// Returns the number of bytes.
     fn length(&self) -> usize;
 }
 
@@ -26,9 +26,9 @@ pub unsafe trait Buffer: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`Buffer`], and nobody else may read the memory either.
+/// As for [`Buffer`], and nothing else may read the memory either.
 pub unsafe trait BufferMut: Buffer {
-    /// Where it begins.
+    /// Returns the address of the first byte.
     fn pointer_mut(&mut self) -> *mut u8;
 }
 
@@ -92,7 +92,7 @@ unsafe impl BufferMut for &'static mut [u8] {
     }
 }
 
-/// Part of a buffer: what a call reads or writes is only this range.
+/// A range of a buffer: a call reads or writes these bytes only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part<B> {
     buffer: B,
@@ -101,7 +101,7 @@ pub struct Part<B> {
 }
 
 impl<B: Buffer> Part<B> {
-    /// The bytes from `start` up to `end`.
+    /// Selects the bytes from `start` up to `end`.
     ///
     /// # Panics
     ///
@@ -111,19 +111,19 @@ impl<B: Buffer> Part<B> {
         Part { buffer, start, end }
     }
 
-    /// Where the range ends in the buffer.
+    /// Returns the end of the range in the buffer.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// The whole buffer again.
+    /// Returns the whole buffer.
     pub fn into_inner(self) -> B {
         self.buffer
     }
 }
 
-// SAFETY: the range lies in the buffer, of which all this holds. The check is repeated in `pointer` and `length`,
-// because a buffer may have become shorter (a buffer with interior mutability would have to lie about its length).
+// SAFETY: the range lies in the buffer, which this owns. The check is repeated in `pointer` and `length`, because a
+// buffer may have become shorter (a buffer with interior mutability would have to lie about its length).
 unsafe impl<B: Buffer> Buffer for Part<B> {
     fn pointer(&self) -> *const u8 {
         self.buffer.pointer().wrapping_add(self.start)

@@ -1,4 +1,4 @@
-//! Files. Opening, closing and describing never wait here; reading and writing may.
+//! Files. Opening, closing and reading the status never wait here; reading and writing may.
 
 use abi_unix::types::{Status, open};
 use alloc::ffi::CString;
@@ -18,17 +18,17 @@ stream!(File, read);
 stream!(File, write);
 owns_descriptor!(File);
 
-/// A path as the kernel wants it.
+/// Converts a path to the NUL-terminated form that the kernel takes.
 ///
 /// # Errors
 ///
-/// `EINVAL` if there is a NUL in it.
+/// `EINVAL` if it contains a NUL.
 pub(crate) fn c_string(path: &str) -> Result<CString> {
     CString::new(path).map_err(|_| Errno::EINVAL)
 }
 
 impl File {
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl File {
         File::open_with(path, open::RDONLY)
     }
 
-    /// Opens a file to read and write it; it is created if it does not exist, and emptied if it does.
+    /// Opens a file for reading and writing; creates it if it does not exist, and empties it if it does.
     ///
     /// # Errors
     ///
@@ -56,11 +56,12 @@ impl File {
         Ok(File { descriptor })
     }
 
-    /// Describes the file.
+    /// Returns the file's metadata.
     ///
     /// # Errors
     ///
     /// `EBADF` if the descriptor was closed behind its back.
+    #[doc(alias("fstat", "metadata"))]
     pub fn status(&self) -> Result<Status> {
         unix::file::status(self.descriptor.raw())
     }
@@ -70,6 +71,7 @@ impl File {
     /// # Errors
     ///
     /// `EINVAL`, `ESPIPE`.
+    #[doc(alias = "lseek")]
     pub fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
         unix::file::seek(self.descriptor.raw(), offset, whence)
     }
@@ -79,12 +81,13 @@ impl File {
     /// # Errors
     ///
     /// `EINVAL`, `EROFS`, `ENOSPC`.
+    #[doc(alias("ftruncate", "set_len"))]
     pub fn truncate(&self, length: u64) -> Result<()> {
         unix::file::truncate(self.descriptor.raw(), length)
     }
 }
 
-/// The whole contents of a file.
+/// Reads the whole contents of a file.
 ///
 /// # Errors
 ///
@@ -92,7 +95,7 @@ impl File {
 ///
 /// # Cancellation
 ///
-/// What was read so far is lost; the file is closed.
+/// Weak. The bytes read so far are lost; the file is closed.
 pub async fn read(path: &str) -> Result<Vec<u8>> {
     let file = File::open(path)?;
     let mut contents = Vec::new();
@@ -107,7 +110,7 @@ pub async fn read(path: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// The whole contents of a file of text.
+/// Reads the whole contents of a text file.
 ///
 /// # Errors
 ///
@@ -115,7 +118,7 @@ pub async fn read(path: &str) -> Result<Vec<u8>> {
 ///
 /// # Cancellation
 ///
-/// What was read so far is lost; the file is closed.
+/// Weak. The bytes read so far are lost; the file is closed.
 pub async fn read_to_string(path: &str) -> Result<String> {
     String::from_utf8(read(path).await?).map_err(|_| Errno::EINVAL)
 }
@@ -128,7 +131,7 @@ pub async fn read_to_string(path: &str) -> Result<String> {
 ///
 /// # Cancellation
 ///
-/// The file may have been created, and part of it written.
+/// Weak. The file may have been created, and part of it written.
 pub async fn write(path: &str, contents: impl crate::buffer::Buffer) -> Result<()> {
     File::create(path)?.write_all(contents).await.0
 }
@@ -139,10 +142,11 @@ pub async fn write(path: &str, contents: impl crate::buffer::Buffer) -> Result<(
 ///
 /// `ENOENT`, `EISDIR`, `EROFS`.
 pub fn remove(path: &str) -> Result<()> {
+    #[doc(alias("unlink", "remove_file"))]
     unix::file::unlink(&c_string(path)?, 0)
 }
 
-/// Standard input: descriptor 0, another number for it, so that dropping this closes nothing.
+/// Returns standard input: a duplicate of descriptor 0, so that dropping it does not close that one.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! Priorities that coroutines have been lent, because more important ones wait for what they hold.
+//! Priorities lent to coroutines, because more important ones wait for locks that they hold.
 //!
-//! A *debtor* has its own priority and one loan for each of its locks for which somebody more important waits; it runs
-//! with the best of them. Own and lent are kept apart, so that locks can be given up in any order, and so that
-//! [`set_priority`](crate::set_priority) means the coroutine's own and does not end a loan. Only debtors are in the
-//! table: a lock that nobody more important waits for does not come here.
+//! A *debtor* has its own priority and one loan for each of its locks with a more important waiter; it runs with the
+//! best of them. Own and lent priorities are kept apart, so that locks can be given up in any order, and so that
+//! [`set_priority`](crate::set_priority) changes the coroutine's own and does not end a loan. Only debtors are in the
+//! table: a lock without a more important waiter is never entered.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,42 +16,42 @@ use crate::lock::Lock;
 
 struct Debtor {
     own: Priority,
-    /// By the number of the lock.
+    /// Lent priorities, by the number of the lock.
     loans: BTreeMap<usize, Priority>,
 }
 
 impl Debtor {
-    /// What it runs with.
+    /// Returns the effective priority: the best of its own and the lent ones.
     fn priority(&self) -> Priority {
         self.loans.values().fold(self.own, |best, &loan| if loan.is_more_important_than(best) { loan } else { best })
     }
 }
 
-/// By cid.
+/// Debtors by cid.
 static DEBTORS: Lock<BTreeMap<u64, Debtor>> = Lock::new(BTreeMap::new());
-/// How many there are, to be looked at without the lock.
+/// Number of debtors, to be read without the lock.
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// What has become of a loan.
+/// The outcome of lending or repaying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loan {
-    /// There is none: the holder is as important already, or no coroutine. Whether that has changed its priority.
+    /// No loan: the holder is as important already, or is no coroutine. `changed`: its priority has changed.
     None { changed: bool },
-    /// There is one. Whether that has changed the holder's priority.
+    /// A loan. `changed`: the holder's priority has changed.
     Made { changed: bool },
 }
 
-/// The coroutine that calls; 0 if it is none.
+/// Returns the cid of the calling coroutine; 0 outside of one.
 pub(crate) fn caller() -> u64 {
     executor::current_or_none().map_or(0, Cid::raw)
 }
 
-/// The priority that a coroutine has now; the default if it is none.
+/// Returns the current priority of a coroutine; the default for cid 0.
 pub(crate) fn priority_of(cid: u64) -> Priority {
     if cid == 0 { Priority::DEFAULT } else { executor::priority(Cid::from_raw(cid)).unwrap_or_default() }
 }
 
-/// Lends a priority to the holder of a lock, in the place of what was lent to it for that lock before (`again`).
+/// Lends a priority to the holder of a lock, replacing an earlier loan for that lock (`again`).
 pub(crate) fn lend(holder: u64, lock: usize, priority: Priority, again: bool) -> Loan {
     if holder == 0 {
         return Loan::None { changed: false };
@@ -69,7 +69,7 @@ pub(crate) fn lend(holder: u64, lock: usize, priority: Priority, again: bool) ->
     Loan::Made { changed: after != before }
 }
 
-/// Ends what was lent to the holder of a lock.
+/// Ends the loan for a lock.
 pub(crate) fn repay(holder: u64, lock: usize) -> Loan {
     let mut debtors = DEBTORS.lock();
     let mut changed = false;
@@ -82,13 +82,13 @@ pub(crate) fn repay(holder: u64, lock: usize) -> Loan {
             debtors.remove(&holder);
         }
         NUMBER.store(debtors.len(), Ordering::Relaxed);
-        // One that has ended has given its guard away, and needs no priority.
+        // A coroutine that has ended has given its guard away, and needs no priority.
         let _ = executor::set_own_priority(Cid::from_raw(holder), priority);
     }
     Loan::None { changed }
 }
 
-/// Changes a coroutine's own priority; one that has been lent a better one keeps that for now.
+/// Sets a coroutine's own priority; a better loan stays in effect.
 pub(crate) fn set_own(cid: Cid, priority: Priority) -> Result<(), Stale> {
     if NUMBER.load(Ordering::Relaxed) == 0 {
         return executor::set_own_priority(cid, priority);

@@ -1,4 +1,4 @@
-//! What a COPS program links: main coroutine, async calls, sockets, files.
+//! The runtime that every COPS program links: the main coroutine, asynchronous calls, sockets, files.
 //!
 //! ```ignore
 //! #![no_std]
@@ -11,25 +11,35 @@
 //! }
 //! ```
 //!
-//! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process; this
-//! crate gives it workers ([`alloc_cpu`]), connects it with the kernel's completions ([`call`]), and offers what
-//! programs are written with: [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues
-//! ([`channel`]), locks ([`sync`]), connections ([`net`]), files and pipes ([`mod@file`], [`io`]), processes
-//! ([`process`]). Any future from the Rust ecosystem runs here; no executor is special to it.
+//! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process. This
+//! crate adds workers to it ([`alloc_cpu`]) and connects it with the kernel's completions ([`call`]). It offers
+//! [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues ([`channel`]), locks
+//! ([`sync`]), connections ([`net`]), files and pipes ([`mod@file`], [`io`]), and processes ([`process`]). Any future
+//! of the Rust ecosystem that needs no particular executor runs here.
 //!
 //! # Blocking and waiting
 //!
 //! An `await` blocks one coroutine. A synchronous call (everything in [`system`], printing, opening files) blocks the
-//! worker, and with one worker the whole process: it is for what never waits, or not for long. A coroutine that
-//! computes for long should call [`yield_now`] now and then, or leave the others another worker.
+//! worker, and with one worker the whole process: use it for operations that never wait, or not for long. There is no
+//! `spawn_blocking`: code that must block runs on a thread of its own ([`thread::spawn`]). A coroutine that computes
+//! for long should call [`yield_now`] now and then, enable [`preemption`], or leave the others another worker.
 //!
 //! # Cancellation
 //!
-//! A future that is not polled any more can always be dropped; each `async` function says what is lost then. Buffers of
-//! calls in flight stay with the call ([`buffer`]).
+//! A future that is not polled any more can always be dropped. Buffers of calls in flight stay with the call
+//! ([`buffer`]). The section *Cancellation* of an `async` function, or of a function that returns a future, begins with
+//! one of three verdicts on dropping that future before it is ready:
+//!
+//! * **Strict**: at most the place in a queue of waiters is lost. No value, signal or byte is; calling the function
+//!   again continues as if the first call had not been made. Such a function is safe in a loop around
+//!   [`select::select`] (the property that tokio calls *cancel safe*).
+//! * **Weak**: every object stays usable, but the operation may have had its effect, or a part of it, and the result or
+//!   the arguments are lost. The text names the loss.
+//! * **None**: an object is unusable until the operation has been completed. No function of this crate has this
+//!   verdict.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
-#![cfg_attr(not(target_os = "none"), allow(dead_code, reason = "what uses it is the start-up code of the target"))]
+#![cfg_attr(not(target_os = "none"), allow(dead_code, reason = "its users are in the start-up code of the target"))]
 
 extern crate alloc;
 #[cfg(not(target_os = "none"))]
@@ -86,7 +96,7 @@ pub use unix as system;
 pub use unix::start::{arguments, environment};
 pub use unix::{Errno, eprint, eprintln, print, println};
 
-/// Names the coroutine that waits for a call: what the macros take as their last argument.
+/// Cid of the coroutine that waits for a call: the last argument of the system-call macros.
 #[doc(hidden)]
 pub struct Waiter(pub u64);
 

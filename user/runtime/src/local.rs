@@ -1,9 +1,9 @@
-//! What belongs to one worker, or to one thread: its index, its magazines of the heap, its call records, its request
-//! ring, its random numbers.
+//! The block of one worker, or of one thread: its index, its magazines of the heap, its call records, its request ring,
+//! its random numbers.
 //!
-//! On COPS the thread pointer `tp` names the block of the running worker: the start-up code sets it for worker 0, the
-//! kernel for the others (`worker_create`, `clone`). A coroutine may go on at another worker after each `await`, so
-//! nobody may keep a reference over one; within a poll the worker does not change.
+//! On COPS the thread pointer `tp` holds the address of the running worker's block: the start-up code sets it for
+//! worker 0, the kernel for the others (`worker_create`, `clone`). A coroutine may continue on another worker after
+//! each `await`, so a reference to the block must not be kept over one; within a poll the worker does not change.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -19,11 +19,11 @@ use crate::thread;
 /// The block of one worker, or of one of its stacks if it has several: see [`preemption`]. Only that worker uses it.
 #[repr(align(64))]
 pub struct Local {
-    /// The number of the worker, below [`abi_queue::MAXIMUM_WORKERS`]; [`NO_WORKER`] for threads.
+    /// Number of the worker, below [`abi_queue::MAXIMUM_WORKERS`]; [`NO_WORKER`] for threads.
     pub index: Cell<usize>,
-    /// What the worker publishes: what is ready, and what it runs.
+    /// The worker's published word: the ready priorities, and the running one.
     word: Cell<&'static ReadyWord>,
-    /// The running word when it was last asked how important that is, and the answer.
+    /// Cached half of [`Local::priority`]: the running word at its last use; `priority` is the result.
     running: Cell<u64>,
     priority: Cell<Priority>,
     /// Call records.
@@ -32,24 +32,24 @@ pub struct Local {
     pub ring: submission::LocalRing,
     /// State of the random numbers for scheduling and tests; 0 until seeded.
     pub random: Cell<u64>,
-    /// Free blocks.
+    /// Free blocks of the heap.
     pub cache: heap::Cache,
     /// Thread-local values.
     pub values: thread::Values,
-    /// How many [`Section`](crate::lock::Section)s the code here is in.
+    /// Number of [`Section`](crate::lock::Section)s that the code here is in.
     pub sections: Cell<usize>,
-    /// What the worker needs of this block's stack to put it aside.
+    /// State of this block's stack while it is set aside by preemption.
     pub stack: preemption::Stack,
 }
 
-/// What a thread publishes, and a worker that has not begun.
+/// The word of a thread, and of a worker that has not begun.
 static NOTHING_RUNS: ReadyWord = ReadyWord::new();
 
-/// The number of whoever is a thread and no worker.
+/// Number in the block of a thread that is no worker.
 pub const NO_WORKER: usize = usize::MAX;
 
 impl Local {
-    /// A block for a worker or a thread that has not begun.
+    /// Creates the block of a worker or a thread that has not begun.
     pub const fn new() -> Local {
         Local {
             index: Cell::new(0),
@@ -66,22 +66,23 @@ impl Local {
         }
     }
 
-    /// Says where the worker publishes what is ready and what it runs. For the executor, when the worker begins.
+    /// Sets the word in which the worker publishes its ready and running priorities. For the executor, when the worker
+    /// begins.
     pub fn set_word(&self, word: &'static ReadyWord) {
         self.word.set(word);
     }
 
-    /// What the worker publishes.
+    /// Returns the worker's published word.
     #[inline(always)]
     pub fn word(&self) -> &'static ReadyWord {
         self.word.get()
     }
 
-    /// The priority of what the worker polls; the default one outside of a poll.
+    /// Returns the priority of the coroutine that the worker polls; the default one outside of a poll.
     #[inline(always)]
     pub fn priority(&self) -> Priority {
         let running = self.word().1.load(Ordering::Relaxed);
-        // Mostly it is that of the last time, and to find the bit of a word takes many instructions.
+        // Usually the word has not changed since the last call, and finding the bit in it takes many instructions.
         if running == self.running.get() { self.priority.get() } else { self.priority_of(running) }
     }
 
@@ -107,25 +108,25 @@ mod machine {
 
     static LOCALS: Locals = Locals([const { Local::new() }; MAXIMUM_WORKERS]);
 
-    /// The running worker's block.
+    /// Returns the running worker's block.
     #[inline(always)]
     pub fn current() -> &'static Local {
         let address: *const Local;
         // SAFETY: reads a register.
         unsafe { core::arch::asm!("mv {}, tp", out(reg) address, options(nomem, nostack, preserves_flags)) };
-        // SAFETY: `enter` ran on this worker before anything else did, and put the address of its block there.
+        // SAFETY: `enter` ran on this worker before any other code, and put the address of its block there.
         unsafe { &*address }
     }
 
-    /// The value of `tp` for a worker.
+    /// Returns the value of `tp` for a worker.
     pub fn thread_pointer(index: usize) -> usize {
         LOCALS.0[index].index.set(index);
         &raw const LOCALS.0[index] as usize
     }
 
-    /// Makes worker 0's block the running worker's. For the start-up code, before anything else.
+    /// Sets `tp` to worker 0's block. For the start-up code, before anything else.
     pub fn enter_first() {
-        // SAFETY: nothing uses `tp` but this module.
+        // SAFETY: `tp` is used by this module alone.
         unsafe { core::arch::asm!("mv tp, {}", in(reg) thread_pointer(0), options(nomem, nostack, preserves_flags)) };
     }
 }
@@ -133,7 +134,7 @@ mod machine {
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub use machine::{current, enter_first, thread_pointer};
 
-/// On other machines every thread is a worker of its own, so that tests can have several.
+/// Returns the calling thread's block: on the host every thread is a worker of its own, so that tests can have several.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub fn current() -> &'static Local {
     use core::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,11 @@
-//! The lock inside the runtime's own objects: short, and aware that its holder may not be running.
+//! The lock inside the runtime's own objects, for short sections; a waiter gives up its hart to a holder that does not
+//! run.
 //!
 //! It guards a few dozen instructions at a time (a list operation, a map insertion), never an `await`. A worker that
-//! meets it held spins briefly and then gives its turn back to the kernel: with more workers than harts the holder may
-//! have been preempted, and spinning on would only keep it from finishing. Within a worker nobody meets it held,
-//! because who holds it is not put aside for another coroutine ([`Section`]). Programs want [`crate::sync::Mutex`].
+//! finds it held spins briefly and then gives its turn back to the kernel: with more workers than harts the holder may
+//! have been preempted, and further spinning would only delay it. Within one worker the lock is never found held,
+//! because its holder is not preempted in favour of another coroutine ([`Section`]). Programs want
+//! [`crate::sync::Mutex`].
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -14,13 +16,13 @@ use spin::relax::RelaxStrategy;
 
 use crate::local;
 
-/// What a worker does while it finds the lock held.
+/// The relaxation of a worker that finds the lock held: it spins, then yields to the kernel.
 #[derive(Debug)]
 pub struct Yielding;
 
 impl RelaxStrategy for Yielding {
     fn relax() {
-        // A holder that runs on another hart is done within these turns; one that does not run needs this hart.
+        // A holder that runs on another hart is done within these rounds; a preempted holder needs this hart.
         for _ in 0..32 {
             core::hint::spin_loop();
         }
@@ -28,18 +30,18 @@ impl RelaxStrategy for Yielding {
     }
 }
 
-/// While it lives, the coroutine is not put aside for a more important one of its worker. Not to be kept over an
-/// `await`.
+/// A section without preemption: while it lives, the coroutine is not preempted by a more important one of its worker.
+/// Not to be kept over an `await`.
 #[derive(Debug)]
 pub struct Section(PhantomData<*mut ()>);
 
 impl Section {
-    /// Begins one; they nest.
+    /// Begins a section; sections nest.
     #[inline(always)]
     pub fn begin() -> Section {
         let sections = &local::current().sections;
         sections.set(sections.get() + 1);
-        // The handler of interrupts, on this hart, sees it before anything that follows.
+        // The interrupt handler, on this hart, sees the count before anything that follows.
         compiler_fence(Ordering::SeqCst);
         Section(PhantomData)
     }
@@ -59,12 +61,12 @@ impl Drop for Section {
 pub struct Lock<T>(SpinMutex<T, Yielding>);
 
 impl<T> Lock<T> {
-    /// A lock that nobody holds.
+    /// Creates a free lock.
     pub const fn new(value: T) -> Lock<T> {
         Lock(SpinMutex::new(value))
     }
 
-    /// Waits for it, and takes it.
+    /// Waits for the lock, and takes it.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         let section = Section::begin();
@@ -72,10 +74,10 @@ impl<T> Lock<T> {
     }
 }
 
-/// The lock is held.
+/// Proof that the lock is held; dropping it releases the lock.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
-    // Dropped in this order.
+    // Dropped in this order: the lock is free before the section ends.
     value: SpinMutexGuard<'a, T, Yielding>,
     _section: Section,
 }

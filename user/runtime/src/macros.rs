@@ -1,9 +1,9 @@
-//! System calls as the papers write them: `read!(descriptor, buffer)` is synchronous, and with one more argument, the
-//! cid of the coroutine that waits, the same call is asynchronous.
+//! System calls in two forms: `read!(descriptor, buffer)` is synchronous; with one more argument, the cid of the
+//! coroutine that waits, the same call is asynchronous. (The notation of the papers.)
 //!
-//! The synchronous form takes a slice, stops the worker until the call is done, and gives a `Result`. The asynchronous
-//! form is awaited; it takes a buffer that the call can own and gives it back: `let (result, buffer) = read!(file,
-//! buffer, current()).await` as one would write it is `read!(file, buffer, current())`, the `await` is in the macro.
+//! The synchronous form takes a slice, blocks the worker until the call is done, and gives a `Result`. The asynchronous
+//! form contains the `await`: `let (result, buffer) = read!(file, buffer, current());` takes a buffer that the call can
+//! own and gives it back.
 
 use abi_unix::SystemCall;
 
@@ -21,8 +21,8 @@ macro_rules! read {
     };
 }
 
-/// Writes: `write!(descriptor, slice)` or `write!(descriptor, buffer, cid)`. Named apart from the standard macro of
-/// formatting: use it as `cops::write!`.
+/// Writes: `write!(descriptor, slice)` or `write!(descriptor, buffer, cid)`. Use it as `cops::write!`, because the
+/// standard formatting macro has the same name.
 #[macro_export]
 macro_rules! write {
     ($descriptor:expr, $buffer:expr) => {
@@ -82,7 +82,7 @@ macro_rules! recv {
     };
 }
 
-/// Sleeps: `nanosleep!(ns)` or `nanosleep!(ns, cid)`. Coroutines rather use [`crate::sleep`], which needs no call.
+/// Sleeps: `nanosleep!(ns)` or `nanosleep!(ns, cid)`. Coroutines better use [`crate::sleep`], which needs no call.
 #[macro_export]
 macro_rules! nanosleep {
     ($ns:expr) => {
@@ -93,7 +93,7 @@ macro_rules! nanosleep {
     };
 }
 
-/// Waits for a child: `wait!(process)` or `wait!(process, cid)`; gives how it ended.
+/// Waits for a child: `wait!(process)` or `wait!(process, cid)`; gives its exit status.
 #[macro_export]
 macro_rules! wait {
     ($process:expr) => {
@@ -106,42 +106,42 @@ macro_rules! wait {
     }};
 }
 
-/// The asynchronous `accept`, without the peer's address.
+/// Starts an asynchronous `accept`, without the peer's address.
 pub fn accept(descriptor: i32) -> Operation<(), 3> {
     // SAFETY: without an address nothing is written.
     unsafe { Operation::new(SystemCall::Accept, [descriptor as usize, 0, 0], ()) }
         .or_discard(|number| drop(unix::Descriptor::from_result(number)))
 }
 
-/// The asynchronous `connect`.
+/// Starts an asynchronous `connect`.
 pub fn connect(descriptor: i32, address: abi_unix::types::SocketAddress) -> Operation<alloc::boxed::Box<[u8; 16]>, 3> {
     let bytes = alloc::boxed::Box::new(address.to_bytes());
     // SAFETY: the kernel reads the box only.
     unsafe { Operation::new(SystemCall::Connect, [descriptor as usize, bytes.as_ptr() as usize, bytes.len()], bytes) }
 }
 
-/// The asynchronous `sendto` without an address.
+/// Starts an asynchronous `sendto` without an address.
 pub fn send<B: Buffer>(descriptor: i32, buffer: B) -> Operation<B, 6> {
     let arguments = [descriptor as usize, buffer.pointer() as usize, buffer.length(), 0, 0, 0];
     // SAFETY: the kernel reads the buffer only.
     unsafe { Operation::new(SystemCall::SendTo, arguments, buffer) }
 }
 
-/// The asynchronous `recvfrom` without an address.
+/// Starts an asynchronous `recvfrom` without an address.
 pub fn receive<B: BufferMut>(descriptor: i32, mut buffer: B) -> Operation<B, 6> {
     let arguments = [descriptor as usize, buffer.pointer_mut() as usize, buffer.length(), 0, 0, 0];
     // SAFETY: the kernel writes to the buffer only.
     unsafe { Operation::new(SystemCall::ReceiveFrom, arguments, buffer) }
 }
 
-/// The asynchronous `nanosleep`.
+/// Starts an asynchronous `nanosleep`.
 pub fn nanosleep(ns: u64) -> Operation<alloc::boxed::Box<[u8; 16]>, 2> {
     let duration = alloc::boxed::Box::new(abi_unix::types::TimeSpec::from_ns(ns).to_bytes());
     // SAFETY: the kernel reads the box only.
     unsafe { Operation::new(SystemCall::Sleep, [duration.as_ptr() as usize, 0], duration) }
 }
 
-/// The asynchronous `wait4` for one child.
+/// Starts an asynchronous `wait4` for one child.
 pub fn wait(process: u32) -> Operation<alloc::boxed::Box<i32>, 4> {
     let mut status = alloc::boxed::Box::new(0);
     // SAFETY: the kernel writes to the box only.

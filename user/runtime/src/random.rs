@@ -9,6 +9,7 @@ use crate::local;
 /// # Errors
 ///
 /// None but from a kernel without the call.
+#[doc(alias = "getrandom")]
 pub fn fill(mut buffer: &mut [u8]) -> unix::Result<()> {
     while !buffer.is_empty() {
         let count = unix::system::random(buffer, Randomness::Secret)?;
@@ -17,14 +18,14 @@ pub fn fill(mut buffer: &mut [u8]) -> unix::Result<()> {
     Ok(())
 }
 
-/// A random number for spreading load or for tests: quick (xorshift64*, Marsaglia and Vigna), and not for secrets. Each
-/// worker has its own sequence.
+/// Returns a random number for spreading load or for tests: quick (xorshift64*, Marsaglia and Vigna), and not for
+/// secrets. Each worker has its own sequence.
 pub fn quick() -> u64 {
     let state = &local::current().random;
     let mut word = state.get();
     if word == 0 {
         let mut seed = [0; 8];
-        // Without a kernel that knows the call, any number but 0 does.
+        // A kernel without the call: any number but 0 does.
         word = match unix::system::random(&mut seed, Randomness::Any) {
             Ok(_) => u64::from_le_bytes(seed) | 1,
             Err(_) => 0x9e37_79b9_7f4a_7c15,

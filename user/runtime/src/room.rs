@@ -1,16 +1,16 @@
-//! Back-pressure: coroutines whose calls found as many in flight as a process may have.
+//! Back-pressure: coroutines whose calls were refused because the process has reached its limit of calls in flight.
 //!
-//! The kernel refuses such a call with `EBUSY`, which no call that can wait answers for another reason. A program
-//! should not see that: the coroutine waits until a call has ended, and then tries again. So the limit makes a program
-//! slower and never breaks it.
+//! The kernel refuses such a call with `EBUSY`, which no call that can wait answers for another reason. Programs do not
+//! see it: the coroutine waits until a call has ended, and then tries again. So the limit makes a program slower and
+//! never breaks it.
 //!
 //! # The protocol
 //!
-//! Who is refused enters itself and tries *once more* before it waits. If that is refused too, there were as many calls
-//! in flight at that moment, their completions come later, and whoever takes them out of the ring sees the entry. Each
-//! completion lets one coroutine try. Who tries and finds room, or does not try any more because it was dropped, lets
-//! the next one try: it may have used no room, as its call was done in place. So nobody is left waiting while there is
-//! room, and nobody tries in vain more often than there are completions.
+//! A refused coroutine enters its waker and tries *once more* before it waits. If that is refused too, the limit was
+//! reached at that moment, so completions are still to come, and the worker that takes them out of the ring sees the
+//! entry. Each completion lets one coroutine try. A coroutine that finds room, or was dropped before it tried, lets the
+//! next one try: it may have used no room, because its call was done in place. So no coroutine waits while there is
+//! room, and there are no more futile attempts than completions.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,10 +23,10 @@ struct Queue {
     next: u64,
 }
 
-/// Those who wait for room.
+/// The queue of coroutines that wait for room.
 pub(crate) struct Room {
     queue: Lock<Queue>,
-    /// Whether there is anybody: completions are frequent, and this is not.
+    /// Whether the queue has an entry: completions are frequent, and waiters are not.
     is_short: AtomicBool,
 }
 
@@ -38,7 +38,7 @@ impl Room {
         Room { queue: Lock::new(Queue { waiting: BTreeMap::new(), next: 0 }), is_short: AtomicBool::new(false) }
     }
 
-    /// Enters a waker, behind all others or in the place that it has; the caller tries once more after that.
+    /// Enters a waker, at the end or at the place that its ticket has; the caller tries once more after that.
     pub(crate) fn enter(&self, ticket: &mut Option<u64>, waker: &Waker) {
         let mut queue = self.queue.lock();
         let number = *ticket.get_or_insert(queue.next);
@@ -49,18 +49,18 @@ impl Room {
                 queue.waiting.insert(number, waker.clone());
             }
         }
-        // Relaxed: what the caller tries next goes through the kernel and its locks, as does the completion that
-        // somebody takes after it, so that this is seen there.
+        // Relaxed: the caller's next attempt goes through the kernel and its locks, as does every completion taken
+        // after it, so the worker that takes the completion sees this store.
         self.is_short.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits.
+    /// Returns whether a coroutine waits.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// So many calls have ended.
+    /// Lets one coroutine try for each of the calls that have ended.
     #[inline]
     pub(crate) fn made(&self, calls: usize) {
         if self.is_short() {
@@ -85,7 +85,7 @@ impl Room {
         }
     }
 
-    /// Whoever has this ticket found room, or wants none any more.
+    /// Removes a ticket whose coroutine found room, or was dropped.
     #[cold]
     pub(crate) fn leave(&self, ticket: u64) {
         let was_waiting = {
@@ -97,7 +97,7 @@ impl Room {
             was_waiting
         };
         if !was_waiting {
-            // It had been let try.
+            // It had been let try and may have used no room: pass the attempt on.
             self.made(1);
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         room.enter(&mut tickets[0], &Waker::from(counts[0].clone()));
         room.made(2);
         assert_eq!(counts.each_ref().map(woken), [1, 1, 0, 0]);
-        // The first is refused again, and comes before those who came later.
+        // The first is refused again, and keeps its place before later entries.
         room.enter(&mut tickets[0], &Waker::from(counts[0].clone()));
         room.made(1);
         assert_eq!(counts.each_ref().map(woken), [2, 1, 0, 0]);
@@ -155,7 +155,7 @@ mod tests {
         room.made(1);
         room.leave(tickets[0].unwrap());
         assert_eq!(counts.each_ref().map(woken), [1, 1, 0]);
-        // One that was not let try passes nothing on.
+        // A waiter that was not let try passes no attempt on.
         room.leave(tickets[2].unwrap());
         assert!(!room.is_short());
         room.leave(tickets[1].unwrap());

@@ -1,26 +1,27 @@
-//! Waiting for more than one thing in one coroutine.
+//! Waiting for several futures in one coroutine.
 //!
-//! For anything beyond these two, the combinators of `futures-util` and `futures-concurrency` work: a waker here is a
-//! waker like any other.
+//! Beyond these two functions the combinators of `futures-util` and `futures-concurrency` work: a waker of this
+//! executor is like any other.
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
 use core::task::Poll;
 
-/// Which of two futures was ready first, and with what.
+/// The first future of two to become ready, with its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either<A, B> {
-    /// The first one.
+    /// The first future.
     First(A),
-    /// The second one.
+    /// The second future.
     Second(B),
 }
 
-/// Waits until one of two futures is ready; if both are, the first wins.
+/// Waits until one of two futures is ready; if both are, the first wins. The other future is dropped, unless it was
+/// passed as a pinned reference.
 ///
 /// # Cancellation
 ///
-/// Drops both futures. When one is ready the other is dropped too, unless it was passed as a pinned reference.
+/// Weak. Drops both futures, unless they were passed as pinned references; see the verdict of each.
 pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|context| {
@@ -36,7 +37,7 @@ pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Outp
 ///
 /// # Cancellation
 ///
-/// Drops both futures; the output of one that was ready is lost.
+/// Weak. Drops both futures, and the output of one that was ready.
 pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut first_output, mut second_output) = (None, None);
@@ -54,7 +55,7 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
-/// Polls a future that has not been ready yet.
+/// Polls a future unless its output is there already.
 fn poll_once<F: Future>(future: Pin<&mut F>, output: &mut Option<F::Output>, context: &mut core::task::Context<'_>) {
     if output.is_none()
         && let Poll::Ready(value) = future.poll(context)

@@ -1,7 +1,7 @@
-//! From the process's first instruction to its first coroutine.
+//! The path from the process's first instruction to its first coroutine.
 //!
-//! `main` is not called: it is spawned, like everything after it. The process ends when it ends; other coroutines are
-//! not waited for.
+//! `main` is not called but spawned, like every coroutine after it. The process ends when `main` ends, without waiting
+//! for other coroutines.
 
 use core::fmt::Display;
 
@@ -9,7 +9,7 @@ use abi_queue::Priority;
 
 use crate::executor;
 
-/// What `main` may return.
+/// The types that `main` may return.
 pub trait Termination {
     /// The exit status.
     fn report(self) -> i32;
@@ -28,7 +28,7 @@ impl Termination for i32 {
 }
 
 impl<T: Termination, E: Display> Termination for Result<T, E> {
-    /// An error is printed, and the status is 1.
+    /// Prints an error; the status is 1 then.
     fn report(self) -> i32 {
         match self {
             Ok(value) => value.report(),
@@ -40,7 +40,7 @@ impl<T: Termination, E: Display> Termination for Result<T, E> {
     }
 }
 
-/// Starts the process: what `#[cops::main]` calls.
+/// Starts the process; called by the code that `#[cops::main]` adds.
 #[doc(hidden)]
 pub fn run<F>(workers: usize, priority: Priority, main: F) -> i32
 where
@@ -69,14 +69,14 @@ where
     executor::work(0)
 }
 
-/// Finds what the kernel has mapped, and makes the executor.
+/// Finds the pages that the kernel has mapped, and makes the executor.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 fn prepare() -> Result<(), &'static str> {
     use abi_queue::{CompletionHeader, GlobalPage, ProcessPage};
     use abi_unix::types::auxiliary;
     use coroutine::Table;
 
-    // First of all: the heap is the worker's.
+    // First: the heap uses the worker's block.
     crate::local::enter_first();
     unix::panic::set_current_coroutine(executor::current_raw);
     let address = |key| unix::start::auxiliary_value(key).filter(|address| *address != 0);
@@ -84,7 +84,7 @@ fn prepare() -> Result<(), &'static str> {
     let global = address(auxiliary::COPS_GLOBAL_PAGE).ok_or("the kernel gave no global page")?;
     let page = address(auxiliary::COPS_PROCESS_PAGE).ok_or("the kernel gave no process page")?;
     let image = scheduler_image().ok_or("the kernel gave no scheduler")?;
-    // SAFETY: the kernel mapped them there for the life of the process, and says so in the auxiliary vector.
+    // SAFETY: the auxiliary vector holds the addresses at which the kernel mapped them for the life of the process.
     let (page, table) = unsafe {
         crate::call::set_ring(ring as *mut CompletionHeader);
         crate::time::set_global_page(global as *mut GlobalPage);
@@ -96,8 +96,8 @@ fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The scheduler's image as the kernel has mapped it: for executors beside the program's own. `None` where no kernel of
-/// this system runs.
+/// Returns the scheduler's image as the kernel has mapped it, for executors beside the program's own; `None` where no
+/// kernel of this system runs.
 pub fn scheduler_image() -> Option<&'static [u8]> {
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
     {
@@ -105,21 +105,21 @@ pub fn scheduler_image() -> Option<&'static [u8]> {
         if image == 0 {
             return None;
         }
-        // SAFETY: the kernel mapped it there for the life of the process, and says so in the auxiliary vector.
+        // SAFETY: the auxiliary vector holds the address at which the kernel mapped it for the life of the process.
         Some(unsafe { core::slice::from_raw_parts(image as *const u8, image_length(image as *const u8)) })
     }
     #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
     None
 }
 
-/// Without a kernel there is nothing to find.
+/// Without a kernel there are no pages to find.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 fn prepare() -> Result<(), &'static str> {
     let _ = (executor::initialise, executor::first_worker);
     Err("this is not COPS")
 }
 
-/// Bytes of the image that are in memory: to the end of its last loaded segment.
+/// Returns the bytes of the image that are in memory: to the end of its last loaded segment.
 ///
 /// # Safety
 ///
@@ -127,7 +127,7 @@ fn prepare() -> Result<(), &'static str> {
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 unsafe fn image_length(image: *const u8) -> usize {
     const PT_LOAD: u32 = 1;
-    // SAFETY: the fields lie in the ELF header and in the program headers, which the caller says are there.
+    // SAFETY: the fields lie in the ELF header and in the program headers, which are in memory by the caller's promise.
     unsafe {
         let headers = image.add(32).cast::<u64>().read_unaligned() as usize;
         let size = image.add(54).cast::<u16>().read_unaligned() as usize;

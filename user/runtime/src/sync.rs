@@ -1,8 +1,8 @@
 //! Locks and signals between coroutines: a coroutine that waits here lets others run.
 //!
-//! [`Mutex`] is our own, because its holder inherits the priority of who waits. The others are `async-lock`'s and
-//! `event-listener`'s, which work with any executor and never spin. For a few instructions
-//! that never await, a spin lock is cheaper; for handing values over, see [`crate::channel`].
+//! [`Mutex`] is our own, because its holder inherits the priority of its waiters. The other types are those of
+//! `async-lock` and `event-listener`, which work with any executor and never spin. For a few instructions that never
+//! await, a spin lock is cheaper ([`crate::Lock`]); to hand values over, see [`crate::channel`].
 
 pub use crate::mutex::{Acquire, Mutex, MutexGuard};
 pub use crate::waker_map::WakerMap;
@@ -11,9 +11,9 @@ pub use event_listener::{Event, EventListener};
 
 use event_listener::listener;
 
-/// A signal that wakes coroutines which wait for it.
+/// A signal that wakes coroutines that wait for it.
 ///
-/// A notification that nobody waits for is kept, once: the next one to wait goes on at once.
+/// A notification without a waiter is kept, once: the next coroutine that waits continues at once.
 #[derive(Debug, Default)]
 pub struct Notify {
     event: Event,
@@ -21,14 +21,14 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Without a notification.
+    /// Creates a signal without a kept notification.
     pub const fn new() -> Notify {
         Notify { event: Event::new(), kept: core::sync::atomic::AtomicBool::new(false) }
     }
 
-    /// Wakes the first of those who wait, or the next one to come.
+    /// Wakes the first waiter, or the next one to come.
     pub fn notify_one(&self) {
-        // Release: what was done before is seen by the one who takes the notification.
+        // Release: the notifier's earlier writes are visible to the coroutine that takes the notification.
         self.kept.store(true, core::sync::atomic::Ordering::Release);
         self.event.notify(1);
     }
@@ -37,14 +37,14 @@ impl Notify {
     ///
     /// # Cancellation
     ///
-    /// The notification stays for the next one.
+    /// Strict. A notification that has come stays for the next waiter.
     pub async fn notified(&self) {
         loop {
             if self.take() {
                 return;
             }
             listener!(self.event => listener);
-            // One that came between the look and the listening must not be missed.
+            // A notification between the first look and the listening must not be missed.
             if self.take() {
                 return;
             }

@@ -1,10 +1,9 @@
 //! The process's part of a scheduling trace: polls and wakes of its coroutines.
 //!
 //! With `COPS_TRACE=1` in the environment the runtime records them from the beginning, each worker into a buffer of its
-//! own, and hands full buffers to the kernel, which puts them beside its own records. Without it nothing of this
-//! exists: see
-//! `coroutine::trace_with`. Wakes that the handler of user interrupts makes are not recorded: it may have interrupted
-//! somebody who is recording.
+//! own, and hands full buffers to the kernel, which merges them with its own records. Without the variable no tracer is
+//! installed: see `coroutine::trace_with`. Wakes that the handler of user interrupts makes are not recorded: it may
+//! have interrupted code that is recording.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -14,13 +13,13 @@ use coroutine::Tracer;
 
 use crate::local;
 use crate::lock::Section;
-/// There is no `time` register on this machine.
+/// This machine has no `time` register.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 use crate::time::now_ns as ticks;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 use crate::time::ticks;
 
-/// One worker's records. Only the worker uses it; the words are atomic so that this need not be believed.
+/// One worker's records. Only the worker uses it; atomic words make that sound without an `unsafe impl Sync`.
 struct Buffer {
     length: AtomicUsize,
     records: [[AtomicU64; RECORD_WORDS]; MOST_RECORDS_AT_ONCE],
@@ -41,7 +40,7 @@ static TRACER: Tracer = Tracer {
     woken: |cid| record(Kind::Wake, cid, 0),
 };
 
-/// Begins to record if the environment says so. Before the executor has workers or coroutines.
+/// Begins to record if the environment says so. To be called before the executor has workers or coroutines.
 pub(crate) fn start() {
     if unix::start::environment().any(|variable| variable == c"COPS_TRACE=1") {
         ON.store(true, Ordering::Relaxed);
@@ -49,7 +48,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Whether there is a trace.
+/// Returns whether a trace is being recorded.
 #[inline]
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
@@ -60,14 +59,14 @@ pub(crate) fn woken(cid: u64) {
     record(Kind::Wake, cid, 0);
 }
 
-/// Records that a poll was interrupted for something more important: it looks like a coroutine that yields (answer 1).
+/// Records that a poll was preempted by a more important coroutine; it looks like a yield (answer 1).
 pub(crate) fn put_aside(cid: u64) {
     if is_on() {
         record(Kind::PollEnds, cid, 1);
     }
 }
 
-/// Records that it goes on.
+/// Records that a preempted coroutine continues.
 pub(crate) fn goes_on(cid: u64) {
     if is_on() {
         record(Kind::PollBegins, cid, 0);
@@ -89,13 +88,13 @@ fn record(kind: Kind, a: u64, b: u64) {
     buffer.length.store(length + 1, Ordering::Relaxed);
 }
 
-/// Hands what this worker has recorded to the kernel.
+/// Hands this worker's records to the kernel.
 pub(crate) fn flush() {
     let _section = Section::begin();
     let buffer = &BUFFERS[local::current().index.get() % MAXIMUM_WORKERS];
     let length = buffer.length.swap(0, Ordering::Relaxed);
     if length > 0 {
-        // A trace that has ended takes no more, which is no reason to fail.
+        // A trace that has ended accepts no records; that is no failure.
         let _ = unix::trace::write(&buffer.records[..length.min(MOST_RECORDS_AT_ONCE)]);
     }
 }
