@@ -1,8 +1,8 @@
-//! What files, pipes and sockets have in common: reading and writing with buffers that the call owns.
+//! Reading and writing for files, pipes and sockets, with buffers that the call owns.
 //!
 //! Every function takes the buffer and gives it back with the result, also when it fails. A read fills the buffer from
-//! its start and says how many bytes it put there; the length of a vector does not change. To read or write elsewhere
-//! in a buffer, wrap it in a [`Part`].
+//! its start and returns the number of bytes; the length of a vector does not change. To read or write elsewhere in a
+//! buffer, wrap it in a [`Part`].
 
 use core::future::Future;
 use core::pin::Pin;
@@ -14,16 +14,16 @@ use crate::buffer::{Buffer, BufferMut, Part};
 use crate::call::Operation;
 use unix::{Descriptor, Errno, Result};
 
-/// A read as a future; see [`Operation`] for what dropping does.
+/// Future of a read; see [`Operation`] for the effect of dropping it.
 pub type Read<B> = Operation<B, 3>;
-/// A write as a future; see [`Operation`] for what dropping does.
+/// Future of a write; see [`Operation`] for the effect of dropping it.
 pub type Write<B> = Operation<B, 3>;
 
 /// Reads at most the buffer's length from a descriptor.
 #[inline]
 pub fn read<B: BufferMut>(descriptor: i32, mut buffer: B) -> Read<B> {
     let arguments = [descriptor as usize, buffer.pointer_mut() as usize, buffer.length()];
-    // SAFETY: the kernel writes to the buffer only, which stays where it is and is used by nobody else.
+    // SAFETY: the kernel writes to the buffer only, which does not move and is used by no other code.
     unsafe { Operation::new(SystemCall::Read, arguments, buffer) }
 }
 
@@ -31,19 +31,19 @@ pub fn read<B: BufferMut>(descriptor: i32, mut buffer: B) -> Read<B> {
 #[inline]
 pub fn write<B: Buffer>(descriptor: i32, buffer: B) -> Write<B> {
     let arguments = [descriptor as usize, buffer.pointer() as usize, buffer.length()];
-    // SAFETY: the kernel reads the buffer only, which stays where it is and is written by nobody.
+    // SAFETY: the kernel reads the buffer only, which does not move and is not written meanwhile.
     unsafe { Operation::new(SystemCall::Write, arguments, buffer) }
 }
 
-/// Reads until the buffer is full. `EIO` stands for an end that came before.
+/// Reads until the buffer is full. `EIO` reports an earlier end.
 ///
 /// # Errors
 ///
-/// As [`read()`]. How much was read then is not told.
+/// As [`read()`]; the number of bytes read before is not returned.
 ///
 /// # Cancellation
 ///
-/// Bytes that were read so far are lost.
+/// Weak. The bytes read so far are lost.
 pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result<()>, B) {
     let (mut done, length) = (0, buffer.length());
     while done < length {
@@ -62,17 +62,17 @@ pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result
 ///
 /// # Errors
 ///
-/// As [`write()`]. How much was written then is not told.
+/// As [`write()`]; the number of bytes written before is not returned.
 ///
 /// # Cancellation
 ///
-/// Some bytes may have been written.
+/// Weak. Some bytes may have been written.
 pub fn write_all<B: Buffer>(descriptor: i32, buffer: B) -> WriteAll<B> {
     let length = buffer.length();
     WriteAll { operation: write(descriptor, Part::new(buffer, 0, length)), descriptor, done: 0 }
 }
 
-/// The future of [`write_all`]. Nearly always the first write is all there is to do.
+/// Future of [`write_all`]. Nearly always the first write completes it.
 #[must_use = "nothing is written unless this is awaited"]
 pub struct WriteAll<B> {
     operation: Write<Part<B>>,
@@ -80,7 +80,7 @@ pub struct WriteAll<B> {
     done: usize,
 }
 
-// As an operation can move, so can this.
+// Movable, as an operation is.
 impl<B> Unpin for WriteAll<B> {}
 
 impl<B: Buffer> Future for WriteAll<B> {
@@ -113,21 +113,21 @@ macro_rules! stream {
             ///
             /// # Cancellation
             ///
-            /// As for every [`Operation`](crate::call::Operation): bytes that had been read by then are lost.
+            /// Weak, as for every [`Operation`](crate::call::Operation): bytes that had been read by then are lost.
             #[inline]
             pub fn read<B: $crate::buffer::BufferMut>(&self, buffer: B) -> $crate::io::Read<B> {
                 $crate::io::read(self.descriptor.raw(), buffer)
             }
 
-            /// Reads until the buffer is full; an end that comes before is `EIO`.
+            /// Reads until the buffer is full; an earlier end is `EIO`.
             ///
             /// # Errors
             ///
-            /// As `read`; how much was read then is not told.
+            /// As `read`; the number of bytes read before is not returned.
             ///
             /// # Cancellation
             ///
-            /// Bytes that were read so far are lost.
+            /// Weak. The bytes read so far are lost.
             pub async fn read_exact<B: $crate::buffer::BufferMut>(&self, buffer: B) -> (unix::Result<()>, B) {
                 $crate::io::read_exact(self.descriptor.raw(), buffer).await
             }
@@ -135,11 +135,12 @@ macro_rules! stream {
     };
     ($type:ty, write) => {
         impl $type {
-            /// Writes at most the buffer's length and says how much. The result comes with the buffer.
+            /// Writes at most the buffer's length and returns the number of bytes, with the buffer.
             ///
             /// # Cancellation
             ///
-            /// As for every [`Operation`](crate::call::Operation): bytes that had been written by then stay written.
+            /// Weak, as for every [`Operation`](crate::call::Operation): bytes that had been written by then stay
+            /// written.
             #[inline]
             pub fn write<B: $crate::buffer::Buffer>(&self, buffer: B) -> $crate::io::Write<B> {
                 $crate::io::write(self.descriptor.raw(), buffer)
@@ -149,11 +150,11 @@ macro_rules! stream {
             ///
             /// # Errors
             ///
-            /// As `write`; how much was written then is not told.
+            /// As `write`; the number of bytes written before is not returned.
             ///
             /// # Cancellation
             ///
-            /// Some bytes may have been written.
+            /// Weak. Some bytes may have been written.
             #[inline]
             pub fn write_all<B: $crate::buffer::Buffer>(&self, buffer: B) -> $crate::io::WriteAll<B> {
                 $crate::io::write_all(self.descriptor.raw(), buffer)
@@ -191,12 +192,13 @@ pub fn pipe() -> Result<(PipeReader, PipeWriter)> {
 macro_rules! owns_descriptor {
     ($($type:ty),*) => { $(
         impl $type {
-            /// Takes over a descriptor. If it names something of another kind, calls answer so.
+            /// Takes over a descriptor. If it refers to an object of another kind, calls fail.
             pub fn from_descriptor(descriptor: unix::Descriptor) -> Self {
                 Self { descriptor }
             }
 
-            /// The descriptor, for calls that have no function here.
+            /// Returns the descriptor, for calls that have no function here.
+            #[doc(alias("as_raw_fd", "as_fd"))]
             pub fn descriptor(&self) -> &unix::Descriptor {
                 &self.descriptor
             }

@@ -1,19 +1,18 @@
-//! The lock between coroutines, whose holder inherits the priority of who waits.
+//! The lock between coroutines, with priority inheritance.
 //!
-//! Without inheritance a coroutine of middling importance could keep an important one waiting for as long as it likes:
-//! the unimportant holder of the lock does not get to run. So whoever waits lends its priority to the holder
-//! ([`inheritance`](crate::inheritance)), and gets the lock directly from it, the most important first, equals in the
-//! order in which they came. A holder that itself waits for another lock is woken when its priority changes, so that it
+//! Without inheritance a coroutine of medium priority could delay an important one without bound, because the
+//! unimportant holder of the lock does not get to run. So each waiter lends its priority to the holder
+//! ([`inheritance`](crate::inheritance)). The holder hands the lock directly to the most important waiter, and among
+//! equals to the first. A holder that itself waits for another lock is woken when its priority changes, so that it
 //! waits there with the new one and lends it on.
 //!
-//! `async-lock`'s mutex, which it replaces, wakes whoever came first and knows no holder. Its other locks have no
-//! holder whom one could lend to.
+//! The mutex of `async-lock`, which this one replaces, wakes the first waiter and records no holder. The other locks of
+//! that crate have no single holder to lend to.
 //!
 //! # Who may touch what
 //!
-//! Everything but the value is protected by a spin lock for a few instructions. The value belongs to whoever has the
-//! guard:
-//! `locked` is set from when a guard is made, or promised to a waiter (`granted`), until it is dropped.
+//! Everything but the value is protected by a spin lock for a few instructions. The value belongs to the owner of the
+//! guard: `locked` is set from when a guard is made, or promised to a waiter (`granted`), until it is dropped.
 
 use alloc::collections::BTreeMap;
 use core::cell::UnsafeCell;
@@ -31,8 +30,8 @@ use crate::lock::Lock;
 
 /// A mutual exclusion that coroutines wait for, in the order of their importance.
 ///
-/// The one that holds it is at least as important as each of those who wait. What counts as the holder is the coroutine
-/// that has locked it, also if it has given the guard to another.
+/// The holder is at least as important as each waiter. The holder is the coroutine that has locked the mutex, also if
+/// it has given the guard to another.
 pub struct Mutex<T: ?Sized> {
     state: Lock<State>,
     value: UnsafeCell<T>,
@@ -43,14 +42,14 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 struct State {
     locked: bool,
-    /// The cid of the holder, or of the one it is promised to; 0 if it is no coroutine.
+    /// Cid of the holder, or of the waiter that the lock is promised to; 0 if it is no coroutine.
     holder: u64,
-    /// The ticket of the one to whom the lock was handed and who has not come for it yet; 0 for none.
+    /// Ticket of the waiter to which the lock was handed and that has not taken it yet; 0 for none.
     granted: u64,
-    /// Whether those who wait have lent the holder a priority.
+    /// Whether the waiters have lent the holder a priority.
     lent: bool,
     last_ticket: u64,
-    /// By priority, then in the order of their coming.
+    /// By priority, then in the order of arrival.
     waiting: BTreeMap<(u8, u64), Waiter>,
 }
 
@@ -60,7 +59,8 @@ struct Waiter {
 }
 
 impl State {
-    /// Makes what is lent to the holder what the most important of those who wait has; says whom to wake because of it.
+    /// Makes the loan to the holder equal to the most important waiter's priority; returns the coroutine to wake
+    /// because of it.
     fn renew_loan(&mut self, lock: usize) -> Option<u64> {
         let most_important = self.waiting.first_key_value().map(|(&(priority, _), _)| priority);
         let loan = match most_important {
@@ -74,26 +74,26 @@ impl State {
 }
 
 impl<T> Mutex<T> {
-    /// An unlocked one.
+    /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
         let state =
             State { locked: false, holder: 0, granted: 0, lent: false, last_ticket: 0, waiting: BTreeMap::new() };
         Mutex { state: Lock::new(state), value: UnsafeCell::new(value) }
     }
 
-    /// The value, since nobody else has the mutex.
+    /// Returns the value; by ownership no guard exists.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// The value, since nobody else has the mutex.
+    /// Returns a reference to the value; by exclusive access no guard exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// Locks it if nobody holds it.
+    /// Locks the mutex if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let mut state = self.state.lock();
         if state.locked {
@@ -108,18 +108,18 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Cancellation
     ///
-    /// Dropping it gives the place among those who wait up, and what was lent because of it; if the lock was already
-    /// handed to it, the next one gets it.
+    /// Strict. Gives up the place among the waiters and the loan made for it; a lock that was already handed to this
+    /// waiter goes to the next one.
     pub fn lock(&self) -> Acquire<'_, T> {
         Acquire { mutex: self, place: None }
     }
 
-    /// What names this lock among the loans.
+    /// Returns the number under which this lock's loans are entered.
     fn number(&self) -> usize {
         (&raw const self.state).addr()
     }
 
-    /// Hands the lock to the most important of those who wait.
+    /// Hands the lock to the most important waiter.
     fn unlock(&self) {
         let next = {
             let mut state = self.state.lock();
@@ -130,7 +130,7 @@ impl<T: ?Sized> Mutex<T> {
                 Some(((_, ticket), waiter)) => {
                     state.holder = waiter.cid;
                     state.granted = ticket;
-                    // Who is woken anyway need not be woken because of the loan.
+                    // The new holder is woken below, so it need not be woken because of its loan.
                     let _ = state.renew_loan(self.number());
                     Some(waiter.waker)
                 }
@@ -167,7 +167,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 #[must_use = "a future does nothing unless awaited"]
 pub struct Acquire<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// Priority and ticket under which it waits.
+    /// Priority and ticket under which the coroutine waits.
     place: Option<(u8, u64)>,
 }
 
@@ -185,7 +185,7 @@ impl<'a, T: ?Sized> Future for Acquire<'a, T> {
                     return Poll::Ready(MutexGuard { mutex, value: PhantomData });
                 }
                 Some(place) => {
-                    // It may have become more important since, and its waker another one.
+                    // Its priority and its waker may have changed since.
                     state.waiting.remove(&place);
                     place.1
                 }
@@ -224,7 +224,7 @@ impl<T: ?Sized> Drop for Acquire<'_, T> {
             let waiter = state.waiting.remove(&place);
             let changed = state.renew_loan(self.mutex.number());
             drop(state);
-            // A foreign waker may do anything when it is dropped.
+            // A foreign waker may run anything when it is dropped.
             drop(waiter);
             if let Some(cid) = changed {
                 crate::executor::wake_raw(cid);
@@ -237,7 +237,7 @@ impl<T: ?Sized> Drop for Acquire<'_, T> {
 #[must_use = "the lock is given up at once if nothing holds the guard"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// A guard is as shareable as the reference that it stands for.
+    /// A guard is as shareable as the reference that it represents.
     value: PhantomData<&'a mut T>,
 }
 

@@ -1,37 +1,37 @@
-//! Preemption inside a process: a coroutine that runs for long is put aside in the middle of a poll when a more
-//! important one is ready, and goes on later, with all its registers.
+//! Preemption inside a process: a coroutine that runs for long is preempted in the middle of a poll when a more
+//! important one is ready, and continues later, with all its registers.
 //!
-//! Without it a coroutine gives way at an `await`, and nowhere else. A program that computes for long and must answer
-//! quickly all the same calls [`enable`].
+//! Without preemption a coroutine gives up its worker at an `await` only. A program that computes for long and still
+//! has to answer quickly calls [`enable`].
 //!
-//! # How
+//! # Mechanism
 //!
-//! The handler of user interrupts has woken whom it could, and looks whether something more important is ready than
-//! what it has interrupted. If so, it suspends that coroutine in the scheduler, makes it ready again at its place, and
-//! switches to another stack, on which the worker's executor runs as before. When that takes the suspended coroutine,
-//! it switches back: the handler ends, and the coroutine goes on behind the instruction at which it was interrupted.
-//! The stack that was left waits in the executor for the next time. So there are as many stacks as coroutines that were
-//! put aside at once and one, each less important than the next: at most [`STACKS`].
+//! The handler of user interrupts first wakes coroutines, and then checks whether one is ready that is more important
+//! than the interrupted one. If so, it suspends the interrupted coroutine in the scheduler, makes it ready again at its
+//! place, and switches to another stack, on which the worker's executor runs as before. When the executor takes the
+//! suspended coroutine, it switches back: the handler returns, and the coroutine continues behind the instruction at
+//! which it was interrupted. The stack that was left waits in the executor for the next time. So a worker has one stack
+//! more than coroutines that are preempted at once, each less important than the next: at most [`STACKS`].
 //!
 //! ```text
 //!   stack A:  run -> poll a ... interrupt -> handler -> suspend a, switch ......................... handler ends, a goes on
 //!   stack B:                                             run -> poll b -> ready -> take a -> switch
 //! ```
 //!
-//! Who calls the handler: what wakes somebody from outside (a signal, a completion); with the back end `imsic` the
-//! worker's own timer, every [`PERIOD_NS`]; with every back end the kernel's tick.
+//! The handler is called by every wake-up from outside (a signal, a completion); with the back end `imsic` by the
+//! worker's own timer, every [`PERIOD_NS`]; with every back end by the kernel's tick.
 //!
-//! # What must not be interrupted
+//! # Code that must not be interrupted
 //!
 //! * The scheduler's image: no handler is called there.
-//! * What the runtime does under a lock, or otherwise by halves: a section (in `lock`). The handler comes back a little
-//!   later.
-//! * What the executor does outside of its image and of a poll: then nothing is current.
-//! * What belongs to the worker. Each stack has a block of its own instead, with its own free blocks and call records,
-//!   so that allocating and calling cost nothing for this.
+//! * Code of the runtime under a lock, or with an inconsistent state otherwise: a section (in `lock`). The handler is
+//!   called again a little later.
+//! * The executor outside of its image and of a poll: no coroutine is current then.
+//! * Data of the worker. Each stack has a block of its own instead, with its own free blocks and call records, so that
+//!   allocating and calling cost nothing for this.
 //!
-//! A program has its own such code, if coroutines of different priorities wait for each other otherwise than by
-//! `await`: by spinning, or in a system call. That is why preemption is a choice, and [`without`] is there.
+//! A program has such code of its own if coroutines of different priorities wait for each other otherwise than by
+//! `await`: by spinning, or in a system call. That is why preemption is a choice, and [`without`] exists.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
@@ -44,57 +44,57 @@ use unix::interrupt::Context;
 use crate::local::Local;
 use crate::lock::Section;
 
-/// Most stacks of a worker.
+/// Largest number of stacks of a worker.
 pub const STACKS: usize = 7;
 
-/// How often the handler looks, where the worker has a timer of its own.
+/// Period of the handler's checks, where the worker has a timer of its own.
 pub const PERIOD_NS: u64 = 1_000_000;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// How often a coroutine was put aside.
+/// Number of preemptions.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Lets more important coroutines interrupt less important ones from now on, on all workers, also in the middle of a
+/// Lets more important coroutines preempt less important ones from now on, on all workers, also in the middle of a
 /// poll.
 pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
     rearm();
 }
 
-/// Ends that. What was put aside goes on in its turn.
+/// Ends preemption. Preempted coroutines continue in their turn.
 pub fn disable() {
     ENABLED.store(false, Ordering::Relaxed);
 }
 
-/// Whether coroutines are interrupted.
+/// Returns whether coroutines are preempted.
 pub fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// How often the process has put a coroutine aside.
+/// Returns how often the process has preempted a coroutine.
 pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Runs something during which the coroutine is not put aside.
+/// Calls a function during which the coroutine is not preempted.
 pub fn without<R>(act: impl FnOnce() -> R) -> R {
     let _section = Section::begin();
     act()
 }
 
-/// What a stack needs to be put aside.
+/// State of a stack for preemption.
 pub struct Stack {
-    /// Where it was left, while it waits in the executor.
+    /// Registers, while the stack waits in the executor.
     context: UnsafeCell<Context>,
-    /// The next stack that waits.
+    /// The next waiting stack.
     next: Cell<*const Local>,
-    /// The executor's worker for it, until it begins.
+    /// The executor's worker for the stack, until the stack begins.
     worker: Cell<Option<Worker>>,
 }
 
 impl Stack {
-    /// The stack that runs.
+    /// Describes a running stack.
     pub const fn new() -> Stack {
         Stack { context: UnsafeCell::new(Context::NEW), next: Cell::new(ptr::null()), worker: Cell::new(None) }
     }
@@ -106,10 +106,10 @@ impl Default for Stack {
     }
 }
 
-/// The priorities of what each worker has put aside, one bit each, for the others: a hint.
+/// Priorities of the coroutines that each worker has preempted, one bit each, for the other workers: a hint.
 static ASIDE_BITS: [AtomicU64; MAXIMUM_WORKERS] = [const { AtomicU64::new(0) }; MAXIMUM_WORKERS];
 
-/// The priorities of what a worker has put aside.
+/// Returns the priorities of the coroutines that a worker has preempted.
 pub(crate) fn aside_of(worker: usize) -> u64 {
     ASIDE_BITS[worker % MAXIMUM_WORKERS].load(Ordering::Relaxed)
 }
@@ -117,7 +117,7 @@ pub(crate) fn aside_of(worker: usize) -> u64 {
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub(crate) use machine::{consider, resume, work_on_this_stack};
 
-/// Has the handler look after a while, if the worker has a timer. After each sleep, and each look.
+/// Arms the worker's timer, if it has one, to call the handler later. To be called after each sleep and each check.
 #[inline]
 pub(crate) fn rearm() {
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -126,11 +126,11 @@ pub(crate) fn rearm() {
     }
 }
 
-/// Nobody is interrupted on this machine.
+/// No coroutine is interrupted on this machine.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub(crate) fn consider() {}
 
-/// Nobody was put aside on this machine.
+/// No coroutine was preempted on this machine.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub(crate) fn resume(_: Cid) {}
 
@@ -139,24 +139,24 @@ mod machine {
     use super::*;
     use crate::{executor, interrupt, local};
 
-    /// Bytes of a stack with its block; below it lies a page that cannot be used.
+    /// Bytes of a stack with its block; a guard page lies below it.
     const BYTES: usize = 256 * 1024;
     const GUARD: usize = 4096;
 
-    /// A coroutine that was put aside: lies on its stack.
+    /// A preempted coroutine: lies on its own stack.
     struct Suspended {
         context: UnsafeCell<Context>,
         cid: Cid,
         next: Cell<*const Suspended>,
     }
 
-    /// What a worker has put aside. Only the worker uses it: the handler outside of sections, everything else within
-    /// one.
+    /// The preempted coroutines and idle stacks of a worker. Only the worker uses it: the handler outside of sections,
+    /// all other code within one.
     struct Aside {
         /// Stacks whose executor waits in [`resume`].
         idle: Cell<*const Local>,
         suspended: Cell<*const Suspended>,
-        /// How many stacks there are beside the first.
+        /// Number of stacks beside the first.
         stacks: Cell<usize>,
     }
 
@@ -171,7 +171,7 @@ mod machine {
                 MAXIMUM_WORKERS],
         );
 
-    /// The handler's last step: puts what it has interrupted aside if there is something more important.
+    /// The handler's last step: preempts the interrupted coroutine if a more important one is ready.
     pub(crate) fn consider() {
         if !ENABLED.load(Ordering::Relaxed) {
             return;
@@ -183,7 +183,7 @@ mod machine {
             return;
         }
         if local.sections.get() != 0 || executor::current_or_none().is_none() {
-            // These are short.
+            // A section is short: look again soon.
             unix::interrupt::call_handler_after(unix::interrupt::AGAIN_TICKS);
             return;
         }
@@ -193,7 +193,7 @@ mod machine {
 
     fn put_aside(local: &'static Local, number: usize) {
         let aside = &ASIDE.0[number];
-        // Until the coroutine goes on nobody is put aside on this stack.
+        // Until the coroutine continues, this stack runs no coroutine that could be preempted.
         let _section = Section::begin();
         let mut stack = aside.idle.get();
         if stack.is_null() {
@@ -205,9 +205,8 @@ mod machine {
             // SAFETY: blocks of stacks stay for ever.
             aside.idle.set(unsafe { (*stack).stack.next.get() });
         }
-        // SAFETY: this is the handler on this worker. It has interrupted a poll, since something is current, and
-        // nothing that the executor does beside, since that would be a section; and it goes on when `resume` comes back
-        // here.
+        // SAFETY: this is the handler on this worker. It has interrupted a poll, since a coroutine is current, and no
+        // other part of the executor, since that would be a section; and it continues when `resume` comes back here.
         let Some(cid) = (unsafe { executor::executor().suspend(number) }) else {
             // SAFETY: as above.
             unsafe { (*stack).stack.next.set(aside.idle.get()) };
@@ -220,24 +219,24 @@ mod machine {
         publish(aside, number);
         COUNT.fetch_add(1, Ordering::Relaxed);
         crate::trace::put_aside(cid.raw());
-        // It exists: it is suspended, and only this worker ends that.
+        // The coroutine exists: it is suspended, and only this worker ends that.
         let _ = executor::executor().resume(cid);
         debug_assert!(ptr::eq(local, local::current()));
-        // SAFETY: the stack is idle, or about to begin; nobody else of this worker runs between.
+        // SAFETY: the stack is idle, or about to begin; no other code of this worker runs between.
         unsafe { unix::interrupt::switch(suspended.context.get(), (*stack).stack.context.get()) };
         // `resume` has taken it out of the list.
         unix::interrupt::enter_handler_again();
         crate::trace::goes_on(cid.raw());
     }
 
-    /// The scheduler has taken a coroutine that was put aside: goes on with it.
+    /// Continues a preempted coroutine, which the scheduler has taken.
     pub(crate) fn resume(cid: Cid) {
         let _section = Section::begin();
         let local = local::current();
         let aside = &ASIDE.0[local.index.get() % MAXIMUM_WORKERS];
         let mut link = &aside.suspended;
         let suspended = loop {
-            // SAFETY: what is in the list lies on stacks that are put aside, and goes on only from here.
+            // SAFETY: the entries lie on stacks of preempted coroutines, which continue only from here.
             let Some(suspended) = (unsafe { link.get().as_ref() }) else { return };
             if suspended.cid == cid {
                 link.set(suspended.next.get());
@@ -248,16 +247,16 @@ mod machine {
         publish(aside, local.index.get());
         local.stack.next.set(aside.idle.get());
         aside.idle.set(local);
-        // SAFETY: it was put aside by `switch`, and this stack waits from now on.
+        // SAFETY: the coroutine was preempted by `switch`, and this stack waits from now on.
         unsafe { unix::interrupt::switch(local.stack.context.get(), suspended.context.get()) };
-        // The handler has put somebody aside and needs this stack.
+        // The handler has preempted a coroutine and needs this stack.
         unix::interrupt::leave_handler();
     }
 
-    /// Tells the other workers how important what this one has aside is, at this moment.
+    /// Publishes the priorities of this worker's preempted coroutines for the other workers.
     fn publish(aside: &Aside, number: usize) {
         let (mut bits, mut next) = (0, aside.suspended.get());
-        // SAFETY: what is in the list lies on stacks that are put aside, and only this worker takes it out.
+        // SAFETY: the entries lie on stacks of preempted coroutines, and only this worker removes them.
         while let Some(suspended) = unsafe { next.as_ref() } {
             let priority = executor::executor().priority(suspended.cid);
             bits |= priority.map_or(0, |priority| 1 << priority.number());
@@ -266,12 +265,12 @@ mod machine {
         ASIDE_BITS[number % MAXIMUM_WORKERS].store(bits, Ordering::Relaxed);
     }
 
-    /// A new stack, which begins in [`begin`].
+    /// Makes a new stack, which begins in [`begin`].
     fn make_stack(aside: &Aside, number: usize) -> Option<*const Local> {
         if aside.stacks.get() + 1 >= STACKS {
             return None;
         }
-        // SAFETY: the worker exists, since it is interrupted; this one runs only while all others are put aside.
+        // SAFETY: the worker exists, since it is interrupted; this one runs only while all others are set aside.
         let worker = unsafe { executor::executor().worker_on_another_stack(number) }.ok()?;
         let memory = unix::memory::map(GUARD + BYTES).ok()?;
         // SAFETY: the mapping is new; nothing uses its first page.
@@ -286,13 +285,13 @@ mod machine {
         local.sections.set(1);
         local.stack.worker.set(Some(worker));
         let top = ptr::from_ref(local) as usize;
-        // SAFETY: nobody else knows the block yet.
+        // SAFETY: no other code has the block yet.
         unsafe { *local.stack.context.get() = Context::beginning(begin, top, top) };
         aside.stacks.set(aside.stacks.get() + 1);
         Some(local)
     }
 
-    /// Where a stack begins: in the handler of what was put aside, in a section.
+    /// First function of a stack: runs in the handler of the preempted coroutine, in a section.
     extern "C" fn begin() -> ! {
         unix::interrupt::leave_handler();
         let local = local::current();
@@ -300,7 +299,7 @@ mod machine {
         executor::work_on_another_stack(local.index.get())
     }
 
-    /// The executor's worker for the stack that has just begun.
+    /// Takes the executor's worker for the stack that has just begun.
     pub(crate) fn work_on_this_stack() -> Option<Worker> {
         local::current().stack.worker.take()
     }

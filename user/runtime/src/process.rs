@@ -16,15 +16,15 @@ use unix::{Descriptor, Result};
 
 pub use unix::process::{Ending, exit, number, parent};
 
-/// What a new process's descriptor 0, 1 or 2 is.
+/// Source of a new process's descriptor 0, 1 or 2.
 #[derive(Debug, Default)]
 enum Source {
-    /// The same as here.
+    /// A duplicate of this process's descriptor.
     #[default]
     Inherited,
-    /// Nothing.
+    /// No descriptor.
     Closed,
-    /// This.
+    /// A given descriptor.
     Given(Descriptor),
 }
 
@@ -49,7 +49,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// The program at this path, with its path as first argument, our environment and our descriptors.
+    /// Describes the program at this path, with its path as first argument, our environment and our descriptors.
     pub fn new(path: &str) -> Command {
         Command {
             path: c_string(path),
@@ -60,29 +60,32 @@ impl Command {
         }
     }
 
-    /// One more argument.
+    /// Adds an argument.
+    #[doc(alias = "arg")]
     pub fn argument(mut self, argument: &str) -> Command {
         self.arguments.push(c_string(argument));
         self
     }
 
-    /// One more environment variable, `NAME=value`.
+    /// Adds an environment variable, `NAME=value`.
+    #[doc(alias = "env")]
     pub fn variable(mut self, variable: &str) -> Command {
         self.environment.push(c_string(variable));
         self
     }
 
-    /// What descriptor 0, 1 or 2 is to be.
+    /// Gives the new process a descriptor as its number 0, 1 or 2.
     ///
     /// # Panics
     ///
     /// If the number is not 0, 1 or 2.
+    #[doc(alias("stdin", "stdout", "stderr"))]
     pub fn descriptor(mut self, number: usize, descriptor: Descriptor) -> Command {
         self.sources[number] = Source::Given(descriptor);
         self
     }
 
-    /// Without descriptor 0, 1 or 2.
+    /// Leaves descriptor 0, 1 or 2 closed.
     ///
     /// # Panics
     ///
@@ -92,17 +95,18 @@ impl Command {
         self
     }
 
-    /// The priority with which the process starts; afterwards it has that of its most important coroutine.
+    /// Sets the priority with which the process starts; afterwards it has that of its most important coroutine.
     pub fn priority(mut self, priority: Priority) -> Command {
         self.priority = priority;
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Errors
     ///
     /// `ENOENT`, `EACCES`, `ENOEXEC`, `E2BIG`, `ENOMEM`, `EAGAIN`; `EINVAL` for a NUL in a string.
+    #[doc(alias("posix_spawn", "fork", "exec"))]
     pub fn spawn(self) -> Result<Child> {
         let path = self.path?;
         let arguments = self.arguments.into_iter().collect::<Result<Vec<_>>>()?;
@@ -121,27 +125,29 @@ impl Command {
     }
 }
 
-/// A process that was started here. Dropping this leaves it alone; its status is kept until somebody waits for it.
+/// A process that was started here. Dropping this leaves it alone; its exit status is kept until it is waited for.
 #[derive(Debug)]
 pub struct Child {
     process: u32,
 }
 
 impl Child {
-    /// Its number.
+    /// Returns the process number.
+    #[doc(alias("id", "pid"))]
     pub fn number(&self) -> u32 {
         self.process
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     ///
     /// # Errors
     ///
-    /// `ECHILD` if somebody else has waited for it.
+    /// `ECHILD` if it has been waited for already.
     ///
     /// # Cancellation
     ///
-    /// A status that had been taken by then is lost.
+    /// Weak. A status that had been taken by then is lost.
+    #[doc(alias("waitpid", "wait4"))]
     pub async fn wait(&self) -> Result<Ending> {
         let mut status = Box::new(0i32);
         let arguments = [Which::Process(self.process).to_argument(), &raw mut *status as usize, 0, 0];
@@ -150,7 +156,7 @@ impl Child {
         result.map(|_| Ending::from_status(*status))
     }
 
-    /// Ends it with a kill signal.
+    /// Ends the process with a kill signal.
     ///
     /// # Errors
     ///
@@ -160,8 +166,8 @@ impl Child {
     }
 }
 
-/// Waits for whichever child ends next, and gives its number too. For programs that are the first of the machine: they
-/// inherit the children of those that have ended.
+/// Waits for the next child to end, and gives its number too. For programs that are the first of the machine: they
+/// inherit the children of processes that have ended.
 ///
 /// # Errors
 ///
@@ -169,7 +175,8 @@ impl Child {
 ///
 /// # Cancellation
 ///
-/// A status that had been taken by then is lost.
+/// Weak. A status that had been taken by then is lost.
+#[doc(alias("waitpid", "wait4"))]
 pub async fn wait_any() -> Result<(u32, Ending)> {
     let mut status = Box::new(0i32);
     let arguments = [Which::Any.to_argument(), &raw mut *status as usize, 0, 0];

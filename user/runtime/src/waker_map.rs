@@ -1,9 +1,9 @@
-//! The rendezvous of the papers (WakerMap): an integer key brings the one who waits and the one who wakes together.
+//! A rendezvous by integer key: a coroutine waits for a key, and another wakes it (WakerMap in the papers).
 //!
-//! Both agree on a key beforehand, for which [`WakerMap::key`] counts. Neither needs to know the other: who waits
-//! leaves its waker under the key, which for a coroutine of this executor is its cid; who wakes finds it there. An
-//! event that comes first is kept under the key, so that the one who comes to wait goes on at once. In contrast to a
-//! channel nothing is passed but the fact, and no end has to exist before the other.
+//! Both agree on a key beforehand; [`WakerMap::key`] counts new ones. Neither needs a reference to the other: the
+//! waiter leaves its waker under the key, which for a coroutine of this executor is its cid, and the other side finds
+//! it there. An event that comes first is kept under the key, so that a later waiter continues at once. In contrast to
+//! a channel only the fact is passed, and neither end has to exist before the other.
 //!
 //! One lock guards the map, for the length of a tree operation; wakers are called outside of it. A lock-free table
 //! would have to keep wakers, which are cloned and dropped, in words that others read at that moment.
@@ -17,12 +17,12 @@ use core::task::{Context, Poll, Waker};
 
 use crate::lock::Lock;
 
-/// What stands under a key.
+/// The state of a key.
 #[derive(Debug)]
 enum Place {
     /// The event has come.
     Arrived,
-    /// Somebody waits: its ticket, and how to wake it.
+    /// A coroutine waits: its ticket, and its waker.
     Waiting(u64, Waker),
 }
 
@@ -32,21 +32,21 @@ struct Places {
     last_ticket: u64,
 }
 
-/// Who waits for which event, by an integer key, and which events have come before somebody waited.
+/// Waiting coroutines by the integer key of their event, and events that have come before a waiter.
 #[derive(Debug)]
 pub struct WakerMap {
     places: Lock<Places>,
     last_key: AtomicU64,
 }
 
-/// What an event has met.
+/// The state in which an event has found its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// Somebody who waited, and goes on.
+    /// A waiter, which continues.
     Waiter,
-    /// Nobody; it is kept for who comes.
+    /// No waiter; the event is kept for the next one.
     Nobody,
-    /// An event that is being kept already, with which it is one.
+    /// An event that is being kept already; the two become one.
     Event,
 }
 
@@ -57,18 +57,18 @@ impl Default for WakerMap {
 }
 
 impl WakerMap {
-    /// An empty one; it may be a static.
+    /// Creates an empty map; it may be a static.
     pub const fn new() -> WakerMap {
         let places = Places { by_key: BTreeMap::new(), last_ticket: 0 };
         WakerMap { places: Lock::new(places), last_key: AtomicU64::new(0) }
     }
 
-    /// A key that this map has not given before. Any other numbers can be keys too.
+    /// Returns a key that this map has not returned before. Any other numbers can be keys too.
     pub fn key(&self) -> u64 {
         self.last_key.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Says that the event of this key has come: wakes who waits for it, or keeps it for who will.
+    /// Reports the event of this key: wakes its waiter, or keeps the event for the next one.
     pub fn wake(&self, key: u64) -> Met {
         let met = self.places.lock().by_key.insert(key, Place::Arrived);
         match met {
@@ -85,12 +85,12 @@ impl WakerMap {
     ///
     /// # Cancellation
     ///
-    /// Nothing is lost: an event that has come is kept for the next one who waits.
+    /// Strict. An event that has come is kept for the next waiter.
     pub fn wait(&self, key: u64) -> Wait<'_> {
         Wait { map: self, key, ticket: 0 }
     }
 
-    /// Takes an event that has come, or says that none has.
+    /// Takes an event that has come; `false` if none has.
     pub fn take(&self, key: u64) -> bool {
         match self.places.lock().by_key.entry(key) {
             Entry::Occupied(place) if matches!(place.get(), Place::Arrived) => {
@@ -101,12 +101,12 @@ impl WakerMap {
         }
     }
 
-    /// How many keys have an event that was not taken or somebody who waits.
+    /// Returns the number of keys with an event that was not taken, or with a waiter.
     pub fn len(&self) -> usize {
         self.places.lock().by_key.len()
     }
 
-    /// Whether there are none of them.
+    /// Returns whether there are no such keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -118,7 +118,7 @@ impl WakerMap {
 pub struct Wait<'a> {
     map: &'a WakerMap,
     key: u64,
-    /// 0 before it has registered.
+    /// 0 before the future has registered.
     ticket: u64,
 }
 
@@ -146,7 +146,7 @@ impl Future for Wait<'_> {
                         None
                     }
                 };
-                // A foreign waker may do anything when it is dropped.
+                // A foreign waker may run anything when it is dropped.
                 drop(places);
                 drop(replaced);
                 Poll::Pending
@@ -208,10 +208,10 @@ mod tests {
         ]
     }
 
-    /// A wait that goes on: its key, itself, and how often it was woken.
+    /// A wait in progress: its key, its future, and how often it was woken.
     type Begun<'a> = (u64, Pin<std::boxed::Box<Wait<'a>>>, Arc<Count>);
 
-    /// Who waits, as the model has it: by position in the list of futures.
+    /// The model's waiters: by position in the list of futures.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Model {
         Empty,
