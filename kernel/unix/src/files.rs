@@ -1,4 +1,4 @@
-//! What a descriptor can lead to: open files of each kind, the tables of descriptors, and readiness of many files.
+//! Objects behind descriptors: open files of each kind, the tables of descriptors, and readiness of many files.
 //!
 //! Files with contents are in the `filesystem` library, sockets in [`network`](crate::network).
 

@@ -1,4 +1,4 @@
-//! What can be seen of the kernel from outside: counters, traces, latencies, snapshots, and lines on the console.
+//! Views of the kernel from outside: counters, traces, latencies, snapshots, and lines on the console.
 
 pub(crate) mod counters;
 pub(crate) mod latency;

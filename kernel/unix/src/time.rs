@@ -1,7 +1,7 @@
-//! Time: what the clocks show, and who wants to be woken when.
+//! Time: the clocks, and the deadlines at which wakers are woken.
 //!
 //! Each hart keeps the deadlines that were set on it and programs its own timer for the earliest, so that no deadline
-//! needs a message to another hart. The timer also ends time slices; it is programmed for whichever comes first.
+//! needs a message to another hart. The timer also ends time slices; it is programmed for the earlier of the two.
 
 pub(crate) mod deadlines;
 pub(crate) mod limit;
@@ -17,10 +17,10 @@ use spin::Mutex;
 
 use crate::time::deadlines::{Deadlines, Key};
 
-/// How long a worker runs before others of the same priority get their turn.
+/// Time that a worker runs before others of the same priority get their turn.
 pub(crate) const SLICE_NS: u64 = 10_000_000;
 
-/// How much longer it may run to get out of the scheduler's image.
+/// Time for which a worker may run on to get out of the scheduler's image.
 pub(crate) const GRACE_NS: u64 = 20_000;
 
 static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(10_000_000);
@@ -31,19 +31,19 @@ static EPOCH_NS: AtomicU64 = AtomicU64::new(0);
 
 static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] = [const { Mutex::new(Deadlines::new()) }; MAXIMUM_HARTS];
 
-/// A deadline that was set; names it for [`clear`].
+/// Name of a deadline that was set, for [`clear`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alarm {
     hart: usize,
     key: Key,
 }
 
-/// The right to have one deadline set at any time, on whichever hart, whatever memory there is.
+/// Right to have one deadline set at any time, on any hart, however little memory is free.
 #[derive(Debug)]
 pub(crate) struct Reservation(());
 
 impl Reservation {
-    /// `ENOMEM` if it cannot be promised.
+    /// Reserves a place on each hart; `ENOMEM` if that is impossible.
     pub(crate) fn new() -> Result<Reservation, Errno> {
         for (done, deadlines) in DEADLINES.iter().enumerate() {
             if let Err(error) = deadlines.lock().reserve() {
@@ -54,7 +54,7 @@ impl Reservation {
         Ok(Reservation(()))
     }
 
-    /// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. The holder has no other deadline set.
+    /// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. The holder must have no other deadline set.
     pub(crate) fn set(&self, deadline_ticks: u64, waker: &Waker) -> Alarm {
         let hart = Machine::hart();
         let mut deadlines = DEADLINES[hart].lock();
@@ -70,7 +70,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Learns the time base, and what time it is in nanoseconds since 1970. Called once, before other harts start.
+/// Sets the time base and the present time in nanoseconds since 1970. Called once, before other harts start.
 pub(crate) fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
     let ticks_per_second = ticks_per_second.max(1);
     TICKS_PER_SECOND.store(ticks_per_second, Ordering::Relaxed);
@@ -84,22 +84,22 @@ pub(crate) fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
     }
 }
 
-/// Ticks of the machine's clock in a second.
+/// Returns the frequency of the machine's clock in ticks per second.
 pub(crate) fn ticks_per_second() -> u64 {
     TICKS_PER_SECOND.load(Ordering::Relaxed)
 }
 
-/// Nanoseconds since 1970 at tick 0.
+/// Returns the time at tick 0 in nanoseconds since 1970.
 pub(crate) fn epoch_ns() -> u64 {
     EPOCH_NS.load(Ordering::Relaxed)
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the monotonic clock's time in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     ns_at_ticks(Machine::now())
 }
 
-/// A number of ticks in nanoseconds.
+/// Converts a number of ticks to nanoseconds.
 pub(crate) fn ns_at_ticks(ticks: u64) -> u64 {
     match NS_PER_TICK.load(Ordering::Relaxed) {
         0 => ticks_to_ns(ticks, ticks_per_second()),
@@ -107,7 +107,7 @@ pub(crate) fn ns_at_ticks(ticks: u64) -> u64 {
     }
 }
 
-/// The tick at which the monotonic clock shows `ns` or more.
+/// Returns the tick at which the monotonic clock shows `ns` or more.
 pub(crate) fn ticks_at_ns(ns: u64) -> u64 {
     let factor = NS_PER_TICK.load(Ordering::Relaxed);
     if factor != 0 {
@@ -117,7 +117,7 @@ pub(crate) fn ticks_at_ns(ns: u64) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-/// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. `ENOMEM` if there is no memory for that.
+/// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. `ENOMEM` if there is no memory for the deadline.
 pub(crate) fn set(deadline_ticks: u64, waker: &Waker) -> Result<Alarm, Errno> {
     let hart = Machine::hart();
     let mut deadlines = DEADLINES[hart].lock();
@@ -133,17 +133,17 @@ fn program_for(deadlines: &Deadlines) {
     }
 }
 
-/// Forgets a deadline; nothing happens if it has passed.
+/// Removes a deadline; does nothing if it has passed.
 pub(crate) fn clear(alarm: Alarm) {
     DEADLINES[alarm.hart].lock().remove(alarm.key);
 }
 
 /// The end of the running worker's slice on each hart, in ticks; all ones while none runs.
 static SLICE_END: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX) }; MAXIMUM_HARTS];
-/// What each hart's timer is programmed for.
+/// Time for which each hart's timer is programmed.
 static PROGRAMMED: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX) }; MAXIMUM_HARTS];
 
-/// Programs this hart's timer for `ticks` if that is earlier than what it stands at. Only this hart touches its words.
+/// Programs this hart's timer for `ticks` if that is earlier than its present time. Only this hart accesses its words.
 fn program(ticks: u64) {
     let programmed = &PROGRAMMED[Machine::hart()];
     if ticks < programmed.load(Ordering::Relaxed) {
@@ -152,7 +152,7 @@ fn program(ticks: u64) {
     }
 }
 
-/// Starts a slice on this hart; gives the time.
+/// Starts a slice on this hart; returns the present time.
 pub(crate) fn start_slice() -> u64 {
     let now = Machine::now();
     let end = now + SLICE_TICKS.load(Ordering::Relaxed);
@@ -161,33 +161,34 @@ pub(crate) fn start_slice() -> u64 {
     now
 }
 
-/// How many ticks a slice has.
+/// Returns the length of a slice in ticks.
 pub(crate) fn slice_ticks() -> u64 {
     SLICE_TICKS.load(Ordering::Relaxed)
 }
 
-/// Gives the worker that runs on this hart a moment more.
+/// Extends the slice of the worker that runs on this hart by [`GRACE_NS`] from now.
 pub(crate) fn extend_slice() {
     let end = Machine::now() + ticks_at_ns(GRACE_NS);
     SLICE_END[Machine::hart()].store(end, Ordering::Relaxed);
     program(end);
 }
 
-/// Whether the slice on this hart has ended.
+/// Returns whether the slice on this hart has ended.
 pub(crate) fn slice_has_ended() -> bool {
     Machine::now() >= SLICE_END[Machine::hart()].load(Ordering::Relaxed)
 }
 
-/// The worker stopped running on this hart.
+/// Ends the slice on this hart: its worker has stopped running.
 pub(crate) fn stop_slice() {
     SLICE_END[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
 }
 
-/// Deadlines that one interrupt deals with. Taking one of many thousands out takes more than a thousand instructions.
+/// Number of deadlines that one interrupt handles. Taking one of many thousands out takes more than a thousand
+/// instructions.
 const DUE_AT_A_TIME: usize = 8;
 
-/// Handles this hart's timer interrupt: wakes what is due and programs the timer for what comes next. Of thousands that
-/// are due at once some are woken, and the timer interrupts again at the next look.
+/// Handles this hart's timer interrupt: wakes due deadlines and programs the timer for the next one. If more than
+/// [`DUE_AT_A_TIME`] are due, the timer interrupts again for the rest.
 pub(crate) fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();

@@ -7,8 +7,8 @@ use abi_unix::Errno;
 
 /// A first-in first-out queue of bytes.
 ///
-/// The buffer's length is a power of two. It starts empty, grows by doubling while the queue is in use, and is given
-/// back when the queue has been drained and the buffer is larger than `KEPT`.
+/// The buffer's length is a power of two. It starts empty, grows by doubling while the queue is in use, and is freed
+/// when the queue has been drained and the buffer is larger than `KEPT`.
 #[derive(Default)]
 pub(crate) struct ByteQueue {
     buffer: Vec<u8>,
@@ -17,37 +17,37 @@ pub(crate) struct ByteQueue {
 }
 
 impl ByteQueue {
-    /// A drained queue keeps a buffer up to this size.
+    /// Size of the largest buffer that a drained queue keeps.
     const KEPT: usize = 512;
-    /// The first buffer's size.
+    /// Size of the first buffer.
     const SMALLEST: usize = 64;
 
-    /// An empty queue without a buffer.
+    /// Creates an empty queue without a buffer.
     pub(crate) const fn new() -> ByteQueue {
         ByteQueue { buffer: Vec::new(), head: 0, length: 0 }
     }
 
-    /// Bytes in the queue.
+    /// Returns the number of bytes in the queue.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the size of the buffer.
     pub(crate) fn memory(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether there is nothing to read.
+    /// Returns whether there is nothing to read.
     pub(crate) fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Whether [`reserve`](Self::reserve) would need memory.
+    /// Returns whether [`reserve`](Self::reserve) would need memory.
     pub(crate) fn would_grow(&self, more: usize, limit: usize) -> bool {
         (self.length + more).min(limit) > self.buffer.len()
     }
 
-    /// Bytes of memory that it has after [`reserve`](Self::reserve).
+    /// Returns the size of the buffer after [`reserve`](Self::reserve).
     pub(crate) fn memory_with(&self, more: usize, limit: usize) -> usize {
         let needed = (self.length + more).min(limit);
         if needed <= self.buffer.len() { self.buffer.len() } else { Self::size_for(needed) }
@@ -85,7 +85,7 @@ impl ByteQueue {
         }
     }
 
-    /// The first contiguous bytes to read.
+    /// Returns the first contiguous bytes to read.
     pub(crate) fn front(&self) -> &[u8] {
         self.pieces().0
     }
@@ -104,7 +104,7 @@ impl ByteQueue {
         }
     }
 
-    /// The first contiguous free bytes behind the data.
+    /// Returns the first contiguous free bytes behind the data.
     pub(crate) fn back(&mut self) -> &mut [u8] {
         let size = self.buffer.len();
         let end = self.head + self.length;
@@ -119,7 +119,7 @@ impl ByteQueue {
         self.length = (self.length + count).min(self.buffer.len());
     }
 
-    /// Adds bytes as far as there is room; returns how many.
+    /// Adds as many bytes as fit; returns their number.
     #[cfg(test)]
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let mut done = 0;

@@ -1,14 +1,14 @@
 //! The console as a terminal: the serial line, the discipline that makes lines of keys, and the processes in its
 //! foreground.
 //!
-//! Keys are taken as they are pressed, by a kernel coroutine, and not when somebody reads: they are echoed at once, and
-//! the interrupt key must work while nobody reads. Output never waits.
+//! A kernel coroutine takes keys as they are pressed, and not when a program reads: they are echoed immediately, and
+//! the interrupt key must work while no program reads. Output never waits.
 //!
 //! The keys for interrupting and quitting end all processes of the *foreground group*. A shell makes a group of each
 //! command that it starts (`setpgid`), makes that the foreground (`TIOCSPGRP`), and takes the place back when the
-//! command has ended. Without a shell the group of the first process, in which all are that nobody put elsewhere, is in
-//! the foreground. Processes in the background may read and write as those in the foreground; they only do not get the
-//! keys' signals.
+//! command has ended. Without a shell the group of the first process is in the foreground; all processes are in it that
+//! were not put elsewhere. Processes in the background may read and write like those in the foreground; they only do
+//! not get the keys' signals.
 
 use core::task::{Poll, Waker};
 
@@ -28,11 +28,11 @@ const PIECE: usize = 256;
 
 struct Terminal {
     discipline: LineDiscipline,
-    /// Who waits for something to read.
+    /// Wakers of readers that wait for input.
     readers: Waiters,
     /// The group that gets the signals of keys.
     foreground: u32,
-    /// Rows, columns, and pixels: what somebody said last. A serial line does not know.
+    /// Rows, columns, and pixels, as a program set them last. A serial line cannot tell its size.
     window: [u16; 4],
 }
 
@@ -46,7 +46,7 @@ static TERMINAL: Mutex<Terminal> = Mutex::new(Terminal {
 /// The coroutine that takes keys.
 static TAKER: Attendant = Attendant::new();
 
-/// Takes keys from now on.
+/// Starts taking keys.
 pub(crate) fn start() {
     executor::spawn_for_kernel(Priority::HIGHEST, take_keys());
     platform::set_console_listener(|| TAKER.summon());
@@ -78,15 +78,15 @@ fn press(keys: &[u8]) {
             }
             signal.map(|signal| (signal, terminal.foreground))
         };
-        // Without the lock: a process that ends locks much.
+        // Without the lock: a process that ends takes many locks.
         if let Some((signal, group)) = signalled {
             process::signal_group_from_terminal(group, signal);
         }
     }
 }
 
-/// One step of reading: in canonical mode a line, or what is left of one; else what was typed. Pending means that there
-/// is nothing to read; `waker` is then registered if there is one.
+/// Does one step of reading: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means
+/// that there is nothing to read; `waker` is then registered if there is one.
 pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
     if buffer.is_empty() {
         return Poll::Ready(Ok(0));
@@ -116,7 +116,7 @@ pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>)
     }
 }
 
-/// Whether reading would not wait; `waker` is registered if there is one.
+/// Returns whether a read would not wait; `waker` is registered if there is one.
 pub(crate) fn is_readable(waker: Option<&Waker>) -> Result<bool, Errno> {
     let mut terminal = TERMINAL.lock();
     if let Some(waker) = waker {
@@ -130,7 +130,7 @@ pub(crate) fn forget(waker: &Waker) {
     TERMINAL.lock().readers.forget(waker);
 }
 
-/// Writes a buffer from `*done` bytes on, advancing it.
+/// Writes a buffer from `*done` bytes on, and advances it.
 pub(crate) fn write(process: &Process, buffer: UserBuffer, done: &mut usize) -> Result<usize, Errno> {
     let mut bytes = [0; PIECE];
     while *done < buffer.len() {
@@ -144,7 +144,7 @@ pub(crate) fn write(process: &Process, buffer: UserBuffer, done: &mut usize) -> 
     Ok(*done)
 }
 
-/// The `ioctl` requests of a terminal.
+/// Performs the `ioctl` requests of a terminal.
 pub(crate) fn control(process: &Process, request: u32, argument: usize) -> Result<usize, Errno> {
     match request {
         terminal::GET => {

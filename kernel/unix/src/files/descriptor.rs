@@ -8,8 +8,8 @@ use abi_unix::Errno;
 use crate::files::file::OpenFile;
 use crate::process::accounts::{Account, Charge, Resource};
 
-/// Descriptors that a process can have, and what it may have unless it sets another limit (Linux's default
-/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is what a server would ask for).
+/// Greatest number of descriptors of a process, and its limit unless it sets another one. (Linux's default
+/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is a server's.)
 pub(crate) const MAXIMUM_DESCRIPTORS: usize = 16384;
 
 struct Entry {
@@ -17,18 +17,18 @@ struct Entry {
     close_on_execute: bool,
 }
 
-/// Entries that a table has room for at least.
+/// Least number of entries for which a table has room.
 const SMALLEST: usize = 16;
 
-/// Entries of a piece of the table, of which only the first begins smaller: so growing moves no more than one.
+/// Entries of a piece of the table. Only the first piece begins smaller, so growing moves no more than one piece.
 const PIECE: usize = 256;
 
 /// A part of a table.
 #[derive(Default)]
 struct Piece {
-    /// None if no descriptor of the piece was used so far.
+    /// Empty if no descriptor of the piece was used so far.
     entries: Vec<Option<Entry>>,
-    /// How many are open.
+    /// Number of open descriptors.
     used: usize,
 }
 
@@ -42,17 +42,17 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// None, of a process with this account.
+    /// Creates an empty table for a process with this account.
     pub(crate) fn new(account: &Arc<Account>) -> Descriptors {
         Descriptors { pieces: Vec::new(), lowest_free: 0, charge: account.nothing(Resource::Memory) }
     }
 
-    /// One more than the largest descriptor that there may be.
+    /// Returns one more than the largest descriptor allowed.
     fn limit(&self) -> usize {
         self.charge.account().descriptors().min(MAXIMUM_DESCRIPTORS)
     }
 
-    /// Takes all of them out. The caller drops them when it holds no lock.
+    /// Takes all descriptors out. The caller drops them when it holds no lock.
     #[must_use]
     pub(crate) fn take(&mut self) -> Descriptors {
         let none = Descriptors::new(self.charge.account());
@@ -68,7 +68,7 @@ impl Descriptors {
         self.pieces.get_mut(descriptor / PIECE)?.entries.get_mut(descriptor % PIECE)?.as_mut()
     }
 
-    /// The file behind a descriptor; `EBADF` if there is none.
+    /// Returns the file behind a descriptor; `EBADF` if there is none.
     pub(crate) fn get(&self, descriptor: usize) -> Result<&Arc<OpenFile>, Errno> {
         self.entry(descriptor).map(|entry| &entry.file).ok_or(Errno::EBADF)
     }
@@ -79,14 +79,14 @@ impl Descriptors {
         Ok(self.vacancy(least)?.fill(file, close_on_execute))
     }
 
-    /// The lowest free descriptor that is at least `least`, with memory for its entry, for callers that must know that
-    /// there is one before they take the file from somewhere. Errors are those of [`add`](Self::add).
+    /// Finds the lowest free descriptor that is at least `least`, and makes room for its entry, for callers that need
+    /// both before they take the file from somewhere. Errors are those of [`add`](Self::add).
     pub(crate) fn vacancy(&mut self, least: usize) -> Result<Vacancy<'_>, Errno> {
         if least >= self.limit() {
             return Err(Errno::EINVAL);
         }
         let mut at = least.max(self.lowest_free);
-        // Pieces of which all are open are skipped.
+        // Pieces whose descriptors are all open are skipped.
         while let Some(piece) = self.pieces.get(at / PIECE) {
             if piece.used == PIECE {
                 at = (at / PIECE + 1) * PIECE;
@@ -100,7 +100,7 @@ impl Descriptors {
         Ok(Vacancy { descriptors: self, at, least })
     }
 
-    /// Gives a file this descriptor; gives back the file that had it.
+    /// Gives a file this descriptor; returns the file that had it.
     pub(crate) fn replace(
         &mut self,
         at: usize,
@@ -113,7 +113,7 @@ impl Descriptors {
 
     /// Makes room for the entry of this descriptor; `beyond` if it is beyond the limit.
     fn make_room(&mut self, at: usize, beyond: Errno) -> Result<(), Errno> {
-        // Also where there is room: the limit may have been lowered.
+        // Checked even if there is room: the limit may have been lowered.
         if at >= self.limit() {
             return Err(beyond);
         }
@@ -137,7 +137,7 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Puts an entry where there is [room](Self::make_room); gives back the file that was there.
+    /// Puts an entry where there is [room](Self::make_room); returns the file that was there.
     fn put(&mut self, at: usize, entry: Entry) -> Option<Arc<OpenFile>> {
         let piece = &mut self.pieces[at / PIECE];
         let old = piece.entries[at % PIECE].replace(entry);
@@ -145,7 +145,7 @@ impl Descriptors {
         old.map(|entry| entry.file)
     }
 
-    /// Takes a descriptor away. The caller drops the file when it holds no lock.
+    /// Removes a descriptor. The caller drops the file when it holds no lock.
     pub(crate) fn remove(&mut self, descriptor: usize) -> Result<Arc<OpenFile>, Errno> {
         let piece = self.pieces.get_mut(descriptor / PIECE).ok_or(Errno::EBADF)?;
         let entry = piece.entries.get_mut(descriptor % PIECE).and_then(Option::take).ok_or(Errno::EBADF)?;
@@ -154,7 +154,7 @@ impl Descriptors {
         Ok(entry.file)
     }
 
-    /// Whether `execve` closes the descriptor.
+    /// Returns whether `execve` closes the descriptor.
     pub(crate) fn closes_on_execute(&self, descriptor: usize) -> Result<bool, Errno> {
         self.entry(descriptor).map(|entry| entry.close_on_execute).ok_or(Errno::EBADF)
     }
@@ -165,26 +165,26 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Bytes of files in memory that would be free if these descriptors were closed. Each of several that lead to
-    /// one open file answers for its share.
+    /// Returns the bytes of files in memory that would be free if these descriptors were closed. Each of several
+    /// descriptors for one open file counts its share.
     pub(crate) fn memory_of_files(&self) -> usize {
         let files = self.pieces.iter().flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
         files.map(|file| file.memory_if_closed() / Arc::strong_count(file).max(1)).sum()
     }
 
-    /// All files, each taken out; those of several descriptors several times.
+    /// Takes all files out; a file of several descriptors comes several times.
     pub(crate) fn into_files(self) -> impl Iterator<Item = Arc<OpenFile>> {
         let Descriptors { pieces, charge, .. } = self;
         pieces.into_iter().flat_map(|piece| piece.entries).flatten().map(move |entry| {
-            // For the table, which is there as long as there are entries.
+            // The table's charge lasts as long as there are entries.
             let _ = &charge;
             entry.file
         })
     }
 
-    /// Looks, from `*at` on, for the next file that `execve` closes, takes it out, and advances `*at` beyond it. One at
-    /// a time, because a list of them would need memory when nothing may fail any more; and in one piece, which is a
-    /// step: `Some(None)` if that has none. `None` at the end.
+    /// Looks, from `*at` on, for the next file that `execve` closes, takes it out, and advances `*at` beyond it. Takes
+    /// one file at a time, because a list of them would need memory after the point at which `execve` may still fail.
+    /// Looks at one piece, which is a step: `Some(None)` if that has no such file. `None` at the end.
     pub(crate) fn take_closing(&mut self, at: &mut usize) -> Option<Option<Arc<OpenFile>>> {
         let piece = self.pieces.get_mut(*at / PIECE)?;
         let (first, end) = (*at % PIECE, (*at / PIECE + 1) * PIECE);

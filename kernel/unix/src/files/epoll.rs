@@ -1,40 +1,40 @@
 //! Readiness: `epoll` and `ppoll`, and the counters that programs wake each other's loops with (epoll(7), eventfd(2)).
 //!
-//! An epoll has an *item* for each descriptor that it watches. The item is itself what waits: its waker stands in the
-//! file's lists of waiters, as that of a blocked reader would, and when the file wakes it the item enters the epoll's
-//! *ready list* and wakes who waits for the epoll. So whatever can make a call go on can make a descriptor ready,
-//! nothing in pipes and sockets is made for epoll, and a wait costs what is in the ready list, however many items there
-//! are.
+//! An epoll has an *item* for each descriptor that it watches. The item itself waits: its waker is registered with the
+//! file, as that of a blocked reader would be. When the file wakes it, the item enters the epoll's *ready list* and
+//! wakes the callers that wait for the epoll. So every event that can make a call go on can make a descriptor ready,
+//! pipes and sockets have no code for epoll, and a wait costs as much as there is in the ready list, however many items
+//! the epoll has.
 //!
-//! Being in the list is a suspicion. Whoever waits takes items out and asks each file; one that is ready is reported,
-//! and goes back to the end of the list if it is level-triggered, because it may still be ready the next time; one that
-//! is not gets its waker registered again, in the same look. An edge-triggered item is registered before it is
-//! reported, so that it comes back with the next event and not before.
+//! An item in the list may be ready; it need not. A waiting caller takes items out and looks at each file. A ready item
+//! is reported; if it is level-triggered it goes back to the end of the list, because it may still be ready the next
+//! time. An item that is not ready gets its waker registered again, in the same look. An edge-triggered item is
+//! registered before it is reported, so that it comes back with the next event and not before.
 //!
-//! So an event that nobody was told of yet is not found: where so many wait for one thing that they are woken in
-//! portions ([`rests`](crate::scheduling::rests)), an epoll without time to wait may come before its item's turn.
-//! Asking all items whenever there is a rest would find it, and let one process with thousands of waiters make the
-//! waits of all others long. `ppoll` asks the files, and has no such gap.
+//! So an epoll does not find an event of which its item was not told yet: if so many waiters wait for one thing that
+//! they are woken in portions ([`rests`](crate::scheduling::rests)), an epoll that does not wait may come before its
+//! item's turn. Looking at all items whenever there is a rest would find the event, and would let one process with
+//! thousands of waiters make the waits of all others long. `ppoll` looks at the files, and has no such gap.
 //!
-//! # Who holds whom
+//! # Ownership
 //!
-//! The epoll owns its items; lists of waiters share them; an item knows its file weakly, and the ready list, not the
-//! epoll. So an item may be woken under the lock of the object that its file is, and a file may be closed while it is
-//! watched: it takes its items out of their epolls, as on Linux when the last descriptor goes. An epoll that goes takes
-//! its items out of the files' lists.
+//! The epoll owns its items; lists of waiters share them; an item holds its file and its epoll weakly, and owns a share
+//! of the ready list. So an item may be woken under the lock of the object behind its file. A file may be closed while
+//! it is watched: it takes its items out of their epolls, as on Linux when the last descriptor goes. An epoll that is
+//! dropped takes its items out of the files' lists.
 //!
 //! # Steps
 //!
-//! An epoll and a list of `ppoll` may have as many descriptors as a process. A step asks [`steps::ENTRIES`] of them.
-//! `epoll_pwait` reports what it has found when a step has found something, and goes on otherwise. `ppoll` asks all;
-//! events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll that has
-//! gone are taken back in steps too, by the call that has ended it or by the next that closes something
-//! ([`free_remains`]). Until then they wake nobody.
+//! An epoll and a list of `ppoll` may have as many descriptors as a process. A step looks at [`steps::ENTRIES`] of
+//! them. `epoll_pwait` reports its findings when a step has found something, and goes on otherwise. `ppoll` looks at
+//! all; events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll
+//! that has gone are taken back in steps too, by the call that has ended it or by the next call that closes something
+//! ([`free_remains`]). Until then their wake-ups have no effect.
 //!
 //! # Locks
 //!
 //! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions,
-//! under any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither meets itself.
+//! under any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that no two of these locks are of one kind.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -59,7 +59,7 @@ use crate::scheduling::executor::Attendant;
 use crate::scheduling::steps;
 use crate::time::limit::TimeLimit;
 
-/// What an item is known by: a descriptor, and the open file that it led to.
+/// Key of an item: a descriptor, and the address of the open file to which it led.
 type Key = (usize, usize);
 
 fn key_of(descriptor: usize, file: &Arc<OpenFile>) -> Key {
@@ -72,11 +72,11 @@ pub(crate) struct Item {
     file: Weak<OpenFile>,
     epoll: Weak<Epoll>,
     ready: Arc<Ready>,
-    /// What is watched for, and the word that is reported with it.
+    /// Events that are watched for, and the word that is reported with them.
     wanted: Mutex<Event>,
-    /// It is in the ready list.
+    /// Set while the item is in the ready list.
     queued: AtomicBool,
-    /// It is not the epoll's any more.
+    /// Set when the item is not the epoll's any more.
     removed: AtomicBool,
 }
 
@@ -86,15 +86,15 @@ impl Wake for Item {
     }
 
     fn wake_by_ref(self: &Arc<Item>) {
-        // One that was removed may still be among thousands that are woken one after the other, and has no room any
-        // more.
+        // A removed item may still be among thousands that are woken one after the other, and the list has no room for
+        // it any more.
         if !self.removed.load(Ordering::Acquire) {
             self.ready.push(self);
         }
     }
 }
 
-/// The items that may be ready, and who waits for them.
+/// The items that may be ready, and the callers that wait for them.
 struct Ready(Mutex<List>);
 
 #[derive(Default)]
@@ -105,9 +105,9 @@ struct List {
 }
 
 impl Ready {
-    /// Enters an item, unless it is there. Allocates nothing: whoever adds an item makes room for it.
+    /// Enters an item, unless it is in the list. Allocates nothing: [`Epoll::add`] makes room for each item.
     fn push(&self, item: &Arc<Item>) {
-        // AcqRel: whoever takes it out sees what it was entered for.
+        // AcqRel: the caller of [`pop`](Self::pop) sees the event for which the item was entered.
         if item.queued.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -120,13 +120,13 @@ impl Ready {
 
     fn pop(&self) -> Option<Arc<Item>> {
         let item = self.0.lock().items.pop_front()?;
-        // Before the file is asked: an event after that enters the item again.
+        // Before the look at the file: a later event enters the item again.
         item.queued.store(false, Ordering::Release);
         Some(item)
     }
 }
 
-/// What `epoll_create1` makes.
+/// An epoll, the object of `epoll_create1`.
 pub(crate) struct Epoll {
     items: Mutex<Items>,
     ready: Arc<Ready>,
@@ -134,16 +134,16 @@ pub(crate) struct Epoll {
 }
 
 struct Items {
-    /// A tree, since a table would be copied all at once when it grows.
+    /// A tree, since a hash table would be copied in one piece when it grows.
     entries: BTreeMap<Key, Arc<Item>>,
     charge: Charge,
 }
 
-/// Bytes of kernel memory for an item: itself, and its places in the table, in the ready list and in lists of waiters.
+/// Bytes of kernel memory for an item: its own, and its places in the table, in the ready list and in lists of waiters.
 const MEMORY_OF_AN_ITEM: usize = size_of::<Item>() + 256;
 
 impl Epoll {
-    /// Without items, for a process with this account.
+    /// Creates an epoll without items, for a process with this account.
     pub(crate) fn new(account: &Arc<Account>) -> Arc<Epoll> {
         let charge = account.nothing(Resource::Memory);
         Arc::new_cyclic(|own| Epoll {
@@ -153,13 +153,13 @@ impl Epoll {
         })
     }
 
-    /// `EPOLL_CTL_ADD`. The caller has been admitted, so there is memory for a place in the tree.
+    /// Performs `EPOLL_CTL_ADD`. The caller has been admitted, so there is memory for a place in the tree.
     fn add(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = {
             let mut items = self.items.lock();
             let Items { entries, charge } = &mut *items;
-            // Each item is in the list once at most, so there is room for all, beside those that were removed and are
-            // in it.
+            // Each item is in the list once at most, so there is room for all, beside removed items that are still in
+            // it.
             let room = entries.len() + 1;
             self.ready.0.lock().items.try_reserve(room).map_err(|_| Errno::ENOMEM)?;
             let Entry::Vacant(place) = entries.entry(key_of(descriptor, file)) else { return Err(Errno::EEXIST) };
@@ -186,14 +186,14 @@ impl Epoll {
         looked
     }
 
-    /// `EPOLL_CTL_MOD`.
+    /// Performs `EPOLL_CTL_MOD`.
     fn change(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = self.items.lock().entries.get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
         *item.wanted.lock() = wanted;
         self.look(process, &item, file, wanted.events)
     }
 
-    /// Enters an item into the list if its file is ready, and makes the file enter it later in any case.
+    /// Enters an item into the list if its file is ready, and registers it with the file in any case.
     fn look(&self, process: &Process, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
         if file.readiness(process, events, Some(&Waker::from(item.clone())))? != 0 {
             self.ready.push(item);
@@ -201,7 +201,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// `EPOLL_CTL_DEL`, or the end of the file.
+    /// Performs `EPOLL_CTL_DEL`, or removes an item whose file goes.
     fn remove(&self, key: Key) -> Option<Arc<Item>> {
         let item = {
             let mut items = self.items.lock();
@@ -217,8 +217,8 @@ impl Epoll {
         Some(item)
     }
 
-    /// Takes up to `*suspects` items out of the list, as many as a step asks, and asks their files; writes the events
-    /// of those that are ready. Counts `*suspects` down.
+    /// Takes up to `*suspects` items out of the list, at most as many as a step looks at, and looks at their files;
+    /// writes the events of ready ones. Counts `*suspects` down.
     fn collect(&self, process: &Process, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
         let asked = steps::ENTRIES.min(*suspects);
         *suspects -= asked;
@@ -237,13 +237,13 @@ impl Epoll {
             }
             let wanted = *item.wanted.lock();
             let is_edge = wanted.events & event::ET != 0;
-            // What is level-triggered and ready comes back without the file's help.
+            // A level-triggered item that is ready comes back without the file's help.
             let mut found = if is_edge { 0 } else { file.readiness(process, wanted.events, None)? };
             if found == 0 {
                 found = match file.readiness(process, wanted.events, Some(&Waker::from(item.clone()))) {
                     Ok(found) => found,
                     Err(error) => {
-                        // Nobody else would enter it again.
+                        // Without a registration only this enters the item again.
                         self.ready.push(&item);
                         return if count > 0 { Ok(count) } else { Err(error) };
                     }
@@ -259,7 +259,7 @@ impl Epoll {
             }
             count += 1;
             if wanted.events & event::ONESHOT != 0 {
-                // Silent until it is changed, unless that has happened already.
+                // No more events until it is changed, unless it was changed already.
                 let mut now = item.wanted.lock();
                 if *now == wanted {
                     now.events &= event::MODES;
@@ -273,7 +273,7 @@ impl Epoll {
 }
 
 impl Item {
-    /// Takes its registrations out of its file.
+    /// Takes the item's registrations out of its file.
     fn let_go_of(self: &Arc<Item>, file: &OpenFile) {
         let waker = Waker::from(self.clone());
         file.forget_reader(&waker);
@@ -303,11 +303,11 @@ enum Remain {
 }
 
 static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
-/// How many there are, with those that somebody is at, so that nobody needs the lock to see that there are none.
+/// Number of remains, with those that are being worked on, so that no lock is needed to see that there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Remain {
-    /// Takes back some of the registrations; whether that were all.
+    /// Takes back some of the registrations; returns whether none are left.
     fn step(&mut self) -> bool {
         match self {
             Remain::Items { suspects, entries, .. } => {
@@ -332,10 +332,10 @@ impl Remain {
     }
 }
 
-/// The coroutine that takes back what nobody else does.
+/// The coroutine that takes back the rest.
 static CLEANER: Attendant = Attendant::new();
 
-/// Takes back registrations that were left when somebody dropped a call, for ever: they hold files open.
+/// Takes back registrations that dropped calls have left, for ever: they hold files open.
 pub(crate) async fn clean() {
     loop {
         CLEANER.summoned().await;
@@ -345,7 +345,7 @@ pub(crate) async fn clean() {
     }
 }
 
-/// Takes back a few registrations at once, and leaves more of them to [`free_remains`].
+/// Takes back a few registrations immediately, and leaves the others to [`free_remains`].
 fn leave(mut remain: Remain) {
     if remain.step() {
         return;
@@ -363,13 +363,13 @@ fn leave(mut remain: Remain) {
     while !remain.step() {}
 }
 
-/// Takes back some registrations of epolls and lists that have gone; `false` if there are none.
+/// Takes back some registrations of epolls and lists that have gone; returns `false` if there are none.
 pub(crate) fn free_remains() -> bool {
     if !has_remains() {
         return false;
     }
     let last = REMAINS.lock().pop();
-    // Another hart may be at the last one: it is there until that is done.
+    // Another hart may be working on the last remains: they count until that is done.
     let Some(mut remain) = last else { return true };
     // Without the lock: files may go with their last registration.
     while !remain.step() {
@@ -384,9 +384,9 @@ pub(crate) fn free_remains() -> bool {
     true
 }
 
-/// Whether there is something for [`free_remains`].
+/// Returns whether there is something for [`free_remains`].
 pub(crate) fn has_remains() -> bool {
-    // Acquire: pairs with the release of who has left something.
+    // Acquire: pairs with the release in `leave`.
     COUNT.load(Ordering::Acquire) != 0
 }
 
@@ -406,14 +406,14 @@ impl Watchers {
         self.0.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(item)));
     }
 
-    /// The file has become something else, at which nobody is registered: all who watch it look again.
+    /// Makes all watchers look again: the file has become another object, with which no item is registered.
     pub(crate) fn wake(&self) {
         for item in self.0.lock().iter().filter_map(Weak::upgrade) {
             item.wake_by_ref();
         }
     }
 
-    /// The file goes.
+    /// Removes the items from their epolls: the file goes.
     pub(crate) fn close(&mut self) {
         for item in core::mem::take(self.0.get_mut()).iter().filter_map(Weak::upgrade) {
             if let Some(epoll) = item.epoll.upgrade() {
@@ -423,7 +423,7 @@ impl Watchers {
     }
 }
 
-/// The `epoll_ctl` call.
+/// Performs the `epoll_ctl` call.
 pub(crate) fn control(
     process: &Process,
     epoll: usize,
@@ -436,7 +436,7 @@ pub(crate) fn control(
         let mut bytes = [0; Event::SIZE];
         process.copy_in(address, &mut bytes)?;
         wanted = Event::from_bytes(bytes);
-        // These two are always told.
+        // These two are always reported.
         wanted.events |= event::ERR | event::HUP;
     }
     let (holder, file) = {
@@ -469,12 +469,12 @@ pub(crate) struct Wait {
     address: usize,
     most: usize,
     limit: TimeLimit,
-    /// Items of the list that are still to be asked in this round.
+    /// Number of items of the list that are still to be looked at in this round.
     suspects: usize,
 }
 
 impl Wait {
-    /// Of the epoll behind this file.
+    /// Creates a wait for the epoll behind this file.
     pub(crate) fn new(file: Arc<OpenFile>, address: usize, most: usize, timeout_ms: i32) -> Result<Wait, Errno> {
         if !(1..=i32::MAX as usize / Event::SIZE).contains(&most) {
             return Err(Errno::EINVAL);
@@ -484,7 +484,7 @@ impl Wait {
         Ok(Wait { file, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
     }
 
-    /// One step.
+    /// Does one step.
     pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let epoll = self.file.epoll()?;
         // The first step was the attempt in place.
@@ -492,7 +492,7 @@ impl Wait {
             return Poll::Pending;
         }
         if self.suspects == 0 {
-            // What comes back while they are asked is for the next round.
+            // Items that come back during the round are for the next one.
             self.suspects = epoll.ready.0.lock().items.len();
         }
         loop {
@@ -515,13 +515,13 @@ impl Wait {
         let mut list = epoll.ready.0.lock();
         list.waiters.register(waker).map_err(|_| Errno::ENOMEM)?;
         if !list.items.is_empty() {
-            // Something came after the look.
+            // An event came after the look.
             waker.wake_by_ref();
         }
         Poll::Pending
     }
 
-    /// Takes back what [`poll`](Self::poll) registered.
+    /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&mut self, waker: &Waker) {
         if let Ok(epoll) = self.file.epoll() {
             epoll.ready.0.lock().waiters.forget(waker);
@@ -530,7 +530,7 @@ impl Wait {
     }
 }
 
-/// A time limit in milliseconds, of which negative ones are none.
+/// Converts a time limit in milliseconds; a negative one is none.
 fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
     match u64::try_from(timeout_ms) {
         Ok(0) => TimeLimit::At(0),
@@ -545,7 +545,7 @@ type PollEntry = (u32, Option<Arc<OpenFile>>);
 /// The entries of a list, in pieces of [`steps::ENTRIES`], so that no large block has to be made or moved.
 type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
 
-/// What is registered for a list that one step does not get through: tells the events that come during a look from the
+/// Waker that is registered for a list of more than one step: it tells the events that come during a look from the
 /// wake-ups of the steps themselves.
 struct Bell {
     rung: AtomicBool,
@@ -558,46 +558,46 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Bell>) {
-        // Release: pairs with the look after the last step, which then sees what it was rung for.
+        // Release: pairs with the acquire after the last step, which then sees the event for which the bell was rung.
         self.rung.store(true, Ordering::Release);
         self.waker.wake_by_ref();
     }
 }
 
-/// What a step of a look at a list has come to.
+/// Result of one step of a look at a list.
 enum Look {
-    /// There are more, or a result.
+    /// There are more entries, or there is a result.
     GoesOn,
-    /// All were asked, and nothing is left but to wait.
+    /// All entries were looked at; the call can only wait.
     FoundNothing,
 }
 
 /// A `ppoll`, decoded.
 pub(crate) struct PollFiles {
     address: usize,
-    /// How many entries the list has.
+    /// Number of entries of the list.
     count: usize,
-    /// Those of them that were read.
+    /// The entries that were read so far.
     entries: PollEntries,
     limit: TimeLimit,
-    /// The piece with which a look goes on, and how many entries before it are ready.
+    /// The piece with which a look goes on; `ready` is the number of entries before it that are ready.
     at: usize,
     ready: usize,
-    /// Whether all entries before it are registered, unless one was ready.
+    /// Set if all entries before it are registered, unless one was ready.
     are_registered: bool,
     bell: Option<Arc<Bell>>,
     /// The result, while registrations are taken back.
     result: Option<Result<usize, Errno>>,
 }
 
-/// Entries of a list that fits into what is kept for each worker's wait.
+/// Entries of the longest list that fits into the memory kept for each worker's wait.
 pub(crate) const SHORT_LIST: usize = 16;
 
-/// `struct pollfd`: descriptor, events, and what was found.
+/// Size of `struct pollfd`: descriptor, events, and the events found.
 const POLL_ENTRY: usize = 8;
 
 impl PollFiles {
-    /// For the list of a process. A long one is read in steps.
+    /// Begins to read the list of a process. A long list is read in steps.
     pub(crate) fn read(process: &Process, address: usize, count: usize, limit: TimeLimit) -> Result<PollFiles, Errno> {
         if count > MAXIMUM_DESCRIPTORS {
             return Err(Errno::EINVAL);
@@ -613,7 +613,7 @@ impl PollFiles {
         Ok(list)
     }
 
-    /// Reads on, as far as a step goes.
+    /// Reads on for one step.
     fn read_some(&mut self, process: &Process) -> Result<(), Errno> {
         let begin = self.entries.len() * steps::ENTRIES;
         let end = self.count.min(begin + steps::ENTRIES);
@@ -645,7 +645,7 @@ impl PollFiles {
         self.count > steps::ENTRIES
     }
 
-    /// Goes on, as far as it can.
+    /// Goes on as far as possible.
     pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         // The first step was the attempt in place.
         if self.is_long() && waker.is_some() && steps::must_pause(process, waker) {
@@ -670,7 +670,7 @@ impl PollFiles {
                         return Poll::Pending;
                     }
                     Ok(Look::GoesOn) => {}
-                    // There is no memory to register for the rest: the look begins anew.
+                    // There is no memory to register with the rest: the look begins anew.
                     Err(Errno::ENOMEM) => {
                         self.begin_anew();
                         self.are_registered = false;
@@ -692,7 +692,7 @@ impl PollFiles {
         (self.at, self.ready) = (0, 0);
     }
 
-    /// Asks as many files as a step does. If that were the last and some are ready there is a result after that.
+    /// Looks at as many files as a step allows. After the last one there is a result if some are ready.
     fn look(&mut self, process: &Process, waker: Option<&Waker>) -> Result<Look, Errno> {
         if self.ready == 0 && !self.are_registered && waker.is_some() {
             self.begin_anew();
@@ -704,7 +704,7 @@ impl PollFiles {
             }
         }
         if let (true, None, Some(waker)) = (self.is_long(), &self.bell, waker) {
-            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this
+            // A worker has memory for the bell, which was kept free, and an asynchronous call was admitted before this
             // poll.
             let bell = Bell { rung: AtomicBool::new(false), waker: waker.clone() };
             self.bell = Some(memory::faults::from_what_is_kept(|| Arc::new(bell)));
@@ -717,7 +717,7 @@ impl PollFiles {
             self.are_registered &= waker.is_some();
             let found = match file {
                 Some(file) if file.can_be_polled() => file.readiness(process, *events, waker)?,
-                // Linux: what cannot be polled is always ready.
+                // As on Linux, files without readiness are always ready.
                 Some(_) => events & (event::IN | event::OUT | event::RDNORM | event::WRNORM),
                 None if *events == 0 => 0,
                 None => event::NVAL,
@@ -734,7 +734,7 @@ impl PollFiles {
             return Ok(Look::GoesOn);
         }
         let Some(waker) = waker else { return Ok(Look::FoundNothing) };
-        // Acquire: pairs with the release of who rang.
+        // Acquire: pairs with the release of the bell.
         if self.bell.as_ref().is_some_and(|bell| bell.rung.swap(false, Ordering::Acquire)) {
             self.begin_anew();
             return Ok(Look::GoesOn);
@@ -743,7 +743,7 @@ impl PollFiles {
         Ok(Look::FoundNothing)
     }
 
-    /// Takes back what [`poll`](Self::poll) registered. Of a long list that is done when this is dropped.
+    /// Takes back the registrations of [`poll`](Self::poll). For a long list, dropping this does so.
     pub(crate) fn forget(&mut self, waker: &Waker) {
         if !self.is_long() {
             forget_some(&mut self.entries, Some(waker));
@@ -761,7 +761,7 @@ impl Drop for PollFiles {
     }
 }
 
-/// Takes back what is registered for the last piece of some entries, and takes it out.
+/// Takes the last piece of some entries out, and its registrations back.
 fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
     for (_, file) in entries.pop().into_iter().flatten() {
         if let (Some(file), Some(waker)) = (file, waker) {
@@ -771,7 +771,7 @@ fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
     }
 }
 
-/// What `eventfd2` makes: a number that writers add to and readers take.
+/// An event counter, the object of `eventfd2`: a number that writers add to and readers take.
 pub(crate) struct EventCounter {
     takes_one: bool,
     value: AtomicU64,
@@ -779,15 +779,15 @@ pub(crate) struct EventCounter {
 }
 
 impl EventCounter {
-    /// The largest value; a writer that would exceed it waits.
+    /// The largest value; a write that would exceed it waits.
     const LARGEST: u64 = u64::MAX - 1;
 
-    /// With a value; each read takes one (`EFD_SEMAPHORE`), or all.
+    /// Creates a counter with a value; each read takes one (`EFD_SEMAPHORE`), or all.
     pub(crate) fn new(value: u64, takes_one: bool) -> EventCounter {
         EventCounter { takes_one, value: AtomicU64::new(value), waiting: Mutex::default() }
     }
 
-    /// One step of reading eight bytes: the value, or one of it.
+    /// Does one step of reading eight bytes: the value, or one of it.
     pub(crate) fn read(
         &self,
         process: &Process,
@@ -813,7 +813,7 @@ impl EventCounter {
         Poll::Ready(Ok(8))
     }
 
-    /// One step of writing eight bytes: a number to add.
+    /// Does one step of writing eight bytes: a number to add.
     pub(crate) fn write(
         &self,
         process: &Process,
@@ -844,7 +844,7 @@ impl EventCounter {
         Poll::Ready(Ok(8))
     }
 
-    /// What would not wait; `waker` is registered if there is one.
+    /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
     pub(crate) fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut waiting = self.waiting.lock();
         if let Some(waker) = waker {

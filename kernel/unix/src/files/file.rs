@@ -1,8 +1,8 @@
-//! Open files: what a descriptor leads to, whatever its kind.
+//! Open files: the objects to which descriptors lead, of every kind.
 //!
 //! Every call on a descriptor comes through here and is answered by kind: regular files and directories by the file
-//! system, pipes by their ends, sockets by the network, devices here. A kind that cannot do something answers with the
-//! error that Linux gives.
+//! system, pipes by their ends, sockets by the network, devices here. A kind that does not support an operation answers
+//! with Linux's error.
 
 use alloc::sync::Arc;
 use core::ops::ControlFlow;
@@ -58,21 +58,21 @@ pub(crate) struct OpenFile {
     kind: Kind,
     access: Access,
     non_blocking: AtomicBool,
-    /// For itself, and for its share of what it leads to, as far as that does not change.
+    /// For the open file, and for its share of the object behind it, as far as that is constant.
     _charge: Charge,
     /// The epolls that watch it.
     pub watchers: Watchers,
 }
 
-/// Bytes of kernel memory that go with an open file of any kind, beside what it holds.
+/// Bytes of kernel memory for an open file of any kind, without the contents of the object behind it.
 const MEMORY: usize = size_of::<OpenFile>() + 256;
 
-/// The charge for an open file of a process with this account. `ENOMEM` if the process may not have it.
+/// Charges an open file to this account. `ENOMEM` if the process may not have it.
 pub(crate) fn charge(account: &Arc<Account>) -> Result<Charge, Errno> {
     account.charge(Resource::Memory, MEMORY)
 }
 
-/// Error numbers of the file system's errors.
+/// Translates the file system's errors into error numbers.
 pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
     use filesystem::Error::*;
     match error {
@@ -103,7 +103,7 @@ fn writes(access: Access) -> bool {
     access != Access::Read
 }
 
-/// Moves bytes of one buffer to or from the kernel in a closure that cannot return an error: remembers the first one.
+/// Moves bytes of one buffer to or from the kernel in a closure that cannot return an error, and keeps the first error.
 struct Transfer<'a> {
     process: &'a Process,
     address: usize,
@@ -142,7 +142,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// What was moved, or why nothing was.
+    /// Returns the number of bytes moved, or the reason why none were.
     fn result(self, outcome: Result<usize, filesystem::Error>) -> Result<usize, Errno> {
         match (self.error, outcome) {
             (Some(error), _) if self.done == 0 => Err(error),
@@ -158,7 +158,7 @@ impl OpenFile {
         OpenFile { kind, access, non_blocking, _charge: charge, watchers: Watchers::default() }
     }
 
-    /// What `open` found in the file system; a device node becomes its device.
+    /// Wraps a file that `open` found in the file system; a device node becomes its device.
     pub(crate) fn stored(file: filesystem::OpenFile, non_blocking: bool, charge: Charge) -> Result<OpenFile, Errno> {
         let access = file.access();
         let kind = match file.node().device() {
@@ -172,37 +172,37 @@ impl OpenFile {
         Ok(OpenFile::new(kind, access, non_blocking, charge))
     }
 
-    /// The console, for the first process.
+    /// Opens the console, for the first process.
     pub(crate) fn console(charge: Charge) -> OpenFile {
         OpenFile::new(Kind::Console, Access::ReadWrite, false, charge)
     }
 
-    /// The reading end of a pipe.
+    /// Wraps the reading end of a pipe.
     pub(crate) fn reader(reader: Reader, non_blocking: bool, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::Reader(reader), Access::Read, non_blocking, charge)
     }
 
-    /// The writing end of a pipe.
+    /// Wraps the writing end of a pipe.
     pub(crate) fn writer(writer: Writer, non_blocking: bool, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::Writer(writer), Access::Write, non_blocking, charge)
     }
 
-    /// A socket.
+    /// Wraps a socket.
     pub(crate) fn socket_file(socket: Socket, non_blocking: bool, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::Socket(socket), Access::ReadWrite, non_blocking, charge)
     }
 
-    /// A receiver of user interrupts.
+    /// Wraps a receiver of user interrupts.
     pub(crate) fn interrupt_receiver(receiver: Arc<Receiver>, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::InterruptReceiver(receiver), Access::Read, false, charge)
     }
 
-    /// A right to send user interrupts.
+    /// Wraps a right to send user interrupts.
     pub(crate) fn interrupt_right(right: Arc<Right>, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::InterruptRight(right), Access::Write, false, charge)
     }
 
-    /// The receiver of user interrupts; `EINVAL` if it is something else.
+    /// Returns the receiver of user interrupts; `EINVAL` for any other kind.
     pub(crate) fn as_interrupt_receiver(&self) -> Result<&Arc<Receiver>, Errno> {
         match &self.kind {
             Kind::InterruptReceiver(receiver) => Ok(receiver),
@@ -210,7 +210,7 @@ impl OpenFile {
         }
     }
 
-    /// The right to send user interrupts; `EINVAL` if it is something else.
+    /// Returns the right to send user interrupts; `EINVAL` for any other kind.
     pub(crate) fn as_interrupt_right(&self) -> Result<&Arc<Right>, Errno> {
         match &self.kind {
             Kind::InterruptRight(right) => Ok(right),
@@ -218,17 +218,17 @@ impl OpenFile {
         }
     }
 
-    /// An epoll.
+    /// Wraps an epoll.
     pub(crate) fn of_epoll(epoll: Arc<Epoll>, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::Epoll(epoll), Access::ReadWrite, false, charge)
     }
 
-    /// An event counter.
+    /// Wraps an event counter.
     pub(crate) fn of_event_counter(counter: EventCounter, non_blocking: bool, charge: Charge) -> OpenFile {
         OpenFile::new(Kind::Event(counter), Access::ReadWrite, non_blocking, charge)
     }
 
-    /// The epoll; `EINVAL` if it is something else.
+    /// Returns the epoll; `EINVAL` for any other kind.
     pub(crate) fn epoll(&self) -> Result<&Epoll, Errno> {
         match &self.kind {
             Kind::Epoll(epoll) => Ok(epoll),
@@ -236,12 +236,12 @@ impl OpenFile {
         }
     }
 
-    /// Whether there is something to wait for at it.
+    /// Returns whether the file's readiness can change.
     pub(crate) fn can_be_polled(&self) -> bool {
         !matches!(self.kind, Kind::Stored(_) | Kind::Null | Kind::Zero)
     }
 
-    /// Which of these events it is ready for; `waker` is registered, if there is one, for those that it is not, on
+    /// Returns the wanted events for which the file is ready. Registers `waker`, if there is one, for the others, on
     /// behalf of this process.
     pub(crate) fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let found = match &self.kind {
@@ -261,8 +261,8 @@ impl OpenFile {
         Ok(found & wanted)
     }
 
-    /// Registers a waker for input of a pipe or a socket, which a call of this priority waits for; `false` if there is
-    /// some or an end of it already, if this fails, and for everything else: then to try is all there is to do.
+    /// Registers a waker for input of a pipe or a socket, for a call of this priority. Returns `false` if input or its
+    /// end is there already, if registering fails, and for every other kind: then the caller must simply try.
     pub(crate) fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
         match &self.kind {
             Kind::Reader(reader) => reader.register_for_input(waker),
@@ -271,7 +271,7 @@ impl OpenFile {
         }
     }
 
-    /// The socket; `ENOTSOCK` if it is something else.
+    /// Returns the socket; `ENOTSOCK` for any other kind.
     pub(crate) fn socket(&self) -> Result<&Socket, Errno> {
         match &self.kind {
             Kind::Socket(socket) => Ok(socket),
@@ -279,7 +279,7 @@ impl OpenFile {
         }
     }
 
-    /// The directory; `ENOTDIR` if it is something else.
+    /// Returns the directory; `ENOTDIR` for any other kind.
     pub(crate) fn directory(&self) -> Result<&filesystem::Node, Errno> {
         match &self.kind {
             Kind::Stored(file) if file.node().kind() == FileKind::Directory => Ok(file.node()),
@@ -287,12 +287,12 @@ impl OpenFile {
         }
     }
 
-    /// Whether calls fail with `EAGAIN` in the place of waiting.
+    /// Returns whether calls fail with `EAGAIN` instead of waiting.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.non_blocking.load(Ordering::Relaxed)
     }
 
-    /// The flags as `fcntl(F_GETFL)` gives them.
+    /// Returns the flags as `fcntl(F_GETFL)` reports them.
     pub(crate) fn flags(&self) -> u32 {
         let mut flags = match self.access {
             Access::Read => open::RDONLY,
@@ -310,7 +310,7 @@ impl OpenFile {
         flags
     }
 
-    /// `fcntl(F_SETFL)`: other flags than these are ignored, as on Linux.
+    /// Performs `fcntl(F_SETFL)`: other flags than these are ignored, as on Linux.
     pub(crate) fn set_flags(&self, flags: u32) {
         self.non_blocking.store(flags & open::NONBLOCK != 0, Ordering::Relaxed);
         if let Kind::Stored(file) = &self.kind {
@@ -318,12 +318,13 @@ impl OpenFile {
         }
     }
 
-    /// Bytes that are freed when this is closed and are not its process's charge: those of a file without a name that
-    /// nobody else has open, and what a socket holds. (All other memory is charged, and known from there.)
+    /// Returns the bytes that closing this file frees and that need not be in its process's charge: those of a file
+    /// without a name that no other open file holds, and those of a socket, which are charged to the process that made
+    /// it. (All other memory is charged to this process, and known from there.)
     pub(crate) fn memory_if_closed(&self) -> usize {
         match &self.kind {
             Kind::Stored(file) if file.node().is_last_reference() => file.node().metadata().allocated as usize,
-            // What its connection holds is not charged.
+            // The maker of the socket may be another process.
             Kind::Socket(socket) => socket.memory(),
             _ => 0,
         }
@@ -331,40 +332,40 @@ impl OpenFile {
 
     // ---- reading and writing ----
 
-    /// Bytes that are moved in a step ([`steps`]), where nothing else sets a limit.
+    /// Bytes to move in one step ([`steps`]), unless a smaller limit holds.
     fn largest_step(&self) -> usize {
         match self.kind {
             Kind::Console => 1024,
             Kind::Random => crate::random::STEP,
             Kind::Stored(_) | Kind::Zero => steps::BYTES,
-            // What they hold is the limit.
+            // Limited by their contents.
             Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_) | Kind::Null => usize::MAX,
             Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => usize::MAX,
         }
     }
 
-    /// `EBADF` unless it was opened for reading.
+    /// Fails with `EBADF` unless the file was opened for reading.
     pub(crate) fn require_readable(&self) -> Result<(), Errno> {
         if reads(self.access) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// `EBADF` unless it was opened for writing.
+    /// Fails with `EBADF` unless the file was opened for writing.
     pub(crate) fn require_writable(&self) -> Result<(), Errno> {
         if writes(self.access) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// Whether reading and writing never make anybody wait for others, so that it does not matter whether they may.
+    /// Returns whether reading and writing never wait, so that the caller's permission to wait does not matter.
     pub(crate) fn never_waits(&self) -> bool {
         matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Null)
     }
 
-    /// Whether reading gives everything that was asked for, in steps, and not only what is there.
+    /// Returns whether a read gives everything that was wanted, in steps, and not only the bytes that are there.
     fn reads_on(&self) -> bool {
         matches!(self.kind, Kind::Stored(_) | Kind::Zero | Kind::Random)
     }
 
-    /// Reads into buffers from `*done` bytes on, advancing it; done as soon as something was read, or, of what never
-    /// makes anybody wait, as much as there is.
+    /// Reads into buffers from `*done` bytes on, and advances it. Ready as soon as something was read; a kind that
+    /// never waits reads on to the end of the buffers or of the file.
     pub(crate) fn read(
         &self,
         process: &Process,
@@ -402,7 +403,7 @@ impl OpenFile {
                 }
                 let wanted = (buffer.len() - part).min(left);
                 let piece = UserBuffer::new(buffer.address() + part, wanted)?;
-                // Only the first buffer may wait; what comes after a filled one is taken if it is there.
+                // Only the first buffer may wait; further bytes are taken if they are there.
                 let count = match self.read_one(process, piece, if *done == 0 { waker } else { None }) {
                     Poll::Ready(Ok(count)) => count,
                     Poll::Ready(Err(error)) if *done == 0 => return Poll::Ready(Err(error)),
@@ -442,7 +443,7 @@ impl OpenFile {
         }
     }
 
-    /// One step of writing buffers from `*written` bytes on, advancing it.
+    /// Does one step of writing buffers from `*written` bytes on, and advances it.
     pub(crate) fn write(
         &self,
         process: &Process,
@@ -452,7 +453,7 @@ impl OpenFile {
     ) -> Poll<Result<usize, Errno>> {
         self.require_writable()?;
         match &self.kind {
-            // What one call writes is one datagram, or comes out of the pipe together if it is short.
+            // The bytes of one call are one datagram; in a pipe they come out together if they are few.
             Kind::Socket(socket) if socket.is_for_datagrams() => {
                 return socket.send_datagram(process, buffers, None, written, waker);
             }
@@ -535,7 +536,7 @@ impl OpenFile {
         }
     }
 
-    /// Copies from a place in the file, as far as the step goes; for what works on the file in steps of its own.
+    /// Copies from a place in the file, as far as a step goes, for callers that make steps of their own.
     pub(crate) fn read_step(&self, process: &Process, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
         let file = self.stored_file()?;
         let length = buffer.len().min(steps::BYTES);
@@ -555,7 +556,7 @@ impl OpenFile {
         transfer.result(outcome)
     }
 
-    /// `pread64`, from `*done` bytes on, advancing it.
+    /// Performs `pread64` from `*done` bytes on, and advances it.
     pub(crate) fn read_at(
         &self,
         process: &Process,
@@ -567,7 +568,7 @@ impl OpenFile {
         in_steps(process, buffer, offset, done, waker, |rest, offset| self.read_step(process, rest, offset))
     }
 
-    /// `pwrite64`, from `*done` bytes on, advancing it.
+    /// Performs `pwrite64` from `*done` bytes on, and advances it.
     pub(crate) fn write_at(
         &self,
         process: &Process,
@@ -579,7 +580,7 @@ impl OpenFile {
         in_steps(process, buffer, offset, done, waker, |rest, offset| self.write_step(process, rest, offset))
     }
 
-    /// `lseek`.
+    /// Performs `lseek`.
     pub(crate) fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
         let file = self.stored_file()?;
         let from = match whence {
@@ -591,7 +592,7 @@ impl OpenFile {
         file.seek(from).map(|position| position as usize).map_err(errno_of)
     }
 
-    /// Bytes of a regular file.
+    /// Returns the size of a regular file in bytes.
     pub(crate) fn length(&self) -> Option<u64> {
         match &self.kind {
             Kind::Stored(file) => Some(file.node().metadata().size),
@@ -599,7 +600,7 @@ impl OpenFile {
         }
     }
 
-    /// `ftruncate`.
+    /// Performs `ftruncate`.
     pub(crate) fn truncate(&self, length: u64) -> Result<usize, Errno> {
         match &self.kind {
             Kind::Stored(file) => file.truncate(length, crate::calls::files::now()).map(|()| 0).map_err(errno_of),
@@ -607,7 +608,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether `mmap` can copy from it.
+    /// Succeeds if `mmap` can copy from the file.
     pub(crate) fn require_mappable(&self) -> Result<(), Errno> {
         match &self.kind {
             Kind::Stored(file) if file.node().kind() == FileKind::Regular => {
@@ -621,14 +622,14 @@ impl OpenFile {
         }
     }
 
-    /// `getdents64`: whole entries only, and no more than one step copies; `EINVAL` if not even one fits.
+    /// Performs `getdents64`: whole entries only, at most as many as one step copies; `EINVAL` if not even one fits.
     pub(crate) fn read_directory(&self, process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
         let Kind::Stored(file) = &self.kind else { return Err(Errno::ENOTDIR) };
         let (mut done, mut left) = (0, steps::ENTRIES);
         let mut failed = None;
         file.read_directory(|entry| {
             if left == 0 {
-                // A program asks until there is nothing more.
+                // A program repeats the call until there are no more entries.
                 return ControlFlow::Break(());
             }
             left -= 1;
@@ -662,7 +663,7 @@ impl OpenFile {
         }
     }
 
-    /// `fstat`.
+    /// Performs `fstat`.
     pub(crate) fn status(&self) -> Status {
         let (kind, device) = match &self.kind {
             Kind::Stored(file) => return status_of(&file.node().metadata()),
@@ -672,7 +673,7 @@ impl OpenFile {
             Kind::Zero => (mode::CHARACTER | 0o666, Some(ZERO)),
             Kind::Random => (mode::CHARACTER | 0o666, Some(RANDOM)),
             Kind::Console => (mode::CHARACTER | 0o600, Some(CONSOLE)),
-            // As Linux shows its anonymous inodes: no type.
+            // As Linux shows its anonymous inodes: without a type.
             Kind::InterruptReceiver(_) | Kind::InterruptRight(_) | Kind::Epoll(_) | Kind::Event(_) => (0o600, None),
         };
         Status {
@@ -684,7 +685,7 @@ impl OpenFile {
         }
     }
 
-    /// `ioctl`: of terminals only.
+    /// Performs `ioctl`, for terminals only.
     pub(crate) fn device_control(&self, process: &Process, command: u32, argument: usize) -> Result<usize, Errno> {
         match self.kind {
             Kind::Console => console::control(process, command, argument),
@@ -694,11 +695,10 @@ impl OpenFile {
 
     // ---- sockets ----
 
-    /// One step of `accept`: makes a descriptor of the connection.
+    /// Does one step of `accept`: makes a descriptor of the connection.
     ///
-    /// The descriptor and the memory come first. A connection that was taken could not be put back, so one for which
-    /// there is no place must stay in the queue, for when there is; as on Linux, `EMFILE` is the answer even if none
-    /// waits.
+    /// The descriptor and the memory are reserved first. A connection taken from the queue could not be put back, so it
+    /// must stay there while it has no descriptor. As on Linux, `EMFILE` is the answer even if no connection waits.
     pub(crate) fn accept(
         &self,
         process: &Process,
@@ -719,7 +719,7 @@ impl OpenFile {
         if let Some(out) = address
             && let Err(error) = out.write(process, from)
         {
-            // As on Linux the connection is lost to a caller who has no place for its address. It is closed out of the
+            // As on Linux, a caller without room for the peer's address loses the connection. It is closed outside the
             // lock.
             drop(descriptors);
             return Poll::Ready(Err(error));
@@ -727,7 +727,7 @@ impl OpenFile {
         Poll::Ready(Ok(vacancy.fill(file, flags & types::SOCK_CLOEXEC != 0)))
     }
 
-    /// One step of `connect`.
+    /// Does one step of `connect`.
     pub(crate) fn connect(
         &self,
         process: &Process,
@@ -738,13 +738,13 @@ impl OpenFile {
         let was_started = *started;
         let step = self.socket()?.connect(process, to, started, waker);
         if *started && !was_started || step.is_ready() {
-            // It is another object for the stack now.
+            // The stack has a new object for the socket.
             self.watchers.wake();
         }
         step
     }
 
-    /// One step of `sendto`.
+    /// Does one step of `sendto`.
     pub(crate) fn send(
         &self,
         process: &Process,
@@ -760,7 +760,7 @@ impl OpenFile {
         self.socket()?.send(process, buffer, to, sent, waker)
     }
 
-    /// One step of `recvfrom`.
+    /// Does one step of `recvfrom`.
     pub(crate) fn receive(
         &self,
         process: &Process,
@@ -775,12 +775,12 @@ impl OpenFile {
         self.socket()?.receive(process, buffer, flags, address, waker)
     }
 
-    /// Whether what it waits for comes through a pipe or a connection.
+    /// Returns whether its input comes through a pipe or a connection.
     pub(crate) fn is_pipe_or_socket(&self) -> bool {
         matches!(self.kind, Kind::Reader(_) | Kind::Writer(_) | Kind::Socket(_))
     }
 
-    /// Takes back what a reading step registered.
+    /// Takes back the registration of a reading step.
     pub(crate) fn forget_reader(&self, waker: &Waker) {
         match &self.kind {
             Kind::Reader(reader) => reader.forget(waker),
@@ -792,7 +792,7 @@ impl OpenFile {
         }
     }
 
-    /// Takes back what a writing step registered.
+    /// Takes back the registration of a writing step.
     pub(crate) fn forget_writer(&self, waker: &Waker) {
         match &self.kind {
             Kind::Writer(writer) => writer.forget(waker),
@@ -814,7 +814,7 @@ fn encode_device(device: DeviceNumber) -> u64 {
     (device.major as u64) << 8 | device.minor as u64
 }
 
-/// `struct stat` of a stored file.
+/// Returns the `struct stat` of a stored file.
 pub(crate) fn status_of(metadata: &Metadata) -> Status {
     let time =
         |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
@@ -834,8 +834,8 @@ pub(crate) fn status_of(metadata: &Metadata) -> Status {
     }
 }
 
-/// Moves a buffer from `*done` bytes on to or from a place in a file, advancing it: until a step moves less than it
-/// may.
+/// Moves a buffer from `*done` bytes on to or from a place in a file, and advances it, until a step moves fewer bytes
+/// than it may.
 fn in_steps(
     process: &Process,
     buffer: UserBuffer,

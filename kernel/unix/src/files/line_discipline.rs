@@ -1,15 +1,15 @@
-//! The line discipline: from the keys of a terminal to what programs read, and to what is shown (termios(3), N_TTY on
-//! Linux).
+//! The line discipline: from the keys of a terminal to the input of programs, and to the bytes that it shows
+//! (termios(3), N_TTY on Linux).
 //!
-//! In *canonical* mode input comes to programs in lines, which can be edited until they are ended: the erase key takes
-//! back a character, another one a word, another one the whole line; the end-of-file key ends a line without a
-//! character of its own, so that an empty one is the end of the file. Otherwise (*raw*) each key is there to be read at
-//! once. In both modes keys are echoed, translated, and may be signals, each as the settings say.
+//! In *canonical* mode input comes to programs in lines, which can be edited until they are ended: one key erases a
+//! character, another one a word, another one the whole line; the end-of-file key ends a line without a character of
+//! its own, so that an empty line is the end of the file. Otherwise (*raw*) each key can be read immediately. In both
+//! modes keys are echoed, translated, and may be signals, as the settings tell.
 //!
-//! This is data and no device: keys go in, what is to be shown comes out through a function, and what a key asks for is
-//! the result. So the whole of it is tested on the host.
+//! This is data and no device: keys go in, the bytes to be shown go to a function, and the signal of a key is the
+//! result. So the whole of it is tested on the host.
 //!
-//! # What is not there
+//! # Missing features
 //!
 //! Flow control by keys (`IXON` is accepted and changes nothing: output never waits), parity, modem lines, other line
 //! disciplines, `VTIME` between keys (a read with `VMIN` 0 never waits), and job control: the key for suspending is
@@ -19,17 +19,17 @@ use abi_unix::types::Termios;
 use abi_unix::types::signal;
 use abi_unix::types::terminal::{character, control, input, local, output};
 
-/// Keys that can wait to be read, and so the longest line, with its end (Linux's `N_TTY_BUF_SIZE`).
+/// Keys that can wait to be read, and so the length of the longest line with its end (Linux's `N_TTY_BUF_SIZE`).
 pub(crate) const CAPACITY: usize = 4096;
 
-/// The entry ends a line.
+/// Flag of an entry that ends a line.
 const LINE_END: u16 = 0x100;
-/// The entry is no character: it only ends the line.
+/// Flag of an entry that is no character and only ends the line.
 const MARK: u16 = 0x200;
 
 const BELL: &[u8] = b"\x07";
 
-/// The settings that a terminal begins with, those of Linux.
+/// Linux's default settings.
 pub(crate) const DEFAULT: Termios = {
     let mut characters = [0; 19];
     characters[character::INTERRUPT] = 0x03;
@@ -62,20 +62,20 @@ pub(crate) const DEFAULT: Termios = {
     }
 };
 
-/// See the module's documentation.
+/// State of a line discipline.
 pub(crate) struct LineDiscipline {
     settings: Termios,
-    /// What was typed, each key at its number modulo the capacity.
+    /// Typed keys, each at its number modulo the capacity.
     keys: [u16; CAPACITY],
-    /// Keys up to here were read, up to `committed` can be read, up to `end` are being edited.
+    /// Keys before `read` were read, those before `committed` can be read, and those before `end` are being edited.
     read: usize,
     committed: usize,
     end: usize,
-    /// Where the cursor is, as far as that can be known.
+    /// Column of the cursor, as far as that can be known.
     column: usize,
-    /// Where it was when the line that is edited began.
+    /// Column at which the line that is edited began.
     start_column: usize,
-    /// The next key is taken as it is.
+    /// Set if the next key is taken as it is.
     literal: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for LineDiscipline {
 }
 
 impl LineDiscipline {
-    /// With the [`DEFAULT`] settings.
+    /// Creates a line discipline with the [`DEFAULT`] settings.
     pub(crate) const fn new() -> LineDiscipline {
         LineDiscipline {
             settings: DEFAULT,
@@ -100,13 +100,12 @@ impl LineDiscipline {
         }
     }
 
-    /// The settings.
     pub(crate) fn settings(&self) -> Termios {
         self.settings
     }
 
-    /// Changes the settings. What was typed before stays: a line that was being edited can be read in raw mode, and
-    /// what was not read in raw mode is a line of its own.
+    /// Changes the settings. Keys typed before stay: a line that was being edited can be read in raw mode, and keys
+    /// that were not read in raw mode are a line of their own.
     pub(crate) fn set(&mut self, settings: Termios) {
         let was_canonical = self.is_canonical();
         self.settings = settings;
@@ -131,20 +130,20 @@ impl LineDiscipline {
         self.has(local::ICANON)
     }
 
-    /// Whether `byte` is this one of the special characters; 0 switches one off.
+    /// Returns whether `byte` is this special character; a setting of 0 switches the character off.
     fn is(&self, byte: u8, character: usize) -> bool {
         let special = self.settings.characters[character];
         special != 0 && special == byte
     }
 
-    /// Forgets what was typed and not read.
+    /// Forgets keys that were not read.
     pub(crate) fn flush(&mut self) {
         (self.read, self.committed, self.literal) = (self.end, self.end, false);
     }
 
     // ---- showing ----
 
-    /// Translates what a program writes, as the settings say.
+    /// Translates a program's output as the settings tell, and passes it to `show`.
     pub(crate) fn write(&mut self, bytes: &[u8], show: &mut impl FnMut(&[u8])) {
         let translates = self.settings.output & (output::OPOST | output::ONLCR) == output::OPOST | output::ONLCR;
         let mut rest = bytes;
@@ -175,13 +174,13 @@ impl LineDiscipline {
         }
     }
 
-    /// How a control character is shown, behind a `^`.
+    /// Returns the character behind `^` that shows a control character.
     fn caret(&self, byte: u8) -> Option<u8> {
         (self.has(local::ECHOCTL) && (byte < b' ' || byte == 0x7f) && byte != b'\n' && byte != b'\t')
             .then_some(byte ^ 0x40)
     }
 
-    /// The column behind the line that is edited.
+    /// Returns the column behind the line that is edited.
     fn end_column(&self) -> usize {
         (self.committed..self.end).fold(self.start_column, |column, at| {
             let byte = self.keys[at % CAPACITY] as u8;
@@ -191,7 +190,7 @@ impl LineDiscipline {
 
     // ---- typing ----
 
-    /// A key was pressed. What is to be shown goes to `show`; the result is a signal that it asks for.
+    /// Takes a key that was pressed. Bytes to be shown go to `show`; the result is the signal that the key stands for.
     pub(crate) fn press(&mut self, key: u8, show: &mut impl FnMut(&[u8])) -> Option<u32> {
         let mut byte = if self.takes(input::ISTRIP) { key & 0x7f } else { key };
         if core::mem::take(&mut self.literal) {
@@ -281,12 +280,12 @@ impl LineDiscipline {
         }
     }
 
-    /// The last key of the line that is edited.
+    /// Returns the last key of the line that is edited.
     fn last(&self) -> Option<u8> {
         (self.end > self.committed).then(|| self.keys[(self.end - 1) % CAPACITY] as u8)
     }
 
-    /// Takes back the last character of the line, and what is shown of it.
+    /// Removes the last character of the line, from the screen as well.
     fn erase(&mut self, show: &mut impl FnMut(&[u8])) {
         let before = self.end_column();
         while let Some(last) = self.last() {
@@ -305,7 +304,7 @@ impl LineDiscipline {
         }
     }
 
-    /// Takes a key into what is typed, and shows it.
+    /// Appends a key to the line, and shows it.
     fn enter(&mut self, byte: u8, flags: u16, show: &mut impl FnMut(&[u8])) {
         if self.committed == self.end {
             self.start_column = self.column;
@@ -317,8 +316,8 @@ impl LineDiscipline {
         }
     }
 
-    /// Takes an entry in, and ends the line if it says so; `false` if there is no room. The last place is kept for the
-    /// end of the line, or a line that is too long could never be read.
+    /// Appends an entry, and ends the line if the entry says so; returns `false` if there is no room. The last place is
+    /// kept for the end of the line: otherwise a line that is too long could never be read.
     fn put(&mut self, entry: u16) -> bool {
         let room = CAPACITY - (self.end - self.read);
         let is_end = entry & LINE_END != 0;
@@ -336,13 +335,13 @@ impl LineDiscipline {
 
     // ---- reading ----
 
-    /// Bytes that a read would find (`FIONREAD`).
+    /// Returns the number of bytes that a read would find (`FIONREAD`).
     pub(crate) fn readable(&self) -> usize {
         let entries = self.read..self.committed;
         entries.filter(|at| self.keys[at % CAPACITY] & MARK == 0).count()
     }
 
-    /// Whether a read of so many bytes need not wait.
+    /// Returns whether a read of so many bytes need not wait.
     pub(crate) fn is_ready(&self, wanted: usize) -> bool {
         if self.is_canonical() {
             return self.read < self.committed;
@@ -351,8 +350,8 @@ impl LineDiscipline {
         minimum == 0 || self.readable() >= minimum.min(wanted)
     }
 
-    /// Takes what can be read now, as far as there is room, and says how much that was and whether a read is complete
-    /// with that: at the end of a line, or when nothing is left.
+    /// Reads as much as there is and fits. Returns the count, and whether the read is complete: at the end of a line,
+    /// or when nothing is left.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> (usize, bool) {
         let canonical = self.is_canonical();
         let mut count = 0;
@@ -378,18 +377,18 @@ impl LineDiscipline {
         (count, true)
     }
 
-    /// Where reading stands, for [`unread`](Self::unread).
+    /// Returns the reading position, for [`unread`](Self::unread).
     pub(crate) fn position(&self) -> usize {
         self.read
     }
 
-    /// Takes back reads since `position`, if nothing was typed in between.
+    /// Undoes reads since `position`, if nothing was typed in between.
     pub(crate) fn unread(&mut self, position: usize) {
         self.read = position.min(self.read);
     }
 }
 
-/// The column behind a byte that is shown at `column`.
+/// Returns the column behind a byte that is shown at `column`.
 fn column_after(column: usize, byte: u8) -> usize {
     match byte {
         b'\r' | b'\n' => 0,
@@ -408,7 +407,7 @@ mod tests {
 
     use super::*;
 
-    /// Types bytes; what was shown, and the signals.
+    /// Types bytes; returns the bytes shown, and the signals.
     fn typed(terminal: &mut LineDiscipline, keys: &[u8]) -> (Vec<u8>, Vec<u32>) {
         let (mut shown, mut signals) = (Vec::new(), Vec::new());
         for &key in keys {
@@ -417,7 +416,7 @@ mod tests {
         (shown, signals)
     }
 
-    /// One read of so many bytes; `None` if it would wait.
+    /// Reads so many bytes once; `None` if the read would wait.
     fn read(terminal: &mut LineDiscipline, wanted: usize) -> Option<Vec<u8>> {
         if !terminal.is_ready(wanted) {
             return None;
@@ -432,7 +431,7 @@ mod tests {
         Termios { input: 0, output: 0, local: 0, ..DEFAULT }
     }
 
-    /// What a terminal shows of these bytes on its last line.
+    /// Returns the last line of a terminal that shows these bytes.
     fn last_line(shown: &[u8]) -> Vec<u8> {
         let (mut line, mut column) = (Vec::new(), 0usize);
         for &byte in shown {
@@ -502,7 +501,7 @@ mod tests {
         assert_eq!(read(&mut terminal, 10).unwrap(), b"half");
         assert_eq!(read(&mut terminal, 10).unwrap(), b"");
         assert_eq!(read(&mut terminal, 10), None);
-        // A read that takes exactly what stands before it leaves no end of file behind.
+        // A read that takes exactly the bytes before an end-of-file key leaves no end of file behind.
         typed(&mut terminal, b"half\x04");
         assert_eq!(read(&mut terminal, 4).unwrap(), b"half");
         assert_eq!(read(&mut terminal, 4), None);
@@ -561,7 +560,7 @@ mod tests {
         assert_eq!((line.len(), line.last()), (CAPACITY, Some(&b'\n')));
     }
 
-    /// Keys that mean something more often than by chance.
+    /// Generates keys, special ones more often than by chance.
     fn key() -> impl Strategy<Value = u8> {
         prop_oneof![
             3 => b'a'..=b'e',
@@ -576,7 +575,7 @@ mod tests {
         ]
     }
 
-    /// Lines as a person would say what these keys make of them: finished ones, then the one that is being typed.
+    /// Returns the lines that a person would expect of these keys: finished ones, then the unfinished one.
     fn lines(keys: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
         let (mut finished, mut line) = (Vec::new(), Vec::new());
         for &key in keys {
@@ -601,7 +600,7 @@ mod tests {
         (finished, line)
     }
 
-    /// A line as it is shown at the start of a screen's line.
+    /// Returns a line as it is shown, behind `column` columns.
     fn as_shown(line: &[u8], column: usize) -> Vec<u8> {
         let mut shown = vec![b' '; column];
         for &byte in line {
@@ -624,7 +623,7 @@ mod tests {
             let (shown, signals) = typed(&mut terminal, &keys);
             prop_assert!(signals.is_empty());
             let (finished, unfinished) = lines(&keys);
-            // What an end-of-file key has ended stays on the screen's line, before what comes then.
+            // A line that an end-of-file key has ended stays on the screen's line, before the next one.
             let ended = finished.iter().rev().take_while(|line| line.last() != Some(&b'\n'));
             let on_screen: Vec<u8> = ended.collect::<Vec<_>>().into_iter().rev().flatten().copied().collect();
             let prefix = as_shown(&on_screen, 0);

@@ -26,7 +26,7 @@ pub(crate) const ATOMIC: usize = 4096;
 
 struct State {
     queue: ByteQueue,
-    /// For the queue's buffer. The process that made the pipe pays for it, whoever writes.
+    /// For the queue's buffer. The process that made the pipe pays for it, whichever process writes.
     charge: Charge,
     readers_waiting: Waiters,
     writers_waiting: Waiters,
@@ -39,9 +39,9 @@ pub(crate) struct Pipe {
     writers: AtomicUsize,
 }
 
-/// The reading end. The pipe has no reader when the last one is dropped.
+/// The reading end. The pipe has no reader after the last one was dropped.
 pub(crate) struct Reader(Arc<Pipe>);
-/// The writing end. The pipe has no writer when the last one is dropped.
+/// The writing end. The pipe has no writer after the last one was dropped.
 pub(crate) struct Writer(Arc<Pipe>);
 
 /// Creates a pipe, for a process with this account. The ends are charged as open files.
@@ -57,7 +57,8 @@ pub(crate) fn pipe(account: &Arc<Account>) -> (Reader, Writer) {
 }
 
 impl State {
-    /// Makes room for `more` bytes in the queue. `ENOMEM` if the pipe's owner may not have that, or there is no memory.
+    /// Makes room for `more` bytes in the queue. `ENOMEM` if the pipe's owner may not have them, or if memory is
+    /// exhausted.
     #[cold]
     fn grow(&mut self, more: usize) -> Result<(), Errno> {
         self.charge.account().admit()?;
@@ -71,7 +72,7 @@ impl State {
 }
 
 impl Reader {
-    /// Reads what is there, up to the buffer's length, into the memory of `process`.
+    /// Reads the bytes that are there, up to the buffer's length, into the memory of `process`.
     ///
     /// Pending means that the pipe is empty; `waker` is then registered if there is one.
     pub(crate) fn read(
@@ -85,7 +86,7 @@ impl Reader {
         }
         let mut state = self.0.state.lock();
         if state.queue.is_empty() {
-            // Acquire: pairs with the writer's release when it goes; its last bytes are in the queue under the lock.
+            // Acquire: pairs with the writer's release on drop; its last bytes are in the queue under the lock.
             if self.0.writers.load(Ordering::Acquire) == 0 {
                 return Poll::Ready(Ok(0));
             }
@@ -110,21 +111,21 @@ impl Reader {
             state.queue.consume(count);
             done += count;
         }
-        // It may have given its buffer back.
+        // The queue may have given its buffer back.
         let memory = state.queue.memory();
         state.charge.shrink_to(memory);
         state.writers_waiting.wake_all();
         Poll::Ready(Ok(done))
     }
 
-    /// Registers a waker for input; `false` if there is some or an end of it already, or no memory.
+    /// Registers a waker for input; returns `false` if input or its end is there already, or if there is no memory.
     pub(crate) fn register_for_input(&self, waker: &Waker) -> bool {
         let mut state = self.0.state.lock();
         let must_wait = state.queue.is_empty() && self.0.writers.load(Ordering::Acquire) != 0;
         must_wait && state.readers_waiting.register(waker).is_ok()
     }
 
-    /// What would not wait, as epoll's events; `waker` is registered if there is one.
+    /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
     pub(crate) fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut state = self.0.state.lock();
         if let Some(waker) = waker {
@@ -135,7 +136,7 @@ impl Reader {
         Ok(input | end)
     }
 
-    /// Takes back a registration of [`read`](Self::read) or [`readiness`](Self::readiness).
+    /// Takes back the registration of [`read`](Self::read) or [`readiness`](Self::readiness).
     pub(crate) fn forget(&self, waker: &Waker) {
         self.0.state.lock().readers_waiting.forget(waker);
     }
@@ -146,7 +147,7 @@ impl Writer {
     /// them have at most [`ATOMIC`] bytes, these come out of the pipe without others in between.
     ///
     /// Ready when everything was written, or with an error. Pending means that the pipe is full; `waker` is then
-    /// registered if there is one. Without a waker and with something written the caller decides what to report.
+    /// registered if there is one. Without a waker and with something written the caller decides about the result.
     pub(crate) fn write(
         &self,
         process: &Process,
@@ -165,17 +166,17 @@ impl Writer {
                     return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
                 }
                 let room = CAPACITY - state.queue.len();
-                // A short one waits until there is room for all of it; after that it does not stop before its end.
+                // A short write waits until there is room for all of it, and does not stop before its end then.
                 let wanted = if total > ATOMIC { rest.min(room) } else { rest };
                 if room < wanted || wanted == 0 {
                     let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
                     return match registered {
                         Ok(()) => Poll::Pending,
-                        // What was written is in `done`: it is for the caller to say whether the call ends here.
+                        // The bytes written so far are in `done`: the caller decides whether the call ends here.
                         Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
                     };
                 }
-                // EVERY-BYTE, ADMISSION: what waits in pipes must not use up what others need.
+                // EVERY-BYTE, ADMISSION: bytes that wait in pipes must not use up the memory that others need.
                 let grown = if state.queue.would_grow(wanted, CAPACITY) { state.grow(wanted) } else { Ok(()) };
                 if let Err(error) = grown {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
@@ -194,7 +195,7 @@ impl Writer {
         Poll::Ready(Ok(*done))
     }
 
-    /// What would not wait, as epoll's events; `waker` is registered if there is one.
+    /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
     pub(crate) fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut state = self.0.state.lock();
         if let Some(waker) = waker {
@@ -205,7 +206,7 @@ impl Writer {
         Ok(room | end)
     }
 
-    /// Takes back a registration of [`write`](Self::write) or [`readiness`](Self::readiness).
+    /// Takes back the registration of [`write`](Self::write) or [`readiness`](Self::readiness).
     pub(crate) fn forget(&self, waker: &Waker) {
         self.0.state.lock().writers_waiting.forget(waker);
     }
@@ -213,7 +214,7 @@ impl Writer {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Release: what this end did happens before a writer sees that it is gone.
+        // Release: this end's actions happen before a writer sees that the reader has gone.
         if self.0.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.state.lock().writers_waiting.wake_all();
         }

@@ -1,8 +1,8 @@
 //! Sockets: the Berkeley interface over the network stack.
 //!
-//! Data moves straight between a connection's buffers and user pages while the stack's lock is held. Whoever begins to
-//! wait at a socket tells the stack how important that is ([`Reader`]): so important are the frames that come for it
-//! ([`network::stack`](crate::network::stack)).
+//! Data moves straight between a connection's buffers and user pages while the stack's lock is held. A coroutine that
+//! begins to wait at a socket tells the stack its importance ([`Reader`]); frames that come for the socket are as
+//! important ([`network::stack`](crate::network::stack)).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -33,21 +33,21 @@ use crate::scheduling::{self, EXHAUSTED, executor};
 const LONGEST_BACKLOG: usize = 4096;
 /// Longest payload of a UDP datagram.
 const LONGEST_DATAGRAM: usize = 65507;
-/// Silence before a connection with `SO_KEEPALIVE` is probed, as on Linux (shortened: there are no options to change
-/// it).
+/// Probes of a silent connection with `SO_KEEPALIVE`: as many as on Linux, after a shorter silence, because no option
+/// can change it.
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
 
-/// The calling coroutine, which works for this process, as it waits at a socket.
+/// Returns the calling coroutine, which works for this process, as the reader at a socket.
 fn reader(process: u32) -> Reader {
     let level = match executor::current_priority() {
-        // So important it is for this turn only, and its process's budget may be refilled.
+        // These priorities hold for this turn only: the process may be boosted, or its budget may be refilled.
         Priority::HIGHEST | EXHAUSTED => Priority::DEFAULT,
         priority => scheduling::claim_worth(priority),
     };
     Reader { owner: process, level: level.number() }
 }
 
-/// The size that a buffer gets for which a program asks.
+/// Returns the size of the buffer for a program that wants `wanted` bytes.
 fn buffer_size(wanted: u32) -> usize {
     (wanted as usize).clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
 }
@@ -69,7 +69,7 @@ enum State {
 }
 
 impl State {
-    /// Whether anybody waits for what arrives here.
+    /// Returns whether a reader waits for arrivals at this socket.
     fn is_awaited(&self, stack: &mut Stack<Wire>) -> bool {
         match *self {
             State::Fresh(_) => false,
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Tells the stack who waits for what arrives here.
+    /// Sets the reader that waits for arrivals at this socket.
     fn set_reader(&self, stack: &mut Stack<Wire>, reader: Reader) {
         match *self {
             State::Fresh(_) => {}
@@ -90,23 +90,23 @@ impl State {
     }
 }
 
-/// What a process has of that of which the whole system has a limited number. Its sockets belong to the process that
-/// has made them, and connections to the maker of the listening socket, whoever uses them. Connections and what is
-/// remembered of them may last longer than their sockets, and than the process.
+/// A process's share of things of which the whole system has a limited number. Sockets belong to the process that made
+/// them, and connections to the maker of the listening socket, whichever process uses them. Connections and the records
+/// of ended ones may outlive their sockets and the process.
 pub(crate) struct Shares {
-    /// Of datagram sockets, of connections, and of records of connections that have ended.
+    /// Numbers of datagram sockets, of connections, and of records of connections that have ended.
     taken: [AtomicUsize; 3],
     account: Arc<Account>,
 }
 
 impl Shares {
-    /// Of a process with this account, nothing yet.
+    /// Creates the empty share of a process with this account.
     pub(crate) fn new(account: Arc<Account>) -> Arc<Shares> {
         Arc::new(Shares { taken: Default::default(), account })
     }
 
-    /// Counts one more if `free` are left in the system: `false` for a process that has as many as that already. So no
-    /// process gets more than half, and as long as anything is left there is some for one that has none.
+    /// Counts one more if `free` are left in the system; returns `false` for a process that has that many already. So
+    /// no process gets more than half, and as long as any is left, a process that has none gets one.
     fn take(&self, of: Limited, free: usize) -> bool {
         let limit = |taken| (taken < free).then_some(taken + 1);
         self.taken[of as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit).is_ok()
@@ -118,7 +118,7 @@ impl Shares {
 
     fn limited(held: Held) -> Option<Limited> {
         match held {
-            // The listener's backlog bounds them, and the share of whoever has connected.
+            // Bounded by the listener's backlog, and by the share of the connecting process.
             Held::Request | Held::AcceptedEnd => None,
             Held::Connection => Some(Limited::Connections),
             Held::Record => Some(Limited::Records),
@@ -126,7 +126,7 @@ impl Shares {
     }
 }
 
-/// EVERY-BYTE: what the stack keeps for a process.
+/// EVERY-BYTE: memory that the stack keeps for a process.
 impl network::Owner for Shares {
     fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
         self.account.take_memory(bytes).map_err(|_| Error::OutOfMemory)?;
@@ -145,7 +145,7 @@ impl network::Owner for Shares {
     }
 }
 
-/// The process that has made a socket, as far as what it has and may have goes.
+/// The share of the process that has made a socket.
 type Owner = Arc<Shares>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,15 +155,16 @@ enum Limited {
     Records,
 }
 
-/// A datagram socket of a process's share, and the memory that goes with it; given back when it is dropped.
+/// A datagram socket of a process's share, and its memory; given back on drop.
 struct Share {
     owner: Owner,
-    /// EVERY-BYTE: for buffers as large as they may become.
+    /// EVERY-BYTE: for buffers of their greatest size.
     _charge: Charge,
 }
 
 impl Share {
-    /// Takes one more if `free` are left in the system; `ENOBUFS` if it may not, `ENOMEM`.
+    /// Takes one more if `free` are left in the system. Fails with `ENOBUFS` if the process may not have it, or with
+    /// `ENOMEM`.
     fn take(owner: &Owner, bytes: usize, free: usize) -> Result<Share, Errno> {
         let charge = owner.account.charge(Resource::Memory, bytes)?;
         match owner.take(Limited::Datagrams, free) {
@@ -186,7 +187,7 @@ impl Drop for Share {
 
 struct Inner {
     state: State,
-    /// Of a datagram socket. Connections are charged by the stack, which keeps them when the socket has gone.
+    /// The share of a datagram socket. Connections are charged by the stack, which keeps them longer than the socket.
     _share: Option<Share>,
     tcp: TcpOptions,
     sharing: Sharing,
@@ -199,7 +200,7 @@ pub(crate) struct Socket {
     kind: u32,
     owner: Owner,
     inner: Mutex<Inner>,
-    /// What its next answer is for, if that is measured.
+    /// The request that its next answer is for, if latency is measured.
     pub request: latency::Request,
 }
 
@@ -291,7 +292,7 @@ impl Socket {
         Ok(0)
     }
 
-    /// One step of `accept`: the next connection as a new file, and who it is from.
+    /// Does one step of `accept`: makes the next connection a new file, and returns its peer's address.
     pub(crate) fn accept(
         &self,
         process: &Process,
@@ -318,7 +319,7 @@ impl Socket {
         }
     }
 
-    /// One step of `connect`. `started` tells whether an earlier step began it.
+    /// Does one step of `connect`. `started` tells whether an earlier step began it.
     pub(crate) fn connect(
         &self,
         process: &Process,
@@ -374,7 +375,7 @@ impl Socket {
         }
     }
 
-    /// `connect` with `AF_UNSPEC`: a datagram socket forgets its peer.
+    /// Performs `connect` with `AF_UNSPEC`: a datagram socket forgets its peer.
     pub(crate) fn dissolve(&self) -> Result<usize, Errno> {
         match self.inner.lock().state {
             State::Datagram(id) => with_stack(|stack, _| stack.udp_connect(id, None)).map(|()| 0),
@@ -382,7 +383,7 @@ impl Socket {
         }
     }
 
-    /// One step of sending: everything from `*sent` bytes on, advancing it.
+    /// Does one step of sending: everything from `*sent` bytes on, advancing it.
     pub(crate) fn send(
         &self,
         process: &Process,
@@ -419,7 +420,7 @@ impl Socket {
                         }
                     }
                     if let Some(waker) = waker {
-                        // There is room before those who wait for it are told.
+                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
                         stack.forget(id, Interest::Send, waker);
                     }
                     Ok(true)
@@ -441,7 +442,7 @@ impl Socket {
         }
     }
 
-    /// One step of receiving: what is there, up to the buffer's length.
+    /// Does one step of receiving: the bytes that are there, up to the buffer's length.
     pub(crate) fn receive(
         &self,
         process: &Process,
@@ -469,7 +470,7 @@ impl Socket {
                             return Ok(Received::Bytes(done));
                         }
                     }
-                    // It shows both parts of the ring, so once is enough.
+                    // The stack shows both parts of its ring in turn; peeking reads them once.
                     let take = |bytes: &[u8]| {
                         if peek {
                             return 0;
@@ -509,12 +510,12 @@ impl Socket {
         }
     }
 
-    /// Whether one call moves one datagram, and not what there is of a stream.
+    /// Returns whether one call moves one datagram, and not as much of a stream as there is.
     pub(crate) fn is_for_datagrams(&self) -> bool {
         self.kind == types::SOCK_DGRAM
     }
 
-    /// One step of sending the buffers together as one datagram.
+    /// Does one step of sending the buffers together as one datagram.
     pub(crate) fn send_datagram(
         &self,
         process: &Process,
@@ -559,7 +560,7 @@ impl Socket {
         })
     }
 
-    /// One step of receiving one datagram into the buffers, in order; what does not fit is lost.
+    /// Does one step of receiving one datagram into the buffers, in order; bytes that do not fit are lost.
     pub(crate) fn receive_datagram(
         &self,
         process: &Process,
@@ -611,8 +612,8 @@ impl Socket {
         }
     }
 
-    /// Registers a waker for input, which a call of this priority waits for; `false` if there is some or an end of it
-    /// already, or if this fails.
+    /// Registers a waker for input, for a call of this priority. Returns `false` if input or its end is there already,
+    /// or if registering fails.
     pub(crate) fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
         let inner = self.inner.lock();
         let reader = Reader { owner: process.id, level: priority.number() };
@@ -633,7 +634,7 @@ impl Socket {
         STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
     }
 
-    /// Says that a call of this priority waits for input, which has registered.
+    /// Sets the reader: a registered call of this priority waits for input.
     pub(crate) fn set_reader(&self, process: &Process, priority: Priority) {
         let inner = self.inner.lock();
         if let Some(stack) = STACK.lock().as_mut() {
@@ -641,7 +642,8 @@ impl Socket {
         }
     }
 
-    /// Says that a process has asked for input and does not wait for it: if nobody does, what comes is for this one.
+    /// Records that a process has asked for input without waiting: if no other reader waits, arrivals are for this
+    /// process.
     pub(crate) fn is_asked_by(&self, process: &Process) {
         let inner = self.inner.lock();
         if let Some(stack) = STACK.lock().as_mut()
@@ -651,7 +653,7 @@ impl Socket {
         }
     }
 
-    /// Says that a process has found no room to send, and does not wait for it.
+    /// Records that a process has found no room to send, and does not wait for it.
     pub(crate) fn is_filled_by(&self, process: &Process) {
         let inner = self.inner.lock();
         if let Some(stack) = STACK.lock().as_mut() {
@@ -663,8 +665,8 @@ impl Socket {
         }
     }
 
-    /// What would not wait, as epoll's events, for this process; `waker` is registered, if there is one, for these and
-    /// for the end.
+    /// Returns the epoll events for which this process would not wait. Registers `waker`, if there is one, for the
+    /// wanted events and for the end.
     pub(crate) fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let inner = self.inner.lock();
         let sends = wanted & (event::OUT | event::WRNORM) != 0;
@@ -673,7 +675,7 @@ impl Socket {
                 inner.state.set_reader(stack, reader(process.id));
             }
             match inner.state {
-                // Nobody is registered: when it becomes something else all who watch it look again.
+                // No registration: when the socket changes its state, all its watchers look again.
                 State::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
                 State::Listening(id) => {
                     if let Some(waker) = waker {
@@ -709,12 +711,12 @@ impl Socket {
             | bit(readiness.failed, event::ERR))
     }
 
-    /// Takes back what a pending [`receive`](Self::receive) or [`accept`](Self::accept) registered.
+    /// Takes back the registration of a pending [`receive`](Self::receive) or [`accept`](Self::accept).
     pub(crate) fn forget_receiver(&self, waker: &Waker) {
         self.forget(Interest::Receive, waker);
     }
 
-    /// Takes back what a pending [`send`](Self::send) or [`connect`](Self::connect) registered.
+    /// Takes back the registration of a pending [`send`](Self::send) or [`connect`](Self::connect).
     pub(crate) fn forget_sender(&self, waker: &Waker) {
         self.forget(Interest::Send, waker);
     }
@@ -723,7 +725,7 @@ impl Socket {
         let inner = self.inner.lock();
         if let Some(stack) = STACK.lock().as_mut() {
             match (&inner.state, interest) {
-                // Where a socket has come from another state, those who waited there were woken.
+                // A socket that came from another state woke all waiters of that state.
                 (State::Fresh(_), _) | (State::Listening(_), Interest::Send) => {}
                 (State::Listening(id), Interest::Receive) => stack.forget_accept(*id, waker),
                 (State::Connected(id), _) => stack.forget(*id, interest, waker),
@@ -732,7 +734,7 @@ impl Socket {
         }
     }
 
-    /// Bytes of kernel memory that go with it.
+    /// Returns the bytes of kernel memory that belong to the socket.
     pub(crate) fn memory(&self) -> usize {
         let inner = self.inner.lock();
         with_stack(|stack, _| match inner.state {
@@ -756,7 +758,8 @@ impl Socket {
         match inner.state {
             State::Connected(id) => with_stack_and_send(|stack, now| stack.shutdown(id, how, now)).map(|()| 0),
             State::Listening(listener) if !matches!(how, Shutdown::Send) => {
-                // As on Linux, a listener that is shut down stops listening; those who wait in accept get an error.
+                // As on Linux, a listener that is shut down stops listening; callers that wait in `accept` get an
+                // error.
                 with_stack_and_send(|stack, now| stack.close_listener(listener, now))?;
                 inner.state = State::Fresh(None);
                 Ok(0)
@@ -832,7 +835,8 @@ impl Socket {
             }
             _ => return Err(Errno::ENOPROTOOPT),
         }
-        // What can be changed on a living connection is changed there too; buffer sizes hold for the next one.
+        // Options that can change on a living connection take effect there too; buffer sizes hold for the next
+        // connection.
         let options = inner.tcp;
         match inner.state {
             State::Connected(id) => with_stack_and_send(|stack, now| {
@@ -902,7 +906,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         let abort = inner.linger_abort;
-        // An error means that the stack has forgotten it already.
+        // An error means that the stack has forgotten the socket already.
         let _ = with_stack_and_send(|stack, now| match inner.state {
             State::Fresh(None) => Ok(()),
             State::Fresh(Some(binding)) => stack.release(binding),
@@ -939,7 +943,7 @@ mod tests {
         }
         assert!(left > 0 && Share::take(&owner(), 100, left).is_ok());
         assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
-        // What is of another kind is another matter, and what was given back can be taken again.
+        // Other kinds are counted apart, and a share that was given back can be taken again.
         let (hoarder, hoard) = &mut hoarders[0];
         assert_eq!(hoarder.charge(Held::Connection, 10, left), Ok(()));
         assert!(Share::take(hoarder, 100, left).is_err());
@@ -958,7 +962,7 @@ mod tests {
         account.set_limit(Resource::Memory, crate::process::accounts::Limit::both(100));
         let owner = Shares::new(account.clone());
         assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
-        // As many as are left in the system, it has already.
+        // The process already has as many as are left in the system.
         assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));
         assert_eq!(owner.charge(Held::Record, 40, 1), Ok(()));
         assert_eq!(owner.charge(Held::Request, 40, 1), Err(Error::OutOfMemory));

@@ -1,24 +1,24 @@
-//! The network's stack, and the coroutine that handles what arrives from the wire.
+//! The network's stack, and the coroutine that handles arrivals from the wire.
 //!
-//! The stack is one object under one lock; it does everything at once and tells when it wants to be called again. What
-//! a call changes is sent before the call returns ([`with_stack_and_send`]). What arrives, and what times expire, one
-//! coroutine handles, which the device's interrupt wakes.
+//! The stack is one object under one lock. It does all its work within the call and returns the time at which it must
+//! be called again. A call's changes are sent before the call returns ([`with_stack_and_send`]). One coroutine, which
+//! the device's interrupt wakes, handles arriving frames and expired timers.
 //!
-//! # In whose order
+//! # Order of frames
 //!
 //! A frame is as important as the coroutine that waits for it, and its handling is charged to that coroutine's process.
-//! So the handler looks at all frames that have come, finds out whose they are, and takes the most important first. Its
-//! own priority is what the next one is worth: while something more important is ready, on this hart or another, frames
-//! wait, but for those that come meanwhile and are more important. To see these an interrupt raises the handler to the
-//! best that any claim is worth, until it has looked.
+//! So the handler looks at all frames that have come, finds their readers, and takes the most important frame first.
+//! Its own priority is the effective priority of the next frame: while something more important is ready, on this hart
+//! or another, frames wait, except for later arrivals that are more important. To find these, an interrupt raises the
+//! handler to the best effective priority of any claim, until it has looked.
 //!
-//! Nothing waits for ever: frames that have waited for as long as the starvation bound go before everything else, a few
-//! at a time, between which whatever is as important as the handler has its turn. If frames that wait fill all room
-//! there is, the least important are dropped, and come again if they are worth it to whoever sent them.
+//! No frame waits for ever: frames that have waited for as long as the starvation bound go before everything else, a
+//! few at a time, and between these few all coroutines as important as the handler have their turn. If waiting frames
+//! fill all room, the least important are dropped; their senders may send them again.
 //!
-//! What else the handler does for a connection, to send what acknowledgements have made room for and to act on times
-//! that have come, is charged to its reader's process too. Charged to nobody are the looks, and what nobody waits for:
-//! address resolution, echoes, requests that were not acknowledged, ports where nobody listens.
+//! The handler's other work for a connection (sending data for which acknowledgements have made room, acting on expired
+//! timers) is charged to its reader's process too. No process is charged for the looks, nor for frames without a
+//! reader: address resolution, echoes, requests that were not acknowledged, ports without a listener.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -42,31 +42,31 @@ use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::{self, EXHAUSTED, MOST_CLAIM, Pace};
 use crate::time;
 
-/// For so long a program that is as important as the next frame runs before the rest of many frames is handled.
+/// Time for which a program as important as the next frame runs before the rest of many frames is handled.
 const TURN_OF_EQUALS_NS: u64 = 100_000;
-/// How many frames may wait for the handler.
+/// Number of frames that may wait for the handler.
 const ARRIVALS: usize = 256;
-/// No more processes than this have frames handled in one poll.
+/// Number of processes that have frames handled in one poll, at most.
 const READERS: usize = 8;
-/// For no more processes than this something is done in one poll.
+/// Number of processes for which anything is done in one poll, at most.
 const OWNERS: usize = 16;
 
-/// The stack; `None` before the machine has started, or if there was no memory for one.
+/// The stack; `None` before the machine has started, or if there was no memory for it.
 pub(crate) static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
-/// When the handler's alarm will ring, in nanoseconds; all ones if it is not set. Used under the stack's lock.
+/// Time at which the handler's alarm rings, in nanoseconds; all ones if it is not set. Used under the stack's lock.
 static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
 static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
 static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
 
-/// The coroutine that handles what arrives.
+/// The coroutine that handles arrivals.
 struct Handler {
     cid: Cid,
-    /// It has the priority of a frame that waits.
+    /// Set while its priority is that of a waiting frame.
     is_lowered: bool,
 }
 
-/// The system call's answer for the stack's.
+/// Translates the stack's error into the system call's.
 pub(crate) fn errno_of(error: Error) -> Errno {
     match error {
         Error::Stale => Errno::EBADF,
@@ -91,7 +91,7 @@ pub(crate) fn start(platform: &'static Platform) {
     let limits = network::Limits { arrivals: ARRIVALS, ..network::Limits::default() };
     let configuration = network::Configuration {
         address: wire.is_connected().then_some(network::Address {
-            // QEMU's user network, which has no other way to tell a machine its address than DHCP.
+            // QEMU's user network, which tells a machine its address by DHCP alone.
             address: Ipv4Addr::new(10, 0, 2, 15),
             prefix: 24,
             gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
@@ -103,7 +103,7 @@ pub(crate) fn start(platform: &'static Platform) {
     };
     match Stack::new(wire, &configuration, time::now_ns()) {
         Ok(mut stack) => {
-            // ADMISSION: for what no call of ours asks for, and for the rings of connections within the host.
+            // ADMISSION: for memory that no call of ours asks for, and for the rings of connections within the host.
             stack.set_admission(crate::process::accounts::has_machine_memory);
             *STACK.lock() = Some(stack);
         }
@@ -113,11 +113,11 @@ pub(crate) fn start(platform: &'static Platform) {
         println!("network: there is no memory to start it");
         return;
     };
-    // Not before programs that claim everything: looks are charged to nobody.
+    // Not more important than programs that claim everything: looks are charged to no process.
     executor::spawn_for_kernel(MOST_CLAIM, handle_arrivals(times, turns));
 }
 
-/// How connections within the host are carried, as the boot command line says with `local=joined` or `local=packets`.
+/// Parses the boot option `local=joined` or `local=packets`: the way in which connections within the host are carried.
 fn local_connections(wanted: Option<&str>) -> LocalConnections {
     match wanted {
         None | Some("joined") => LocalConnections::Joined,
@@ -129,7 +129,7 @@ fn local_connections(wanted: Option<&str>) -> LocalConnections {
     }
 }
 
-/// Makes the handler look at the device and at its deadlines, however unimportant the frames are that it has left.
+/// Makes the handler look at the device and at its deadlines, however unimportant its remaining frames are.
 fn wake_handler() {
     HAS_ARRIVED.store(true, Ordering::Release);
     let mut is_raised = false;
@@ -140,13 +140,13 @@ fn wake_handler() {
         }
         executor::waker(handler.cid).wake();
     }
-    // It may have been ready, and stand in line on a hart that visits something less important.
+    // The handler may have been ready already, in the run queue of a hart that visits something less important.
     if is_raised && crate::harts() > 1 {
         executor::find_hart(MOST_CLAIM);
     }
 }
 
-/// Wakes the handler when a time has come.
+/// Wakes the handler at a deadline.
 struct Alarm;
 
 impl Wake for Alarm {
@@ -161,24 +161,24 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     let alarm_waker = Waker::from(Arc::new(Alarm));
     *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
     let mut pace = Pace::default();
-    // The alarm for what comes next, and when it rings. One that rings too early costs a look, and to set it a little
-    // less.
+    // The alarm for the next deadline, and the time at which it rings. An alarm that rings too early costs a look;
+    // setting it costs a little less.
     let mut alarm: Option<(time::Alarm, u64)> = None;
     loop {
         HAS_ARRIVED.store(false, Ordering::Release);
-        // The look sees all of which the device has told before, or is told of it once more.
+        // The look sees everything that the device announced before it; anything later is announced once more.
         fence(Ordering::SeqCst);
         let Polled { next, has_work, waiting, oldest, is_stopped, some_are_unseen, is_cut_short } = poll();
         let now = Machine::now();
         let next = next.map(time::ticks_at_ns);
         if has_work || next.is_some_and(|next| next <= now) {
-            // Segments to be sent and times that have come, which are many together and each a little: in steps.
+            // Segments to be sent and expired timers, of which there are many and each is short: handled in steps.
             let _ = lower(MOST_CLAIM);
             step(&mut pace, &turns, &waker).await;
             continue;
         }
         let overdue = oldest.and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
-        // However unimportant it is what the handler has left: at these times it goes before everything else.
+        // However unimportant the remaining frames are: at these times the handler goes before everything else.
         if let Some(at) = [next, overdue].into_iter().flatten().min()
             && alarm.as_ref().is_none_or(|(_, rings_at)| at < *rings_at || *rings_at <= now)
         {
@@ -197,7 +197,7 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
             executor::yield_now().await;
         } else {
             let mut is_registered = false;
-            // The wake-up may have been for what `poll` has seen.
+            // The wake-up may have been for a frame that `poll` has seen.
             poll_fn(|_| {
                 let is_over = core::mem::replace(&mut is_registered, true) || HAS_ARRIVED.load(Ordering::Acquire);
                 if is_over { Poll::Ready(()) } else { Poll::Pending }
@@ -207,8 +207,8 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     }
 }
 
-/// Ends a step, after which there is more to do. Coroutines that are as important as the handler, and perhaps wait for
-/// what has come up to now, have their turn first; a program among them for a moment, until the alarm interrupts it.
+/// Ends a step after which there is more to do. Coroutines as important as the handler, which perhaps wait for frames
+/// handled up to now, have their turn first; a program among them runs for a moment, until the alarm interrupts it.
 async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
     if !executor::is_ready_at_least(executor::current_priority()) {
         return pace.step().await;
@@ -218,11 +218,11 @@ async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
     time::clear(turn);
 }
 
-/// Gives the handler a priority, mostly that of what it has left, unless something has arrived since it looked: then
-/// `false`.
+/// Sets the handler's priority, mostly to that of its remaining frames. Returns `false`, and changes nothing, if
+/// something has arrived since the handler looked.
 fn lower(priority: Priority) -> bool {
     let mut handler = HANDLER.lock();
-    // Under the lock: whoever makes something arrive says so before, and then raises the handler.
+    // Under the lock: an arrival sets the flag first, and then raises the handler.
     if HAS_ARRIVED.load(Ordering::Acquire) {
         return false;
     }
@@ -235,54 +235,55 @@ fn lower(priority: Priority) -> bool {
     true
 }
 
-/// What a frame for this reader is worth now.
+/// Returns the effective priority of a frame for this reader, as of now.
 fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
     let level = Priority::saturating(u64::from(reader.level));
     match process {
         Some(process) if scheduling::has_no_claim(process) => EXHAUSTED,
         Some(process) => process.standing.worth(level),
-        // Whoever waited has ended: nobody does any more.
+        // The reader's process has ended: the frame has no reader any more.
         None if reader.owner != 0 => scheduling::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level))),
         None => scheduling::worth_of(level),
     }
 }
 
-/// What the frame is worth that comes next, and no other is worth more; `None` if it is to be looked at at once: it is
-/// overdue, or it stands before others although its reader has become less important.
+/// Returns the effective priority of the next frame, which no other frame exceeds. Returns `None` if the frame must be
+/// looked at immediately: it is overdue, or it stands before others although its reader has become less important.
 fn worth_of_waiting(waiting: &Waiting) -> Option<Priority> {
     let worth = worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
     (!waiting.is_overdue && scheduling::claim_worth(worth).number() <= waiting.level).then_some(worth)
 }
 
-/// Who pays for the frames of one poll, and how much.
+/// The processes that pay for the frames of one poll, and their amounts.
 #[derive(Default)]
 struct Bill {
     items: FixedVec<Item, OWNERS>,
-    /// For whom something is being done, as a place among them, since when, and whether all others went before.
+    /// The process that is being worked for, as an index of `items`; the start of that work; and whether everything
+    /// else went before it.
     current: Option<(usize, u64, bool)>,
-    /// When the card told of what is found at the next look: at its interrupt, if that is the first, and else not
-    /// before the look before.
+    /// Time at which the card announced the frames of the next look: that of its interrupt for the first look, and for
+    /// a later one not before the previous look.
     arrived: u64,
 }
 
 struct Item {
     process: Arc<Process>,
     ticks: u64,
-    /// Of these while all others went before.
+    /// The part of `ticks` in which everything else went before.
     ticks_behind_all: u64,
 }
 
-/// Who is to pay.
+/// The payer of some work.
 enum Payer {
     Nobody,
-    /// The process at this place of the bill.
+    /// The process at this index of the bill.
     At(usize),
-    /// Another one, for which there is no place.
+    /// A further process, for which the bill has no room.
     OneTooMany,
 }
 
 impl Bill {
-    /// The place of the process with this number, if there are fewer than `most` before it; nobody if it has ended.
+    /// Returns the index of this process if fewer than `most` stand before it; `Payer::Nobody` if it has ended.
     fn find(&mut self, owner: u32, most: usize) -> Payer {
         if owner == 0 {
             return Payer::Nobody;
@@ -290,7 +291,7 @@ impl Bill {
         if let Some(place) = self.items.iter().position(|item| item.process.id == owner) {
             return Payer::At(place);
         }
-        // Before it is found: it may not be dropped here, where the stack is locked.
+        // Checked before the lookup: the process must not be dropped here, where the stack is locked.
         if self.items.len() >= most {
             return Payer::OneTooMany;
         }
@@ -303,7 +304,7 @@ impl Bill {
         }
     }
 
-    /// What was begun is over.
+    /// Ends the work that was begun.
     fn end(&mut self, now: u64) {
         if let Some((place, since, behind_all)) = self.current.take() {
             let item = &mut self.items[place];
@@ -312,7 +313,7 @@ impl Bill {
         }
     }
 
-    /// Charges everybody.
+    /// Charges every process of the bill.
     fn settle(&self, now: u64) {
         for Item { process, ticks, ticks_behind_all } in &self.items {
             for (ticks, behind_all) in [(*ticks, false), (*ticks_behind_all, true)] {
@@ -345,10 +346,10 @@ impl Order for Bill {
         let mut worth = worth(&waiting.reader, process);
         if let (EXHAUSTED, Some(process)) = (worth, process) {
             process.standing.frames_stand_behind();
-            // It may have been refilled before that was said.
+            // The budget may have been refilled before `frames_stand_behind`.
             worth = self::worth(&waiting.reader, Some(process));
         }
-        // Its reader may have been more important when it began to wait.
+        // Its reader may have been more important when the frame began to wait.
         let claim = scheduling::claim_worth(worth).number();
         if waiting.level < claim && (!waiting.is_overdue || worth == EXHAUSTED) {
             return Turn::Behind(claim);
@@ -369,7 +370,7 @@ impl Order for Bill {
         self.end(now);
         match self.find(reader.owner, OWNERS) {
             Payer::At(place) => {
-                // Whatever it is worth, nothing that is more important was asked.
+                // `false`, whatever the effective priority: nothing more important was looked for.
                 self.current = Some((place, now, false));
                 true
             }
@@ -379,7 +380,7 @@ impl Order for Bill {
     }
 }
 
-/// Lets the stack do what is to be done now. Frames that something more important goes before are left.
+/// Lets the stack do the work that is due. Frames behind more important work are left.
 fn poll() -> Polled {
     let mut bill = Bill::default();
     let polled = {
@@ -393,16 +394,16 @@ fn poll() -> Polled {
         }
         let polled = stack.poll_in_order(time::now_ns(), &mut bill);
         latency::look_ends(if polled.some_are_unseen { bill.arrived } else { 0 });
-        // Under the lock: a call that wants an earlier time compares with this and not with the alarm before it.
+        // Under the lock: a call that needs an earlier time compares with this value and not with the alarm before it.
         NEXT_ALARM.store(polled.next.unwrap_or(u64::MAX), Ordering::Relaxed);
         polled
     };
-    // Without the lock: a process that has ended meanwhile may be dropped with what it has.
+    // Without the lock: a process that has ended meanwhile may be dropped here with everything it has.
     bill.settle(Machine::now());
     polled
 }
 
-/// Has frames for a process stand where its readers' importance puts them: its budget has been refilled.
+/// Moves a process's frames to where their readers' importance puts them, after its budget has been refilled.
 pub(crate) fn restore_arrivals(process: &Process) {
     if let Some(stack) = STACK.lock().as_mut() {
         stack.restore_arrivals(process.id);
@@ -410,19 +411,19 @@ pub(crate) fn restore_arrivals(process: &Process) {
     wake_handler();
 }
 
-/// TCP connections that exist.
+/// Number of TCP connections that exist.
 pub(crate) fn connections() -> u64 {
     STACK.lock().as_ref().map_or(0, |stack| stack.connection_counts().0 as u64)
 }
 
-/// Uses the stack for a call, and lets it do at once what the call made necessary.
+/// Uses the stack for a call.
 pub(crate) fn with_stack<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
     let mut guard = STACK.lock();
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
     act(stack, time::now_ns()).map_err(errno_of)
 }
 
-/// As [`with_stack`], and then sends what the call left to be sent; an earlier deadline reaches the handler.
+/// Does as [`with_stack`], and then sends the data that the call has queued; an earlier deadline reaches the handler.
 pub(crate) fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
     let mut guard = STACK.lock();
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;

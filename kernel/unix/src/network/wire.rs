@@ -53,16 +53,16 @@ impl virtio::Memory for Piece {
 
 type Card = Network<Mapped, Piece>;
 
-/// What the stack sends through.
+/// Link through which the stack sends.
 #[allow(clippy::large_enum_variant)] // There is one value, and it never moves.
 pub(crate) enum Wire {
     /// A device.
     Card(Card),
-    /// None was found.
+    /// No device was found.
     Nothing(NoLink),
 }
 
-/// Takes the device's interrupt back before anybody looks at its queues.
+/// Acknowledges the device's interrupt before the handler looks at its queues.
 static ACKNOWLEDGER: Once<Acknowledger<Mapped>> = Once::new();
 static ON_INTERRUPT: Once<fn()> = Once::new();
 
@@ -77,7 +77,7 @@ fn serve(_: usize) {
 }
 
 impl Wire {
-    /// Looks for a device and starts it; `on_interrupt` is called when it has something.
+    /// Looks for a device and starts it; `on_interrupt` is called when its interrupt comes.
     pub(crate) fn find(platform: &'static Platform, on_interrupt: fn()) -> Wire {
         ON_INTERRUPT.call_once(|| on_interrupt);
         for device in &platform.virtio {

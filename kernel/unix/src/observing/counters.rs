@@ -1,4 +1,4 @@
-//! What the kernel counts. One block of words for each hart, so that counting never moves a cache line; the `counters`
+//! Counters of the kernel: one block of words for each hart, so that counting never moves a cache line. The `counters`
 //! call adds them up.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use platform::Machine;
 
 const COUNTERS: usize = Counter::ALL.len();
 
-// A power of two, so that a hart finds its block by a shift: counting is on the way of every call.
+// A power of two, so that a hart finds its block by a shift: every call counts.
 #[repr(align(256))]
 struct Block([AtomicU64; COUNTERS]);
 
@@ -19,7 +19,8 @@ static BLOCKS: [Block; MAXIMUM_HARTS] = [const { Block([const { AtomicU64::new(0
 
 /// Adds one.
 ///
-/// Only the hart itself writes its block, so a load and a store do; relaxed, since nothing is derived from the order.
+/// Only the hart itself writes its block, so a load and a store suffice; relaxed, since nothing is derived from the
+/// order.
 pub(crate) fn count(counter: Counter) {
     add(counter, 1);
 }
@@ -30,11 +31,11 @@ pub(crate) fn add(counter: Counter, number: u64) {
     word.store(word.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
 }
 
-/// What one hart has counted. The hart may be counting at this moment.
+/// Returns one hart's count. The hart may be counting at this moment.
 pub(crate) fn of_hart(hart: usize, counter: Counter) -> u64 {
     let counted = |counter| BLOCKS[hart].0[counter as usize].load(Ordering::Relaxed);
     match counter {
-        // A system call is counted once, as such.
+        // A system call is counted once, as a system call.
         Counter::Traps => counted(Counter::Traps).wrapping_add(counted(Counter::SystemCalls)),
         _ => counted(counter),
     }
@@ -45,12 +46,12 @@ pub(crate) fn uncount(counter: Counter) {
     add(counter, u64::MAX);
 }
 
-/// The sum over all harts; for gauges that another part of the kernel keeps, that part's value.
+/// Returns the sum over all harts; for gauges that another part of the kernel keeps, that part's value.
 pub(crate) fn read(counter: Counter) -> u64 {
     match counter {
         Counter::FramesTotal => memory::frames::total_frames() as u64,
         Counter::FramesFree => {
-            // What the heap keeps for later is as good as free; whoever compares two readings wants to see it so.
+            // Memory that the heap keeps for later counts as free, so that two readings can be compared.
             memory::heap::trim();
             memory::frames::free_frames() as u64
         }

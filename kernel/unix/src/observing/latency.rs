@@ -1,15 +1,14 @@
-//! How long requests take in the machine: from the card to the answer, by the importance of the one that waits for
-//! them.
+//! Latencies of requests in the machine: from the card to the answer, by the priority of the call that waits for them.
 //!
-//! A client outside sees more than the kernel can answer for: the way through the emulator or the wire, and whether the
-//! host had a processor for a hart. So the kernel can measure its own part. A request's time begins with the interrupt
-//! by which the card tells of its last frame, or with the look that finds the frame if the card had no need to
-//! interrupt. It goes along with the call that waits for the connection's input, then with the socket, and ends when an
-//! answer has been given to the card's queue. The level is the priority of the call that waited, which is that of its
+//! A client outside measures more than the kernel's part: the way through the emulator or the wire, and the host's
+//! delay in running a hart. So the kernel can measure its own part. A request's time begins with the interrupt by which
+//! the card announces its last frame, or with the look that finds the frame if the card had no need to interrupt. The
+//! time goes along with the call that waits for the connection's input, then with the socket, and ends when an answer
+//! has been given to the card's queue. The level is the priority of the call that waited, which is that of its
 //! coroutine.
 //!
-//! Off unless the boot command line says `latencies=on`; each place that would take a time then costs one load and a
-//! branch that is never taken. The `snapshot` call tells what was measured.
+//! Off unless the boot command line has `latencies=on`; while it is off each place that would take a time costs one
+//! load and a branch that is never taken. The `snapshot` call reports the measurements.
 //!
 //! Input that comes while no asynchronous call waits for it is not measured.
 
@@ -22,23 +21,23 @@ use hal_api::Machine as _;
 use platform::{Machine, println};
 use spin::Once;
 
-/// The words of one priority: how many, their sum, the longest, and how many in each range.
+/// The words of one priority: number of requests, sum, maximum, and the number in each range.
 type Level = [AtomicU64; LATENCY_WORDS];
 
 static ON: AtomicBool = AtomicBool::new(false);
 static LEVELS: Once<Vec<Level>> = Once::new();
-/// When the card interrupted first since the last look at its queue; 0 if it has not.
+/// Time of the card's first interrupt since the last look at its queue; 0 if there was none.
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
-/// When the frame arrived that is handled now; 0 while none is. Written under the stack's lock.
+/// Arrival of the frame that is being handled; 0 if there is none. Written under the stack's lock.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether latencies are measured.
+/// Returns whether latencies are measured.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Begins to measure if the boot command line says so. Called once.
+/// Begins to measure if the boot command line tells so. Called once.
 pub(crate) fn start(option: Option<&str>) {
     match option {
         None | Some("off") => return,
@@ -54,15 +53,15 @@ pub(crate) fn start(option: Option<&str>) {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// Notes that the card interrupts.
+/// Records an interrupt of the card.
 pub(crate) fn card_interrupts() {
     if is_on() {
         let _ = INTERRUPTED.compare_exchange(0, Machine::now(), Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Says that a look at the card's queue begins, and when the frames arrived that are found there: at the last
-/// interrupt, or now.
+/// Begins a look at the card's queue; returns the arrival of the frames that are found there: the last interrupt, or
+/// now.
 pub(crate) fn look_begins() -> u64 {
     if is_on() {
         let at = INTERRUPTED.swap(0, Ordering::Relaxed);
@@ -73,14 +72,14 @@ pub(crate) fn look_begins() -> u64 {
     Machine::now()
 }
 
-/// Says that a frame is handled that arrived at this time.
+/// Records that a frame with this arrival is being handled.
 pub(crate) fn handles(arrived: u64) {
     if is_on() {
         ARRIVED.store(arrived, Ordering::Relaxed);
     }
 }
 
-/// Says that the look ends. Frames that arrived at `more` may have been left in the queue, if it is not 0.
+/// Ends the look. Frames that arrived at `more` may have been left in the queue, if it is not 0.
 pub(crate) fn look_ends(more: u64) {
     if is_on() {
         ARRIVED.store(0, Ordering::Relaxed);
@@ -90,22 +89,22 @@ pub(crate) fn look_ends(more: u64) {
     }
 }
 
-/// When the frame arrived that wakes a call at this moment; 0 if no frame does.
+/// Returns the arrival of the frame that wakes a call at this moment; 0 if no frame does.
 pub(crate) fn arrival() -> u64 {
     ARRIVED.load(Ordering::Relaxed)
 }
 
-/// The request that a connection's next answer is for.
+/// The request for which a connection's next answer is.
 #[derive(Default)]
 pub(crate) struct Request {
-    /// When its last frame arrived; 0 for no request.
+    /// Arrival of its last frame; 0 for no request.
     arrived: AtomicU64,
     level: AtomicU8,
 }
 
 impl Request {
-    /// Notes that a call of this priority has received what arrived then. Of a request that comes in several frames the
-    /// last one counts: before that there is nothing to answer.
+    /// Records that a call of this priority has received a frame with this arrival. Of a request that comes in several
+    /// frames the last one counts: before that there is nothing to answer.
     pub(crate) fn begin(&self, arrived: u64, level: Priority) {
         if arrived != 0 {
             self.level.store(level.number(), Ordering::Relaxed);
@@ -113,7 +112,7 @@ impl Request {
         }
     }
 
-    /// Notes that an answer is in the card's queue.
+    /// Records that an answer is in the card's queue.
     #[cold]
     pub(crate) fn is_answered(&self) {
         let arrived = self.arrived.swap(0, Ordering::Relaxed);
@@ -130,7 +129,7 @@ impl Request {
     }
 }
 
-/// The words of one priority; `None` if nothing is measured or there is no such priority.
+/// Returns the words of one priority; `None` if nothing is measured or there is no such priority.
 pub(crate) fn of(priority: usize) -> Option<impl Iterator<Item = u64>> {
     let level = LEVELS.get()?.get(priority)?;
     Some(level.iter().map(|word| word.load(Ordering::Relaxed)))

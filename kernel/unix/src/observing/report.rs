@@ -1,8 +1,8 @@
-//! Lines that the kernel prints because of a process: what it logs, and how it died.
+//! Lines that the kernel prints because of a process: its log, and the reason of its death.
 //!
-//! The console is slow, and whoever prints more than its ring holds has to wait for the device. Programs decide how
-//! often these lines are printed, so nobody waits for them: a line that finds half of the ring in use is dropped and
-//! counted, and the process's next line says how many were. The other half is the kernel's.
+//! The console is slow, and printing more than its ring holds means waiting for the device. Programs decide how often
+//! these lines are printed, so printing them never waits: a line that finds half of the ring in use is dropped and
+//! counted, and the process's next line tells the number dropped. The other half is the kernel's.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -11,10 +11,10 @@ use heapless::String;
 
 use crate::process::Process;
 
-/// The longest line; what is longer is cut off.
+/// Length of the longest line in bytes; longer lines are cut off.
 const LONGEST: usize = 1280;
 
-/// Lines of a process that were dropped.
+/// Number of a process's lines that were dropped.
 #[derive(Default)]
 pub(crate) struct Dropped(AtomicU32);
 
@@ -29,7 +29,7 @@ fn print(id: u32, dropped: &Dropped, text: fmt::Arguments<'_>, mut write: impl F
     if lost > 0 {
         let _ = writeln!(line, "[{id}] {lost} lines were dropped");
     }
-    // A line that is too long is cut off, which is no reason not to print it.
+    // A line that is too long is printed up to the cut.
     let _ = write!(line, "[{id}] {text}");
     let _ = line.0.push('\n');
     if write(line.0.as_bytes()) {
@@ -39,7 +39,7 @@ fn print(id: u32, dropped: &Dropped, text: fmt::Arguments<'_>, mut write: impl F
     }
 }
 
-/// Text as far as there is room for it, and for the end of the line.
+/// Text as far as there is room for it and for the end of the line.
 struct Line(String<LONGEST>);
 
 impl Write for Line {

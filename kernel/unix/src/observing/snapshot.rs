@@ -1,4 +1,4 @@
-//! What the system does at this moment, for tools that show it: the `snapshot` call.
+//! Snapshots of the system's present state, for tools that show it: the `snapshot` call.
 
 use alloc::sync::Arc;
 
@@ -47,7 +47,7 @@ fn process(process: &Process) -> ProcessSnapshot {
     }
 }
 
-/// The `snapshot` call: as many as fit, the number of them as result.
+/// Performs the `snapshot` call: writes as many records as fit, and returns their number.
 pub(crate) fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBuffer) -> Result<usize, Errno> {
     authority::permit(caller, Act::TakeSnapshot)?;
     let mut done = 0;

@@ -1,14 +1,15 @@
-//! The scheduling trace: who ran when, in records that a tool fetches.
+//! The scheduling trace: records of each run of a coroutine, process or worker, which a tool fetches.
 //!
-//! Off unless the boot command line says `trace=RECORDS`, and then on from the start. Each hart has a ring of that many
+//! Off unless the boot command line has `trace=RECORDS`, and then on from the start. Each hart has a ring of that many
 //! records, which it alone writes (kernel code is not interrupted), so that recording takes no lock and moves no cache
-//! line. Whoever fetches takes turns. A ring that is full loses the newest records and says how many: what came before
-//! them, and so the beginning of whatever went wrong, is still there.
+//! line. Callers that fetch take turns. A full ring loses the newest records and counts them: older records, and so the
+//! beginning of a failure, are still there.
 //!
-//! While it is off each place that would record costs one load and a branch that is never taken.
+//! While it is off, each place that would record costs one load and a branch that is never taken.
 //!
-//! Records of polls inside a process are written by the process's own runtime, which hands them over in batches; the
-//! kernel puts in who it was, and believes the rest as little as any other claim.
+//! Records of polls inside a process are written by the process's own runtime, which hands them over in batches. The
+//! kernel fills in the process, the worker and the hart, and checks the kind; the rest is unvalidated, like any other
+//! claim.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,15 +25,16 @@ use crate::process::user::UserBuffer;
 use crate::process::worker::Worker;
 use crate::process::{Process, authority};
 
-/// The most records that a hart can be given.
+/// Greatest number of records for each hart.
 const MOST_RECORDS: usize = 1 << 18;
 
 /// One hart's records.
 ///
-/// | field | who writes it |
-/// |---|---|
-/// | `tail`, `lost` (up) | the hart; `tail` with release, so that who reads it finds the records |
-/// | `head`, `lost` (to 0) | who fetches, holding [`FETCHING`]; `head` with release, so that the hart overwrites only what was read |
+/// The writers of the fields:
+///
+/// * `tail`, and `lost` upwards: the hart; `tail` with release, so that its reader finds the records.
+/// * `head`, and `lost` to 0: the fetching call, holding [`FETCHING`]; `head` with release, so that the hart overwrites
+///   only records that were read.
 struct Ring {
     head: AtomicU64,
     tail: AtomicU64,
@@ -41,29 +43,29 @@ struct Ring {
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Whether anybody wants to see each trap: the trace, or who measures stretches.
+/// Set if each trap is watched: by the trace, or by the measurement of stretches.
 static TRAPS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
 static RINGS: Once<Vec<Ring>> = Once::new();
 static FETCHING: Mutex<()> = Mutex::new(());
 
-/// Whether records are written.
+/// Returns whether records are written.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Whether anybody wants to see each trap.
+/// Returns whether each trap is watched.
 #[inline(always)]
 pub(crate) fn traps_are_watched() -> bool {
     TRAPS_ARE_WATCHED.load(Ordering::Relaxed)
 }
 
-/// Says that somebody wants to see each trap.
+/// Makes each trap be watched.
 pub(crate) fn watch_traps() {
     TRAPS_ARE_WATCHED.store(true, Ordering::Relaxed);
 }
 
-/// Begins to record if the boot command line says so. Called once, before the executor has workers.
+/// Begins to record if the boot command line tells so. Called once, before the executor has workers.
 pub(crate) fn start(option: Option<&str>, harts: usize) {
     let Some(word) = option else { return };
     let records = match word.parse::<usize>() {
@@ -95,7 +97,7 @@ static TRACER: Tracer = Tracer {
     woken: |cid| record(Kind::KernelWake, 0, 0, cid, 0),
 };
 
-/// Records something about a worker, if there is a trace.
+/// Records an event of a worker, if there is a trace.
 #[inline(always)]
 pub(crate) fn of_worker(kind: Kind, worker: &Worker, a: u64, b: u64) {
     if is_on() {
@@ -103,7 +105,7 @@ pub(crate) fn of_worker(kind: Kind, worker: &Worker, a: u64, b: u64) {
     }
 }
 
-/// Records something about a process, if there is a trace.
+/// Records an event of a process, if there is a trace.
 #[inline(always)]
 pub(crate) fn of_process(kind: Kind, process: &Process, a: u64, b: u64) {
     if is_on() {
@@ -111,14 +113,14 @@ pub(crate) fn of_process(kind: Kind, process: &Process, a: u64, b: u64) {
     }
 }
 
-/// Records which program a process runs, if there is a trace.
+/// Records the program that a process runs, if there is a trace.
 pub(crate) fn program(process: u32, name: [u64; 2]) {
     if is_on() {
         record(Kind::Program, process, 0, name[0], name[1]);
     }
 }
 
-/// The first bytes of a program's name: what follows the last slash of its path.
+/// Returns the first bytes of a program's name, the part of its path behind the last slash.
 pub(crate) fn short_name(path: &[u8]) -> [u64; 2] {
     name_words(path.rsplit(|&byte| byte == b'/').next().unwrap_or(path))
 }
@@ -133,7 +135,7 @@ fn record(kind: Kind, process: u32, worker: usize, a: u64, b: u64) {
 fn put(record: Record) {
     let Some(ring) = RINGS.get().and_then(|rings| rings.get(Machine::hart())) else { return };
     let tail = ring.tail.load(Ordering::Relaxed);
-    // Acquire: pairs with the release of who fetched.
+    // Acquire: pairs with the release of the fetching call.
     if tail - ring.head.load(Ordering::Acquire) >= ring.records.len() as u64 {
         ring.lost.fetch_add(1, Ordering::Relaxed);
         return;
@@ -144,7 +146,7 @@ fn put(record: Record) {
     ring.tail.store(tail + 1, Ordering::Release);
 }
 
-/// The `trace_read` call.
+/// Performs the `trace_read` call.
 pub(crate) fn read(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
     authority::permit(process, Act::ReadTrace)?;
     let Some(rings) = RINGS.get() else { return Err(Errno::ENODEV) };
@@ -193,7 +195,7 @@ pub(crate) fn read(process: &Process, buffer: UserBuffer) -> Result<usize, Errno
     Ok(done)
 }
 
-/// The `trace_write` call: records of the process's own. Gives how many bytes were taken.
+/// Performs the `trace_write` call, with records of the process's own. Returns the number of bytes taken.
 pub(crate) fn write(worker: &Worker, buffer: UserBuffer) -> Result<usize, Errno> {
     if !is_on() {
         return Err(Errno::ENODEV);

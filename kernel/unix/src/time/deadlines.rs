@@ -1,13 +1,13 @@
-//! Who wants to be woken when, on one hart: a binary heap that knows where each entry stands.
+//! Deadlines of one hart, each with its waker: a binary heap that knows the position of each entry.
 //!
-//! Entering a deadline must be able to fail, and must not fail for those who have no way to go on without it: a worker
-//! that sleeps with a time limit, and the network. These *reserve* a place once, when they can still be refused, and
-//! enter their one deadline with [`set_reserved`](Deadlines::set_reserved) as often as they like; the heap keeps room
-//! for all reserved places beside what is in it, so that this allocates nothing. All others use
-//! [`set`](Deadlines::set), which answers that there is no memory before it changes anything.
+//! Entering a deadline must be able to fail, and must not fail for callers that cannot go on without it: a worker that
+//! sleeps with a time limit, and the network. These *reserve* a place once, when they can still be refused, and enter
+//! their one deadline with [`set_reserved`](Deadlines::set_reserved) as often as they like. The heap keeps room for all
+//! reserved places beside its entries, so that this allocates nothing. All others use [`set`](Deadlines::set), which
+//! reports that there is no memory before it changes anything.
 //!
 //! Rejected: a tree map, whose insertions cannot report that there is no memory; and lists through the waiters' own
-//! memory, which would need unsafe code for what happens a few times in a millisecond.
+//! memory, which would need unsafe code for something that happens a few times in a millisecond.
 
 use core::task::Waker;
 
@@ -16,10 +16,10 @@ use tables::Segments;
 
 const NONE: u32 = u32::MAX;
 
-/// Free slots that are given back at a time.
+/// Number of free slots that are given back at a time.
 const AT_A_TIME: usize = 32;
 
-/// A deadline that was entered.
+/// Name of a deadline that was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     slot: u32,
@@ -34,9 +34,10 @@ struct Entry {
     slot: u32,
 }
 
-/// What an entry belongs to, in a place that does not move.
+/// Fixed place of an entry's waker; the entry itself moves in the heap.
 struct Slot {
-    /// Of the entry in the heap; if there is no waker, the next free slot, and in `number` the one before.
+    /// Position of the entry in the heap. In a slot without a waker: the next free slot, and `number` is the previous
+    /// one.
     position: u32,
     number: u64,
     waker: Option<Waker>,
@@ -58,39 +59,39 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// None.
+    /// Creates an empty set of deadlines.
     pub(crate) const fn new() -> Deadlines {
         Deadlines { heap: Segments::new(), slots: Segments::new(), free: NONE, last_number: 0, reserved: 0 }
     }
 
-    /// The earliest.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<u64> {
         self.heap.get(0).map(|entry| entry.ticks)
     }
 
-    /// How many there are.
+    /// Returns the number of deadlines.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Makes sure that one more reserved deadline can be entered at any time; `ENOMEM` if not.
+    /// Makes room for one more reserved deadline, to be entered at any time; `ENOMEM` if that is impossible.
     pub(crate) fn reserve(&mut self) -> Result<(), Errno> {
         self.make_room(1)?;
         self.reserved += 1;
         Ok(())
     }
 
-    /// Takes a [`reserve`](Self::reserve) back.
+    /// Takes back a [`reserve`](Self::reserve).
     pub(crate) fn release(&mut self) {
         self.reserved = self.reserved.saturating_sub(1);
     }
 
-    /// Room for `more` entries beside those that are there and those that are reserved.
+    /// Makes room for `more` entries beside the present and the reserved ones.
     fn make_room(&mut self, more: usize) -> Result<(), Errno> {
         let wanted = self.reserved + more;
         self.heap.reserve(wanted).map_err(|_| Errno::ENOMEM)?;
-        // As many as there are in the heap are in use.
+        // As many slots are in use as the heap has entries.
         let free = self.slots.len() - self.heap.len();
         self.slots.reserve(wanted.saturating_sub(free)).map_err(|_| Errno::ENOMEM)
     }
@@ -101,7 +102,7 @@ impl Deadlines {
         Ok(self.insert(ticks, waker))
     }
 
-    /// Enters the deadline of somebody who has reserved a place for it, and has no other one entered.
+    /// Enters the deadline of a caller that has reserved a place for it, and has no other deadline entered.
     pub(crate) fn set_reserved(&mut self, ticks: u64, waker: &Waker) -> Key {
         self.insert(ticks, waker)
     }
@@ -126,7 +127,7 @@ impl Deadlines {
         Key { slot, number }
     }
 
-    /// Takes a deadline out; nothing happens if it is not there any more.
+    /// Removes a deadline; does nothing if it is not there any more.
     pub(crate) fn remove(&mut self, key: Key) {
         if let Some(slot) = self.slots.get(key.slot as usize)
             && slot.waker.is_some()
@@ -136,7 +137,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes the earliest deadline out if it has come.
+    /// Takes the earliest deadline out if its time has come.
     pub(crate) fn expired(&mut self, now: u64) -> Option<Waker> {
         if self.next()? > now { None } else { self.remove_at(0) }
     }
@@ -159,7 +160,7 @@ impl Deadlines {
         waker
     }
 
-    /// Gives free slots at the end back, some at a time: others are free in front of them.
+    /// Gives free slots at the end back, some at a time; free slots before used ones stay.
     fn give_free_back(&mut self) {
         for _ in 0..AT_A_TIME {
             if self.slots.last().is_none_or(|slot| slot.waker.is_some()) {
@@ -198,13 +199,13 @@ impl Deadlines {
         }
     }
 
-    /// Puts an entry in a place, and notes that.
+    /// Puts an entry in a position, and records the position in its slot.
     fn put(&mut self, position: usize, entry: Entry) {
         self.heap[position] = entry;
         self.slots[entry.slot as usize].position = position as u32;
     }
 
-    /// Moves an entry up to its place, and what is in its way down. Each is written once.
+    /// Moves an entry up to its place, and the entries in its way down. Each is written once.
     fn sift_up(&mut self, mut position: usize) {
         let entry = self.heap[position];
         while position > 0 {
@@ -219,7 +220,7 @@ impl Deadlines {
         self.put(position, entry);
     }
 
-    /// The same downwards.
+    /// Moves an entry down to its place, and the entries in its way up.
     fn sift_down(&mut self, mut position: usize) {
         let entry = self.heap[position];
         let length = self.heap.len();
@@ -262,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes that it was woken.
+    /// Waker that counts its wake-ups.
     #[derive(Default)]
     struct Bell(AtomicUsize);
 
@@ -310,7 +311,7 @@ mod tests {
                         keys.push((key, (now + after, number)));
                     }
                     Step::Remove(which) if !keys.is_empty() => {
-                        // Also such as were removed before, or have come.
+                        // Removed or expired keys too.
                         let (key, place) = keys[which % keys.len()];
                         deadlines.remove(key);
                         model.remove(&place);
@@ -331,7 +332,7 @@ mod tests {
                 }
                 prop_assert_eq!(deadlines.len(), model.len());
                 prop_assert_eq!(deadlines.next(), model.first_key_value().map(|(key, _)| key.0));
-                // What is reserved never allocates.
+                // Entering a reserved deadline never allocates.
                 let room = |capacity: usize| capacity >= deadlines.heap.len() + deadlines.reserved;
                 prop_assert!(room(deadlines.heap.capacity()) && room(deadlines.slots.capacity()));
                 let after = |slot: &u32| deadlines.slots.get(*slot as usize).map(|slot| slot.position);
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
         keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
         assert_eq!(deadlines.len(), 0);
-        // What the last ones stood behind is given back by those who come and go later.
+        // Free slots behind which used ones stood are given back by later deadlines.
         for _ in 0..1000 / AT_A_TIME {
             let key = deadlines.set(1, Waker::noop()).unwrap();
             deadlines.remove(key);

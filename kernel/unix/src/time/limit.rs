@@ -1,4 +1,4 @@
-//! How long an operation waits at most.
+//! Time limits of operations that wait.
 
 use core::task::Waker;
 
@@ -8,24 +8,25 @@ use platform::Machine;
 
 use crate::time::{self, Alarm};
 
-/// When a waiter gives up. Whoever [`arm`](TimeLimit::arm)s it [`clear`](TimeLimit::clear)s it.
+/// Time at which a waiter stops waiting. The caller that [`arm`](TimeLimit::arm)s it must [`clear`](TimeLimit::clear)
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimeLimit {
-    /// It does not.
+    /// No time limit.
     Never,
-    /// At this tick; nothing will wake the waiter then yet.
+    /// This tick; nothing will wake the waiter then yet.
     At(u64),
-    /// At this tick, for which an alarm is set.
+    /// This tick, for which an alarm is set.
     Armed(u64, Alarm),
 }
 
 impl TimeLimit {
-    /// So many nanoseconds from now.
+    /// Creates a limit so many nanoseconds from now.
     pub(crate) fn after_ns(ns: u64) -> TimeLimit {
         TimeLimit::At(time::ticks_at_ns(time::now_ns().saturating_add(ns)))
     }
 
-    /// Whether it has passed.
+    /// Returns whether the limit has passed.
     pub(crate) fn has_passed(self) -> bool {
         match self {
             TimeLimit::Never => false,
@@ -33,7 +34,7 @@ impl TimeLimit {
         }
     }
 
-    /// Makes it wake the waiter, once.
+    /// Sets an alarm that wakes the waiter once, at the limit.
     pub(crate) fn arm(&mut self, waker: &Waker) -> Result<(), Errno> {
         if let TimeLimit::At(ticks) = *self {
             *self = TimeLimit::Armed(ticks, time::set(ticks, waker)?);
