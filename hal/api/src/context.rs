@@ -6,12 +6,12 @@ use core::mem::offset_of;
 ///
 /// The floating-point registers are loaded only when the program uses them and saved only when it changed them; the
 /// program never sees the difference. `token` names the register contents: a hart that still holds the contents of that
-/// token need not load them again. Whoever changes them here must therefore clear the token, which
+/// token need not load them again. Code that changes the registers here must therefore clear the token, which
 /// [`floating_point_mut`](UserContext::floating_point_mut) does.
 #[derive(Clone, Debug)]
 #[repr(C, align(16))]
 pub struct UserContext {
-    /// Where the program goes on.
+    /// Address of the next instruction.
     pub pc: u64,
     /// The registers x1 (`ra`) to x31 (`t6`), in this order.
     pub x: [u64; 31],
@@ -19,28 +19,28 @@ pub struct UserContext {
     kernel_stack: u64,
     token: u64,
     floating_point: FloatingPoint,
-    /// The registers that a virtualised program has beside these; unused for others.
+    /// Additional registers of a virtualised program; unused in other programs.
     pub supervisor: SupervisorRegisters,
 }
 
-/// The supervisor registers of a program that runs virtualised: its own interrupts, which the kernel does not see.
+/// Supervisor registers of a virtualised program, with which it handles its own interrupts without the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupervisorRegisters {
-    /// Status; what of it concerns the machine below is ignored.
+    /// Status register; bits that concern the machine below are ignored.
     pub status: u64,
-    /// Which interrupts are enabled.
+    /// Interrupt-enable bits.
     pub enabled: u64,
-    /// Where the program's handler is.
+    /// Address of the program's interrupt handler.
     pub vector: u64,
-    /// The handler's own register.
+    /// Scratch register of the handler.
     pub scratch: u64,
-    /// Where the program was interrupted.
+    /// Address of the interrupted instruction.
     pub interrupted: u64,
-    /// Why.
+    /// Cause of the interrupt.
     pub cause: u64,
-    /// The deadline of its own timer, in ticks.
+    /// Deadline of the program's own timer, in ticks.
     pub deadline: u64,
-    /// The interrupt that the kernel gives it: 1 while one is pending.
+    /// The kernel's interrupt to the program: 1 while it is pending.
     pub notified: u64,
 }
 
@@ -120,31 +120,31 @@ impl UserContext {
         &self.floating_point
     }
 
-    /// The floating-point registers, to be changed.
+    /// The floating-point registers, mutable; clears the token.
     pub const fn floating_point_mut(&mut self) -> &mut FloatingPoint {
         self.token = 0;
         &mut self.floating_point
     }
 
-    /// Whether the program must not use floating point: an instruction that does is then an illegal one.
+    /// Forbids or allows floating point: a forbidden floating-point instruction is an illegal instruction.
     pub const fn forbid_floating_point(&mut self, forbidden: bool) {
         if forbidden != self.is_floating_point_forbidden() {
             self.token = if forbidden { FORBIDDEN } else { 0 };
         }
     }
 
-    /// Whether [`forbid_floating_point`](UserContext::forbid_floating_point) said so.
+    /// Whether [`forbid_floating_point`](UserContext::forbid_floating_point) has forbidden floating point.
     pub const fn is_floating_point_forbidden(&self) -> bool {
         self.token == FORBIDDEN
     }
 
-    /// For machines: which register contents these are; 0 if no hart can hold them.
+    /// For machines: the token of the register contents; 0 if no hart can hold them.
     #[doc(hidden)]
     pub const fn token(&self) -> u64 {
         self.token
     }
 
-    /// For machines: names the register contents.
+    /// For machines: sets the token of the register contents.
     #[doc(hidden)]
     pub const fn set_token(&mut self, token: u64) {
         self.token = token;
@@ -154,7 +154,7 @@ impl UserContext {
 /// The token of a program that must not use floating point. No machine gives it to register contents.
 const FORBIDDEN: u64 = u64::MAX;
 
-/// Where the machine's assembly finds the fields.
+/// Field offsets for the machine's assembly.
 impl UserContext {
     /// Offset of register x1; x`n` is 8 (n - 1) bytes further.
     #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! What to forget in the translation caches, and where.
+//! Requests to invalidate cached translations.
 
 use crate::MAXIMUM_HARTS;
 
@@ -56,46 +56,46 @@ impl HartSet {
     }
 }
 
-/// Which translations to forget.
+/// The translations to invalidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All, of every address space and of the kernel.
     All,
     /// All user translations of one address space.
     AddressSpace {
-        /// Its identifier.
+        /// Identifier of the address space.
         asid: u16,
     },
     /// One page of one address space.
     Page {
         /// Any address in the page.
         address: usize,
-        /// Its identifier.
+        /// Identifier of the address space.
         asid: u16,
     },
     /// A range of one address space.
     Range {
         /// The first address.
         start: usize,
-        /// Its length in bytes.
+        /// Length in bytes.
         length: usize,
-        /// Its identifier.
+        /// Identifier of the address space.
         asid: u16,
     },
     /// A range of the address spaces of virtualised programs, which have no identifiers.
     Virtualised {
         /// The first address.
         start: usize,
-        /// Its length in bytes; [`usize::MAX`] for everything.
+        /// Length in bytes; [`usize::MAX`] for everything.
         length: usize,
     },
 }
 
-/// Translations to forget, and the harts that must.
+/// Translations to invalidate, and the harts concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
     /// On the calling hart.
     Local(Scope),
-    /// On a set of harts, of which the calling one may be a member. Returns when all have done it.
+    /// On a set of harts, which may include the calling hart. The flush returns when all of them are done.
     Remote(HartSet, Scope),
 }

@@ -1,14 +1,15 @@
-//! What a machine must provide to a kernel.
+//! The interface between a kernel and the machine below it.
 //!
 //! A kernel is written against the trait [`Machine`] and the few types beside it, so that the same kernel runs on
 //! RISC-V (`hal-riscv64`) and, for tests, on the developer's own computer (`hal-host`). The trait has associated
-//! functions only: there is exactly one machine below a kernel, and a value that stands for it would have to be carried
+//! functions only: there is exactly one machine below a kernel, and a value that represents it would have to be passed
 //! everywhere.
 //!
 //! The central idea is [`Machine::enter_user`]: *user mode is a call that returns a reason*. A kernel has one stack for
 //! each hart; it calls into a program and gets back a [`Trap`] when the program asks for something or is interrupted.
-//! Kernel code itself runs with interrupts off: they are noticed in user mode, in [`Machine::wait_for_interrupt`], and
-//! by polling, so no handler ever interrupts kernel code and no lock needs to care about interrupts.
+//! Kernel code itself runs with interrupts off: pending interrupts are found in user mode, in
+//! [`Machine::wait_for_interrupt`], and by polling, so no handler ever interrupts kernel code and no lock needs to care
+//! about interrupts.
 #![no_std]
 // The one unsafe item is the declaration of `activate`; there is no unsafe block.
 #![deny(unsafe_code)]
@@ -19,7 +20,7 @@ mod flush;
 pub use context::{FloatingPoint, SupervisorRegisters, UserContext};
 pub use flush::{Flush, HartSet, Scope};
 
-/// The largest number of harts any part of the system is built for.
+/// The largest number of harts that the system supports.
 pub const MAXIMUM_HARTS: usize = 8;
 
 /// The size of a page and of a frame, in bytes.
@@ -33,9 +34,9 @@ pub trait Machine {
     /// The time since some fixed moment, in ticks of the platform's time base.
     fn now() -> u64;
 
-    /// Makes the timer interrupt of this hart pending once [`now`](Machine::now) reaches `deadline_ticks`.
+    /// Arms the timer of this hart: its interrupt becomes pending once [`now`](Machine::now) reaches `deadline_ticks`.
     ///
-    /// `u64::MAX` means never, and takes back a pending timer interrupt.
+    /// `u64::MAX` disarms the timer and clears a pending timer interrupt.
     fn set_timer(deadline_ticks: u64);
 
     /// Sleeps until an interrupt is pending on this hart; returns at once if one is. The interrupt stays pending.
@@ -45,22 +46,22 @@ pub trait Machine {
     /// ignored.
     fn send_ipi(hart: usize);
 
-    /// Runs user code with this context under the active address space until something happens, and says what.
+    /// Runs user code with this context in the active address space until it traps, and returns the reason.
     ///
     /// On return the context holds the state of the program, ready to be entered again. After a system call `pc`
     /// already stands behind the instruction; after any other trap it stands on the instruction that did not finish.
     #[must_use]
     fn enter_user(context: &mut UserContext) -> Trap;
 
-    /// Forgets translations, on this hart or on others; returns when all of them have.
+    /// Invalidates translations, on this hart or on others; returns when all of these harts are done.
     fn flush_tlb(flush: Flush);
 
-    /// Makes the instruction fetch of some harts, of which the calling one may be a member, see what this hart has
-    /// written to memory, or has seen another write; returns when all of them do. Before that a hart may run what it
-    /// found at the same physical address earlier.
+    /// Synchronises the instruction fetch of some harts, which may include the calling hart, with every store to memory
+    /// that this hart has made or observed; returns when all of them are synchronised. Until then a hart may execute
+    /// stale instructions from the same physical address.
     fn synchronise_instructions(harts: HartSet);
 
-    /// Makes the page table whose root frame is `root_ppn` the active one. Free when it is active already.
+    /// Activates the page table whose root frame is `root_ppn`. Costs nothing if the table is active already.
     ///
     /// # Safety
     /// The upper half of the table must map the kernel as [the kernel's own table](Machine::kernel_root_ppn) does, the
@@ -72,25 +73,25 @@ pub trait Machine {
     /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
     fn kernel_root_ppn() -> u64;
 
-    /// The largest address-space identifier that this machine tells apart; 0 when it has none.
+    /// The largest address-space identifier of this machine; 0 if it has no identifiers.
     fn maximum_asid() -> u16;
 
-    /// Where a physical address appears in the kernel's direct map of all memory.
+    /// The address of a physical byte in the kernel's direct map of all memory.
     fn direct_map(physical: u64) -> *mut u8;
 
-    /// Ends the machine. The status reaches whoever started it where the machine can pass it on.
+    /// Shuts the machine down. The status reaches the process that started it if the machine can pass it on.
     fn shutdown(status: Status) -> !;
 
-    /// Resets the machine, which then starts anew as when it was switched on.
+    /// Resets the machine, which then starts as after power-on.
     fn restart() -> !;
 }
 
 /// Programs that run virtualised, and their guest interrupt files, where harts have any.
 pub trait Virtualisation: Machine {
-    /// Makes programs run virtualised, under the table whose root frame is this, until [`activate`](Machine::activate)
-    /// is called: they reach memory through it as other programs through theirs, and have supervisor registers of their
-    /// own, with which they take their own interrupts. The kernel's own table is active meanwhile. Translations of this
-    /// kind that the hart knew are forgotten.
+    /// Runs programs virtualised, under the table with this root frame, until [`activate`](Machine::activate) is
+    /// called. They access memory through that table as other programs do through theirs, and have supervisor registers
+    /// of their own, with which they take their own interrupts. The kernel's own table is active meanwhile. The hart's
+    /// cached translations of virtualised programs are invalidated.
     ///
     /// # Safety
     /// As for [`activate`](Machine::activate); the root has four frames, aligned to their size.
@@ -100,48 +101,49 @@ pub trait Virtualisation: Machine {
     #[allow(unsafe_code)]
     unsafe fn activate_virtualised(root_ppn: u64);
 
-    /// How many guest interrupt files each hart has; 0 if programs cannot run virtualised on this machine.
+    /// Number of guest interrupt files of each hart; 0 if programs cannot run virtualised on this machine.
     fn guest_files() -> usize;
 
-    /// Puts a virtualised program's supervisor registers into the hart, before it is entered, and makes a guest
-    /// interrupt file of the hart its own; 0 for none.
+    /// Loads a virtualised program's supervisor registers into the hart before the program is entered, and assigns it a
+    /// guest interrupt file of the hart; 0 for none.
     fn load_supervisor(registers: &SupervisorRegisters, file: usize);
 
-    /// Takes the supervisor registers of the program that ran last.
+    /// Saves the supervisor registers of the program that ran last.
     fn save_supervisor(registers: &mut SupervisorRegisters);
 
-    /// Makes the kernel's interrupt to the virtualised program whose registers are loaded pending.
+    /// Makes the kernel's interrupt pending for the virtualised program whose registers are loaded.
     fn notify_virtualised();
 
-    /// Clears a guest interrupt file of this hart and enables these identities below 64 in it.
+    /// Clears a guest interrupt file of this hart and enables these identities, all below 64, in it.
     fn prepare_guest_file(file: usize, identities: u64);
 
-    /// Takes the pending identities below 64 out of a guest interrupt file of this hart, and disables it. Nobody stores
-    /// to it meanwhile.
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart, and disables it. The caller
+    /// makes sure that no store to the file comes meanwhile.
     fn drain_guest_file(file: usize) -> u64;
 
-    /// Takes the pending identities below 64 out of a guest interrupt file of this hart. What is stored meanwhile
-    /// stays.
+    /// Takes the pending identities below 64 out of a guest interrupt file of this hart. Identities stored meanwhile
+    /// stay pending.
     fn take_guest_file(file: usize) -> u64;
 
-    /// Enables these identities below 64 in a guest interrupt file of this hart, and no others; what is pending stays.
+    /// Enables exactly these identities below 64 in a guest interrupt file of this hart; pending identities stay
+    /// pending.
     fn enable_guest_file(file: usize, identities: u64);
 
-    /// Makes these guest interrupt files of this hart interrupt the kernel while something is pending in them: bit `n`
-    /// is file `n`.
+    /// Makes these guest interrupt files of this hart interrupt the kernel while an interrupt is pending in them: bit
+    /// `n` is file `n`.
     fn watch_guest_files(files: u64);
 
-    /// Makes a guest interrupt file of the hart the one of the program whose supervisor registers are loaded.
+    /// Assigns a guest interrupt file of the hart to the program whose supervisor registers are loaded.
     fn choose_guest_file(file: usize);
 
-    /// What was chosen with [`watch_guest_files`](Virtualisation::watch_guest_files).
+    /// The files selected by [`watch_guest_files`](Virtualisation::watch_guest_files).
     fn watched_guest_files() -> u64;
 
-    /// The files of this hart in which something is pending, watched or not.
+    /// The files of this hart in which an interrupt is pending, watched or not.
     fn pending_guest_files() -> u64;
 }
 
-/// How a machine ends.
+/// Exit status of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// All is well: the emulator exits with 0.
@@ -150,57 +152,58 @@ pub enum Status {
     Failure(u8),
 }
 
-/// Why user code stopped.
+/// The reason why user code stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
     /// The program executed `ecall`; number and arguments are in the context, whose `pc` is behind the instruction.
     SystemCall,
-    /// The page table forbids an access, or has nothing there.
+    /// The page table forbids an access or maps nothing at the address.
     PageFault {
-        /// The address that was accessed.
+        /// The accessed address.
         address: u64,
-        /// What the program wanted to do there.
+        /// Kind of the access.
         access: Access,
     },
-    /// An interrupt is pending; the caller polls the platform for it.
+    /// An interrupt is pending; the caller polls the platform to find it.
     Interrupt,
-    /// An instruction that this machine does not have, or that a program must not use.
+    /// An instruction that the machine does not implement or that the program must not use.
     IllegalInstruction {
-        /// The instruction's bits, or 0 if the machine does not tell.
+        /// The instruction's bits, or 0 if the machine does not report them.
         bits: u64,
     },
     /// The program executed a breakpoint instruction or hit a debug trigger.
     Breakpoint,
     /// An address that is not aligned as the access requires.
     Misaligned {
-        /// The address that was accessed.
+        /// The accessed address.
         address: u64,
-        /// What the program wanted to do there.
+        /// Kind of the access.
         access: Access,
     },
-    /// The page table allows the access but the machine has nothing there.
+    /// The page table allows the access, but no memory or device answers at the physical address.
     AccessFault {
-        /// The address that was accessed.
+        /// The accessed address.
         address: u64,
-        /// What the program wanted to do there.
+        /// Kind of the access.
         access: Access,
     },
-    /// Any other reason, as the machine states it.
+    /// Any other reason, as reported by the machine.
     Other {
-        /// The machine's number of the reason.
+        /// The machine's number for the reason.
         cause: u64,
-        /// What the machine says about it.
+        /// The machine's additional value for the reason.
         value: u64,
     },
 }
 
 impl Trap {
-    /// Whether a program that has no interrupt file was about to claim from one, `csrrw rd, stopei, x0`; the number of
-    /// `rd`.
+    /// The number of `rd` if a program without an interrupt file was about to claim from one with `csrrw rd, stopei,
+    /// x0`.
     ///
-    /// A handler of interrupts may lose its file before it claims, and then the machine does not have the register. It
-    /// is to find nothing there, 0 in `rd`, and to go on behind the instruction. Any other use of the register is what
-    /// it looks like, an illegal instruction: nobody is told that something is pending, or that it could write there.
+    /// An interrupt handler may lose its file before it claims, and then the machine does not have the register. The
+    /// kernel lets the claim find nothing, 0 in `rd`, and continues behind the instruction. Every other use of the
+    /// register remains an illegal instruction: no program is to conclude that an interrupt is pending or that a write
+    /// has taken effect.
     pub const fn claim_without_file(self) -> Option<usize> {
         /// `csrrw x0, stopei, x0`.
         const CLAIM: u64 = 0x15c << 20 | 1 << 12 | 0x73;
@@ -212,7 +215,7 @@ impl Trap {
     }
 }
 
-/// What an access to memory wanted to do.
+/// Kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Load data.
@@ -223,7 +226,7 @@ pub enum Access {
     Execute,
 }
 
-/// What the code that starts a machine tells the kernel; everything else is in the device tree.
+/// Information from the boot code for the kernel; everything else is in the device tree.
 #[derive(Clone, Copy, Debug)]
 pub struct BootInformation {
     /// The flattened device tree as the firmware left it; empty if there is none.
@@ -236,18 +239,20 @@ pub struct BootInformation {
     pub image: (u64, u64),
 }
 
-/// What whoever read the device tree tells the machine's crate before it uses memory, devices or other harts.
+/// Contents of the device tree that the machine's crate needs before it uses memory, devices or other harts. Filled in
+/// by the platform.
 #[derive(Clone, Copy, Debug)]
 pub struct Configuration<'a> {
     /// Physical memory that the kernel may touch: first byte, first byte behind; whole pages, sorted, without overlaps.
     pub memory: &'a [(u64, u64)],
-    /// Physical addresses that hold no device registers: all memory, including what the firmware keeps for itself.
+    /// Physical addresses that hold no device registers: all memory, including memory that the firmware keeps for
+    /// itself.
     pub not_devices: &'a [(u64, u64)],
-    /// The machine's numbers of the harts, in dense order; the one that booted first.
+    /// The machine's numbers of the harts, in dense order; the hart that booted comes first.
     pub hart_ids: &'a [u64],
-    /// Whether every hart has a timer register of its own, so that the firmware need not be asked.
+    /// Whether every hart has a timer register of its own, so that no firmware call is needed to set the timer.
     pub has_timer_register: bool,
-    /// Physical address of a "SiFive test" device, through which an emulator can be ended with a status.
+    /// Physical address of a "SiFive test" device, through which an emulator exits with a status.
     pub test_device: Option<u64>,
 }
 
@@ -258,9 +263,9 @@ pub struct Interrupts {
     pub timer: bool,
     /// Another hart asks for attention.
     pub ipi: bool,
-    /// A device does.
+    /// A device asks for attention.
     pub external: bool,
-    /// Something is pending in a watched guest interrupt file.
+    /// An interrupt is pending in a watched guest interrupt file.
     pub guest: bool,
 }
 

@@ -1,9 +1,9 @@
-//! A fake machine, so that kernels test on the host.
+//! A fake machine for tests of kernels on the host.
 //!
-//! [`Host`] implements [`hal_api::Machine`] over a [`Simulation`], which a test makes and looks at: what traps user
-//! mode returns is a script, time is a counter that the test moves, interprocessor interrupts and flushes are written
-//! down, and memory is an ordinary allocation. Each test has a simulation of its own: the thread that calls
-//! [`Simulation::attach`] becomes one of its harts, and tests that run beside it have nothing to do with it.
+//! [`Host`] implements [`hal_api::Machine`] over a [`Simulation`], which a test creates and inspects: a script supplies
+//! the traps of user mode, time is a counter that the test advances, interprocessor interrupts and flushes are
+//! recorded, and memory is an ordinary allocation. Each test has a simulation of its own: the thread that calls
+//! [`Simulation::attach`] becomes one of its harts, independent of tests that run in parallel.
 //!
 //! ```
 //! use hal_api::{Machine, Trap, UserContext, Virtualisation,};
@@ -38,18 +38,18 @@ use hal_api::{
 /// Physical address of the first byte of the fake memory.
 pub const MEMORY_START: u64 = 0x8000_0000;
 
-/// The fake machine that the calling thread is a hart of.
+/// The fake machine of which the calling thread is a hart.
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 
-/// Panics carry this when the machine is shut down.
+/// Panic payload of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended(pub Status);
 
-/// What a script does when user mode is entered: changes the context as the program would, and says how it ends.
+/// One entry to user mode in a script: changes the context as the program would, and returns the trap.
 pub type Step = Box<dyn FnOnce(&mut UserContext) -> Trap + Send>;
 
-/// A machine, as the test sees it. Clones are the same machine.
+/// A machine as seen by the test. Clones share one machine.
 #[derive(Clone)]
 pub struct Simulation(Arc<Shared>);
 
@@ -60,7 +60,7 @@ struct Shared {
     memory_pointer: std::sync::atomic::AtomicPtr<u8>,
 }
 
-/// A page of fake memory; aligned, and shared by all who take its address.
+/// A page of fake memory; aligned, and shared by all users of its address.
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
@@ -92,7 +92,7 @@ thread_local! {
     static CURRENT: RefCell<Option<(Simulation, usize)>> = const { RefCell::new(None) };
 }
 
-/// The calling thread is a hart as long as this lives.
+/// Guard of an attached thread: the calling thread is a hart until the guard is dropped.
 #[must_use]
 pub struct Attached(());
 
@@ -109,12 +109,12 @@ impl Default for Simulation {
 }
 
 impl Simulation {
-    /// A machine without memory, at time 0.
+    /// Creates a machine without memory, at time 0.
     pub fn new() -> Simulation {
         Simulation::with_memory(0)
     }
 
-    /// A machine with this many pages of memory, at [`MEMORY_START`]. The memory is never given back.
+    /// Creates a machine with this many pages of memory, at [`MEMORY_START`]. The memory is never freed.
     pub fn with_memory(pages: usize) -> Simulation {
         let memory = Box::leak((0..pages).map(|_| Page([0; 4096])).collect::<Box<[Page]>>());
         let memory_pointer = memory.as_mut_ptr().cast();
@@ -139,7 +139,7 @@ impl Simulation {
         Attached(())
     }
 
-    /// Runs a kernel as hart 0 until it shuts the machine down, and says with which status.
+    /// Runs a kernel as hart 0 until it shuts the machine down, and returns the status.
     ///
     /// # Panics
     /// If the kernel panics or returns.
@@ -154,18 +154,18 @@ impl Simulation {
         }
     }
 
-    /// Adds what happens at the next visit to user mode that the script does not cover yet.
+    /// Appends a step to the script: one more entry to user mode.
     pub fn script(&self, step: impl FnOnce(&mut UserContext) -> Trap + Send + 'static) {
         self.state().script.push_back(Box::new(step));
     }
 
-    /// Shuts the machine down when a hart next waits for an interrupt. For kernels whose last program runs within a
-    /// scheduler: no panic, which a shutdown is here, gets through functions that C could call.
+    /// Shuts the machine down when a hart next waits for an interrupt. Needed by kernels whose last program runs within
+    /// a scheduler: a shutdown is a panic here, and panics cannot unwind through `extern "C"` functions.
     pub fn end_when_idle(&self) {
         self.state().ends_when_idle = true;
     }
 
-    /// Puts device registers at these physical addresses; without, there are none.
+    /// Adds device registers at these physical addresses; a new machine has none.
     pub fn add_registers(&self, address: u64, length: u64) {
         self.state().devices.push(address..address + length);
     }
@@ -202,7 +202,7 @@ impl Simulation {
         self.state().started.clone()
     }
 
-    /// Makes a hart one that the firmware refuses to start, and that does not come.
+    /// Makes the firmware refuse to start a hart, so that it never arrives.
     pub fn lose_hart(&self, hart: usize) {
         self.state().lost.push(hart);
     }
@@ -217,7 +217,7 @@ impl Simulation {
         self.state().harts[hart].active
     }
 
-    /// What was written to the console so far.
+    /// The console output so far.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&self.state().output).into_owned()
     }
@@ -286,7 +286,7 @@ impl Machine for Host {
         simulation.0.changed.notify_all();
     }
 
-    /// Does the next step of the script.
+    /// Runs the next step of the script; a pending interrupt comes first.
     ///
     /// # Panics
     /// If the script is at its end.
@@ -337,7 +337,7 @@ impl Machine for Host {
         panic::resume_unwind(Box::new(Ended(status)))
     }
 
-    /// The fake machine ends; whoever simulates it may start another.
+    /// Shuts the fake machine down; the test may start another.
     fn restart() -> ! {
         Host::shutdown(Status::Success)
     }
@@ -386,7 +386,7 @@ impl Virtualisation for Host {
     }
 }
 
-/// Takes note of nothing: the fake machine needs no configuration.
+/// Checks the number of harts and stores nothing: the fake machine needs no configuration.
 ///
 /// # Errors
 /// A sentence if there are more harts than can exist.
@@ -394,10 +394,10 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     if configuration.hart_ids.len() > MAXIMUM_HARTS { Err("there are too many harts") } else { Ok(()) }
 }
 
-/// The fake machine's status reaches the test in any case.
+/// Does nothing: the fake machine's status always reaches the test.
 pub fn use_test_device(_address: u64) {}
 
-/// Writes down that a hart was started.
+/// Records that a hart was started.
 ///
 /// # Errors
 /// An error number if the test has [lost](Simulation::lose_hart) that hart.
@@ -411,12 +411,12 @@ pub fn start_hart(index: usize, _hart_id: u64) -> Result<(), isize> {
     Ok(())
 }
 
-/// Whether a hart has come in: at once if it was started.
+/// Whether a hart has arrived; a started hart arrives at once.
 pub fn has_arrived(index: usize) -> bool {
     current().0.state().started.contains(&index)
 }
 
-/// Gives up waiting for a hart; `false` if it has come in after all.
+/// Gives up waiting for a hart; `false` if it has arrived after all.
 pub fn give_up_hart(index: usize) -> bool {
     !has_arrived(index)
 }
@@ -426,10 +426,10 @@ pub fn early_write(bytes: &[u8]) {
     current().0.state().output.extend_from_slice(bytes);
 }
 
-/// The fake machine's panics are the host's.
+/// Does nothing: a panic of the fake machine is a panic of the host.
 pub fn set_panic_writer(_writer: fn(&[u8])) {}
 
-/// The fake machine has no guest interrupt files to use.
+/// Does nothing: the fake machine has no guest interrupt files.
 pub fn use_guest_files(_limit: usize, _identities: u32) {}
 
 /// The interrupts that are pending on the calling hart.
@@ -439,13 +439,13 @@ pub fn pending() -> Interrupts {
     state.pending(hart)
 }
 
-/// Takes back the calling hart's interprocessor interrupt.
+/// Clears the calling hart's interprocessor interrupt.
 pub fn clear_ipi() {
     let (simulation, hart) = current();
     simulation.state().harts[hart].ipi = false;
 }
 
-/// The fake machine has no interrupt files: nothing is ever pending in one.
+/// Claims nothing: the fake machine has no interrupt files.
 pub fn claim_external() -> u32 {
     0
 }
@@ -458,10 +458,11 @@ pub fn read_imsic(_register: u64) -> u64 {
 /// The fake machine has no interrupt files.
 pub fn write_imsic(_register: u64, _value: u64) {}
 
-/// Interprocessor interrupts need no doorbell here.
+/// Does nothing: interprocessor interrupts need no doorbell here.
 pub fn set_doorbell(_hart: usize, _window: &Window) {}
 
-/// Device registers. They exist where [`Simulation::add_registers`] put them, and keep what is written to them.
+/// Device registers. They exist at the addresses given to [`Simulation::add_registers`], and keep the last value
+/// written.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     physical: u64,
@@ -469,7 +470,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The registers at these physical addresses; `None` if there are none.
+    /// Opens the registers at these physical addresses; `None` if there are none.
     pub fn new(physical: u64, length: u64) -> Option<Window> {
         let end = physical.checked_add(length)?;
         let (simulation, _) = current();
@@ -502,12 +503,12 @@ impl Window {
         }
     }
 
-    /// Where the registers are; the fake machine does not map them.
+    /// Physical address of the first register; the fake machine does not map registers.
     pub fn address(&self) -> usize {
         self.physical as usize
     }
 
-    /// Bytes in the window.
+    /// Length of the window in bytes.
     pub fn length(&self) -> usize {
         self.length as usize
     }

@@ -1,23 +1,23 @@
 //! From the firmware's entry point to the kernel's main function.
 //!
 //! The first hart arrives at `_start` with paging off, its hart id in `a0` and the physical address of the device tree
-//! in `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there runs wherever
-//! it was loaded: it addresses everything relative to the program counter, clears `.bss`, and builds a table that maps
-//! nothing but the image, readable, writable and executable, for the few instructions until the real table exists. It
-//! jumps to the upper half without an identity mapping: the fetch after writing `satp` faults, and the trap vector
+//! in `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there is
+//! position-independent: it addresses everything relative to the program counter, clears `.bss`, and builds a table
+//! that maps only the image, readable, writable and executable, for the few instructions until the real table exists.
+//! It jumps to the upper half without an identity mapping: the fetch after writing `satp` faults, and the trap vector
 //! already holds the address in the upper half.
 //!
 //! Other harts are started by [`start_hart`] and take the same jump with the finished table.
 //!
-//! **ARRIVES-ONCE**: nothing but its hart id says what a hart that arrives is. Not every hart but the first comes in at
-//! `_start_hart`: firmware without hart management lets all of them go at `_start`, and OpenSBI before 1.2 marks a hart
-//! as started before it writes down where it is to start, so that a hart that is awake just then takes the address, the
-//! argument, or both, that were there before, which are those of `_start`. So the first hart that swaps [`FIRST`]
-//! boots, and every other, whichever way it came, waits until [`EXPECTED`] has its hart id and takes it out. These two
-//! are all that harts look at before they are let in, and they are in `.data`, since `.bss` is cleared while harts may
-//! be waiting. Before it is let in a hart touches neither the stacks nor anything else; after, its area, its stack and
-//! the page table are ready. Where it came in, what was passed to it besides its id, and what the firmware answered to
-//! whoever started it decide nothing.
+//! **ARRIVES-ONCE**: an arriving hart is identified by its hart id alone. Secondary harts do not all enter at
+//! `_start_hart`: firmware without hart management releases all harts at `_start`, and OpenSBI before 1.2 marks a hart
+//! as started before it stores the start address, so that a hart that is awake just then takes a stale address, a stale
+//! argument, or both, which are those of `_start`. So the first hart that swaps [`FIRST`] boots, and every other hart,
+//! at either entry point, waits until [`EXPECTED`] contains its hart id, and removes the id. A hart accesses only these
+//! two variables before it is admitted; they are in `.data`, since `.bss` is cleared while harts may be waiting. Before
+//! admission a hart touches neither the stacks nor any other memory; after it, the hart's area, its stack and the page
+//! table are ready. Nothing depends on the entry point, on the arguments other than the hart id, or on the firmware's
+//! answer to the hart that made the start call.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -37,14 +37,14 @@ const SV39: u64 = 8 << 60;
 global_asm!(
     r#"
     .section .text.entry, "ax"
-    # With link-time optimisation the assembler does not know what the target has. A machine without `pause` takes it for a
-    # fence that does nothing.
+    # With link-time optimisation the assembler does not know the target's extensions. A machine without `pause`
+    # executes it as a fence without effect.
     .option push
     .option arch, +a, +zihintpause
     .globl _start
 _start:
     csrw    sie, zero
-    # Only the first hart boots. Relaxed: there is nothing yet that it could see of others.
+    # Only the first hart boots. Relaxed: no other hart has written anything yet.
     lla     t0, {first}
     li      t1, 1
     amoswap.w t0, t1, (t0)
@@ -53,8 +53,8 @@ _start:
     mv      s2, a1
     lla     s0, __image_start
 
-    # The boot table has only leaves of 2 MiB, so the image must lie at a multiple of that. If it does not, nothing can
-    # be done but to ask the firmware to end the machine as failed (SBI system reset: shutdown, system failure).
+    # The boot table has only leaves of 2 MiB, so the image must lie at a multiple of that. If it does not, the only way
+    # out is a firmware call that ends the machine as failed (SBI system reset: shutdown, system failure).
     slli    t0, s0, 43
     beqz    t0, 1f
     li      a7, 0x53525354
@@ -71,7 +71,7 @@ _start:
     addi    t0, t0, 8
     bltu    t0, t1, 2b
 
-    # Entries 1 to 511 of the last gigabyte but one lead to the image, at 0xffffffff80200000 and up.
+    # Entries 1 to 511 of the second-to-last gigabyte map the image, at 0xffffffff80200000 and up.
     lla     t0, {boot_tables}
     li      t4, 4096
     add     t5, t0, t4
@@ -94,7 +94,7 @@ _start:
     sd      t2, 0(t1)
     srli    t0, t0, 12
 
-    # t0: frame of the root table. The next fetch faults and goes to 4, in the upper half.
+    # t0: frame of the root table. The next fetch faults and continues at 4, in the upper half.
     ld      t2, {image_virtual_pointer}
     sub     t2, t2, s0
     lla     t1, 4f
@@ -114,9 +114,9 @@ _start:
     mv      ra, zero
     call    {boot_main}
 
-    # Entered by a loader that has put the image where it is linked and has turned paging on (seL4's elfloader): a0 to a3
-    # say where a program is, a4 and a5 where the device tree is, a6 is the hart id, a7 is 0 for the first hart. Everything
-    # has virtual addresses already, so the same code lets the others in.
+    # Entry point for a loader that has placed the image at its link address and has turned paging on (seL4's
+    # elfloader): a0 to a3 describe a program's location, a4 and a5 the device tree's; a6 is the hart id, a7 is 0 for
+    # the first hart. All addresses are virtual already, so the same code admits the other harts.
     .balign 4
     .globl _start_loaded
 _start_loaded:
@@ -141,9 +141,9 @@ _start_loaded:
 2:  mv      a0, a6
     j       _start_hart
 
-    # Another hart: a0 is its hart id, and nothing else counts (ARRIVES-ONCE). It waits until it is expected, and then is not
-    # any more. Swapping in {nobody} does no harm if the hart that expected it has just given up: it swaps in the same.
-    # Acquire: what was prepared for this hart comes with its id.
+    # A secondary hart: a0 is its hart id, and nothing else counts (ARRIVES-ONCE). It waits until its id is in the
+    # table, and removes the id. The swap is harmless if the first hart has just given up, which swaps in the same
+    # value. Acquire: everything prepared for this hart is visible with its id.
     .balign 4
     .globl _start_hart
 _start_hart:
@@ -164,7 +164,7 @@ _start_hart:
     pause
     j       6b
 
-    # tp: physical address of its area. The next fetch faults and goes to 5, in the upper half.
+    # tp: physical address of its area. The next fetch faults and continues at 5, in the upper half.
 9:  lla     t3, __image_start
     ld      t2, {image_virtual_pointer}
     sub     t2, t2, t3
@@ -217,13 +217,13 @@ unsafe extern "Rust" {
     safe fn kernel_hart_main(hart: usize) -> !;
 }
 
-/// The address the image is linked at, as a word that position-independent code can load.
+/// Virtual link address of the image, as a word that position-independent code can load.
 static IMAGE_VIRTUAL: ImageVirtual = ImageVirtual(&raw const __image_start);
 
-/// The physical address the image is linked for.
+/// Physical link address of the image.
 static IMAGE_PHYSICAL: ImageVirtual = ImageVirtual(&raw const __image_physical);
 
-/// What a loader that turned paging on has passed in a0 to a3; zeros if there was none.
+/// Registers a0 to a3 as passed by a loader that turned paging on; zeros if there was none.
 static LOADER: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 #[repr(transparent)]
@@ -231,31 +231,31 @@ struct ImageVirtual(*const u8);
 // SAFETY: the address is a constant.
 unsafe impl Sync for ImageVirtual {}
 
-/// Whether a hart has come to boot the machine.
+/// Whether a hart has begun to boot the machine: 1, else 0.
 // SAFETY: the section holds writable data like any other of that name; it only must not be `.bss`.
 #[unsafe(link_section = ".data.first")]
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
-/// No hart's id.
+/// A value that is no hart's id.
 const NOBODY: u64 = u64::MAX;
 
-/// The hart ids of the harts that may come in, at their dense indices. The hart that starts them puts an id in; it is
-/// taken out by that hart as it comes in, or by the first one as it gives up waiting, and whoever gets it out has
-/// decided.
+/// Ids of the harts that may be admitted, at their dense indices. The first hart stores an id before it starts that
+/// hart. The id is removed by the started hart as it arrives, or by the first hart as it gives up waiting; the removal
+/// decides between the two.
 // SAFETY: as above.
 #[unsafe(link_section = ".data.expected")]
 static EXPECTED: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(NOBODY) }; MAXIMUM_HARTS];
 
-/// What a starting hart writes to `satp`.
+/// Value of `satp` for a starting hart.
 static KERNEL_SATP: AtomicU64 = AtomicU64::new(0);
 
-/// How far the image's virtual addresses are above its physical ones.
+/// Virtual minus physical address of the image.
 static IMAGE_OFFSET: AtomicU64 = AtomicU64::new(0);
 
-/// The root and the middle table with which the first hart enters the upper half.
+/// Root and middle table with which the first hart enters the upper half.
 static BOOT_TABLES: SingleThreaded<[Table; 2]> = SingleThreaded(UnsafeCell::new([Table::EMPTY; 2]));
 
-/// Frames of the kernel's page table: the image needs about ten, each memory range a few.
+/// Number of frames for the kernel's page table: the image needs about ten, each memory range a few.
 const POOL_FRAMES: usize = 64;
 static POOL: SingleThreaded<[Table; POOL_FRAMES]> = SingleThreaded(UnsafeCell::new([Table::EMPTY; POOL_FRAMES]));
 static POOL_USED: SingleThreaded<usize> = SingleThreaded(UnsafeCell::new(0));
@@ -266,7 +266,7 @@ static BOOT_INFORMATION: SingleThreaded<MaybeUninit<BootInformation>> =
 /// Data that only the first hart touches, before any other hart runs.
 #[repr(transparent)]
 struct SingleThreaded<T>(UnsafeCell<T>);
-// SAFETY: the functions that access the contents say why no other hart runs at that moment.
+// SAFETY: each function that accesses the contents states why no other hart runs at that moment.
 unsafe impl<T> Sync for SingleThreaded<T> {}
 
 /// The first Rust code, in the upper half, on the first hart.
@@ -278,7 +278,8 @@ extern "C" fn boot_main(hart_id: u64, device_tree: u64, load_address: u64) -> ! 
 
     let built = with_tables(|tables| {
         map_image(tables, offset)?;
-        // Until the platform has read the device tree nobody knows where memory is; the platform replaces these.
+        // The location of memory is unknown until the platform has read the device tree; the platform replaces these
+        // mappings.
         tables.map(DIRECT_MAP, 0, DIRECT_MAP_SIZE, Permission::ReadWrite)?;
         tables.map(DEVICE_WINDOW, 0, DIRECT_MAP_SIZE, Permission::ReadWrite)
     });
@@ -297,14 +298,14 @@ extern "C" fn boot_main(hart_id: u64, device_tree: u64, load_address: u64) -> ! 
     kernel_main(information)
 }
 
-/// The first Rust code of every other hart.
+/// The first Rust code on every other hart.
 extern "C" fn hart_main() -> ! {
     let area = hart::this();
     prepare_hart(area);
     kernel_hart_main(area.index.load(Relaxed))
 }
 
-/// Brings the registers of this hart into the state that the register contract promises.
+/// Sets the registers of this hart as the register contract requires.
 fn prepare_hart(area: &HartArea) {
     let satp = KERNEL_SATP.load(Relaxed);
     area.satp.store(satp, Relaxed);
@@ -336,7 +337,7 @@ fn map_image(tables: &mut Tables, offset: u64) -> Result<(), MapError> {
     tables.map(at, at - offset, address(&raw const __image_end) - at, Permission::ReadWrite)
 }
 
-/// Changes the kernel's page table. Only for the first hart, before any other is started.
+/// Changes the kernel's page table. Only the first hart may call this, before any other hart is started.
 pub fn with_tables<R>(change: impl FnOnce(&mut Tables) -> R) -> R {
     let physical = image_to_physical(POOL.0.get() as usize);
     // SAFETY: called by the first hart alone before other harts run (`configure` and `boot_main`), and not recursively.
@@ -350,18 +351,18 @@ pub fn kernel_root_ppn() -> u64 {
     image_to_physical(POOL.0.get() as usize) >> 12
 }
 
-/// The device tree in the direct map, if the firmware passed one.
+/// The device tree in the direct map; empty if the firmware passed none.
 fn device_tree_bytes(physical: u64) -> &'static [u8] {
-    /// The header's first two words: magic number, and size of the whole in bytes, both big-endian.
+    /// First word of the header, big-endian. The second word is the size of the whole tree in bytes, big-endian too.
     const MAGIC: u32 = 0xd00d_feed;
-    /// Far more than any device tree has; the size comes from memory that may hold anything.
+    /// Upper limit of the size, far above any device tree's; the size is read from unvalidated memory.
     const LIMIT: usize = 4 << 20;
     if physical == 0 || !physical.is_multiple_of(8) || physical >= DIRECT_MAP_SIZE - LIMIT as u64 {
         return &[];
     }
     let start = (DIRECT_MAP + physical) as *const u32;
     // SAFETY: the firmware's contract is that a device tree, or at least memory, is there; it is aligned, mapped, below
-    // the limit, and nobody writes it, because the platform reserves it.
+    // the limit, and never written, because the platform reserves it.
     unsafe {
         let size = u32::from_be(start.add(1).read()) as usize;
         if u32::from_be(start.read()) != MAGIC || size > LIMIT {
@@ -371,20 +372,20 @@ fn device_tree_bytes(physical: u64) -> &'static [u8] {
     }
 }
 
-/// Where a loader has put a program before it entered the kernel, as seL4's does.
+/// Location of a program that a loader placed in memory before it entered the kernel, as seL4's elfloader does.
 #[derive(Clone, Copy, Debug)]
 pub struct LoaderArguments {
     /// Physical address of the program's first page.
     pub image_start: u64,
-    /// Physical address behind its last page.
+    /// Physical address behind the program's last page.
     pub image_end: u64,
     /// Physical minus virtual address.
     pub physical_offset: u64,
-    /// The virtual address at which it starts.
+    /// Virtual address of the program's entry point.
     pub entry: u64,
 }
 
-/// What the loader said; `None` if firmware entered the kernel directly.
+/// The loader's arguments; `None` if firmware entered the kernel directly.
 pub fn loader_arguments() -> Option<LoaderArguments> {
     let [image_start, image_end, physical_offset, entry] = [0, 1, 2, 3].map(|index: usize| LOADER[index].load(Relaxed));
     (image_end != 0).then_some(LoaderArguments { image_start, image_end, physical_offset, entry })
@@ -415,29 +416,28 @@ pub fn vdso_pages() -> (u64, u64) {
     (image_to_physical(&raw const __vdso_start as usize), image_to_physical(&raw const __vdso_end as usize))
 }
 
-/// Asks the firmware to start the hart with this dense index, and lets it in: it goes to the kernel's function for
-/// other harts. Whether it comes is for [`has_arrived`] to say; an error of the firmware is a reason to doubt it and no
-/// more, since the hart may be on its way already.
+/// Requests the start of the hart with this dense index from the firmware, and admits the hart, which then enters the
+/// kernel's function for secondary harts. [`has_arrived`] tells whether it has arrived. An error of the firmware is not
+/// conclusive, since the hart may be on its way already.
 ///
 /// # Errors
 /// The firmware's error number.
 pub fn start_hart(index: usize, hart_id: u64) -> Result<(), isize> {
     hart::prepare(index, hart_id);
-    // Release: all that is prepared, the page table included, comes before the hart that sees its id.
+    // Release: a hart that sees its id sees everything prepared for it, the page table included.
     EXPECTED[index].store(hart_id, Release);
     let entry = image_to_physical(_start_hart as *const () as usize);
     let result = sbi_rt::hart_start(hart_id as usize, entry as usize, 0);
     if result.error == 0 { Ok(()) } else { Err(result.error as isize) }
 }
 
-/// Whether the hart that [`start_hart`] started has come in.
+/// Whether the hart that [`start_hart`] started has arrived.
 pub fn has_arrived(index: usize) -> bool {
     EXPECTED[index].load(Acquire) == NOBODY
 }
 
-/// Gives up waiting for the hart that [`start_hart`] started: it will not come in any more, unless it is started once
-/// more.
-/// `false` if it has come in after all.
+/// Gives up waiting for the hart that [`start_hart`] started: it is not admitted any more unless it is started again.
+/// Returns `false` if it has arrived after all.
 pub fn give_up_hart(index: usize) -> bool {
     EXPECTED[index].swap(NOBODY, AcqRel) != NOBODY
 }

@@ -1,7 +1,7 @@
 //! Control and status registers.
 //!
-//! A macro of its own and not the `riscv` crate, because that crate has no `stimecmp`, no `stopei`, `siselect` or
-//! `sireg`, and no hypervisor registers; so one form serves all.
+//! These macros replace the `riscv` crate, because that crate has no `stimecmp`, no `stopei`, `siselect` or `sireg`,
+//! and no hypervisor registers. One form serves all registers.
 
 /// Reads a register by number.
 macro_rules! read_csr {
@@ -13,7 +13,7 @@ macro_rules! read_csr {
     }};
 }
 
-/// Writes a register by number. The caller's module says why the new value keeps the kernel's invariants.
+/// Writes a register by number. The caller's module states why the new value keeps the kernel's invariants.
 macro_rules! write_csr {
     ($number:expr, $value:expr) => {
         ::core::arch::asm!("csrw {}, {}", const $number, in(reg) $value, options(nostack))
@@ -42,11 +42,11 @@ pub const SSTATUS: u16 = 0x100;
 pub const SIE: u16 = 0x104;
 /// Trap vector.
 pub const STVEC: u16 = 0x105;
-/// Which counters user code may read.
+/// Counters that user code may read.
 pub const SCOUNTEREN: u16 = 0x106;
 /// Cause of the last trap.
 pub const SCAUSE: u16 = 0x142;
-/// What user code may use of the machine.
+/// Machine features that user code may use.
 pub const SENVCFG: u16 = 0x10a;
 /// Value that belongs to the last trap.
 pub const STVAL: u16 = 0x143;
@@ -56,7 +56,7 @@ pub const SEPC: u16 = 0x141;
 pub const SIP: u16 = 0x144;
 /// Timer comparison (Sstc).
 pub const STIMECMP: u16 = 0x14d;
-/// Which indirect register `sireg` stands for (Ssaia).
+/// Number of the indirect register that `sireg` accesses (Ssaia).
 pub const SISELECT: u16 = 0x150;
 /// The indirect register (Ssaia).
 pub const SIREG: u16 = 0x151;
@@ -77,22 +77,22 @@ pub const HEDELEG: u16 = 0x602;
 pub const HIDELEG: u16 = 0x603;
 /// Hypervisor interrupt enable.
 pub const HIE: u16 = 0x604;
-/// Which counters virtualised programs may read.
+/// Counters that virtualised programs may read.
 pub const HCOUNTEREN: u16 = 0x606;
-/// Which guest interrupt files interrupt the kernel.
+/// Guest interrupt files that interrupt the kernel.
 pub const HGEIE: u16 = 0x607;
-/// What is added to the time that virtualised programs read.
+/// Offset of the time that virtualised programs read.
 pub const HTIMEDELTA: u16 = 0x605;
-/// What virtualised programs may use of the machine.
+/// Machine features that virtualised programs may use.
 pub const HENVCFG: u16 = 0x60a;
-/// Interrupts that the kernel gives to virtualised programs.
+/// Interrupts that the kernel makes pending for virtualised programs.
 pub const HVIP: u16 = 0x645;
-/// In which order interrupts of virtualised programs come (Ssaia).
+/// Priorities of virtualised programs' interrupts (Ssaia).
 pub const HVIPRIO1: u16 = 0x646;
 pub const HVIPRIO2: u16 = 0x647;
 /// Address translation of virtualised programs.
 pub const HGATP: u16 = 0x680;
-/// Guest interrupt files in which something is pending.
+/// Guest interrupt files in which an interrupt is pending.
 pub const HGEIP: u16 = 0xe12;
 /// The virtualised program's own status, interrupt enable, vector, scratch, program counter, cause and translation.
 pub const VSSTATUS: u16 = 0x200;
@@ -117,7 +117,7 @@ pub const TIMER: u64 = 1 << 5;
 /// External interrupt.
 pub const EXTERNAL: u64 = 1 << 9;
 
-/// Takes back this hart's interprocessor interrupt.
+/// Clears this hart's interprocessor interrupt.
 pub fn clear_ipi() {
     // SAFETY: clearing the software-interrupt pending bit changes nothing else.
     unsafe { clear_csr!(SIP, SOFTWARE) };

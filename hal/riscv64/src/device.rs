@@ -4,11 +4,10 @@ use crate::layout::{self, DEVICE_WINDOW, DIRECT_MAP_SIZE};
 
 /// The registers of one device, in the device window.
 ///
-/// Reads and writes are checked against the length. A device finds in memory what was written there before it was
-/// written to, and what was read from it was there before what is read from memory later: that is what the fences are
-/// for, as RISC-V orders accesses to memory and to devices only where it is told to. A window never covers memory, so
-/// no access through it can change what Rust code owns; what a device then does with an address that it was told is its
-/// driver's responsibility.
+/// Reads and writes are checked against the length. RISC-V orders accesses to memory and to devices only by fences. The
+/// fence before a register write makes earlier stores to memory visible to the device; the fence after a register read
+/// orders it before later loads from memory. A window never covers memory, so no access through it can change memory
+/// that Rust code owns; a device's accesses to addresses that it was given are its driver's responsibility.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     base: usize,
@@ -24,7 +23,7 @@ macro_rules! access {
         #[inline]
         pub fn $read(&self, offset: usize) -> $type {
             let pointer = self.pointer::<$type>(offset);
-            // SAFETY: `pointer` checked bounds and alignment; the window is mapped for ever and is not memory. The
+            // SAFETY: `pointer` has checked bounds and alignment; the window is mapped for ever and is not memory. The
             // fence is allowed everywhere.
             unsafe {
                 let value = pointer.read_volatile();
@@ -50,7 +49,7 @@ macro_rules! access {
 }
 
 impl Window {
-    /// The registers at these physical addresses; `None` if any of them is memory or beyond the device window.
+    /// Opens the registers at these physical addresses; `None` if any of them is memory or beyond the device window.
     pub fn new(physical: u64, length: u64) -> Option<Window> {
         let end = physical.checked_add(length)?;
         if length == 0 || end > DIRECT_MAP_SIZE || layout::is_memory(physical, end) {
@@ -68,7 +67,7 @@ impl Window {
         self.base
     }
 
-    /// Bytes in the window.
+    /// Length of the window in bytes.
     pub fn length(&self) -> usize {
         self.length
     }

@@ -1,8 +1,8 @@
-//! What each hart knows about itself.
+//! Data of each hart.
 //!
-//! `tp` points to the hart's own area from its first instruction in the upper half to the end; programs' `tp` is
-//! exchanged with the other registers. The fields are atomic only so that no unsafe access is needed: each is written
-//! by its own hart or, before that hart starts, by the hart that starts it, and ordered by the word that lets it in
+//! `tp` points to the hart's own area from its first instruction in the upper half to the end; a program's `tp` is
+//! exchanged with its other registers. The fields are atomic only so that no unsafe access is needed: each is written
+//! by its own hart or, before that hart starts, by the hart that starts it, and ordered by the word that admits it
 //! (`boot`, ARRIVES-ONCE).
 
 use core::cell::UnsafeCell;
@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hal_api::MAXIMUM_HARTS;
 
-/// Bytes of each hart's kernel stack.
+/// Size of each hart's kernel stack in bytes.
 pub const STACK_SIZE: usize = 64 * 1024;
-/// Bytes of the stack on which a hart reports its own end.
+/// Size in bytes of the stack on which a hart reports a kernel fault.
 const EMERGENCY_SIZE: usize = 16 * 1024;
 
 /// The area of one hart.
@@ -29,13 +29,13 @@ pub struct HartArea {
     pub hart_id: AtomicU64,
     /// The value last written to `satp`.
     pub satp: AtomicU64,
-    /// Names the floating-point contents that the registers hold; 0 for none.
+    /// Token of the floating-point contents in the registers; 0 for none.
     pub token: AtomicU64,
-    /// How many tokens this hart has made.
+    /// Number of tokens that this hart has made.
     pub tokens: AtomicU64,
-    /// Whether programs run virtualised now: 1, else 0.
+    /// Whether programs run virtualised at present: 1, else 0.
     pub virtualised: AtomicUsize,
-    /// Counts fatal reports, so that a fault inside the report ends the machine at once.
+    /// Number of fatal reports; a fault inside the report ends the machine at once.
     pub reports: AtomicUsize,
 }
 
@@ -58,7 +58,7 @@ impl HartArea {
         }
     }
 
-    /// A new name for floating-point contents, different from every other of any hart.
+    /// Makes a new token for floating-point contents, different from every other token of any hart.
     pub fn new_token(&self) -> u64 {
         let count = self.tokens.load(Relaxed) + 1;
         self.tokens.store(count, Relaxed);
@@ -71,11 +71,11 @@ impl HartArea {
 /// The areas of all harts.
 pub static HARTS: [HartArea; MAXIMUM_HARTS] = [const { HartArea::new() }; MAXIMUM_HARTS];
 
-/// Bytes below each stack that are never mapped. More than a page, because a function's frame can be larger than a page
-/// and step over it.
+/// Size in bytes of the guard region below each stack, which is never mapped. More than a page, because a function's
+/// frame can be larger than a page and step over it.
 pub const GUARD_SIZE: usize = 16 * 1024;
 
-/// A kernel stack with its guard below it.
+/// A kernel stack with its guard region below it.
 #[repr(C, align(4096))]
 pub struct Stack {
     guard: UnsafeCell<[u8; GUARD_SIZE]>,
@@ -85,7 +85,7 @@ pub struct Stack {
 #[repr(C, align(16))]
 struct Emergency(UnsafeCell<[u8; EMERGENCY_SIZE]>);
 
-// SAFETY: only addresses of stacks are ever taken; each hart uses its own.
+// SAFETY: only addresses of stacks are ever taken; each hart uses its own stack.
 unsafe impl Sync for Stack {}
 // SAFETY: as above.
 unsafe impl Sync for Emergency {}
@@ -97,19 +97,19 @@ pub static HART_STACKS: [Stack; MAXIMUM_HARTS] =
 static EMERGENCY_STACKS: [Emergency; MAXIMUM_HARTS] =
     [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; MAXIMUM_HARTS];
 
-/// The guard of a hart's stack: first byte, and first behind.
+/// The guard region of a hart's stack: first byte, and first byte behind.
 pub fn guard(index: usize) -> (usize, usize) {
     let start = HART_STACKS[index].guard.get() as usize;
     (start, start + GUARD_SIZE)
 }
 
-/// The bytes of a hart's stack: first and first behind.
+/// A hart's stack: first byte, and first byte behind.
 pub fn stack(index: usize) -> (usize, usize) {
     let start = HART_STACKS[index].memory.get() as usize;
     (start, start + STACK_SIZE)
 }
 
-/// The bytes of a hart's emergency stack: first and first behind.
+/// A hart's emergency stack: first byte, and first byte behind.
 pub fn emergency_stack(index: usize) -> (usize, usize) {
     let start = EMERGENCY_STACKS[index].0.get() as usize;
     (start, start + EMERGENCY_SIZE)

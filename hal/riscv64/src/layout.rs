@@ -1,19 +1,19 @@
-//! Where physical memory appears in the kernel's half of the address space, and what of it is memory.
+//! The mapping of physical addresses into the kernel's half of the address space, and the ranges that are memory.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where physical address 0 appears in the direct map.
+/// Virtual address of physical address 0 in the direct map.
 pub const DIRECT_MAP: u64 = 0xffff_ffc0_0000_0000;
-/// Bytes that direct map and device window cover.
+/// Size in bytes of the direct map, and of the device window.
 pub const DIRECT_MAP_SIZE: u64 = 64 << 30;
-/// Where physical address 0 appears in the device window.
+/// Virtual address of physical address 0 in the device window.
 pub const DEVICE_WINDOW: u64 = 0xffff_ffd0_0000_0000;
-/// How many memory ranges are remembered.
+/// The largest number of memory ranges.
 pub const MAXIMUM_RANGES: usize = 32;
 
 static NOT_DEVICES: [[AtomicU64; 2]; MAXIMUM_RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; MAXIMUM_RANGES];
 
-/// Remembers which physical addresses belong to no device: at most [`MAXIMUM_RANGES`] ranges.
+/// Stores the physical ranges that belong to no device, at most [`MAXIMUM_RANGES`].
 pub fn remember(not_devices: &[(u64, u64)]) {
     for (remembered, &(start, end)) in NOT_DEVICES.iter().zip(not_devices) {
         remembered[0].store(start, Relaxed);

@@ -2,24 +2,23 @@
 //!
 //! This crate runs under the firmware's supervisor binary interface (SBI) in supervisor mode, with Sv39 paging. It
 //! brings one hart from the firmware's entry point into the upper half (`boot`), builds the kernel's page table
-//! ([`tables`]), starts the other harts, enters user mode (`trap`) and reports the kernel's own faults
-//! (`report`). It knows neither the device tree nor any device: whoever read the device tree tells it through
-//! `configure`.
+//! ([`tables`]), starts the other harts, enters user mode (`trap`) and reports the kernel's own faults (`report`). It
+//! reads no device tree and contains no driver: the platform reads the device tree and calls `configure`.
 //!
 //! The virtual layout, upper half:
 //!
-//! | from | what | access |
+//! | from | content | access |
 //! |---|---|---|
 //! | `0xffff_ffc0_0000_0000` | direct map of physical memory, 64 GiB | RW; the image's text and constants R; never X |
 //! | `0xffff_ffd0_0000_0000` | device window: physical addresses that are not memory, 64 GiB | RW |
-//! | `0xffff_ffe0_0000_0000` | stacks of kernel threads, each above as much nothing, 128 MiB | RW |
-//! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, nothing below each stack |
+//! | `0xffff_ffe0_0000_0000` | kernel-thread stacks, each above an equally large guard region, 128 MiB | RW |
+//! | `0xffff_ffff_8020_0000` | the kernel image | text RX, constants R, data RW, a guard region below each stack |
 //!
 //! **Register contract.** In the kernel `tp` points to the hart's own `HartArea`, `sscratch` is 0 and
 //! `sstatus.SIE` is 0. In user mode `sscratch` points to the program's context. `gp` belongs to the program alone: the
 //! kernel is linked without relaxation against it.
 //!
-//! A kernel binary says
+//! A kernel binary contains
 //!
 //! ```text
 //! #![no_std]
@@ -30,7 +29,7 @@
 //! ```
 //!
 //! and links with `-Tkernel.ld`, which this crate's build script puts on the search path. It is compiled with
-//! `-Cforce-frame-pointers=yes`, for the callers in the reports of faults. Kernel code must not use floating point: the
+//! `-Cforce-frame-pointers=yes`, for the list of callers in fault reports. Kernel code must not use floating point: the
 //! unit is off, so that programs' registers need not be saved, and its use is a fault like any other.
 #![cfg_attr(not(test), no_std)]
 
@@ -76,8 +75,8 @@ pub use stacks::{
     STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
 };
 
-/// Makes a kernel of a binary: names the function that runs first on the hart that booted, `fn(&'static
-/// BootInformation) -> !`, and the one for each other hart, `fn(hart: usize) -> !`; installs the panic handler.
+/// Makes a binary a kernel. Takes the function that runs first on the hart that booted, `fn(&'static BootInformation)
+/// -> !`, and the function for each other hart, `fn(hart: usize) -> !`. Installs the panic handler.
 #[macro_export]
 macro_rules! entry {
     ($main:path, $hart_main:path) => {

@@ -1,4 +1,4 @@
-//! The machine as the kernel sees it.
+//! The machine interface of `hal_api`, implemented on SBI firmware.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -13,7 +13,7 @@ use crate::layout::{self, DEVICE_WINDOW, DIRECT_MAP, DIRECT_MAP_SIZE, MAXIMUM_RA
 use crate::tables::{self, MapError, Permission};
 use crate::{boot, guest, hart, stacks, trap};
 
-/// With more pages than this, forgetting the whole address space is cheaper.
+/// The largest number of pages to flush one by one; beyond it, flushing the whole address space is cheaper.
 const MAXIMUM_PAGES: usize = 64;
 
 /// A RISC-V 64 machine under SBI firmware.
@@ -26,7 +26,7 @@ static DOORBELLS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) };
 static MAXIMUM_ASID: AtomicU64 = AtomicU64::new(0);
 static HART_COUNT: AtomicUsize = AtomicUsize::new(1);
 
-/// Makes the direct map cover exactly the memory, the device window exactly the rest, and takes note of the machine's
+/// Makes the direct map cover exactly the memory and the device window exactly the rest, and stores the machine's
 /// abilities. Called once, on the first hart, before other harts are started.
 ///
 /// # Errors
@@ -84,16 +84,16 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Ends the machine through the "SiFive test" device at this physical address from now on, so that the status reaches
-/// the emulator. For kernels that must give up before they know enough to [`configure`].
+/// Makes shutdown use the "SiFive test" device at this physical address from now on, so that the status reaches the
+/// emulator. For kernels that must give up before they have the information for [`configure`].
 pub fn use_test_device(address: u64) {
     if let Some(window) = Window::new(address, 4) {
         TEST_DEVICE.store(window.address(), Relaxed);
     }
 }
 
-/// Makes interprocessor interrupts to a hart a store of 1 to this register, which is the interrupt file of its IMSIC,
-/// instead of a call to the firmware.
+/// Sends interprocessor interrupts to a hart by a store of 1 to this register, which is the interrupt file of its
+/// IMSIC, instead of a call to the firmware.
 ///
 /// # Panics
 /// If the hart cannot exist or the window has no 32-bit register.
@@ -105,7 +105,7 @@ pub fn set_doorbell(hart: usize, window: &Window) {
 /// The interrupts that are pending on this hart.
 #[inline(always)]
 pub fn pending() -> Interrupts {
-    // These are enabled from start to end, so the pending register alone tells. Guest files say themselves.
+    // These interrupts are always enabled, so the pending register suffices. Guest files have registers of their own.
     let bits = read_csr!(csr::SIP);
     Interrupts {
         timer: bits & csr::TIMER != 0,
@@ -115,7 +115,7 @@ pub fn pending() -> Interrupts {
     }
 }
 
-/// Writes ones to the identifier field and sees how many stay.
+/// Finds the largest address-space identifier: writes ones to the field and reads back those that stay.
 fn probe_asid() -> u16 {
     let satp = hart::this().satp.load(Relaxed);
     // SAFETY: the same table under another identifier; all the kernel's translations are global.
@@ -139,7 +139,7 @@ impl Machine for Riscv64 {
 
     fn set_timer(deadline_ticks: u64) {
         if HAS_TIMER_REGISTER.load(Relaxed) {
-            // SAFETY: the device tree says that the register exists; it decides only when the timer interrupt is
+            // SAFETY: according to the device tree the register exists; it affects only when the timer interrupt is
             // pending.
             unsafe { write_csr!(csr::STIMECMP, deadline_ticks) };
         } else {
@@ -163,8 +163,8 @@ impl Machine for Riscv64 {
                 sbi_rt::send_ipi(sbi_rt::HartMask::from_mask_base(1, hart_id));
             }
             doorbell => {
-                // SAFETY: `set_doorbell` stored the address of a mapped 32-bit device register. The fence makes what
-                // this hart wrote before visible to the hart that wakes up.
+                // SAFETY: `set_doorbell` stored the address of a mapped 32-bit device register. The fence makes this
+                // hart's earlier stores visible to the hart that wakes up.
                 unsafe {
                     core::arch::asm!("fence rw, o", options(nostack));
                     (doorbell as *mut u32).write_volatile(1);
@@ -178,7 +178,7 @@ impl Machine for Riscv64 {
         trap::enter_user(context)
     }
 
-    // Inlined, because what is to be flushed is known where it is called, and one instruction then.
+    // Inlined, because the scope is a constant at most call sites, and one instruction then.
     #[inline(always)]
     fn flush_tlb(flush: Flush) {
         match flush {
@@ -199,12 +199,13 @@ impl Machine for Riscv64 {
     fn synchronise_instructions(harts: HartSet) {
         let own = Riscv64::hart();
         if harts.contains(own) {
-            // SAFETY: the instruction changes nothing but what the next fetches may see.
+            // SAFETY: the instruction affects only later instruction fetches.
             unsafe { core::arch::asm!("fence.i", options(nostack)) };
         }
         let others = harts.without(own);
         if !others.is_empty() {
-            // The other harts must see in memory what they are to fetch (specification of Zifencei).
+            // The new instructions must be visible in memory to the other harts before their `fence.i` (specification
+            // of Zifencei).
             fence(SeqCst);
             call_for(others, "the firmware refuses to synchronise other harts", sbi_rt::remote_fence_i);
         }
@@ -250,7 +251,7 @@ impl Machine for Riscv64 {
 
     fn restart() -> ! {
         sbi_rt::system_reset(sbi_rt::ColdReboot, sbi_rt::NoReason);
-        // The firmware does not know how: better off than neither here nor there.
+        // Firmware without reset support: power off instead.
         Riscv64::shutdown(Status::Success)
     }
 }
@@ -314,7 +315,7 @@ impl Virtualisation for Riscv64 {
     }
 }
 
-/// Makes this the root of the table for kernel and user mode, if it is not.
+/// Makes this the root of the table for kernel and user mode, unless it is the root already.
 ///
 /// # Safety
 /// As for [`Machine::activate`].
@@ -325,7 +326,7 @@ unsafe fn set_root(root_ppn: u64, asid: u16) {
         return;
     }
     area.satp.store(satp, Relaxed);
-    // SAFETY: the caller promises that the table maps the kernel as the present one does.
+    // SAFETY: the caller promises that the table maps the kernel as the present table does.
     unsafe { write_csr!(csr::SATP, satp) };
     if MAXIMUM_ASID.load(Relaxed) == 0 {
         flush_local(Scope::AddressSpace { asid: 0 });
@@ -334,7 +335,7 @@ unsafe fn set_root(root_ppn: u64, asid: u16) {
 
 #[inline(always)]
 fn flush_local(scope: Scope) {
-    // SAFETY: forgetting translations is always allowed; the page table says the same again.
+    // SAFETY: invalidating translations is always allowed; the page table provides them again.
     unsafe {
         match scope {
             Scope::All => core::arch::asm!("sfence.vma", options(nostack)),
@@ -382,12 +383,12 @@ fn flush_remote(harts: HartSet, scope: Scope) {
     call_for(harts, "the firmware refuses to flush the translations of other harts", call);
 }
 
-/// Makes calls to the firmware that together concern all these harts.
+/// Makes one or more calls to the firmware that together cover all these harts.
 ///
 /// # Panics
-/// With `refusal` if the firmware does not do it.
+/// With `refusal` as the message if the firmware returns an error.
 fn call_for(harts: HartSet, refusal: &str, call: impl Fn(sbi_rt::HartMask) -> sbi_rt::SbiRet) {
-    // Harts whose numbers are close together need one call; a machine may number its harts as it likes.
+    // One call covers harts whose numbers are less than 64 apart; a machine may number its harts arbitrarily.
     let count = HART_COUNT.load(Relaxed);
     let mut rest = harts.iter().filter(|&hart| hart < count).fold(HartSet::EMPTY, HartSet::with);
     while let Some(base) = rest.iter().map(hart_id).min() {

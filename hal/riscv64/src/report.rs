@@ -1,9 +1,9 @@
-//! The kernel's last words.
+//! Panic and kernel-fault reports.
 //!
-//! A fault in supervisor mode and a Rust panic are both the end: the hart says which hart it is, what happened, its
-//! registers and the chain of callers, one line `  #N address` for each, which the host turns into function names and
-//! lines with the image's symbols; then the machine ends with a failure status. The callers are found through frame
-//! pointers, so kernels are built with `-Cforce-frame-pointers=yes`.
+//! A fault in supervisor mode and a Rust panic are both fatal. The hart reports its number, the fault or the panic
+//! message, its registers (after a fault) and the chain of callers, one line `  #N address` for each, which the host
+//! turns into function names and lines with the image's symbols. Then the machine ends with a failure status. The
+//! callers are found through frame pointers, so kernels are built with `-Cforce-frame-pointers=yes`.
 
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
@@ -18,14 +18,14 @@ use crate::{boot, hart, stacks};
 
 /// The exit status of a machine whose kernel failed.
 const FAILURE: u8 = 101;
-/// Callers that are listed.
+/// The largest number of callers in a report.
 const MAXIMUM_CALLERS: usize = 48;
 
 static WRITER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
-/// The hart that reports, plus one: the words of two harts would mix.
+/// The hart that reports, plus one; only one hart reports, since the output of two would be mixed.
 static REPORTER: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes reports go through this function instead of the firmware's console. It must not wait for anyone.
+/// Sends reports to this function instead of the firmware's console. The function must not wait for another hart.
 pub fn set_panic_writer(writer: fn(&[u8])) {
     WRITER.store(writer as *mut (), Release);
 }
@@ -72,8 +72,8 @@ pub fn panic_report(information: &PanicInfo) -> ! {
     end()
 }
 
-/// Called by the trap vector for a trap from supervisor mode: by its symbol, because it reports on everything that
-/// stands above the vector.
+/// Reports a kernel fault: the trap vector calls this for a trap from supervisor mode. The vector uses the symbol,
+/// because this module depends on the modules above the vector.
 // SAFETY: nothing else has this name.
 #[unsafe(no_mangle)]
 extern "C" fn hal_kernel_fault(frame: &Frame) -> ! {
@@ -101,7 +101,7 @@ extern "C" fn hal_kernel_fault(frame: &Frame) -> ! {
     }
     let _ = writeln!(Output, "callers:");
     let _ = writeln!(Output, "  #0 {pc:#018x}");
-    // Where a jump into nowhere came from is only in the return address.
+    // After a jump to an invalid address only the return address tells the origin.
     let mut number = 1;
     if !boot::is_text(pc as usize) && boot::is_text(frame.x[0] as usize) {
         let _ = writeln!(Output, "  #1 {:#018x}", frame.x[0]);
@@ -111,7 +111,7 @@ extern "C" fn hal_kernel_fault(frame: &Frame) -> ! {
     end()
 }
 
-/// Makes this hart the only one that reports; a hart that fails while it reports ends the machine at once.
+/// Makes this hart the only one that reports. A hart that fails during its report ends the machine at once.
 fn begin() {
     let area = hart::this();
     if area.reports.fetch_add(1, Relaxed) > 0 {
@@ -120,7 +120,7 @@ fn begin() {
     }
     let own = area.index.load(Relaxed) + 1;
     if REPORTER.compare_exchange(0, own, AcqRel, Acquire).is_err() {
-        // Another hart ends the machine in a moment.
+        // Another hart reports and then ends the machine.
         loop {
             Riscv64::wait_for_interrupt();
         }
@@ -145,7 +145,7 @@ fn list_callers(first: usize, mut frame: usize) {
         if !boot::is_text(caller) {
             return;
         }
-        // The return address is behind the call; the host wants the call itself.
+        // The return address is behind the call; the host needs the address of the call itself.
         let _ = writeln!(Output, "  #{number} {:#018x}", caller - 1);
         if next <= frame {
             return;

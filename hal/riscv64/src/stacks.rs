@@ -1,33 +1,33 @@
 //! Stacks of kernel threads, and the switch from one stack to another.
 //!
-//! Kernel code runs on its hart's stack. A kernel that wants threads of its own, with stacks, finds here the two things
-//! for it that are the machine's: a window of addresses in which a stack is mapped with nothing below it, and the few
-//! instructions that leave one stack for another.
+//! Kernel code runs on its hart's stack. For kernels with threads of their own, this module provides the two
+//! machine-dependent parts: a window of addresses in which each stack is mapped above a guard region, and the few
+//! instructions that switch from one stack to another.
 //!
 //! **The window** is one entry of the root table, which exists before the first address space copies it. The tables
-//! below are static; their leaves are written as atomic words, since the hardware reads them at any time. Each slot has
-//! as many bytes of nothing as of stack. Whoever maps a slot for the first time, or anew, flushes before the stack is
-//! used; whoever unmaps one flushes before its frames are used for something else.
+//! below are static; their leaves are written as atomic words, since the hardware reads them at any time. Each slot is
+//! a guard region followed by a stack of equal size. Code that maps a slot, for the first time or again, flushes before
+//! the stack is used; code that unmaps a slot flushes before its frames are reused.
 //!
-//! **The switch** is a function call to both sides: it saves on the old stack what a called function must preserve, and
-//! restores it from the new one. `tp` is the hart's and stays, so that a thread may go on on another hart; what it read
-//! of its hart before the switch is stale after it. Floating point is off in the kernel.
+//! **The switch** is a function call to both sides: it saves the callee-saved registers on the old stack, and restores
+//! them from the new one. `tp` belongs to the hart and stays, so that a thread may continue on another hart; values
+//! that it read from its hart before the switch are stale afterwards. Floating point is off in the kernel.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::boot;
 
-/// Where the window begins.
+/// Virtual address of the window.
 pub const STACK_WINDOW: usize = 0xffff_ffe0_0000_0000;
-/// Bytes of a kernel thread's stack. A call from a program may go through the whole network stack on it, and nothing
-/// but the guard below stops what needs more: twice what such kernels usually have.
+/// Size of a kernel thread's stack in bytes. A call from a program may pass through the whole network stack on it, and
+/// only the guard region below detects an overflow. So the size is twice the usual one for such kernels.
 pub const THREAD_STACK_SIZE: usize = 32 * 1024;
-/// Bytes of a slot: nothing, then the stack.
+/// Size of a slot in bytes: the guard region, then the stack.
 const SLOT_SIZE: usize = 2 * THREAD_STACK_SIZE;
-/// Stacks that there can be.
+/// The largest number of stacks.
 pub const THREAD_STACKS: usize = TABLES * 512 * 4096 / SLOT_SIZE;
-/// Leaf tables, each for 2 MiB of addresses.
+/// Number of leaf tables, each for 2 MiB of addresses.
 const TABLES: usize = 64;
 /// Valid, readable, writable, global, accessed, dirty.
 const LEAF: u64 = 0b1110_0111;
@@ -43,7 +43,7 @@ fn entry_for(table: &Table) -> u64 {
     boot::image_to_physical(core::ptr::from_ref(table).addr()) >> 12 << 10 | VALID
 }
 
-/// Links the tables with each other, and gives the entry for the root.
+/// Links the middle table to the leaf tables, and returns the root entry for it: its index and value.
 pub(crate) fn root_entry() -> (usize, u64) {
     for (entry, table) in MIDDLE.0.iter().zip(&LEAVES) {
         entry.store(entry_for(table), Relaxed);
@@ -60,11 +60,11 @@ pub fn thread_stack_top(slot: usize) -> usize {
     STACK_WINDOW + (slot + 1) * SLOT_SIZE
 }
 
-/// Maps a slot's stack to these frames (physical addresses, from its lowest page on), or to nothing.
+/// Maps a slot's stack to these frames (physical addresses, from the stack's lowest page on), or unmaps it.
 ///
 /// # Safety
-/// The frames must be memory that nothing else uses while they are mapped, and the stack must not be in use if it is
-/// mapped to something else. All harts must flush everything before the change may be relied on.
+/// The frames must be memory without any other use while they are mapped, and the stack must not be in use when its
+/// mapping changes. The change is effective only after all harts have flushed all translations.
 ///
 /// # Panics
 /// If there is no such slot.
@@ -77,22 +77,22 @@ pub unsafe fn set_thread_stack(slot: usize, frames: Option<[u64; THREAD_STACK_SI
     }
 }
 
-/// Whether an address lies below a kernel thread's stack, where nothing is mapped.
+/// Whether an address lies in the guard region below a kernel thread's stack.
 pub(crate) fn is_guard(address: usize) -> bool {
     address
         .checked_sub(STACK_WINDOW)
         .is_some_and(|offset| offset < THREAD_STACKS * SLOT_SIZE && offset % SLOT_SIZE < SLOT_SIZE - THREAD_STACK_SIZE)
 }
 
-/// What the switch saves on a stack: `ra` and `s0` to `s11`, and padding to 16 bytes.
+/// Bytes that the switch saves on a stack: `ra` and `s0` to `s11`, and padding to 16 bytes.
 const SAVED: usize = 14 * 8;
 
 global_asm!(
     r#"
     .section .text.switch, "ax"
 
-# switch(a0: &mut sp of the stack that is left, a1: sp of the one that is entered)
-# Returns when somebody switches back. Keeps ra, sp, s0 to s11; tp is the hart's, which may be another.
+# switch(a0: &mut sp of the old stack, a1: sp of the new stack)
+# Returns after a switch back to the old stack. Keeps ra, sp, s0 to s11; tp is the hart's, which may be another hart.
     .balign 4
     .globl hal_switch_stack
 hal_switch_stack:
@@ -146,7 +146,7 @@ unsafe extern "C" {
     fn hal_begin_on_stack();
 }
 
-/// Prepares a stack so that the first switch to it calls `entry` with `argument`; gives its stack pointer.
+/// Prepares a stack so that the first switch to it calls `entry` with `argument`; returns its stack pointer.
 ///
 /// # Safety
 /// The stack below `top` must be mapped, flushed, at least [`THREAD_STACK_SIZE`] long and not in use.
@@ -162,12 +162,12 @@ pub unsafe fn prepare_stack(top: usize, entry: extern "C" fn(usize) -> !, argume
     top - SAVED
 }
 
-/// Leaves this stack for another one. Returns when somebody switches back, perhaps on another hart.
+/// Switches from this stack to another. Returns when a switch back is made, perhaps on another hart.
 ///
 /// # Safety
-/// `entered` must be what [`prepare_stack`] or a switch has left for that stack, used once; and `left` must be written
-/// by nobody else until then.
+/// `entered` must be the stack pointer that [`prepare_stack`] returned or the last switch stored for that stack, and
+/// must be used only once. No other code may write `left` until this function returns.
 pub unsafe fn switch_stack(left: *mut usize, entered: usize) {
-    // SAFETY: the caller's promise; the assembly preserves what a called function must.
+    // SAFETY: the caller's promise; the assembly preserves the callee-saved registers.
     unsafe { hal_switch_stack(left, entered) };
 }

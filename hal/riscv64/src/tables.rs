@@ -3,9 +3,9 @@
 //! Sv39 (privileged architecture, section "Sv39: Page-Based 39-bit Virtual-Memory System"): three levels of 512
 //! entries; an entry with any of R, W, X is a leaf of 4 KiB, 2 MiB or 1 GiB. The table is built once at boot from a
 //! fixed pool of frames, with the largest leaves that alignment allows, and then never changes: every address space
-//! copies its upper half, so a later change at the top level would be seen by none.
+//! copies its upper half, so a later change at the top level would not reach the copies.
 //!
-//! The logic has no pointers, so the same code is tested on the host.
+//! The code contains no pointers, so it is tested on the host.
 
 /// One table: a frame of 512 entries.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ impl Table {
     pub const EMPTY: Table = Table([0; 512]);
 }
 
-/// What may be done with a mapping.
+/// Permitted accesses to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// Loads only.
@@ -38,7 +38,8 @@ const DIRTY: u64 = 1 << 7;
 
 impl Permission {
     const fn bits(self) -> u64 {
-        // Accessed and dirty are set from the start: machines may otherwise raise a fault to have them set.
+        // Accessed and dirty are set from the start: otherwise a machine may raise a page fault instead of setting
+        // them.
         let always = VALID | READ | GLOBAL | ACCESSED | DIRTY;
         match self {
             Permission::Read => always,
@@ -48,12 +49,12 @@ impl Permission {
     }
 }
 
-/// Why a mapping could not be made. The kernel cannot run without its table, so the caller ends the machine.
+/// The reason why a mapping could not be made. The kernel cannot run without its table, so the caller ends the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// The pool has no frame left.
     NoFrame,
-    /// Something is mapped there already, or the addresses are not multiples of the page size.
+    /// A page is mapped there already, or the addresses are not multiples of the page size.
     Overlap,
 }
 
@@ -75,12 +76,12 @@ impl<'a> Tables<'a> {
         Tables { frames, used, physical }
     }
 
-    /// Removes everything that root entries `from` to `to - 1` map. Frames below them are not used again.
+    /// Clears root entries `from` to `to - 1`. The tables below them are not reused.
     pub fn clear_root(&mut self, from: usize, to: usize) {
         self.frames[0].0[from..to].fill(0);
     }
 
-    /// Makes a root entry lead to a table that is not in the pool.
+    /// Sets a root entry to a table outside the pool.
     ///
     /// # Errors
     /// [`MapError::Overlap`] if the entry is used.
@@ -95,7 +96,7 @@ impl<'a> Tables<'a> {
     /// Maps `length` bytes from `virtual_address` to `physical_address`, with the largest pages that fit.
     ///
     /// # Errors
-    /// [`MapError`]; what was mapped before the error stays.
+    /// [`MapError`]; pages mapped before the error stay mapped.
     pub fn map(
         &mut self,
         virtual_address: u64,
@@ -144,7 +145,7 @@ impl<'a> Tables<'a> {
         Ok(entry)
     }
 
-    /// Where an address leads, and how, as the hardware would find it.
+    /// Translates an address as the hardware would: the physical address and the permission.
     pub fn lookup(&self, address: u64) -> Option<(u64, Permission)> {
         let mut table = 0;
         for level in (0..3).rev() {
@@ -167,7 +168,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// The pieces of `[from, to)` that are not in any of the ranges, which may be in any order and overlap.
+/// Calls `each` for every piece of `[from, to)` outside all of the ranges, which may overlap and be in any order.
 pub fn complement(from: u64, to: u64, ranges: &[(u64, u64)], mut each: impl FnMut(u64, u64)) {
     let mut at = from;
     while at < to {

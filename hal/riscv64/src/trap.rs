@@ -1,19 +1,19 @@
-//! Into user mode and out again, and what happens to faults of the kernel.
+//! Entry to user mode, traps from it, and faults of the kernel.
 //!
-//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves what the compiler cannot save on
-//! the hart's stack, loads the program's registers and leaves with `sret`; the next trap from user mode saves the
-//! program's registers, restores the kernel's and returns from the same function with the cause. There is one trap
-//! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch tell
-//! the two apart.
+//! [`enter_user`] is an ordinary function to its caller. The assembly below it saves on the hart's stack the registers
+//! that the compiler cannot save, loads the program's registers and executes `sret`; the next trap from user mode saves
+//! the program's registers, restores the kernel's and returns from the same function with the cause. There is one trap
+//! vector: `sscratch` is the program's context in user mode and 0 in the kernel, so one exchange and one branch
+//! distinguish the two.
 //!
-//! **Virtualised programs** take the same way: they run in VS-mode (`guest`), from which traps come here with causes of
-//! their own and `sret` leads back, because a trap leaves in `sstatus` and `hstatus` where it came from.
+//! **Virtualised programs** use the same code: they run in VS-mode (`guest`), from which traps arrive here with causes
+//! of their own. `sret` returns to VS-mode, because a trap records its origin in `sstatus` and `hstatus`.
 //!
 //! **Floating point** is lazy in both directions. The unit is off in the kernel, so that kernel code that uses it by
-//! mistake is caught. It is off in user mode too unless the hart's registers already hold this program's contents
-//! (equal tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs
-//! again. If the program changed the registers they are saved at the next trap, because the program may go on on
-//! another hart; a new token then says that this hart still holds them, and makes every older copy stale.
+//! mistake faults. It is off in user mode too unless the hart's registers already hold this program's contents (equal
+//! tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs again. If
+//! the program changed the registers they are saved at the next trap, because the program may continue on another hart;
+//! a new token then records that this hart still holds them, and makes every older copy stale.
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -27,7 +27,7 @@ use crate::hart;
 const STATUS_SIE: u64 = 1 << 1;
 /// Status bit: interrupts after the next return.
 const STATUS_SPIE: u64 = 1 << 5;
-/// Status bit: where the last trap came from and the next return goes to; clear for user mode.
+/// Status bit: origin of the last trap and target of the next return; clear for user mode.
 const STATUS_SPP: u64 = 1 << 8;
 /// Status field: state of the vector unit.
 const STATUS_VS: u64 = 3 << 9;
@@ -35,12 +35,12 @@ const STATUS_VS: u64 = 3 << 9;
 const STATUS_FS: u64 = 3 << 13;
 /// The unit is on, and its registers are as in memory.
 const STATUS_FS_CLEAN: u64 = 2 << 13;
-/// Status bit: the kernel may access user pages. It never does: it reaches them through the direct map.
+/// Status bit: the kernel may access user pages. Always clear: the kernel accesses them through the direct map.
 const STATUS_SUM: u64 = 1 << 18;
-/// Status bit: loads may read what is only executable.
+/// Status bit: loads may read execute-only pages.
 const STATUS_MXR: u64 = 1 << 19;
 
-/// What is cleared for good when a hart starts.
+/// Bits that are cleared when a hart starts.
 pub const STATUS_CLEARED: u64 = STATUS_SIE | STATUS_SPIE | STATUS_SPP | STATUS_VS | STATUS_FS | STATUS_SUM | STATUS_MXR;
 
 /// The registers of the kernel at a fault, x1 to x31; x2 is the stack pointer at the fault.
@@ -54,9 +54,9 @@ global_asm!(
     r#"
     .section .text.trap, "ax"
 
-# enter(a0: &mut UserContext) -> a0: cause
-# Keeps s0, s1, tp and sp. Changes every other register: `visit` tells the compiler so. They are kept below the stack pointer,
-# where nothing else is written until the trap: interrupts are off, and a fault of the kernel is reported on another stack.
+# enter(a0: &mut UserContext) -> a0: cause Keeps s0, s1, tp and sp. Changes every other register, as `visit` declares to
+# the compiler. The four are saved below the stack pointer, which is not written until the trap: interrupts are off, and
+# a kernel fault is reported on another stack.
     .balign 4
     .globl hal_enter_user
 hal_enter_user:
@@ -95,7 +95,7 @@ hal_trap_vector:
     ld      tp, -32(sp)
     ret
 
-# The kernel's own fault. Its stack may be what failed, so the report runs on the emergency stack.
+# A kernel fault. A stack overflow may be the cause, so the report runs on the emergency stack.
 1:  ld      a0, {emergency_top}(tp)
     addi    a0, a0, -256
     .irp n, 1,2,3,4,5,6,7,8,9,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
@@ -106,7 +106,7 @@ hal_trap_vector:
     mv      sp, a0
     call    hal_kernel_fault
 
-# With link-time optimisation the assembler does not know what the target has.
+# With link-time optimisation the assembler does not know the target's extensions.
     .option push
     .option arch, +d
 
@@ -157,8 +157,8 @@ mod cause {
     pub const STORE_MISALIGNED: u64 = 6;
     pub const STORE_ACCESS: u64 = 7;
     pub const USER_CALL: u64 = 8;
-    /// The bit in which a call of a virtualised program (10) differs from that of another (8); no other cause is one of
-    /// these two without it.
+    /// The bit in which a call of a virtualised program (10) differs from a call of another program (8). No other cause
+    /// equals 8 without this bit.
     pub const VIRTUALISED_CALL_BIT: u64 = 2;
     pub const INSTRUCTION_PAGE: u64 = 12;
     pub const LOAD_PAGE: u64 = 13;
@@ -171,13 +171,13 @@ mod cause {
 
 /// Runs user code until something happens; see [`Machine::enter_user`](hal_api::Machine::enter_user).
 ///
-/// Inlined into the kernel's loop, because it is called so often: only the way of an ordinary system call is here.
+/// Inlined into the kernel's loop, because it is called so often; it contains only the path of an ordinary system call.
 #[inline(always)]
 pub fn enter_user(context: &mut UserContext) -> Trap {
     loop {
         let token = context.token();
         if token != 0 && token == hart::this().token.load(Relaxed) {
-            // SAFETY: turns the unit on for the program whose contents are in its registers.
+            // SAFETY: this turns the unit on for the program whose contents are in its registers.
             unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
         }
         let cause = visit(context);
@@ -202,9 +202,9 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
 #[inline(always)]
 fn visit(context: &mut UserContext) -> u64 {
     let cause;
-    // SAFETY: the assembly keeps the stack pointer, `s0`, `s1` and `tp`; all else that it changes is declared, or, as
-    // `gp` and the floating-point registers, not used by kernel code. The context is exclusively ours and stays in
-    // place until the trap. The register contract holds here.
+    // SAFETY: the assembly keeps the stack pointer, `s0`, `s1` and `tp`; every other register that it changes is
+    // declared, or, like `gp` and the floating-point registers, not used by kernel code. The context is borrowed
+    // exclusively and stays in place until the trap. The register contract holds here.
     unsafe {
         core::arch::asm!(
             "call hal_enter_user",
@@ -217,8 +217,8 @@ fn visit(context: &mut UserContext) -> u64 {
     cause
 }
 
-/// Every reason but system calls and interrupts. None if the program should simply go on: it wanted the floating-point
-/// unit.
+/// Handles every cause but system calls and interrupts. Returns `None` if the program continues at once: it needed the
+/// floating-point unit.
 #[cold]
 #[inline(never)]
 fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
@@ -231,14 +231,14 @@ fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
         return None;
     }
     if crate::guest::has_own_translation() {
-        // What it has done is what VTVM forbids, and addresses mean nothing now.
+        // The program has done what VTVM forbids, and the fault's address is meaningless.
         return Some(Trap::IllegalInstruction { bits: 0 });
     }
     Some(reason(cause, value))
 }
 
-/// Whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do not tell
-/// the instruction say 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
+/// Whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do not report
+/// the instruction deliver 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
 /// Listings".)
 fn may_be_floating_point(bits: u32) -> bool {
     match bits & 3 {
@@ -257,7 +257,8 @@ fn may_be_floating_point(bits: u32) -> bool {
     }
 }
 
-/// After a visit with the unit on: saves the contents if they changed, and turns the unit off.
+/// Saves the floating-point contents if the program changed them, and turns the unit off. Called after a visit with the
+/// unit on.
 #[cold]
 #[inline(never)]
 fn leave_floating_point(context: &mut UserContext) {
@@ -275,12 +276,12 @@ fn leave_floating_point(context: &mut UserContext) {
     unsafe { clear_csr!(csr::SSTATUS, STATUS_FS) };
 }
 
-/// Loads the program's contents, so that its next visit finds the unit on. An instruction that is illegal for another
-/// reason comes back once more, with the unit on.
+/// Loads the program's floating-point contents, so that the unit is on at its next visit. An instruction that is
+/// illegal for another reason traps once more, with the unit on.
 #[cold]
 fn load_floating_point(context: &mut UserContext) {
     let registers = (&raw const *context.floating_point()).cast();
-    // SAFETY: the unit is turned on around the loads; the kernel itself keeps nothing in its registers.
+    // SAFETY: the unit is turned on around the loads; the kernel does not use its registers.
     unsafe {
         set_csr!(csr::SSTATUS, STATUS_FS_CLEAN);
         hal_load_floating_point(registers);
@@ -289,7 +290,7 @@ fn load_floating_point(context: &mut UserContext) {
     context.set_token(hart::this().new_token());
 }
 
-/// A cause as the kernel's callers know it.
+/// Converts a cause and its value into a [`Trap`].
 fn reason(cause: u64, value: u64) -> Trap {
     let page_fault = |access| Trap::PageFault { address: value, access };
     let misaligned = |access| Trap::Misaligned { address: value, access };
@@ -298,7 +299,7 @@ fn reason(cause: u64, value: u64) -> Trap {
         cause::LOAD_PAGE | cause::LOAD_GUEST_PAGE => page_fault(Access::Read),
         cause::STORE_PAGE | cause::STORE_GUEST_PAGE => page_fault(Access::Write),
         cause::INSTRUCTION_PAGE | cause::INSTRUCTION_GUEST_PAGE => page_fault(Access::Execute),
-        // What a virtualised program must not use of its supervisor registers.
+        // The second cause is a virtualised program's access to supervisor state that it must not use.
         cause::ILLEGAL_INSTRUCTION | cause::VIRTUAL_INSTRUCTION => Trap::IllegalInstruction { bits: value },
         cause::BREAKPOINT => Trap::Breakpoint,
         cause::INSTRUCTION_MISALIGNED => misaligned(Access::Execute),
