@@ -1,4 +1,4 @@
-//! What a request and its answer cost in the stack: run under an instruction counter.
+//! Cost of a request and its answer in the stack: run under an instruction counter.
 //!
 //! `round_trips joined|packets|wire CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8 bytes and
 //! an answer of 8 bytes `ROUNDS` times, each on the next connection, with the operations that a kernel's system calls

@@ -1,14 +1,14 @@
 //! Frames that have arrived and wait to be handled: the most important first, equals in the order of their arrival.
 //!
-//! How important a frame is, is what its reader is: whoever registered last for input of the socket that the frame is
-//! for. A frame for nobody is the least important there is. So a burst of frames for less important readers costs a
-//! more important one the time to look at their headers, and not to handle them.
+//! A frame is as important as its reader: the task that registered last for input of the socket to which the frame is
+//! addressed. A frame without a reader is the least important. A burst of frames for less important readers therefore
+//! costs a more important one the time to look at their headers, not to handle them.
 //!
-//! All memory is taken when the stack is made. If frames that must wait have taken every place, some of the least
-//! important ones are forgotten, as any card would do that is not looked at; so what comes behind them is seen.
+//! All memory is allocated with the stack. If waiting frames fill every place, some of the least important ones are
+//! dropped, as a network card drops frames that are not fetched; the frames behind them are then seen.
 //!
-//! A connection's frames keep their order as long as its reader does not change. When it does, one that came before may
-//! be handled after the next, which TCP expects of any network.
+//! A connection's frames keep their order as long as its reader does not change. When it changes, an earlier frame may
+//! be handled after the next one, a reordering that TCP expects of any network.
 
 use alloc::vec::Vec;
 
@@ -19,29 +19,29 @@ use crate::frame::Packet;
 use crate::link::Received;
 use crate::tcp::zeroed;
 
-/// How many levels of importance there are.
+/// Number of levels of importance.
 pub const LEVELS: usize = u64::BITS as usize;
 const NONE: u16 = u16::MAX;
-/// Where in its place a frame begins. In the buffers of virtio devices frames begin in the middle of a word, and
-/// copying is fast if they do so here.
+/// Offset at which a frame begins in its place. In the buffers of virtio devices frames begin in the middle of a word,
+/// and copying is fast if they begin at the same offset here.
 const START: usize = 4;
 
-/// Who waits for what arrives on a socket, as whoever uses the stack tells them apart.
+/// The task that waits for input of a socket, as the user of the stack tells tasks apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// A number of the user's; 0 for nobody.
+    /// Number chosen by the user of the stack; 0 for no reader.
     pub owner: u32,
-    /// How important it is: 0 is the most important, 63 the least. Higher numbers count as 63.
+    /// Importance: 0 is the most important, 63 the least. Higher numbers count as 63.
     pub level: u8,
 }
 
 impl Reader {
-    /// Of what nobody waits for.
+    /// Reader of frames that no task waits for.
     pub const NOBODY: Reader = Reader { owner: 0, level: LEVELS as u8 - 1 };
-    /// Of what the stack itself waits for: hardware addresses, as far as the [`Allowance`] goes.
+    /// Reader of frames that the stack itself waits for: hardware addresses, as far as the [`Allowance`] goes.
     pub(crate) const STACK: Reader = Reader { owner: 0, level: 0 };
 
-    /// Takes the one that waits for room to send in place of this one, if this one does not wait for input or is less
+    /// Returns `writer`, the task that waits for room to send, if this one does not wait for input or is less
     /// important.
     pub(crate) fn or_writer(self, writer: Reader, is_read: bool) -> Reader {
         if !is_read || writer.level < self.level { writer } else { self }
@@ -51,33 +51,33 @@ impl Reader {
 /// A frame that waits to be handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Who waits for it.
+    /// Task that waits for the frame.
     pub reader: Reader,
-    /// Among frames of this level it stands: its reader's, or that [behind](Turn::Behind) which it was put.
+    /// Level of the list that the frame stands in: its reader's, or the one [behind](Turn::Behind) which it was put.
     pub level: u8,
-    /// When it arrived, as [`Order::look`](crate::Order::look) said.
+    /// Time of arrival, as returned by [`Order::look`](crate::Order::look).
     pub arrived: u64,
-    /// It goes before all others, because it has waited for long.
+    /// Whether the frame goes before all others because it has waited too long.
     pub is_overdue: bool,
 }
 
-/// What is to become of the frame that is the next one in order.
+/// Decision about the next frame in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is handled.
+    /// Handle the frame.
     Handle,
-    /// It goes behind those of this level, since its reader is no more important than that now.
+    /// Put the frame behind those of this level, since its reader is now no more important than that.
     Behind(u8),
-    /// It waits, and all others with it.
+    /// Leave the frame waiting, and all others with it.
     Stop,
-    /// The poll is over, and the frame comes first in the next one, which may be made at once.
+    /// End the poll; the frame comes first in the next poll, which may follow at once.
     Later,
 }
 
 struct Place {
     next: u16,
     length: u16,
-    /// The number under which the device keeps the frame: only the beginning is here.
+    /// Number under which the device keeps the frame; then only the beginning is here.
     kept: Option<u16>,
     arrived: u64,
     reader: Reader,
@@ -85,16 +85,16 @@ struct Place {
     packet: Packet,
 }
 
-/// How many frames may be urgent that concern the stack itself: a flood of them is no more important than any other.
+/// Rate limit on urgent frames that concern the stack itself: a flood of them is no more important than other frames.
 pub(crate) struct Allowance {
     left: u32,
     until: Instant,
 }
 
 impl Allowance {
-    /// In so long a time...
+    /// Length of a period.
     const TIME: Duration = Duration::from_millis(10);
-    /// ... so many.
+    /// Number of urgent frames in a period.
     const FRAMES: u32 = 16;
 
     pub(crate) const NEW: Allowance = Allowance { left: 0, until: Instant::ZERO };
@@ -112,10 +112,10 @@ impl Allowance {
 /// A frame that was taken out.
 pub(crate) struct Taken<'a> {
     pub(crate) packet: Packet,
-    /// The number under which the device keeps it. Then only its beginning is in `frame`.
+    /// Number under which the device keeps the frame; then only its beginning is in `frame`.
     pub(crate) kept: Option<u16>,
     pub(crate) frame: &'a mut [u8],
-    /// Where an answer is written that cannot be sent.
+    /// Room for an answer that cannot be sent.
     pub(crate) spare: &'a mut [u8],
 }
 
@@ -132,14 +132,14 @@ impl List {
 pub(crate) struct Arrivals {
     places: Vec<Place>,
     bytes: Vec<u8>,
-    /// Bytes of the largest frame.
+    /// Length of the largest frame, in bytes.
     size: usize,
-    /// Bytes from one place to the next.
+    /// Distance from one place to the next, in bytes.
     stride: usize,
     free: List,
-    /// By level, and last those that are overdue.
+    /// One list for each level, and last the list of overdue frames.
     lists: [List; LEVELS + 1],
-    /// The bits of levels whose lists are not empty.
+    /// Bit set of the levels whose lists are not empty.
     ready: u64,
     count: usize,
 }
@@ -151,7 +151,7 @@ fn level_of(reader: Reader) -> usize {
 }
 
 impl Arrivals {
-    /// Room for so many frames of at most so many bytes. At least one.
+    /// Makes room for `frames` frames (at least one) of at most `size` bytes.
     pub(crate) fn new(frames: usize, size: usize) -> Result<Arrivals, Error> {
         let frames = frames.clamp(1, usize::from(NONE) - 1);
         let stride = (START + size).next_multiple_of(8);
@@ -159,7 +159,7 @@ impl Arrivals {
         places.try_reserve_exact(frames)?;
         let mut arrivals = Arrivals {
             places,
-            // One more, for answers that cannot be sent.
+            // One place more, for answers that cannot be sent.
             bytes: zeroed(0, (frames + 1) * stride)?,
             size,
             stride,
@@ -176,7 +176,7 @@ impl Arrivals {
         Ok(arrivals)
     }
 
-    /// Room for the next frame; `None` if all is taken.
+    /// Returns room for the next frame, or `None` if every place is taken.
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         let begin = usize::from(self.free.first) * self.stride + START;
         (self.free.first != NONE).then(|| &mut self.bytes[begin..begin + self.size])
@@ -193,13 +193,13 @@ impl Arrivals {
         self.append_at(place, level_of(reader));
     }
 
-    /// Has a frame stand behind those of a level.
+    /// Puts a frame at the end of a level's list.
     fn append_at(&mut self, place: u16, level: usize) {
         self.places[usize::from(place)].level = level as u8;
         self.append(place, level);
     }
 
-    /// Has a frame stand in front of those of a level.
+    /// Puts a frame at the front of a level's list.
     fn prepend_at(&mut self, place: u16, level: usize) {
         if self.lists[level].first == NONE {
             return self.append_at(place, level);
@@ -245,7 +245,7 @@ impl Arrivals {
         }
     }
 
-    /// The frame that comes next.
+    /// Returns the frame that comes next.
     pub(crate) fn next(&self) -> Option<Waiting> {
         let level = self.most_important()?;
         let place = &self.places[usize::from(self.lists[level].first)];
@@ -253,8 +253,8 @@ impl Arrivals {
         Some(Waiting { reader, level: stands_at, arrived, is_overdue: level == OVERDUE })
     }
 
-    /// When the frame arrived that has waited for the longest time of all that are not overdue, but for frames that
-    /// were put behind younger ones.
+    /// Returns the time of arrival of the oldest frame that is not overdue, apart from frames that were put behind
+    /// younger ones.
     pub(crate) fn oldest(&self) -> Option<u64> {
         let (mut levels, mut oldest) = (self.ready, None);
         while levels != 0 {
@@ -265,7 +265,7 @@ impl Arrivals {
         oldest
     }
 
-    /// Takes out the frame that comes next. Its place is free again when the next frame is entered, and not before.
+    /// Takes out the frame that comes next. Its place is free again only when the next frame is entered.
     pub(crate) fn take(&mut self) -> Option<Taken<'_>> {
         let place = self.pop(self.most_important()?)?;
         self.give_back(place);
@@ -276,7 +276,7 @@ impl Arrivals {
         Some(Taken { packet, kept, frame: &mut frames[begin..begin + usize::from(length)], spare })
     }
 
-    /// Has the frame that comes next go behind those of this level, if that is less important than its own.
+    /// Moves the next frame behind those of this level, if the level is less important than the frame's own.
     pub(crate) fn put_behind(&mut self, level: u8) -> bool {
         let Some(own) = self.most_important() else { return false };
         let level = usize::from(level).min(LEVELS - 1);
@@ -289,8 +289,8 @@ impl Arrivals {
         true
     }
 
-    /// Has the frames of this owner that were put behind stand at their readers' levels again, in front of those that
-    /// are there: a connection's frames that were not put behind came later.
+    /// Moves the frames of this owner that were put behind back to their readers' levels, in front of the frames
+    /// already there: a connection's frames that were not put behind came later.
     pub(crate) fn restore(&mut self, owner: u32) {
         let mut levels = self.ready;
         while levels != 0 {
@@ -298,7 +298,7 @@ impl Arrivals {
             levels &= levels - 1;
             let mut next = core::mem::replace(&mut self.lists[level], List::EMPTY).first;
             self.ready &= !(1 << level);
-            // The last one first, so that each can be put in front of those that came after it.
+            // Last one first, so that each can be put in front of those that came after it.
             let mut restored = NONE;
             while let Some(place) = self.places.get_mut(usize::from(next)) {
                 let following = place.next;
@@ -317,7 +317,7 @@ impl Arrivals {
         }
     }
 
-    /// Has the frames that arrived before that go before all others, in the order of their levels.
+    /// Moves the frames that arrived before this time before all others, in the order of their levels.
     pub(crate) fn boost(&mut self, before: u64) {
         let mut levels = self.ready;
         while levels != 0 {
@@ -331,8 +331,8 @@ impl Arrivals {
         }
     }
 
-    /// If all room is taken: forgets a quarter of the frames, the least important ones, and of these the oldest. Says
-    /// how many, and tells `forget` of those that the device keeps.
+    /// Drops a quarter of the frames if every place is taken: the least important ones, and the oldest of these.
+    /// Returns their number, and calls `forget` for frames that the device keeps.
     pub(crate) fn drop_least(&mut self, mut forget: impl FnMut(u16)) -> usize {
         if self.free.first != NONE {
             return 0;
@@ -387,8 +387,7 @@ mod tests {
         ]
     }
 
-    /// A frame in the model: its level (64 for one that is overdue), that of its reader, when it arrived, and its only
-    /// byte.
+    /// Frame of the model: its level (64 if overdue), its reader's level, its time of arrival, and its only byte.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Frame {
         level: usize,
@@ -397,7 +396,7 @@ mod tests {
         byte: u8,
     }
 
-    /// The place of the next frame: overdue ones first, then by level, equals in their order.
+    /// Index of the next frame: overdue ones first, then by level, equals in their order.
     fn next(model: &[Frame]) -> Option<usize> {
         let rank = |frame: &Frame| if frame.level == OVERDUE { 0 } else { frame.level + 1 };
         (0..model.len()).min_by_key(|&place| (rank(&model[place]), place))
@@ -407,7 +406,7 @@ mod tests {
     fn the_stack_itself_has_few_urgent_frames_in_a_time() {
         let mut allowance = Allowance::NEW;
         for start in [Instant::ZERO, Instant::from_millis(10), Instant::from_millis(25)] {
-            // A new time begins with the first frame that comes after the last one.
+            // A new period begins with the first frame after the end of the last one.
             let last = start + Duration::from_micros(9_999);
             let taken: Vec<_> =
                 (0..18).map(|frame| allowance.takes_one(if frame < 10 { start } else { last })).collect();
@@ -429,7 +428,7 @@ mod tests {
                 arrivals.enter(frame, 0, Reader::NOBODY, Packet::Drop);
             }
             assert!(arrivals.room().is_none());
-            // What finds no room is not entered.
+            // A frame that finds no room is not entered.
             arrivals.enter(Received { length: 1, kept: None }, 0, Reader::STACK, Packet::Drop);
             for number in 1..=places as u8 {
                 let taken = arrivals.take().unwrap();
@@ -469,7 +468,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(512))]
 
-        /// Against a list that is sorted for each question.
+        /// Compares with a list that is sorted for each question.
         #[test]
         fn as_a_list_would_do_it(steps in prop::collection::vec(step(), 0..120)) {
             let mut arrivals = Arrivals::new(PLACES, 4).unwrap();
@@ -527,7 +526,7 @@ mod tests {
                     Step::Boost(before) => {
                         arrivals.boost(before);
                         for level in 0..64 {
-                            // Up to the first of a level that has not waited for so long.
+                            // Up to the first frame of a level that has not waited long enough.
                             while let Some(place) = model.iter().position(|frame| frame.level == level)
                                 && model[place].arrived < before
                             {

@@ -1,43 +1,42 @@
-//! Whose the memory is that the stack holds.
+//! Charging of the memory that the stack holds.
 //!
-//! Much of it outlives the call that caused it, or no call has caused it at all: a stranger's request, a connection
-//! that nobody has accepted yet, one that was closed and still delivers, the record of one that has ended. Each of them
-//! has the owner of the listener, or of whoever asked for the connection, and is charged from before its memory is
-//! taken until after it is given back. What an owner may not have is not made: a request is dropped as if the backlog
-//! were full, and an ended connection is not remembered.
+//! Much of that memory outlives the call that caused it, or was not caused by a call: a stranger's request, a
+//! connection that was not accepted yet, one that was closed and still delivers, the record of one that has ended. Each
+//! of them belongs to the owner of the listener, or to the owner that requested the connection, and is charged from
+//! before its memory is taken until after it is given back. Without the owner's consent nothing is made: a request is
+//! dropped as if the backlog were full, and an ended connection is not remembered.
 
 use alloc::sync::Arc;
 
 use crate::Error;
 
-/// What is charged.
+/// Kind of thing that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// A request for a connection that was answered and is not acknowledged yet.
+    /// A request for a connection that was answered and is not yet acknowledged.
     Request,
-    /// A connection, whoever has it: a listener's queue, a program, or nobody any more. With buffers as large as they
-    /// may become.
+    /// A connection in a listener's queue, held by a program, or orphaned. With buffers at their largest size.
     Connection,
-    /// The end of a connection within the host that was accepted: its memory. The other end is counted, with whoever
-    /// has asked for the connection.
+    /// Memory of the accepted end of a connection within the host. The other end counts for the owner that requested
+    /// the connection.
     AcceptedEnd,
-    /// What is remembered of a connection that has ended.
+    /// The record of a connection that has ended.
     Record,
 }
 
-/// Somebody who answers for memory.
+/// An account that pays for memory.
 pub trait Owner: Send + Sync {
-    /// Charges so many bytes for one thing more. `free` is how many more of its kind there may be in the system.
+    /// Charges `bytes` for one thing more. `free` is the number of further things of its kind that the system allows.
     ///
     /// # Errors
-    /// The owner may not have it: [`Error::OutOfMemory`] or [`Error::Limit`].
+    /// The owner's limit is reached: [`Error::OutOfMemory`] or [`Error::Limit`].
     fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error>;
 
-    /// Takes that back.
+    /// Refunds one charge.
     fn refund(&self, held: Held, bytes: usize);
 }
 
-/// What is charged for one thing; dropping it gives it back.
+/// Charge for one thing; dropping it refunds it.
 pub(crate) struct Charge {
     owner: Option<Arc<dyn Owner>>,
     bytes: u32,
@@ -45,7 +44,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges something, if there is an owner.
+    /// Charges `owner`, if there is one.
     pub(crate) fn new(owner: Option<&Arc<dyn Owner>>, held: Held, bytes: usize, free: usize) -> Result<Charge, Error> {
         let bytes = u32::try_from(bytes).map_err(|_| Error::OutOfMemory)?;
         if let Some(owner) = owner {
@@ -54,7 +53,7 @@ impl Charge {
         Ok(Charge { owner: owner.cloned(), bytes, held })
     }
 
-    /// Who is charged.
+    /// Returns the charged owner.
     pub(crate) fn owner(&self) -> Option<&Arc<dyn Owner>> {
         self.owner.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What a stack is made with, and what its operations answer.
+//! Configuration of a stack, and results of its operations.
 
 use core::net::Ipv4Addr;
 
@@ -9,13 +9,13 @@ use crate::secrets::Seeds;
 pub struct Address {
     /// The host's own address.
     pub address: Ipv4Addr,
-    /// How many leading bits of it name the network.
+    /// Number of leading bits that name the network.
     pub prefix: u8,
-    /// Who carries packets to other networks.
+    /// Router that carries packets to other networks.
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// Upper bounds on what strangers and programs can make the stack hold.
+/// Upper bounds on the things that strangers and programs can make the stack hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections in any state but TIME-WAIT.
@@ -24,9 +24,9 @@ pub struct Limits {
     pub listeners: usize,
     /// Datagram sockets.
     pub datagrams: usize,
-    /// The longest backlog a listener gets, whatever it asks for.
+    /// Longest backlog of a listener; longer ones are shortened to it.
     pub backlog: usize,
-    /// Requests for connections that were answered and wait to be acknowledged; those beyond get SYN cookies.
+    /// Requests for connections that were answered and wait for an acknowledgement; further ones get SYN cookies.
     pub half_open: usize,
     /// Closed connections that still deliver or wait for the other side; further ones are reset.
     pub orphans: usize,
@@ -51,7 +51,7 @@ impl Default for Limits {
     }
 }
 
-/// How long the stack waits for the other side.
+/// Time limits on waiting for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// For the answer to a connection request.
@@ -62,7 +62,7 @@ pub struct Patience {
     pub acknowledgement_ns: u64,
     /// For each further step of the other side after the connection was closed here.
     pub orphan_ns: u64,
-    /// How long an ended connection is remembered.
+    /// Time for which an ended connection is remembered.
     pub time_wait_ns: u64,
 }
 
@@ -80,33 +80,33 @@ impl Default for Patience {
     }
 }
 
-/// How the bytes of a TCP connection travel whose two ends are on this host.
+/// Transport of a TCP connection whose two ends are on this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalConnections {
-    /// The two ends are joined: what one sends is written into the ring from which the other receives.
+    /// The two ends are joined: bytes that one end sends are written into the ring from which the other receives.
     #[default]
     Joined,
-    /// In TCP segments over a loopback interface, as on systems that have nothing else: for comparisons with these.
+    /// TCP segments over a loopback interface, as on systems without joined ends: for comparisons with these.
     Packets,
 }
 
-/// What a stack is made with.
+/// Settings with which a stack is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// The address on the Ethernet interface; `None` leaves only the loopback interface.
     pub address: Option<Address>,
-    /// What sequence numbers, cookies, ports and hashes depend on.
+    /// Secrets from which sequence numbers, cookies, ports and hashes are derived.
     pub seeds: Seeds,
     /// Bounds on memory.
     pub limits: Limits,
     /// Bounds on waiting.
     pub patience: Patience,
-    /// How connections within the host are carried.
+    /// Transport of connections within the host.
     pub local_connections: LocalConnections,
 }
 
 impl Default for Configuration {
-    /// No Ethernet interface, and seeds of zeros, which anybody can guess.
+    /// Returns a configuration without an Ethernet interface and with seeds of zeros, which an attacker can guess.
     fn default() -> Self {
         Configuration {
             address: None,
@@ -118,7 +118,7 @@ impl Default for Configuration {
     }
 }
 
-/// What somebody waits for.
+/// Event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Something to receive, or the end of it.
@@ -127,7 +127,7 @@ pub enum Interest {
     Send,
 }
 
-/// What `tcp_receive_with` found.
+/// Result of `tcp_receive_with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// This many bytes were taken; 0 only if the callback took none.
@@ -138,7 +138,7 @@ pub enum Received {
     End,
 }
 
-/// What `tcp_send_with` or `udp_send_with` did.
+/// Result of `tcp_send_with` or `udp_send_with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// This many bytes were taken; 0 only if the callback gave none.
@@ -147,18 +147,18 @@ pub enum Sent {
     Full,
 }
 
-/// Which half of a connection to end.
+/// Half of a connection to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// What arrives is no longer wanted.
+    /// Discard arriving data from now on.
     Receive,
-    /// Nothing more will be sent: the other side sees the end of the stream after what was sent.
+    /// Send nothing more: the other side sees the end of the stream after the data sent before.
     Send,
     /// Both.
     Both,
 }
 
-/// What would not wait, for `poll` and the like.
+/// Operations that would not wait, for `poll` and the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// Receiving (or accepting) would succeed, fail, or report the end at once.
@@ -173,7 +173,7 @@ pub struct Readiness {
     pub failed: bool,
 }
 
-/// What has happened since the stack was made.
+/// Counts of events since the stack was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames taken from the link.
@@ -188,12 +188,12 @@ pub struct Counters {
     pub cookies_sent: u64,
     /// Connections made of a cookie that came back.
     pub cookies_accepted: u64,
-    /// Requests in a connection, and resets that were in the window and did not have the exact number.
+    /// Requests in a connection, and resets in the window without the exact sequence number.
     pub challenges: u64,
     /// Connections made, requested or accepted; one on this host counts twice.
     pub connections_made: u64,
     /// Datagrams dropped because a buffer was full.
     pub datagrams_dropped: u64,
-    /// Frames dropped because they had to wait for more important work, and others came.
+    /// Frames dropped while they waited behind more important work and others arrived.
     pub arrivals_dropped: u64,
 }

@@ -1,22 +1,22 @@
-//! What can go wrong, by what the caller should do about it.
+//! Errors, by the caller's next step.
 
 use core::fmt;
 
-/// Why an operation failed. The comment on each variant says what the caller should do; the
-/// conversion to error numbers is the kernel's.
+/// Failure of an operation. Each variant's comment names the caller's next step; the conversion to error numbers is the
+/// kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The identifier names nothing any more: a defect of the caller, or a use after close.
+    /// The identifier is stale: a defect of the caller, or a use after close.
     Stale,
-    /// The address or port belongs to someone else: choose another, or share it.
+    /// The address or port is taken by another socket: choose another, or share it.
     AddressInUse,
     /// The address is none of this host's, or no ephemeral port is free.
     AddressUnavailable,
     /// No interface leads to the remote address.
     Unreachable,
-    /// The other side answered that nobody listens there.
+    /// The other side answered that the port has no listener.
     Refused,
-    /// The other side ended the connection abruptly; what it had not acknowledged may be lost.
+    /// The other side ended the connection abruptly; unacknowledged data may be lost.
     Reset,
     /// The other side has been silent for too long.
     TimedOut,

@@ -1,8 +1,8 @@
-//! A first look at an arriving packet: whose is it?
+//! A first look at an arriving packet to find its receiver.
 //!
-//! Only what is needed to find the socket is read, and every byte is read with a check. Whether the packet is
-//! *valid* (lengths, checksums, sequence numbers) is decided later by the protocol code; a packet that is
-//! misread here can at worst be offered to the wrong socket, which then refuses it.
+//! Only the fields needed to find the socket are read, and every byte is read with a check. The packet's *validity*
+//! (lengths, checksums, sequence numbers) is decided later by the protocol code; a packet that is misread here can at
+//! worst be offered to the wrong socket, which then refuses it.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -15,14 +15,14 @@ const PROTOCOL_UDP: u8 = 17;
 /// "More fragments" and the fragment offset in an IPv4 header's flags field.
 const FRAGMENT_BITS: u16 = 0x3fff;
 
-/// A TCP segment's ends and flags. `local` is where it is going, `remote` where it comes from.
+/// Addresses, numbers and flags of a TCP segment. `local` is its destination, `remote` its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) local: SocketAddrV4,
     pub(crate) remote: SocketAddrV4,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
-    /// How much of the sequence space the segment takes: data, SYN and FIN.
+    /// Length in sequence space: data, SYN and FIN.
     pub(crate) length: u32,
     flags: u8,
 }
@@ -54,13 +54,13 @@ impl Segment {
         self.flags & Self::ACK != 0
     }
 
-    /// Whether the segment asks for a new connection: SYN and nothing that speaks of an old one.
+    /// Whether the segment asks for a new connection: SYN without a flag that refers to an old one.
     pub(crate) fn opens(&self) -> bool {
         self.flags & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN
     }
 }
 
-/// What a packet is, as far as finding its receiver goes.
+/// Kind of a packet, as far as finding its receiver goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
     Tcp(Segment),
@@ -68,7 +68,7 @@ pub(crate) enum Packet {
         local: SocketAddrV4,
         remote: SocketAddrV4,
     },
-    /// An ICMP error about something that this host sent.
+    /// An ICMP error about a packet that this host sent.
     Unreachable {
         about: Quoted,
         local: SocketAddrV4,
@@ -77,11 +77,11 @@ pub(crate) enum Packet {
     Arp,
     /// Another packet for this host or its network, to be answered by the protocol code if at all.
     Other,
-    /// Not for this host, or nothing that a correct host sends.
+    /// A packet not for this host, or one that no correct host sends.
     Drop,
 }
 
-/// Which protocol the packet spoke that an ICMP error quotes.
+/// Protocol of the packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quoted {
     Tcp,
@@ -100,15 +100,15 @@ fn word(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Looks at the beginning of an Ethernet frame of so many bytes that arrived on the interface with address `own`.
+/// Classifies an Ethernet frame of `length` bytes by its beginning; it arrived on the interface with address `own`.
 pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr) -> Packet {
     match half(frame, 12) {
         Some(ETHERNET_TYPE_IPV4) => {
             let Some(packet) = frame.get(ETHERNET_HEADER..) else {
                 return Packet::Drop;
             };
-            // Addresses of the loopback network never cross a wire, and nobody else has ours: such
-            // a packet is forged to reach what listens on the inside only.
+            // Addresses of the loopback network never cross a wire, and no other host has ours: such a packet is forged
+            // to reach services that listen only inside.
             match (word(packet, 12), word(packet, 16)) {
                 (Some(source), Some(destination))
                     if source >> 24 != 127
@@ -125,20 +125,19 @@ pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr) -> P
     }
 }
 
-/// Looks at an IPv4 packet.
+/// Classifies an IPv4 packet.
 pub(crate) fn classify_ipv4(packet: &[u8]) -> Packet {
     look(packet, packet.len()).unwrap_or(Packet::Drop)
 }
 
-/// Looks at the beginning of an IPv4 packet of so many bytes.
+/// Classifies an IPv4 packet of `length` bytes by its beginning.
 fn look(packet: &[u8], length: usize) -> Option<Packet> {
     let first = byte(packet, 0)?;
     let header = usize::from(first & 0xf) * 4;
     if first >> 4 != 4 || header < 20 {
         return None;
     }
-    // Fragments are not reassembled: what follows the header of one that is not the first is no
-    // transport header, and must not be taken for one.
+    // Fragments are not reassembled. In all but the first, the bytes behind the header are no transport header.
     if half(packet, 6)? & FRAGMENT_BITS != 0 {
         return None;
     }
@@ -170,7 +169,7 @@ fn look(packet: &[u8], length: usize) -> Option<Packet> {
     })
 }
 
-/// An ICMP "destination unreachable" quotes the start of the packet that could not be delivered.
+/// Classifies an ICMP "destination unreachable", which quotes the start of the packet that could not be delivered.
 fn look_at_error(message: &[u8]) -> Option<Packet> {
     const UNREACHABLE: u8 = 3;
     // "Fragmentation needed" is advice, not an error.
@@ -185,7 +184,7 @@ fn look_at_error(message: &[u8]) -> Option<Packet> {
         return None;
     }
     let transport = quoted.get(header..)?;
-    // Here the quoted source is this host.
+    // The quoted source is this host.
     let local = SocketAddrV4::new(Ipv4Addr::from_bits(word(quoted, 12)?), half(transport, 0)?);
     let remote = SocketAddrV4::new(Ipv4Addr::from_bits(word(quoted, 16)?), half(transport, 2)?);
     let about = match byte(quoted, 9)? {
@@ -254,7 +253,7 @@ mod tests {
         assert_eq!(classify_ethernet(&ethernet(mirrored), 54, own), Packet::Drop);
     }
 
-    /// A router's message that a packet could not be delivered which this host has sent, with options in its header.
+    /// A router's message that a packet from this host could not be delivered; its header has options.
     fn unreachable(options: usize) -> alloc::vec::Vec<u8> {
         let header = 20 + options;
         let mut quoted = alloc::vec![0; header + 8];
@@ -286,10 +285,10 @@ mod tests {
         };
         assert_eq!(with(8 + 9, PROTOCOL_TCP), Some(about(Quoted::Tcp)));
         assert_eq!(with(8 + 9, PROTOCOL_ICMP), None);
-        // Another message; advice; what is no IPv4 header.
+        // Another message; advice; not an IPv4 header.
         assert_eq!([with(0, 0), with(0, 2), with(0, 11), with(1, 4)], [None; 4]);
         assert_eq!([with(8, 0x65), with(8, 0x35), with(8, 0x44), with(8, 0x40)], [None; 4]);
-        // Only the first fragment has ports, and of one it is not said whether it is a whole.
+        // Only the first fragment has ports, and one of unknown length does not count as whole.
         assert_eq!([with(8 + 6, 0x20), with(8 + 6, 0x01), with(8 + 7, 1)], [None; 3]);
         assert_eq!(with(8 + 6, 0x40), Some(about(Quoted::Udp)), "not to be fragmented");
         assert_eq!(with(1, 0), Some(about(Quoted::Udp)));

@@ -1,23 +1,21 @@
-//! Requests for connections, from the SYN to the acknowledgement that makes a connection of it.
+//! Requests for connections, from the SYN to the acknowledgement that establishes the connection.
 //!
-//! **The problem.** Anybody can send requests, also from addresses that are not his, and each is to be remembered until
-//! it is acknowledged or a patience has passed. If that cost a connection with its buffers, a few hundred a second
-//! would fill a machine's memory, and a limit on them would lock honest clients out.
+//! **The problem.** Any host can send requests, also from forged addresses, and each must be remembered until it is
+//! acknowledged or times out. If that cost a connection with its buffers, a few hundred a second would fill a machine's
+//! memory, and a limit on them would lock real clients out.
 //!
-//! **The choice.** A request is a small record: who asks, both numbers, and what the request offered. Buffers are
-//! allocated when the other side has proved with its acknowledgement that it receives what is sent to it. There are at
-//! most as many records as the listener's backlog says, and a limit for all listeners; requests beyond that are
-//! answered with a
-//! *SYN cookie* ([`cookie`]), of which nothing is remembered at all. So a flood costs its answers and
-//! nothing else, and an honest client gets in as long as its packets do. A connection that began with a cookie has no
-//! window scaling and no selective acknowledgements, because the cookie has no room for them, and nobody repeats an
-//! answer of which nobody knows; that is why cookies are the exception. They are accepted only while a listener had
-//! reason to make some.
+//! **The choice.** A request is a small record: the client's address, both sequence numbers, and the offered options.
+//! Buffers are allocated when the other side's acknowledgement proves that it receives the packets sent to it. The
+//! number of records is bounded by the listener's backlog and by a limit for all listeners; requests beyond that are
+//! answered with a *SYN cookie* ([`cookie`]), which needs no memory. A flood therefore costs its answers and nothing
+//! else, and a real client gets in as long as its packets do. A connection that began with a cookie has no window
+//! scaling and no selective acknowledgements, because the cookie has no room for them, and its answer is never
+//! repeated, because it is not recorded; cookies are therefore the exception. They are accepted only while a listener
+//! had reason to make some.
 //!
-//! **How a smoltcp socket comes to a connection.** smoltcp knows no way to put a socket into a state. A new socket is
-//! brought there as it would have come there: it listens, is given the request again, answers it into a [`Sink`] with
-//! the number that the real answer had ([`interface_that_draws`]), and then gets the acknowledgement that has just
-//! arrived.
+//! **From a record to a smoltcp socket.** smoltcp has no way to put a socket into a state. A new socket is brought
+//! there the ordinary way: it listens, is given the request again, answers it into a [`Sink`] with the sequence number
+//! of the real answer ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
 
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
@@ -37,20 +35,20 @@ use crate::table::{Hash, Key, Table};
 use crate::tcp::{Connection, Engine, Holder, TcpOptions, Wire, clamped, duration};
 use crate::time_wait::Remains;
 
-/// The size of segments for one who does not say what he takes (RFC 9293, section 3.7.1).
+/// Segment size for a client that states none (RFC 9293, section 3.7.1).
 const SEGMENT_UNSAID: u16 = 536;
 
-/// How long the first answer waits for its acknowledgement before it is repeated; each further one waits twice as long.
+/// Wait for the acknowledgement of the first answer before it is repeated; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// What the other side offered with its request.
+/// Options that the other side offered with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offer {
-    /// The longest segment that it takes.
+    /// Longest segment that it accepts.
     segment: u16,
-    /// How far its windows are shifted, if they may be.
+    /// Shift of its windows, if scaling is allowed.
     scale: Option<u8>,
-    /// Whether it understands selective acknowledgements.
+    /// Whether it supports selective acknowledgements.
     selective: bool,
 }
 
@@ -63,7 +61,7 @@ impl Offer {
         }
     }
 
-    /// What is left of an offer that only a cookie remembers.
+    /// Returns the part of an offer that a cookie encodes.
     fn from_cookie(segment: u16) -> Self {
         Offer { segment, scale: None, selective: false }
     }
@@ -77,15 +75,15 @@ struct Request {
     ours: u32,
     theirs: u32,
     offer: Offer,
-    /// The listener's when the request came: the answer spoke of it.
+    /// The listener's buffer size when the request came: the answer announced it.
     receive_buffer: u32,
-    /// When it was answered first.
+    /// Time of the first answer.
     since: Instant,
-    /// How often it was answered again for want of an acknowledgement.
+    /// Number of repeated answers.
     repeated: u8,
 }
 
-/// A request, and what its listener's owner is charged for it.
+/// A request, and the charge to its listener's owner.
 struct Answered {
     request: Request,
     _charge: Charge,
@@ -94,12 +92,12 @@ struct Answered {
 /// Bytes of memory for a request: itself, entries of a work list and of the table, and a timer with its position.
 const MEMORY: usize = size_of::<Answered>() + 16 + 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
 
-/// All requests that were answered and not acknowledged.
+/// All requests that were answered and not yet acknowledged.
 pub(crate) struct HalfOpen {
     requests: Slab<Answered>,
     table: Table,
     timers: Timers,
-    /// Those whose answer is to be repeated.
+    /// Requests whose answer is to be repeated.
     work: WorkList,
 }
 
@@ -146,18 +144,18 @@ impl HalfOpen {
     }
 }
 
-/// What becomes of an acknowledgement.
+/// Outcome of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Established {
     /// There is a connection.
     Yes,
-    /// There is no room, or no memory; the other side will repeat itself.
+    /// There is no room, or no memory; the other side will repeat its segment.
     NotNow,
-    /// The segment is damaged, or not what the other side would send.
+    /// The segment is damaged, or not from the other side.
     Invalid,
 }
 
-/// The answer to a request.
+/// Returns the answer to a request.
 fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, window: usize, mtu: usize) -> TcpRepr<'static> {
     let headers = packet_length(&course.segment(TcpControl::None, 0, 0));
     TcpRepr {
@@ -169,7 +167,7 @@ fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, window: usiz
     }
 }
 
-/// How far a socket with this buffer shifts its windows: so that all of the buffer can be said in 16 bits.
+/// Returns the window shift of a socket with this buffer: the smallest for which 16 bits can announce all of it.
 fn scale_of(buffer: usize) -> u8 {
     (usize::BITS - buffer.leading_zeros()).saturating_sub(u16::BITS) as u8
 }
@@ -182,8 +180,8 @@ impl Host {
         }
     }
 
-    /// How many connections a listener's queue must leave to others. What programs of this host take is counted with
-    /// them.
+    /// Returns the number of further connections that the limit allows. Connections from within the host are counted
+    /// for the program that connects instead.
     fn free_for(&self, via: Via) -> usize {
         match via {
             Via::Ethernet => self.connections.free(),
@@ -213,21 +211,21 @@ impl Host {
         let Some(listener) = self.listeners.get_mut(listener_index) else {
             return;
         };
-        // Without memory as without room for finished connections: the other side asks again.
+        // A lack of memory is handled like a lack of room for finished connections: the other side asks again.
         let has_room = listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)();
         let (half_open, backlog) = (listener.half_open, listener.backlog);
         let receive_buffer = clamped(listener.options.receive_buffer);
         let key = Key::new(segment.local, segment.remote);
         let from = *segment.remote.ip();
-        // A remote end that no host can have.
-        let is_nobody = segment.remote.port() == 0
+        // No host can have such an address.
+        let is_impossible = segment.remote.port() == 0
             || from.is_unspecified()
             || from.is_multicast()
             || from.is_broadcast()
             || (via == Via::Ethernet && self.network.broadcast() == Some(from));
         let checksums = self.checksums_of(via);
         let course = Course::back(via, key, frame, self.hardware);
-        let (false, Some(course), Some(request)) = (is_nobody, course, parse(via, frame, &checksums)) else {
+        let (false, Some(course), Some(request)) = (is_impossible, course, parse(via, frame, &checksums)) else {
             return;
         };
         if !has_room {
@@ -244,7 +242,7 @@ impl Host {
             let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
             let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
             let Ok(charge) = Charge::new(owner, Held::Request, MEMORY, usize::MAX) else {
-                // For a connection there would be no memory either.
+                // There would be no memory for the connection either.
                 self.counters.requests_dropped += 1;
                 return;
             };
@@ -260,7 +258,7 @@ impl Host {
                 }
                 answer_to(&course, ours, theirs, offer, receive_buffer, mtu)
             }
-            // Nobody forges requests there.
+            // Requests within the host are not forged.
             Err(_) if via == Via::Local => {
                 self.counters.requests_dropped += 1;
                 return;
@@ -285,7 +283,7 @@ impl Host {
         }
     }
 
-    /// Handles a segment whose ends are those of a request that was answered.
+    /// Handles a segment whose ends match a request that was answered.
     pub(crate) fn half_open_input<T: TxToken>(
         &mut self,
         index: u32,
@@ -300,9 +298,9 @@ impl Host {
         };
         let Request { listener, ours, theirs, offer, .. } = request;
         if self.listener(listener).is_err() {
-            // It was closed meanwhile: nobody wants the connection.
+            // The listener was closed meanwhile.
             self.forget_request(index);
-            poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now);
+            poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
             return;
         }
         let checksums = self.checksums_of(via);
@@ -311,7 +309,7 @@ impl Host {
             return;
         };
         if segment.is_reset() {
-            // Only who has seen the answer, or is the one who asked, knows the number (RFC 5961, section 3).
+            // Only a host that has seen the answer or made the request has the number (RFC 5961, section 3).
             if segment.sequence == theirs.wrapping_add(1) {
                 self.forget_request(index);
             }
@@ -335,7 +333,7 @@ impl Host {
         }
         if segment.acknowledgement != ours.wrapping_add(1) {
             // smoltcp answers with a reset, as RFC 9293 has it.
-            poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now);
+            poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
             return;
         }
         if self.establish(&request, segment, frame, answer, now) == Established::Yes {
@@ -343,8 +341,8 @@ impl Host {
         }
     }
 
-    /// Makes a connection of an acknowledgement that nobody waits for, if it acknowledges a cookie. Gives the answer
-    /// back if not.
+    /// Makes a connection of an acknowledgement without a request, if it acknowledges a cookie. Otherwise returns
+    /// `answer` unused.
     pub(crate) fn cookie_input<T: TxToken>(
         &mut self,
         via: Via,
@@ -439,7 +437,7 @@ impl Host {
         Established::Yes
     }
 
-    /// Forgets requests that were never acknowledged, and marks those that are to be answered again.
+    /// Removes requests that timed out, and marks those to be answered again.
     pub(crate) fn expire_half_open(&mut self, now: Instant) {
         let patience = duration(self.patience.handshake_ns);
         for _ in 0..EXPIRIES {
@@ -458,7 +456,7 @@ impl Host {
         }
     }
 
-    /// Answers again what was not acknowledged.
+    /// Repeats the answers that were not acknowledged.
     pub(crate) fn answer_again<L: Link>(&mut self, link: &mut L, now: Instant) {
         for _ in 0..EXPIRIES {
             let Some(index) = self.half_open.work.pop() else {
@@ -488,7 +486,7 @@ impl Host {
                     self.half_open.timers.no_later_than(index, next);
                     course.send(&segment, token, &self.checksums);
                 }
-                // Nothing is lost there, but there may have been no room for the connection.
+                // Nothing is lost within the host, but there may have been no room for the connection.
                 Via::Local => {
                     self.half_open.timers.no_later_than(index, next);
                     if let [Some(frame), _] = &mut self.frames {
@@ -501,7 +499,7 @@ impl Host {
     }
 }
 
-/// A socket that has got this request and has given this answer.
+/// Returns a socket that has received this request and given this answer.
 fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire, Error> {
     let &Request { course, ours, theirs, offer, since, .. } = request;
     let mut wire = Wire::new(course.via, options, since)?;
@@ -540,11 +538,11 @@ mod tests {
     #[global_allocator]
     static LIMITED: Limited = Limited;
 
-    /// With as many requests as all lists and tables are made for, no byte is taken that nobody was charged for.
+    /// With as many requests as all lists and tables are made for, every byte taken is charged.
     #[test]
     fn requests_take_what_they_are_charged() {
         const REQUESTS: usize = 1 << 12;
-        // Bytes that the table has beside its entries, whatever their number.
+        // Bytes of the table beside its entries, whatever their number.
         const BESIDE: usize = 64;
         const LIMIT: usize = 1 << 24;
         let request = |number: usize| {

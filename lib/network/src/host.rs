@@ -1,13 +1,13 @@
-//! Everything in the stack but the link: who exists, who is found by what, and what arriving packets and passing
-//! time do to them.
+//! The stack without the link: its objects, the tables that find them, and the effects of arriving packets and passing
+//! time.
 //!
 //! # Invariants
 //! * *One owner*: a connection is in the table exactly while its `listed` is set; it then counts as a user of its local
 //!   port.
-//! * *Marked or idle*: after each operation a connection that smoltcp could do something for at once is in the
-//!   work list, and one that waits for a time has a timer no later than that time. [`Host::settle`] decides this;
-//!   where something cheaper does, a comment says why the same holds.
-//! * *Seen once*: wakers fire on the difference between what `settle` saw last and what it sees now.
+//! * *Marked or idle*: after each operation a connection for which smoltcp could act at once is in the work list, and
+//!   one that waits for a time has a timer no later than that time. [`Host::settle`] decides this; a cheaper decision
+//!   elsewhere carries a comment that says why the invariant still holds.
+//! * *Seen once*: wakers fire on the difference between the states that `settle` saw last and sees now.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -33,31 +33,31 @@ use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, du
 use crate::time_wait::{self, Remains, TimeWait, Verdict};
 use crate::udp::Datagrams;
 
-/// How many segments a connection may send before the next one's turn.
+/// Number of segments that a connection may send before the next one's turn.
 const BURST: usize = 8;
-/// How many segments one poll or operation sends, give or take a burst; and as many datagrams that were kept.
+/// Number of segments that one poll or operation sends, give or take a burst; also the number of stored datagrams.
 const SEGMENTS: usize = 32;
-/// On how many times of each kind that have come one poll acts, so that others get their turn.
+/// Number of expired timers of each kind that one poll handles, so that others get their turn.
 pub(crate) const EXPIRIES: usize = 128;
-/// How many connections, and datagram sockets, try again when a hardware address becomes known. Those beyond do when
-/// they ask again for the address.
+/// Number of connections, and of datagram sockets, that try again when a hardware address becomes known. Further ones
+/// try when they next request the address.
 const RESOLUTIONS: usize = 256;
 const ETHERNET_HEADER: usize = 14;
-/// When a full device is tried again.
+/// Delay before a full device is tried again.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
-/// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): nothing sent now is sent again earlier.
+/// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): a segment sent now is not sent again earlier.
 const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
-/// When a connection within the host that found no memory is tried again.
+/// Delay before a connection within the host that found no memory is tried again.
 pub(crate) const ADMISSION_RETRY: Duration = Duration::from_millis(100);
-/// When a local connection looks again that found its listener full.
+/// Delay before a local connection that found its listener full looks again.
 pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
 /// IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
 const DATA_HEADERS: usize = 20 + 20;
-/// How many answers to answers are carried at once on the loopback interface. More than a few mean that
-/// two ends disagree; the rest is left to their timers.
+/// Number of answers to answers carried at once on the loopback interface. More than a few mean that the two ends
+/// disagree; the rest is left to their timers.
 const HOPS: usize = 16;
 
-/// What made `settle` look.
+/// Cause of a call of `settle`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// An operation on this host, or the passing of time.
@@ -68,26 +68,26 @@ pub(crate) enum Cause {
     Reset,
 }
 
-/// When a connection wants its next turn.
+/// Time of a connection's next turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// At once: whoever asked is to put it into the work list, or to go on with it.
+    /// At once: the caller must put it into the work list, or go on with it.
     Now,
     /// When something arrives, or its timer says so.
     Later,
-    /// It is gone, or its end is already arranged for.
+    /// Never: the connection is gone, or its end is already arranged.
     Gone,
 }
 
-/// Where a packet goes.
+/// Interface that a packet leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     Ethernet,
-    /// It stays on this host.
+    /// The packet stays on this host.
     Local,
 }
 
-/// The protocol's half of the two ways.
+/// smoltcp's half of the two interfaces.
 pub(crate) struct Interfaces {
     pub(crate) ethernet: Interface,
     pub(crate) loopback: Interface,
@@ -104,7 +104,7 @@ impl Interfaces {
 
 pub(crate) struct Host {
     pub(crate) interfaces: Interfaces,
-    /// What is on its way through the loopback interface: a packet and the answer to it. None if nothing goes there.
+    /// A packet on its way through the loopback interface, and the answer to it. `None` if the interface is unused.
     pub(crate) frames: [Option<Frame>; 2],
     pub(crate) own: Ipv4Addr,
     pub(crate) hardware: [u8; 6],
@@ -113,7 +113,7 @@ pub(crate) struct Host {
     pub(crate) ethernet_mtu: usize,
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
-    /// Whether memory may be taken for what strangers and programs cause.
+    /// Whether memory may be taken on behalf of strangers and programs.
     pub(crate) admits: fn() -> bool,
     pub(crate) patience: Patience,
     pub(crate) local_connections: LocalConnections,
@@ -125,7 +125,7 @@ pub(crate) struct Host {
     pub(crate) table: Table,
     pub(crate) work: WorkList,
     pub(crate) timers: Timers,
-    /// Connections that could not send, perhaps for want of a hardware address.
+    /// Connections that could not send, perhaps for lack of a hardware address.
     pub(crate) unresolved: WorkList,
     pub(crate) urgent_arps: Allowance,
     pub(crate) orphans: usize,
@@ -143,8 +143,8 @@ pub(crate) struct Host {
     pub(crate) datagram_work: WorkList,
     pub(crate) datagram_timers: Timers,
 
-    /// For packets that concern no socket: smoltcp answers echo requests, ARP and stray segments.
-    pub(crate) nobody: SocketSet<'static>,
+    /// Empty socket set for packets without a socket: smoltcp answers echo requests, ARP and stray segments.
+    pub(crate) stray: SocketSet<'static>,
 }
 
 impl Host {
@@ -176,7 +176,7 @@ impl Host {
         address.is_loopback() || (address == self.own && !self.own.is_unspecified())
     }
 
-    /// Where packets to `remote` go, and the local address that they carry.
+    /// Returns the interface for packets to `remote`, and their local address.
     fn route(&self, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
         if remote.is_loopback() {
             Ok((Via::Local, Ipv4Addr::LOCALHOST))
@@ -191,7 +191,7 @@ impl Host {
         }
     }
 
-    /// Likewise, for a socket that may be bound to one address.
+    /// Returns the route as [`route`](Self::route) does, for a socket that may be bound to one address.
     pub(crate) fn route_from(&self, local: Ipv4Addr, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
         let (via, preferred) = self.route(remote)?;
         if local.is_unspecified() {
@@ -227,14 +227,14 @@ impl Host {
         self.listening.find(Key::only_local(local)).or_else(|| self.listening.find(Key::only_local(anywhere)))
     }
 
-    // What arrives.
+    // Arriving packets.
 
-    /// What a frame of so many bytes is that begins like this.
+    /// Classifies a frame of `length` bytes by its beginning.
     pub(crate) fn classify(&self, beginning: &[u8], length: usize) -> Packet {
         classify_ethernet(beginning, length, self.own)
     }
 
-    /// Who waits for a packet that has just come.
+    /// Returns the reader that waits for a packet that has just arrived.
     pub(crate) fn reader_of(&mut self, packet: &Packet, now: Instant) -> Reader {
         let reader = match *packet {
             Packet::Arp => return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY },
@@ -244,7 +244,7 @@ impl Host {
             Packet::Tcp(Segment { local, remote, .. }) => {
                 let connection = self.table.find(Key::new(local, remote)).and_then(|index| self.connections.get(index));
                 match connection.map(|connection| connection.reader) {
-                    // Nobody has accepted it yet, or asked for it.
+                    // The connection is not accepted yet, or has no reader.
                     None | Some(Reader::NOBODY) => {
                         self.find_listener(local).and_then(|index| self.listeners.get(index)).map(|one| one.reader)
                     }
@@ -262,8 +262,8 @@ impl Host {
             Packet::Udp { local, remote } => self.udp_input(local, remote, frame, answer, now),
             Packet::Unreachable { about, local, remote } => self.unreachable(about, local, remote, now),
             Packet::Arp => {
-                poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now);
-                // Somebody's hardware address may be known now.
+                poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now);
+                // An awaited hardware address may be known now.
                 for _ in 0..RESOLUTIONS {
                     let Some(index) = self.unresolved.pop() else { break };
                     self.work.push(index);
@@ -273,7 +273,7 @@ impl Host {
                     self.datagram_work.push(index);
                 }
             }
-            Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now),
+            Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
             Packet::Drop => {}
         }
     }
@@ -331,16 +331,16 @@ impl Host {
             None => {
                 if let Some(answer) = self.cookie_input(via, segment, frame, answer, now) {
                     // smoltcp checks the segment and answers it with a reset.
-                    poll_one(self.interfaces.of(via), &mut self.nobody, frame, answer, now);
+                    poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
                 }
             }
         }
     }
 
-    /// Handles a reset that does not have the number which the other side would give it, and a request in a connection
-    /// (RFC 5961, sections 3.2 and 4.2): the other side is told the right number, and sends a reset with it if it meant
-    /// that. smoltcp believes every reset in the window, and ignores requests; it sends the acknowledgement for a
-    /// repeated byte, at most one in a second.
+    /// Handles a reset without the expected sequence number, or a request in a connection (RFC 5961, sections 3.2 and
+    /// 4.2): the other side is told the right number, and sends a reset with it if it meant that. smoltcp itself
+    /// accepts every reset in the window, and ignores requests; it sends the acknowledgement for a repeated byte, at
+    /// most one in a second.
     #[allow(clippy::too_many_arguments, reason = "they are those of `tcp_input`, and what it has found")]
     fn doubt<T: TxToken>(
         &mut self,
@@ -373,7 +373,7 @@ impl Host {
         poll_one(self.interfaces.of(via), &mut wire.sockets, bytes, answer, now);
     }
 
-    /// Enters a connection everywhere. Nothing is changed if this fails.
+    /// Enters a connection in all tables. Nothing is changed if this fails.
     pub(crate) fn add(&mut self, connection: Connection) -> Result<u32, Error> {
         let index = self.connections.next_index()?;
         self.work.reserve(index)?;
@@ -402,7 +402,7 @@ impl Host {
 
     fn unreachable(&mut self, about: Quoted, local: SocketAddrV4, remote: SocketAddrV4, now: Instant) {
         match about {
-            // Only a connection that is being made is given up: anybody can forge such a message, and an established
+            // Only a connection that is being made is given up: any host can forge such a message, and an established
             // connection has better evidence.
             Quoted::Tcp => {
                 if let Some(index) = self.table.find(Key::new(local, remote))
@@ -421,10 +421,10 @@ impl Host {
         }
     }
 
-    // What follows from it.
+    // Reactions to changes.
 
-    /// Compares a connection with what was last seen of it, wakes those who care about the difference, and finds out
-    /// when it wants its next turn.
+    /// Compares a connection with its last seen state, wakes the tasks that wait for the difference, and returns the
+    /// time of its next turn.
     pub(crate) fn settle(&mut self, index: u32, now: Instant, cause: Cause) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
@@ -449,14 +449,14 @@ impl Host {
         self.schedule(index, now)
     }
 
-    /// [`settle`](Self::settle) for operations: puts the connection into the work list if it has something to do.
+    /// Calls [`settle`](Self::settle) after an operation, and puts the connection into the work list if it can go on.
     pub(crate) fn touch(&mut self, index: u32, now: Instant) {
         if self.settle(index, now, Cause::Local) == Next::Now {
             self.work.push(index);
         }
     }
 
-    /// Follows a change of state.
+    /// Reacts to a change of state.
     fn changed(&mut self, index: u32, before: State, state: State, cause: Cause, now: Instant) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
@@ -478,12 +478,12 @@ impl Host {
                 if wire.socket().remote_endpoint().is_none() {
                     return self.remove_closed(index);
                 }
-                // Otherwise the other side is still to be told; `egress` does that and then buries.
+                // Otherwise `egress` still tells the other side, and then removes the connection.
                 self.work.push(index);
                 return Next::Gone;
             }
             State::TimeWait => {
-                // The last acknowledgement is to be sent now; `egress` keeps what remains after that.
+                // The last acknowledgement is sent now; `egress` keeps the record that remains after that.
                 connection.give_up_at = None;
                 self.work.push(index);
                 return Next::Gone;
@@ -494,7 +494,7 @@ impl Host {
         Next::Later
     }
 
-    /// Restarts the time that the other side has for its next step.
+    /// Restarts the time limit for the other side's next step.
     pub(crate) fn arm_timeouts(&mut self, index: u32, now: Instant) {
         let Some(connection) = self.connections.get_mut(index) else {
             return;
@@ -502,7 +502,7 @@ impl Host {
         let Engine::Wire(wire) = &connection.engine else {
             return;
         };
-        let orphan = connection.holder == Holder::Nobody;
+        let orphan = connection.holder == Holder::None;
         let socket = wire.socket();
         let patience_ns = match socket.state() {
             State::SynSent => Some(self.patience.connect_ns),
@@ -516,7 +516,7 @@ impl Host {
         connection.give_up_at = patience_ns.map(|ns| now + duration(ns));
     }
 
-    /// When a connection wants its next turn; enters its timer.
+    /// Returns the time of a connection's next turn; enters its timer.
     fn schedule(&mut self, index: u32, now: Instant) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
@@ -525,8 +525,8 @@ impl Host {
         let Engine::Wire(wire) = &mut connection.engine else {
             return Next::Gone;
         };
-        // In TIME-WAIT smoltcp would drop what has arrived when its own timer ends; `changed` has sent the
-        // last acknowledgement on its way, and answers to further segments come while they are polled.
+        // In TIME-WAIT smoltcp would drop the received data when its own timer ends; `changed` has sent the last
+        // acknowledgement on its way, and answers to further segments come while they are polled.
         if matches!(wire.seen.state, State::TimeWait | State::Closed) {
             return Next::Later;
         }
@@ -545,11 +545,12 @@ impl Host {
         Next::Later
     }
 
-    /// Lets a connection send until it has nothing to send or had its turn. Gives how many segments that were at most.
+    /// Lets a connection send until it has nothing to send or had its turn. Returns an upper bound on the segments
+    /// sent.
     fn egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
         for sent in 1..=BURST {
             let next = self.send_one(link, index, now);
-            // Whatever is on the loopback interface now finds its sender settled, like a frame that comes later.
+            // A packet on the loopback interface now finds its sender settled, like a frame that comes later.
             self.carry(now);
             if next != Next::Now {
                 return sent;
@@ -559,7 +560,7 @@ impl Host {
         BURST
     }
 
-    /// Lets a connection send one segment. `Now` if it may have more.
+    /// Lets a connection send one segment. Returns `Now` if it may have more.
     fn send_one<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
@@ -571,7 +572,7 @@ impl Host {
             return Next::Gone;
         }
         let via = wire.via;
-        // The last acknowledgement is not delayed: it may be the only one that is still asked for.
+        // The last acknowledgement is not delayed: the other side may be waiting for nothing else.
         let time = match wire.socket().state() {
             State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
             _ => now,
@@ -600,7 +601,7 @@ impl Host {
             }
             State::TimeWait => {
                 wire.look();
-                if connection.holder == Holder::Nobody {
+                if connection.holder == Holder::None {
                     self.retire(index, now);
                 }
                 return Next::Gone;
@@ -609,8 +610,8 @@ impl Host {
         }
         if sent {
             wire.has_sent();
-            // The common case without asking smoltcp again: everything there is was in this segment, with an
-            // acknowledgement and a window as they are now. What is left is the retransmission timer.
+            // Common case, without asking smoltcp again: this segment carried all data, with the current
+            // acknowledgement and window. Only the retransmission timer is left.
             if matches!(state, State::Established | State::CloseWait)
                 && state == wire.seen.state
                 && length == DATA_HEADERS + queued
@@ -638,8 +639,7 @@ impl Host {
         }
     }
 
-    /// Takes the packet that a connection has written on the loopback interface to its receiver, and the
-    /// answer back.
+    /// Delivers the packet that a connection has written on the loopback interface, and the answer in return.
     pub(crate) fn carry(&mut self, now: Instant) {
         let [Some(first), Some(_)] = &self.frames else {
             return;
@@ -669,7 +669,7 @@ impl Host {
         !self.work.is_empty() || !self.datagram_work.is_empty() || self.half_open.has_work()
     }
 
-    /// Sends what the operation has left to be sent that was just carried out, or some of it.
+    /// Sends the segments that the last operation has left to be sent, or some of them.
     pub(crate) fn send_new<L: Link>(&mut self, link: &mut L, now: Instant) {
         let mut left = SEGMENTS;
         while left > 0
@@ -687,7 +687,7 @@ impl Host {
         self.datagram_work.leave();
     }
 
-    /// Sends some of what is to be sent. `begin` hears for whom, and may say that it is not the time.
+    /// Sends some of the pending segments. `begin` is called with each reader, and may refuse for now.
     pub(crate) fn send<L: Link>(&mut self, link: &mut L, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
         let mut left = SEGMENTS;
         while left > 0
@@ -709,7 +709,7 @@ impl Host {
         self.datagram_work.leave();
     }
 
-    /// When the next time comes on which to act.
+    /// Returns the earliest time at which there is something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let nanoseconds = |at: Instant| at.total_micros().max(0) as u64 * 1000;
         let mut next = self.timers.next();
@@ -723,7 +723,7 @@ impl Host {
         next.map(nanoseconds)
     }
 
-    /// Acts on some of the times that have come. `begin` hears for whom, and may say that it is not the time.
+    /// Handles some of the expired timers of connections. `begin` is called with each reader, and may refuse for now.
     pub(crate) fn expire(&mut self, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
         for _ in 0..EXPIRIES {
             let Some(index) = self.timers.expired(now) else { break };
@@ -760,7 +760,7 @@ impl Host {
         }
     }
 
-    /// Acts on some of the times that have come of what is no connection yet or any more.
+    /// Handles some of the expired timers of half-open connections and of records of ended ones.
     pub(crate) fn expire_records<L: Link>(&mut self, link: &mut L, now: Instant) {
         self.expire_half_open(now);
         self.answer_again(link, now);
@@ -772,8 +772,8 @@ impl Host {
         }
     }
 
-    /// Takes a connection out of the table: packets no longer find it. It goes altogether unless somebody
-    /// is still to be told how it ended.
+    /// Takes a connection out of the table: packets no longer find it. It is discarded unless its holder must still
+    /// learn how it ended.
     pub(crate) fn remove_closed(&mut self, index: u32) -> Next {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
@@ -785,7 +785,7 @@ impl Host {
             self.timers.remove(index);
         }
         match connection.holder {
-            Holder::Nobody => self.discard(index),
+            Holder::None => self.discard(index),
             Holder::Queued | Holder::Application => connection.wake_all(),
         }
         Next::Gone
@@ -805,21 +805,21 @@ impl Host {
         self.timers.remove(index);
         self.connections.remove(index);
         match holder {
-            Holder::Nobody => self.orphans = self.orphans.saturating_sub(1),
+            Holder::None => self.orphans = self.orphans.saturating_sub(1),
             Holder::Queued | Holder::Application => {}
         }
     }
 
-    /// Replaces a closed connection in TIME-WAIT by the few words that must be remembered of it.
+    /// Replaces a closed connection in TIME-WAIT by its record, a few words.
     fn retire(&mut self, index: u32, now: Instant) {
         let Some(Connection { key, engine: Engine::Wire(wire), charge, .. }) = self.connections.get(index) else {
             return;
         };
         let (key, remains) = (*key, wire.remains);
         let free = self.time_wait.free();
-        // The connection's charge is larger, but others may wait for that.
+        // The connection's charge is larger, but another task may wait for that memory.
         let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY, free);
-        // The port stays in use until the time is over, or the memory for remembering is short.
+        // The port stays in use until the time is over, or the memory for the record is short.
         let remembered = charged.and_then(|charge| self.ports.join(key.local().port()).map(|()| charge));
         self.discard(index);
         if let Ok(charge) = remembered {
@@ -832,7 +832,7 @@ impl Host {
     }
 }
 
-/// Gives one packet to one socket set.
+/// Hands one packet to one socket set.
 pub(crate) fn poll_one<T: TxToken>(
     interface: &mut Interface,
     sockets: &mut SocketSet<'static>,

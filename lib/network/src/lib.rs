@@ -1,8 +1,8 @@
 //! TCP/IP with a constant-time connection table over smoltcp.
 //!
-//! **The problem.** smoltcp is a good TCP, but it finds a packet's socket by asking every socket, polls every
-//! socket for something to send, and its listening socket *is* the one connection that it will accept. A server
-//! with ten thousand connections would pay for all of them with every packet.
+//! **The problem.** smoltcp is a good TCP, but it finds a packet's socket by asking every socket, polls every socket
+//! for something to send, and its listening socket *is* the one connection that it will accept. A server with ten
+//! thousand connections would pay for all of them with every packet.
 //!
 //! **The choice.** Each connection owns a socket set of exactly one socket. [`Stack`] reads the addresses and
 //! ports of an arriving packet itself, finds the connection in a hash table, and lets smoltcp poll that one set
@@ -10,14 +10,14 @@
 //! heap; nothing ever walks over all connections. Listeners are the stack's own: a SYN leaves a
 //! small record or a cookie (module `half_open`), and its acknowledgement makes a connection.
 //!
-//! **Who drives it.** Nothing here waits, locks, or knows what time it is. The kernel holds the stack under a lock of
+//! **Driving.** The stack does not wait, lock, or read a clock. The kernel holds the stack under a lock of
 //! its own, calls operations that answer at once, leaves a [`Waker`](core::task::Waker) where it would have to
 //! wait, and calls [`Stack::poll`] after operations, when the device has interrupted, and when the deadline that
 //! `poll` returned has come. Wakers are called from within `poll` and the other operations, under the caller's lock.
 //!
-//! **Connections within the host** have no packets at all: what one end sends is written into the ring from which the
-//! other receives (module `local`). Everything else goes through the [`Link`]. For comparisons with systems that have
-//! only that, such connections can be made to exchange TCP segments over a loopback interface ([`LocalConnections`]).
+//! **Connections within the host** have no packets: bytes that one end sends are written into the ring from which the
+//! other receives (module `local`). All other traffic goes through the [`Link`]. For comparisons with systems without
+//! joined ends, such connections can exchange TCP segments over a loopback interface ([`LocalConnections`]).
 //!
 //! Not supported: IPv6, IP fragments (dropped), multicast.
 #![no_std]

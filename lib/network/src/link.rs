@@ -1,4 +1,4 @@
-//! What the stack asks of a network device, and the adapters that hand single packets to smoltcp.
+//! The stack's requirements on a network device, and the adapters that hand single packets to smoltcp.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use smoltcp::time::Instant;
 
 use crate::Error;
 
-/// An Ethernet device: smoltcp's device interface, and two things that it lacks.
+/// An Ethernet device: smoltcp's device interface with two additions.
 ///
 /// `receive` must hand out the frames in order and must not wait; a frame given to a transmit token may be
 /// kept until [`flush`](Self::flush).
@@ -31,23 +31,23 @@ pub trait Link: phy::Device {
         }))
     }
 
-    /// Copies a frame that the device keeps to the beginning of `room`, and gives its buffer back.
+    /// Copies a frame that the device keeps to the beginning of `room`, and frees its buffer.
     fn take_kept(&mut self, _kept: u16, _room: &mut [u8]) {}
 
-    /// Gives the buffer of a frame back that the device keeps.
+    /// Frees the buffer of a frame that the device keeps.
     fn drop_kept(&mut self, _kept: u16) {}
 }
 
-/// How much of a frame is enough to see whose it is, unless its headers have options: headers of Ethernet, IPv4 and
-/// TCP.
+/// Number of leading bytes that suffice to find a frame's receiver, unless its headers have options: the Ethernet, IPv4
+/// and TCP headers.
 pub const BEGINNING: usize = 60;
 
 /// A frame that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// How many bytes it has.
+    /// Length in bytes.
     pub length: usize,
-    /// The number under which the device keeps it, if it does.
+    /// Number under which the device keeps the frame, if it does.
     pub kept: Option<u16>,
 }
 
@@ -55,7 +55,7 @@ pub struct Received {
 #[derive(Debug, Default)]
 pub struct NoLink;
 
-/// The tokens of a device that has none.
+/// The tokens of a device without any.
 pub enum NoToken {}
 
 impl RxToken for NoToken {
@@ -100,7 +100,7 @@ impl Link for NoLink {
 
 /// One packet that has arrived, with the way to answer it, as a device that smoltcp can poll once.
 ///
-/// The stack looks at a packet to find its connection *before* smoltcp sees it; this hands the same packet on
+/// The stack looks at a packet to find its connection *before* smoltcp sees it; this type hands the same packet on
 /// without a copy.
 pub(crate) struct Arrived<'frame, T> {
     pub(crate) frame: Option<&'frame [u8]>,
@@ -138,10 +138,10 @@ impl<'frame, T: TxToken> phy::Device for Arrived<'frame, T> {
     }
 }
 
-/// The way to answer a frame: the device's, or none if it is full. An answer is lost then, as it may be on any network.
+/// The means to answer a frame: the device's token, or none if it is full. The answer is then lost, as on any network.
 pub(crate) struct Answer<'room, T> {
     pub(crate) token: Option<T>,
-    /// Where an answer is written that is lost.
+    /// Room for an answer that is lost.
     pub(crate) room: &'room mut [u8],
 }
 
@@ -158,7 +158,7 @@ impl<T: TxToken> TxToken for Answer<'_, T> {
     }
 }
 
-/// A link that notes the length of the frame that goes out, for one poll.
+/// A link that records the length of the outgoing frame, for one poll.
 pub(crate) struct Outgoing<'link, L> {
     pub(crate) link: &'link mut L,
     pub(crate) length: usize,
@@ -195,12 +195,12 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        // Asked for when the interface is made; a poll has no use for the answer.
+        // smoltcp reads this when the interface is made; a poll does not use the answer.
         DeviceCapabilities::default()
     }
 }
 
-/// The largest packet on the loopback interface: the largest there is, as on other systems.
+/// Largest packet on the loopback interface: the largest that IPv4 allows, as on other systems.
 pub(crate) const LOOPBACK_MTU: usize = 65_535;
 
 /// Room for one packet on its way through the loopback interface.
@@ -217,7 +217,7 @@ impl Frame {
         Ok(Frame { bytes: crate::tcp::zeroed(0, LOOPBACK_MTU)?, length: 0 })
     }
 
-    /// The packet, if there is one.
+    /// Returns the packet, if there is one.
     pub(crate) fn packet(&self) -> Option<&[u8]> {
         if self.length == 0 { None } else { self.bytes.get(..self.length) }
     }
@@ -266,8 +266,8 @@ impl<'frame> phy::Device for Loopback<'frame> {
     }
 }
 
-/// A device of raw packets that goes nowhere: it keeps the start of the last packet that was sent, for a socket that is
-/// to be brought into a state without anything on a wire.
+/// A device of raw packets that goes nowhere: it keeps the start of the last packet that was sent, for bringing a
+/// socket into a state without traffic on a wire.
 pub(crate) struct Sink {
     mtu: usize,
     bytes: [u8; Sink::HEADERS],
@@ -275,14 +275,14 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// The longest IPv4 and TCP headers.
+    /// Length of the longest IPv4 and TCP headers.
     const HEADERS: usize = 60 + 60;
 
     pub(crate) fn new(mtu: usize) -> Self {
         Sink { mtu, bytes: [0; Sink::HEADERS], length: 0 }
     }
 
-    /// The last packet, if it had nothing but headers.
+    /// Returns the last packet, if it consisted of headers only.
     #[cfg(test)]
     pub(crate) fn sent(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -291,7 +291,7 @@ impl Sink {
 
 impl TxToken for &mut Sink {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        // Sockets that have only just begun send no data, and no options beyond these headers.
+        // A new socket sends no data, and no options beyond these headers.
         self.length = length.min(self.bytes.len());
         f(&mut self.bytes[..self.length])
     }
@@ -323,16 +323,16 @@ impl phy::Device for Sink {
 pub enum ChecksumOffload {
     /// The stack computes and verifies everything.
     None,
-    /// The device fills in TCP and UDP checksums of what is sent.
+    /// The device fills in TCP and UDP checksums of outgoing packets.
     Transmit,
-    /// The device has verified TCP and UDP checksums of what arrives.
+    /// The device has verified TCP and UDP checksums of arriving packets.
     Receive,
     /// Both.
     Both,
 }
 
 impl ChecksumOffload {
-    /// What the stack still has to do, in smoltcp's terms.
+    /// Returns the work that is left to the stack, in smoltcp's terms.
     pub fn remaining(self) -> ChecksumCapabilities {
         let transport = match self {
             ChecksumOffload::None => Checksum::Both,

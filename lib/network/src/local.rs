@@ -1,14 +1,14 @@
 //! Connections whose two ends are on this host.
 //!
-//! Between two ends in the same memory nothing can be lost, reordered or damaged, so nothing of TCP's machinery is
-//! needed to give what TCP promises: what one end sends is written straight into the ring from which the other end
-//! receives. There are no packets, no acknowledgements, no timers and no polling; a byte is copied twice, from the
-//! sender's memory and to the receiver's, as with a pipe. What programs can see is that of a TCP connection: addresses
-//! and ports, a backlog, half-closing, reset, limited buffers.
+//! Between two ends in the same memory nothing can be lost, reordered or damaged, so TCP's machinery is not needed to
+//! keep TCP's promises: bytes that one end sends are written straight into the ring from which the other end receives.
+//! There are no packets, no acknowledgements, no timers and no polling; a byte is copied twice, from the sender's
+//! memory and to the receiver's, as with a pipe. To programs it is a TCP connection: addresses and ports, a backlog,
+//! half-closing, reset, limited buffers.
 //!
-//! The two ends are two connections that name each other. An end that is closed is gone at once; the other keeps what
-//! it has not received yet. The only difference to see: to send to an end that is gone fails at once, where TCP would
-//! accept the bytes and fail later.
+//! The two ends are two connections that name each other. An end that is closed is gone at once; the other keeps the
+//! data that it has not received yet. There is one visible difference: sending to an end that is gone fails at once,
+//! where TCP would accept the bytes and fail later.
 
 use alloc::vec::Vec;
 use smoltcp::time::Instant;
@@ -21,10 +21,10 @@ use crate::slab::ConnectionId;
 use crate::table::Key;
 use crate::tcp::{BUFFER_LIMITS, Connection, Engine, Holder, Receiving, TcpOptions};
 
-/// How far a connection has come.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The listener has no room; it will take the connection when it has.
+    /// The listener has no room; it takes the connection when it has.
     Waiting,
     /// Joined to the end with this index, which names this end in turn.
     Joined(u32),
@@ -44,15 +44,15 @@ pub(crate) enum Direction {
 /// One end.
 pub(crate) struct Local {
     pub(crate) phase: Phase,
-    /// What the other end has sent and this one has not received.
+    /// Bytes that the other end has sent and this one has not received.
     pub(crate) ring: Ring,
     pub(crate) incoming: Direction,
     pub(crate) outgoing: Direction,
-    /// What this end was made with: the listener's part is known only when it takes the connection.
+    /// Options that this end was made with: the listener's part is known only when it takes the connection.
     options: TcpOptions,
 }
 
-/// The first memory of a ring: enough for small messages.
+/// First memory of a ring: enough for small messages.
 const SMALLEST: usize = 512;
 
 /// A ring of bytes that begins with no memory and grows up to a limit.
@@ -72,17 +72,17 @@ impl Ring {
         self.length
     }
 
-    /// Whether a sender that waits should be told: a fifth of the limit is free.
+    /// Whether a waiting sender should be woken: a fifth of the limit is free.
     pub(crate) fn has_room(&self) -> bool {
         (self.limit - self.length) * 5 >= self.limit
     }
 
-    /// Bytes of memory that the ring has.
+    /// Returns the bytes of memory of the ring.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The next part of what is in the ring.
+    /// Returns the next contiguous part of the data.
     pub(crate) fn data(&self) -> &[u8] {
         let end = (self.start + self.length).min(self.bytes.len());
         self.bytes.get(self.start..end).unwrap_or(&[])
@@ -93,14 +93,14 @@ impl Ring {
         self.length -= count;
         self.start += count;
         if self.length == 0 {
-            // The next message is in one part again.
+            // The next message is contiguous again.
             self.start = 0;
         } else if self.start >= self.bytes.len() {
             self.start -= self.bytes.len();
         }
     }
 
-    /// The next part of the free room.
+    /// Returns the next contiguous part of the free room.
     fn room(&mut self) -> &mut [u8] {
         let size = self.bytes.len();
         let end = self.start + self.length;
@@ -112,7 +112,7 @@ impl Ring {
         self.length = (self.length + count).min(self.bytes.len());
     }
 
-    /// Doubles the memory, if that is admitted. Returns whether there is more of it than before.
+    /// Doubles the memory, if that is admitted. Returns whether the memory has grown.
     fn grow(&mut self, admits: fn() -> bool) -> Result<bool, Error> {
         let old = self.bytes.len();
         let new = (old * 2).max(SMALLEST).min(self.limit);
@@ -199,7 +199,7 @@ impl Host {
         }
         listener.waiting.push_back(id);
         self.admit(listener_index);
-        // Still waiting: not for ever.
+        // Still waiting: set a time limit.
         if let Some(connection) = self.connections.get_mut(index)
             && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
         {
@@ -209,8 +209,9 @@ impl Host {
         Ok(id)
     }
 
-    /// Enters when to look at a waiting connection again. Who waits for room is let in when there is some; nobody says
-    /// when there is memory. (Whether there is some now says nothing: there may not have been a moment ago.)
+    /// Enters the time of the next try of a waiting connection. A connection that waits for room is admitted when there
+    /// is some; for memory there is no such signal. (Free memory now proves nothing: it may have been short a moment
+    /// ago.)
     fn set_next_try(&mut self, index: u32, now: Instant) {
         if let Some(connection) = self.connections.get(index)
             && let Some(mut at) = connection.deadline()
@@ -218,14 +219,15 @@ impl Host {
             let is_waiting = matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting);
             let listener = self.find_listener(connection.key.remote()).and_then(|index| self.listeners.get(index));
             if is_waiting && let Some(listener) = listener {
-                // `accept` makes room, but may then lack memory for who comes in, with nobody left to call it again.
+                // `accept` makes room, but may then lack memory for the new connection, and no later call would admit
+                // it.
                 at = at.min(now + if listener.is_full() { FULL_RETRY } else { ADMISSION_RETRY });
             }
             self.timers.no_later_than(index, at);
         }
     }
 
-    /// The time of a connection has come that may wait for memory and not for room.
+    /// Handles the timer of a connection that may wait for memory rather than for room.
     pub(crate) fn local_try_again(&mut self, index: u32, now: Instant) {
         if let Some(connection) = self.connections.get(index)
             && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
@@ -236,7 +238,7 @@ impl Host {
         self.set_next_try(index, now);
     }
 
-    /// Lets waiting connections in as long as the listener has room.
+    /// Admits waiting connections as long as the listener has room.
     pub(crate) fn admit(&mut self, listener_index: u32) {
         while let Some(listener) = self.listeners.get_mut(listener_index) {
             let Some(id) = listener.waiting.front().copied() else {
@@ -247,7 +249,7 @@ impl Host {
                 return;
             }
             let options = listener.options;
-            // Those who gave up in the meantime are gone, or are not waiting any more.
+            // Connections that gave up in the meantime are gone, or no longer wait.
             let waiting = self.connections.resolve(id.index, id.generation).ok().and_then(|index| {
                 match self.connections.get(index) {
                     Some(Connection { key, engine: Engine::Local(local), .. }) if local.phase == Phase::Waiting => {
@@ -280,7 +282,7 @@ impl Host {
         if !(self.admits)() {
             return Err(Error::OutOfMemory);
         }
-        // Whoever connects within the host takes nothing of what the listener's owner may have from outside.
+        // A client within the host takes nothing from the listener owner's limit for outside connections.
         let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
         let charge = Charge::new(owner, Held::AcceptedEnd, server.memory(), usize::MAX)?;
         let mirrored = Key::new(key.remote(), key.local());
@@ -303,7 +305,7 @@ impl Host {
         Ok(())
     }
 
-    /// Ends the wait of a connection that no listener took.
+    /// Ends the wait of a connection that the listener did not take.
     pub(crate) fn local_refuse(&mut self, index: u32, failure: Error) {
         if let Some(connection) = self.connections.get_mut(index)
             && let Engine::Local(local) = &mut connection.engine
@@ -342,7 +344,7 @@ impl Host {
                 match ring.grow(admits) {
                     Ok(true) => continue,
                     _ if total > 0 => break Ok(Sent::Bytes(total)),
-                    // What is in the ring is received in time; then there is room, and whoever waits for it is told.
+                    // The data in the ring is received in time; then there is room, and waiting senders are woken.
                     Ok(false) => break Ok(Sent::Full),
                     Err(_) if ring.len() > 0 => break Ok(Sent::Full),
                     Err(error) => break Err(error),
@@ -406,7 +408,7 @@ impl Host {
         }
     }
 
-    /// Tells the other end that nothing more will come.
+    /// Ends the stream to the other end.
     pub(crate) fn local_end(&mut self, index: u32) {
         let Some((connection, other)) = self.local(index) else {
             return;
@@ -423,7 +425,7 @@ impl Host {
         }
     }
 
-    /// Removes one end. The other sees the end of the stream, or a reset if something was not received here or if
+    /// Removes one end. The other sees the end of the stream, or a reset if received data was left unread here or if
     /// `how` says so.
     pub(crate) fn local_close(&mut self, index: u32, how: Ending) {
         if let Some((connection, other)) = self.local(index) {
@@ -443,7 +445,7 @@ impl Host {
     }
 }
 
-/// How an end is given up.
+/// Way in which an end is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Orderly,

@@ -1,4 +1,4 @@
-//! Operations on TCP: what the methods of [`Stack`](crate::Stack) do.
+//! Operations on TCP: the bodies of the methods of [`Stack`](crate::Stack).
 
 use alloc::sync::Arc;
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -33,7 +33,7 @@ impl Host {
         self.bindings.get(index).copied().ok_or(Error::Stale)
     }
 
-    /// Ends a binding; the port stays taken.
+    /// Removes a binding; the port stays taken.
     pub(crate) fn take_binding(&mut self, id: BindingId) -> Result<SocketAddrV4, Error> {
         let local = self.binding(id)?;
         self.bindings.remove(id.index);
@@ -63,7 +63,7 @@ impl Host {
                 continue;
             };
             connection.holder = Holder::Application;
-            // Until somebody else waits at it.
+            // Until another task waits at it.
             connection.reader = reader;
             let remote = connection.key.remote();
             return Ok(Some((ConnectionId { index, generation }, remote)));
@@ -71,7 +71,7 @@ impl Host {
         Ok(None)
     }
 
-    /// What waits in a listener's queue.
+    /// Returns the memory of the connections in a listener's queue.
     pub(crate) fn listener_memory(&mut self, id: ListenerId) -> Result<usize, Error> {
         self.listener(id)?;
         let queue = self.listeners.get(id.index).map(|listener| listener.queue.iter());
@@ -107,7 +107,7 @@ impl Host {
         owner: Option<&Arc<dyn Owner>>,
         now: Instant,
     ) -> Result<ConnectionId, Error> {
-        // As everywhere: a connection to no address in particular is one to this host.
+        // A connection to the unspecified address goes to this host, as on other systems.
         let remote =
             if remote.ip().is_unspecified() { SocketAddrV4::new(Ipv4Addr::LOCALHOST, remote.port()) } else { remote };
         if remote.port() == 0 {
@@ -205,8 +205,8 @@ impl Host {
             }
         }
         if total > 0 {
-            // Its turn in the work list settles everything; only what a packet that comes before that must find
-            // right is done here.
+            // Its turn in the work list settles the rest; this updates only the fields that an earlier packet must find
+            // right.
             let waited = wire.seen.unsent > 0;
             wire.seen.unsent += total;
             if !waited {
@@ -255,7 +255,7 @@ impl Host {
                 break;
             }
         }
-        // All that receiving can make necessary is to tell the other side of a larger window.
+        // Receiving can only make a window update necessary.
         wire.seen.received -= total.min(wire.seen.received);
         wire.consumed += total;
         wire.next_expected = wire.next_expected.wrapping_add(total as u32);
@@ -313,13 +313,13 @@ impl Host {
                 self.discard(id.index);
                 return Ok(());
             }
-            // Nobody has answered yet, so nobody need be told.
+            // No answer has arrived, so no reset is needed.
             State::SynSent => {
                 self.discard(id.index);
                 return Ok(());
             }
             State::TimeWait => {
-                connection.holder = Holder::Nobody;
+                connection.holder = Holder::None;
                 self.orphans += 1;
                 // If the last acknowledgement is still to be sent, `egress` retires the connection after that.
                 self.work.push(id.index);
@@ -327,7 +327,7 @@ impl Host {
             }
             _ => {}
         }
-        connection.holder = Holder::Nobody;
+        connection.holder = Holder::None;
         if wire.socket().can_recv() || crowded {
             wire.socket_mut().abort();
         } else {
@@ -359,12 +359,12 @@ impl Host {
             return;
         }
         let before = connection.holder;
-        connection.holder = Holder::Nobody;
+        connection.holder = Holder::None;
         connection.wake_all();
         if let Engine::Wire(wire) = &mut connection.engine {
             wire.socket_mut().abort();
         }
-        if before != Holder::Nobody {
+        if before != Holder::None {
             self.orphans += 1;
         }
         self.touch(index, now);

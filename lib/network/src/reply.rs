@@ -1,4 +1,4 @@
-//! Segments without data that the stack sends itself, for connections that no smoltcp socket stands for.
+//! Segments without data that the stack sends itself, for connections without a smoltcp socket.
 
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::wire::{
@@ -11,17 +11,17 @@ use crate::table::Key;
 
 const ETHERNET_HEADER: usize = 14;
 
-/// The way to the other end of a conversation.
+/// Path to the other end of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Course {
     pub(crate) via: Via,
     pub(crate) key: Key,
-    /// This host's hardware address, and that of the other end or of the gateway before it; unused within the host.
+    /// Hardware addresses of this host and of the other end or the gateway before it; unused within the host.
     pub(crate) hardware: [[u8; 6]; 2],
 }
 
 impl Course {
-    /// Returns the way back to where `frame` came from, or nothing if it was not sent to this host's hardware address.
+    /// Returns the path back to the sender of `frame`, or `None` if it was not sent to this host's hardware address.
     pub(crate) fn back(via: Via, key: Key, frame: &[u8], own: [u8; 6]) -> Option<Self> {
         let mut other = [0; 6];
         if via == Via::Ethernet {
@@ -34,7 +34,7 @@ impl Course {
         Some(Course { via, key, hardware: [own, other] })
     }
 
-    /// A segment from this end with nothing but these numbers.
+    /// Returns a segment from this end with these numbers and no data.
     pub(crate) fn segment(&self, control: TcpControl, ours: u32, theirs: u32) -> TcpRepr<'static> {
         TcpRepr {
             src_port: self.key.local().port(),
@@ -78,7 +78,7 @@ impl Course {
     }
 }
 
-/// The length of the IPv4 packet with this segment.
+/// Returns the length of the IPv4 packet with this segment.
 pub(crate) fn packet_length(segment: &TcpRepr<'_>) -> usize {
     smoltcp::wire::IPV4_HEADER_LEN + segment.buffer_len()
 }

@@ -14,11 +14,11 @@ const LAST: u32 = u32::MAX - 1;
 
 /// A first-in, first-out set of indices: a list through an array, in constant time.
 pub(crate) struct WorkList {
-    /// For each index: `NONE` if it is not in the list, else the next one, or `LAST`.
+    /// For each index: `NONE` if it is not in the list, else the next index, or `LAST`.
     next: Vec<u32>,
     head: u32,
     tail: u32,
-    /// The last one that was there when the list was [left](Self::leave); `LAST` if none of those is left.
+    /// Last index that was in the list when it was [left](Self::leave); `LAST` if none of those remain.
     left: u32,
 }
 
@@ -27,7 +27,7 @@ impl WorkList {
         WorkList { next: Vec::new(), head: LAST, tail: LAST, left: LAST }
     }
 
-    /// Makes sure that `index` can be pushed.
+    /// Allocates the entry for `index`, so that pushing it cannot fail.
     pub(crate) fn reserve(&mut self, index: u32) -> Result<(), Error> {
         let wanted = index as usize + 1;
         if let Some(missing) = wanted.checked_sub(self.next.len()) {
@@ -72,7 +72,7 @@ impl WorkList {
         Some(index)
     }
 
-    /// Takes out the first one that has been pushed since the list was [left](Self::leave).
+    /// Takes out the first index that was pushed since the list was [left](Self::leave).
     pub(crate) fn pop_new(&mut self) -> Option<u32> {
         if self.left == LAST {
             return self.pop();
@@ -86,7 +86,7 @@ impl WorkList {
         Some(index)
     }
 
-    /// What is there now is not new any more.
+    /// Marks all present entries as old.
     pub(crate) fn leave(&mut self) {
         if self.head != LAST {
             self.left = self.tail;
@@ -100,12 +100,12 @@ struct Deadline {
     index: u32,
 }
 
-/// Deadlines, at most one for each index, in a binary heap that knows where each index stands.
+/// Deadlines, at most one for each index, in a binary heap that records the position of each index.
 ///
-/// A connection's true deadline moves with nearly every packet (the retransmission timer starts, stops,
-/// starts). The heap is therefore only ever told of *earlier* deadlines; a deadline that moved away is found
-/// out when its old time comes, and then entered anew. A busy connection touches the heap about once for each
-/// delayed acknowledgement, not once for each packet.
+/// A connection's true deadline moves with nearly every packet (the retransmission timer starts, stops, starts). The
+/// heap therefore receives only *earlier* deadlines; a deadline that moved away is found when its old time comes, and
+/// is then entered anew. A busy connection touches the heap about once for each delayed acknowledgement, not once for
+/// each packet.
 pub(crate) struct Timers {
     heap: Vec<Deadline>,
     position: Vec<u32>,
@@ -116,7 +116,7 @@ impl Timers {
         Timers { heap: Vec::new(), position: Vec::new() }
     }
 
-    /// Makes sure that `index` can be entered.
+    /// Allocates the entry for `index`, so that entering it cannot fail.
     pub(crate) fn reserve(&mut self, index: u32) -> Result<(), Error> {
         let wanted = index as usize + 1;
         if let Some(missing) = wanted.checked_sub(self.position.len()) {
@@ -127,7 +127,7 @@ impl Timers {
         Ok(())
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|first| first.at)
     }
@@ -227,7 +227,7 @@ mod tests {
             let mut list = WorkList::new();
             list.reserve(19).unwrap();
             let mut model = VecDeque::new();
-            // How many of the first are not new.
+            // Number of leading entries that are not new.
             let mut old = 0usize;
             for step in steps {
                 match step {

@@ -1,13 +1,12 @@
-//! Numbers that nobody outside may guess, and what is made of them: initial sequence numbers, SYN cookies, ephemeral
-//! ports.
+//! Secret numbers and their uses: initial sequence numbers, SYN cookies, ephemeral ports.
 //!
-//! **The problem.** A sequence number that a stranger can predict lets him forge a connection from somebody else's
-//! address, or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on
-//! the wire.
+//! **The problem.** With a predictable sequence number a stranger can forge a connection from another host's address,
+//! or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on the
+//! wire.
 //!
-//! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it says nothing
-//! about the numbers of other ends, and grows from one connection of the same ends to the next. The hash is
-//! SipHash-2-4. Each use has a key of its own: whoever finds one of them learns nothing about the others.
+//! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it reveals
+//! nothing about the numbers of other ends, and grows from one connection of the same ends to the next. The hash is
+//! SipHash-2-4. Each use has a key of its own: an attacker who finds one of them learns nothing about the others.
 
 use core::net::SocketAddrV4;
 
@@ -19,7 +18,7 @@ use smoltcp::wire::HardwareAddress;
 use crate::link::Sink;
 use crate::table::Key;
 
-/// What the stack's secrets are made of: independent random numbers, one for each use.
+/// Source of the stack's secrets: independent random numbers, one for each use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeds {
     /// Initial sequence numbers.
@@ -50,13 +49,13 @@ impl Seeds {
     }
 }
 
-/// The two halves of a seed.
+/// Returns the two halves of a seed.
 pub(crate) fn halves(seed: [u8; 16]) -> [u64; 2] {
     let both = u128::from_le_bytes(seed);
     [both as u64, (both >> 64) as u64]
 }
 
-/// A keyed hash of what identifies something.
+/// A keyed hash.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret(SipHasher24);
 
@@ -88,23 +87,23 @@ pub(crate) fn initial_sequence_number(secret: &Secret, key: Key, now: Instant) -
     clock.wrapping_add(secret.of(key, [0, 0]) as u32)
 }
 
-/// How long a cookie's counter stands still. A cookie is good until the counter has changed twice.
+/// Period of a cookie's counter. A cookie is good until the counter has changed twice.
 const COOKIE_PERIOD_SECONDS: i64 = 64;
 
-/// The segment sizes that a cookie can say, smallest first: the least that every host takes, that of a tunnel, those of
-/// PPPoE and of Ethernet.
+/// Segment sizes that a cookie can encode, smallest first: the minimum of every host, that of a tunnel, those of PPPoE
+/// and of Ethernet.
 const COOKIE_SEGMENTS: [u16; 4] = [536, 1220, 1452, 1460];
 
-/// A SYN cookie (RFC 4987, section 3.6): our first sequence number, which says all that must be known of the request
-/// when it is acknowledged. Two bits choose the size of segments; all 32 are masked by the hash of the two ends, the
-/// other side's number and the time. A guess is good with a probability of 2^-29.
+/// Returns a SYN cookie (RFC 4987, section 3.6): our first sequence number, which encodes all that must be known of the
+/// request when it is acknowledged. Two bits choose the size of segments; all 32 are masked by the hash of the two
+/// ends, the other side's number and the time. A guess is good with a probability of 2^-29.
 pub(crate) fn cookie(secret: &Secret, key: Key, theirs: u32, segment: u16, now: Instant) -> u32 {
     let choice = COOKIE_SEGMENTS.iter().rposition(|&size| size <= segment).unwrap_or(0);
     mask(secret, key, theirs, period(now)) ^ choice as u32
 }
 
-/// Returns the size of segments that a cookie says, if this host made it a moment ago for a request with these ends and
-/// this number.
+/// Returns the segment size in a cookie, if this host made it a moment ago for a request with these ends and this
+/// number.
 pub(crate) fn opened_cookie(secret: &Secret, key: Key, theirs: u32, cookie: u32, now: Instant) -> Option<u16> {
     let now = period(now);
     [now, now.wrapping_sub(1)].into_iter().find_map(|period| {
@@ -113,7 +112,7 @@ pub(crate) fn opened_cookie(secret: &Secret, key: Key, theirs: u32, cookie: u32,
     })
 }
 
-/// How long a cookie is good at most, in seconds.
+/// Longest life of a cookie, in seconds.
 pub(crate) const COOKIE_LIFE_SECONDS: u64 = 2 * COOKIE_PERIOD_SECONDS as u64;
 
 fn period(now: Instant) -> u32 {
@@ -124,11 +123,11 @@ fn mask(secret: &Secret, key: Key, theirs: u32, period: u32) -> u32 {
     (secret.of(key, [theirs, period]) >> 32) as u32
 }
 
-/// An interface of which nothing but the next random number matters: `number`, to be taken by a socket that begins a
-/// connection.
+/// Returns an interface whose next random number is `number`, for a socket that begins a connection. Its other
+/// properties do not matter.
 ///
 /// smoltcp 0.14 takes a connection's first sequence number from the generator of the interface that the socket is
-/// polled with, and has no way to give it one. The generator's seed can be given, and its step can be undone: the state
+/// polled with, and offers no way to set it. The generator's seed can be set, and its step can be undone: the state
 /// that gives a wanted number is easy to write down, and the states before it follow. (Should smoltcp change its
 /// generator, numbers would still be secret, because the seed is; the test below fails then.)
 pub(crate) fn interface_that_draws(number: u32, mtu: usize, now: Instant) -> Interface {
@@ -137,7 +136,7 @@ pub(crate) fn interface_that_draws(number: u32, mtu: usize, now: Instant) -> Int
     const ADDEND: u64 = 0x7590_ef39;
     const INVERSE: u64 = inverse(FACTOR);
     let before = |state: u64| state.wrapping_sub(ADDEND).wrapping_mul(INVERSE);
-    // The three highest bits say that the result is in bits 29 to 60. The lowest are free.
+    // The three highest bits select the result: bits 29 to 60. The lowest are free.
     let mut state = u64::from(number) << 29;
     // A new interface draws identifiers until one is not zero; the state must be the one after the first.
     let seed = loop {
@@ -154,14 +153,14 @@ pub(crate) fn interface_that_draws(number: u32, mtu: usize, now: Instant) -> Int
     interface
 }
 
-/// What smoltcp's generator gives for 16 bits in this state.
+/// Returns the 16-bit number that smoltcp's generator gives in this state.
 fn first_half(state: u64) -> u16 {
     let word = (state >> (29 - (state >> 61))) as u32;
     (word ^ (word >> 16)) as u16
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number of right bits, 3 at
-/// first.
+/// Returns the inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number of right bits,
+/// 3 at first.
 const fn inverse(odd: u64) -> u64 {
     let mut result = odd;
     let mut step = 0;
@@ -244,7 +243,7 @@ mod tests {
         let secret = secret(3);
         let at = |port, micros: i64| initial_sequence_number(&secret, key(port), Instant::from_micros(micros));
         assert_eq!(at(1, 4_000_000).wrapping_sub(at(1, 0)), 1_000_000);
-        // The clock wraps around, as RFC 9293 has it, in 4.77 hours.
+        // The clock wraps around in 4.77 hours, as in RFC 9293.
         assert_eq!(at(1, 1 << 34), at(1, 0));
         let mut steps: Vec<u32> = (1..1000).map(|port| at(port + 1, 0).wrapping_sub(at(port, 0))).collect();
         steps.sort_unstable();

@@ -1,8 +1,8 @@
 //! Objects by index, with generations.
 //!
-//! Growing must never move thousands of large objects, so an entry holds a box, and no allocation may abort the
-//! kernel, so each one is asked for fallibly. An index is used again as soon as it is free; its generation
-//! then differs, and an identifier that somebody kept names nothing instead of a stranger.
+//! Growing must never move thousands of large objects, so an entry holds a box; and no allocation may abort the kernel,
+//! so each one is fallible. An index is used again as soon as it is free; its generation then differs, so an old
+//! identifier is stale instead of naming a stranger.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,17 +31,17 @@ impl<T> Slab<T> {
         Slab { entries: Vec::new(), free: NONE, used: 0, limit: limit.min(NONE as usize - 1) }
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
-    /// How many more there may be.
+    /// Returns the number of further objects that the limit allows.
     pub(crate) fn free(&self) -> usize {
         self.limit - self.used
     }
 
-    /// The index that the next [`insert`](Self::insert) will use, or why there will be none.
+    /// Returns the index that the next [`insert`](Self::insert) will use, or the error that it will return.
     pub(crate) fn next_index(&self) -> Result<u32, Error> {
         if self.used >= self.limit {
             Err(Error::Limit)
@@ -95,12 +95,12 @@ impl<T> Slab<T> {
         entry.value.as_deref_mut().map(|[value]| value)
     }
 
-    /// The generation of what is at `index` now.
+    /// Returns the generation of the object at `index`.
     pub(crate) fn generation(&self, index: u32) -> u32 {
         self.entries.get(index as usize).map_or(0, |entry| entry.generation)
     }
 
-    /// Turns an identifier's two halves into an index, if they still name something.
+    /// Returns the index in an identifier, if its generation is current.
     pub(crate) fn resolve(&self, index: u32, generation: u32) -> Result<u32, Error> {
         match self.entries.get(index as usize) {
             Some(entry) if entry.generation == generation && entry.value.is_some() => Ok(index),
@@ -119,13 +119,13 @@ macro_rules! identifier {
         }
 
         impl $name {
-            /// The identifier as one word, for tables that store words.
+            /// Returns the identifier as one word, for tables that store words.
             pub fn to_bits(self) -> u64 {
                 u64::from(self.generation) << 32 | u64::from(self.index)
             }
 
-            /// The inverse of [`to_bits`](Self::to_bits). Any word is harmless: one that names nothing is
-            /// answered with [`Error::Stale`](crate::Error::Stale).
+            /// Inverts [`to_bits`](Self::to_bits). Any word is harmless: one that names no object yields
+            /// [`Error::Stale`](crate::Error::Stale).
             pub fn from_bits(bits: u64) -> Self {
                 Self { index: bits as u32, generation: (bits >> 32) as u32 }
             }
@@ -134,7 +134,7 @@ macro_rules! identifier {
 }
 
 identifier! {
-    /// A TCP connection: wanted, established, or ended but not yet closed by its holder.
+    /// A TCP connection: requested, established, or ended but not yet closed by its holder.
     ConnectionId
 }
 identifier! {

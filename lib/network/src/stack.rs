@@ -1,4 +1,4 @@
-//! The stack: the operations for a kernel's sockets, and the poll that drives everything.
+//! The stack: the socket operations for a kernel, and the poll that drives all work.
 
 use alloc::sync::Arc;
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -24,11 +24,11 @@ use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
 use crate::time_wait::TimeWait;
 use crate::udp::DatagramOptions;
 
-/// How many frames one `poll` handles, so that others get their turn.
+/// Number of frames that one `poll` handles, so that others get their turn.
 const BATCH: usize = 8;
-/// How many frames it looks at.
+/// Number of frames that one `poll` looks at.
 const LOOKS: usize = 32;
-/// How many frames it puts behind others.
+/// Number of frames that one `poll` puts behind others.
 const MOVES: usize = 32;
 
 /// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate
@@ -39,22 +39,22 @@ pub struct Stack<L: Link> {
     arrivals: Arrivals,
 }
 
-/// Says in which order a [poll](Stack::poll_in_order) does what is to be done, and hears for whom.
+/// Chooses the order of the work in a [poll](Stack::poll_in_order), and observes whose work it is.
 ///
-/// [`look`](Self::look) and [`begin`](Self::begin) begin something, and with it end what was begun before.
+/// [`look`](Self::look) and [`begin`](Self::begin) each start a step, and thereby end the one before.
 pub trait Order {
-    /// A look at what has arrived begins, which is nobody's, or the end of the poll. Says when frames arrived that are
-    /// seen for the first time, in whatever unit; may not go back.
+    /// Starts a look at arrived frames, which counts for no reader, or ends the poll. Returns the time of arrival of
+    /// frames seen for the first time, in a unit of the implementer's choice; it must not go back.
     fn look(&mut self) -> u64;
 
-    /// What is to become of the frame that is the next one in order. To handle it begins if that is the answer.
+    /// Decides about the next frame in order. The answer [`Turn::Handle`] starts its handling.
     fn decide(&mut self, waiting: &Waiting) -> Turn;
 
-    /// Something is to be done for this reader besides: segments sent, a time that has come. `false`: not in this poll.
+    /// Starts other work for this reader: sending segments, an expired timer. `false`: not in this poll.
     fn begin(&mut self, reader: Reader) -> bool;
 }
 
-/// Everything is done as it comes.
+/// First come, first served.
 struct AsItComes;
 
 impl Order for AsItComes {
@@ -71,22 +71,22 @@ impl Order for AsItComes {
     }
 }
 
-/// What a poll has left.
+/// Work left by a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// When the next time comes on which to act. If it has passed there are more such times than one poll acts on.
+    /// Time of the next timer. If it has passed, more timers have expired than one poll handles.
     pub next: Option<u64>,
-    /// There is more to be sent.
+    /// Whether there is more to be sent.
     pub has_work: bool,
-    /// The frame that is the next one in order, if any wait.
+    /// Next frame in order, if frames wait.
     pub waiting: Option<Waiting>,
-    /// When the one arrived that has waited for the longest time, unless it is overdue.
+    /// Time of arrival of the oldest waiting frame that is not overdue.
     pub oldest: Option<u64>,
-    /// It was told to [wait](Turn::Stop).
+    /// Whether the poll was told to [stop](Turn::Stop).
     pub is_stopped: bool,
-    /// Frames may have arrived that nobody has looked at, however important they are.
+    /// Whether frames may have arrived that were not looked at; they may be important.
     pub some_are_unseen: bool,
-    /// Others are to have their turn, and then the rest of the frames.
+    /// Whether the poll ended early to let others have their turn; frames are left.
     pub is_cut_short: bool,
 }
 
@@ -94,18 +94,18 @@ fn instant(now_ns: u64) -> Instant {
     Instant::from_micros((now_ns / 1000) as i64)
 }
 
-/// How much of what has arrived was looked at.
+/// Share of the arrived frames that was looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
     All,
-    /// There is no room for more.
+    /// The queue of arrivals is full.
     Full,
-    /// There may be more, and others are to have their turn first.
+    /// There may be more, after others had their turn.
     Some,
 }
 
 impl<L: Link> Stack<L> {
-    /// A stack on `link`.
+    /// Makes a stack on `link`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an address that no host can have or a link that is not Ethernet;
@@ -128,7 +128,7 @@ impl<L: Link> Stack<L> {
         let mut config = InterfaceConfig::new(HardwareAddress::Ip);
         config.random_seed = loopback_seed;
         let mut loopback = Interface::new(config, &mut Loopback(None), now);
-        // Whatever is sent there is for this host.
+        // Packets sent there are always for this host.
         loopback.set_any_ip(true);
         let frames = match configuration.local_connections {
             LocalConnections::Joined => [None, None],
@@ -172,89 +172,87 @@ impl<L: Link> Stack<L> {
             datagram_ports: Ports::new(hash, Secret::new(seeds.udp_ports))?,
             datagram_work: WorkList::new(),
             datagram_timers: Timers::new(),
-            nobody: SocketSet::new(alloc::vec::Vec::new()),
+            stray: SocketSet::new(alloc::vec::Vec::new()),
         };
         host.set_address(configuration.address)?;
         let arrivals = Arrivals::new(limits.arrivals, capabilities.max_transmission_unit)?;
         Ok(Stack { link, host, arrivals })
     }
 
-    /// Has `admits` asked, from now on, before the stack takes memory that a stranger's request or a byte sent within
-    /// the host would cost. While it says no, requests are dropped as they are when a backlog is full, so that the
-    /// other side asks again; and senders within the host wait for what they have sent to be received, or get
-    /// [`Error::OutOfMemory`] if there is nothing to wait for.
+    /// Sets the function that admits memory. From now on it is called before the stack takes memory for a stranger's
+    /// request or for a byte sent within the host. While it refuses, requests are dropped as if the backlog were full,
+    /// so that the other side asks again; senders within the host wait until their earlier bytes are received, or get
+    /// [`Error::OutOfMemory`] if there are none.
     ///
-    /// What a call asks for in so many words (`tcp_listen`, `udp_bind`, `tcp_connect`) is admitted by whoever makes the
-    /// call.
+    /// Explicit requests (`tcp_listen`, `udp_bind`, `tcp_connect`) are admitted by the caller.
     pub fn set_admission(&mut self, admits: fn() -> bool) {
         self.host.admits = admits;
     }
 
-    /// Bytes of memory of a connection: its buffers, and what it has beside them.
+    /// Returns the bytes of memory of a connection, with its buffers.
     pub fn connection_memory(&mut self, id: ConnectionId) -> Result<usize, Error> {
         Ok(self.host.connection(id)?.memory())
     }
 
-    /// Bytes of memory of the connections that wait to be accepted.
+    /// Returns the bytes of memory of the connections that wait to be accepted.
     pub fn listener_memory(&mut self, id: ListenerId) -> Result<usize, Error> {
         self.host.listener_memory(id)
     }
 
-    /// Bytes of memory of a datagram socket's buffers.
+    /// Returns the bytes of memory of a datagram socket's buffers.
     pub fn datagram_memory(&mut self, id: DatagramId) -> Result<usize, Error> {
         Ok(self.host.datagram(id)?.memory())
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn link(&mut self) -> &mut L {
         &mut self.link
     }
 
-    /// What has happened so far.
+    /// Returns the counts of events so far.
     pub fn counters(&self) -> Counters {
         self.host.counters
     }
 
-    /// How many connections there are in any state but TIME-WAIT, and how many are in TIME-WAIT.
+    /// Returns the number of connections in any state but TIME-WAIT, and the number in TIME-WAIT.
     pub fn connection_counts(&self) -> (usize, usize) {
         (self.host.connections.len(), self.host.time_wait.len())
     }
 
-    /// How many more connections, and how many more datagram sockets, there may be.
+    /// Returns how many further connections, and how many further datagram sockets, the limits allow.
     pub fn free_counts(&self) -> (usize, usize) {
         (self.host.connections.free(), self.host.datagrams.free())
     }
 
-    /// How many requests for connections were answered and are not acknowledged yet.
+    /// Returns the number of requests for connections that were answered and not yet acknowledged.
     pub fn half_open_count(&self) -> usize {
         self.host.half_open.len()
     }
 
-    /// The host's address on the Ethernet interface.
+    /// Returns the host's address on the Ethernet interface.
     pub fn address(&self) -> Option<Ipv4Addr> {
         (!self.host.own.is_unspecified()).then_some(self.host.own)
     }
 
-    /// Does everything that can be done now: takes what has arrived, acts on what has expired, sends what is
-    /// to be sent. Returns when to call again at the latest, if nothing else happens before;
-    /// a time that has passed means at once, after others had their turn.
+    /// Does all work that is due: takes arrived frames, handles expired timers, sends. Returns the time of the next
+    /// call, if no event comes before; a time that has passed means at once, after others had their turn.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let Polled { next, has_work, is_cut_short, .. } = self.poll_in_order(now_ns, &mut AsItComes);
         if has_work || is_cut_short { Some(now_ns) } else { next }
     }
 
-    /// [`poll`](Self::poll) for somebody who has more important things to do than some frames, and wants to know for
-    /// whom the rest is done. The most important frames come first; see [`set_reader`](Self::set_reader).
+    /// Works as [`poll`](Self::poll) does, for a caller with more important work than some frames, and tells it whose
+    /// work the rest is. The most important frames come first; see [`set_reader`](Self::set_reader).
     pub fn poll_in_order(&mut self, now_ns: u64, order: &mut impl Order) -> Polled {
         let now = instant(now_ns);
         let (mut handled, mut looks, mut moves) = (0, LOOKS, MOVES);
         let (mut stopped, mut is_over, mut some_are_unseen) = (false, false, false);
         while handled < BATCH && moves > 0 {
-            // All that have come are looked at before any is handled, and before the next one: the last may be the most
-            // important.
+            // All frames that have arrived are looked at before one is handled, and again before the next: the last may
+            // be the most important.
             let seen = self.look(&mut looks, order.look(), now);
             some_are_unseen = seen != Seen::All;
-            // However many come that are for nobody: some are handled in each poll.
+            // A flood of frames without a reader does not stop this loop: some are handled in each poll.
             if seen == Seen::Some && (handled > 0 || self.arrivals.next().is_none()) {
                 break;
             }
@@ -305,7 +303,7 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// Enters what has arrived in its order. `looks` is how many frames may be looked at, and how many are left.
+    /// Enters arrived frames in order. `looks` is the number of frames that may still be looked at.
     fn look(&mut self, looks: &mut usize, arrived: u64, now: Instant) -> Seen {
         loop {
             let Some(room) = self.arrivals.room() else { return Seen::Full };
@@ -318,7 +316,7 @@ impl<L: Link> Stack<L> {
             let length = frame.length.min(room.len());
             let mut packet = self.host.classify(&room[..if frame.kept.is_some() { BEGINNING } else { length }], length);
             if let (Some(kept), Packet::Drop | Packet::Other) = (frame.kept, packet) {
-                // Perhaps its headers are longer.
+                // Its headers may be longer.
                 self.link.take_kept(kept, &mut room[..length]);
                 frame.kept = None;
                 packet = self.host.classify(&room[..length], length);
@@ -330,40 +328,40 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// Has frames that arrived before this, and still wait, go before all others.
+    /// Moves frames that arrived before this time, and still wait, before all others.
     pub fn boost_arrivals(&mut self, before: u64) {
         self.arrivals.boost(before);
     }
 
-    /// Has the frames of an owner that were put [behind](Turn::Behind) stand where its readers' importance puts them.
+    /// Moves the frames of an owner that were put [behind](Turn::Behind) back to their readers' levels.
     pub fn restore_arrivals(&mut self, owner: u32) {
         self.arrivals.restore(owner);
     }
 
-    /// Says who waits for what arrives on a connection from now on. Whoever registers or calls for it last is meant.
+    /// Sets the task that waits for input of a connection. The last registration or call counts.
     pub fn set_reader(&mut self, id: ConnectionId, reader: Reader) {
         if let Ok(connection) = self.host.connection(id) {
             connection.reader = reader;
         }
     }
 
-    /// Whether anybody waits for what arrives on a connection.
+    /// Whether a task waits for input of a connection.
     pub fn is_read(&mut self, id: ConnectionId) -> bool {
         self.host.connection(id).is_ok_and(|connection| !connection.waiters(Interest::Receive).is_empty())
     }
 
-    /// Whether anybody waits for connections.
+    /// Whether a task waits for connections.
     pub fn is_accepted(&mut self, id: ListenerId) -> bool {
         self.host.listener(id).is_ok_and(|listener| !listener.acceptors.is_empty())
     }
 
-    /// Whether anybody waits for datagrams.
+    /// Whether a task waits for datagrams.
     pub fn are_datagrams_read(&mut self, id: DatagramId) -> bool {
         self.host.datagram(id).is_ok_and(|socket| !socket.waiters(Interest::Receive).is_empty())
     }
 
-    /// Says who waits for room to send, that is for acknowledgements: counts only if nobody waits for input, or if this
-    /// one is more important.
+    /// Sets the task that waits for room to send, that is for acknowledgements: counts only if no task waits for input,
+    /// or if this one is more important.
     pub fn set_writer(&mut self, id: ConnectionId, writer: Reader) {
         let is_read = self.is_read(id);
         if let Ok(connection) = self.host.connection(id) {
@@ -371,21 +369,22 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// The same for requests for connections, and for connections that were not accepted.
+    /// Sets the task that waits for a listener's connections: the reader of requests, and of connections not yet
+    /// accepted.
     pub fn set_acceptor(&mut self, id: ListenerId, reader: Reader) {
         if let Ok(listener) = self.host.listener(id) {
             listener.reader = reader;
         }
     }
 
-    /// The same for datagrams.
+    /// Sets the task that waits for datagrams.
     pub fn set_datagram_reader(&mut self, id: DatagramId, reader: Reader) {
         if let Ok(socket) = self.host.datagram(id) {
             socket.reader = reader;
         }
     }
 
-    /// As [`set_writer`](Self::set_writer), for a datagram socket.
+    /// Sets the task that waits for room to send, as [`set_writer`](Self::set_writer) does, for a datagram socket.
     pub fn set_datagram_writer(&mut self, id: DatagramId, writer: Reader) {
         let is_read = self.are_datagrams_read(id);
         if let Ok(socket) = self.host.datagram(id) {
@@ -393,9 +392,9 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// The part of [`poll`](Self::poll) that follows an operation: sends what the operation has left to be sent, and
-    /// looks neither for arrivals nor at the clock. Costs next to nothing if there is nothing to be sent, as after
-    /// all operations on connections that do not leave this host. Returns the same as `poll`.
+    /// Sends the segments that an operation has left to be sent, the part of [`poll`](Self::poll) needed after it:
+    /// looks neither for arrivals nor at the clock. Costs next to nothing without such segments, as after all
+    /// operations on connections within this host. Returns the same time as `poll`.
     pub fn flush(&mut self, now_ns: u64) -> Option<u64> {
         let now = instant(now_ns);
         if self.host.has_work() {
@@ -409,16 +408,17 @@ impl<L: Link> Stack<L> {
     ///
     /// # Errors
     /// [`Error::AddressUnavailable`], [`Error::AddressInUse`], [`Error::Limit`], [`Error::OutOfMemory`].
+    #[doc(alias = "bind")]
     pub fn tcp_bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<BindingId, Error> {
         self.host.tcp_bind(local, sharing)
     }
 
-    /// The address and port that a binding took.
+    /// Returns the address and port that a binding took.
     pub fn binding_endpoint(&self, id: BindingId) -> Result<SocketAddrV4, Error> {
         self.host.binding(id)
     }
 
-    /// Gives a bound port back.
+    /// Frees a bound port.
     pub fn release(&mut self, id: BindingId) -> Result<(), Error> {
         let local = self.host.take_binding(id)?;
         self.host.ports.release(local);
@@ -427,10 +427,11 @@ impl<L: Link> Stack<L> {
 
     /// Accepts connections on a bound port from now on. The binding becomes the listener, or stays if this fails. At
     /// most `backlog` connections (at least one) wait to be accepted; requests beyond are dropped, so that the other
-    /// side asks again. As many requests are remembered that are not acknowledged; those beyond get SYN cookies.
+    /// side asks again. As many unacknowledged requests are remembered; further ones get SYN cookies.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Limit`], [`Error::OutOfMemory`].
+    #[doc(alias = "listen")]
     pub fn tcp_listen(
         &mut self,
         binding: BindingId,
@@ -440,31 +441,31 @@ impl<L: Link> Stack<L> {
         self.host.tcp_listen(binding, backlog, options)
     }
 
-    /// Changes the backlog of a listener; what already waits stays.
+    /// Changes the backlog of a listener; waiting connections stay.
     pub fn set_backlog(&mut self, id: ListenerId, backlog: usize) -> Result<(), Error> {
         let limit = self.host.limits.backlog;
         self.host.listener(id)?.backlog = backlog.clamp(1, limit);
         Ok(())
     }
 
-    /// Changes the options that accepted connections get.
+    /// Changes the options of connections accepted from now on.
     pub fn set_listener_options(&mut self, id: ListenerId, options: &TcpOptions) -> Result<(), Error> {
         self.host.listener(id)?.options = *options;
         Ok(())
     }
 
-    /// Has requests and connections of a listener charged to this owner from now on.
+    /// Charges requests and connections of a listener to this owner from now on.
     pub fn set_listener_owner(&mut self, id: ListenerId, owner: Arc<dyn Owner>) -> Result<(), Error> {
         self.host.listener(id)?.owner = Some(owner);
         Ok(())
     }
 
-    /// Takes the connection that was established first, with its remote end, or `None`: register and wait.
+    /// Takes the connection that was established first, with its remote end, or returns `None`: register and wait.
     pub fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddrV4)>, Error> {
         self.host.accept(id)
     }
 
-    /// Wakes once when `accept` may have something; see [`register`](Self::register).
+    /// Registers a waker for one wake when `accept` may have something; see [`register`](Self::register).
     pub fn register_accept(&mut self, id: ListenerId, waker: &Waker) -> Result<(), Error> {
         Ok(self.host.listener(id)?.acceptors.register(waker)?)
     }
@@ -476,18 +477,20 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// The address and port that a listener listens on.
+    /// Returns the address and port that a listener listens on.
+    #[doc(alias = "local_addr")]
+    #[doc(alias = "getsockname")]
     pub fn listener_endpoint(&mut self, id: ListenerId) -> Result<SocketAddrV4, Error> {
         Ok(self.host.listener(id)?.local)
     }
 
-    /// Whether `accept` has something.
+    /// Returns whether `accept` has a connection.
     pub fn listener_readiness(&mut self, id: ListenerId) -> Result<Readiness, Error> {
         let listener = self.host.listener(id)?;
         Ok(Readiness { receive: !listener.queue.is_empty(), ..Readiness::default() })
     }
 
-    /// Ends a listener, gives its port back, and resets the connections that were not accepted.
+    /// Closes a listener, frees its port, and resets the connections that were not accepted.
     pub fn close_listener(&mut self, id: ListenerId, now_ns: u64) -> Result<(), Error> {
         self.host.close_listener(id, instant(now_ns))
     }
@@ -498,6 +501,7 @@ impl<L: Link> Stack<L> {
     /// # Errors
     /// [`Error::Unreachable`], [`Error::AddressInUse`] (there is such a connection, or there was one a moment ago),
     /// [`Error::AddressUnavailable`], [`Error::Limit`], [`Error::OutOfMemory`], [`Error::Invalid`] for port 0.
+    #[doc(alias = "connect")]
     pub fn tcp_connect(
         &mut self,
         from: Option<BindingId>,
@@ -508,10 +512,10 @@ impl<L: Link> Stack<L> {
         self.host.tcp_connect(from, remote, options, None, instant(now_ns))
     }
 
-    /// The same, charged to this owner.
+    /// Begins a connection as [`tcp_connect`](Self::tcp_connect) does, and charges it to this owner.
     ///
     /// # Errors
-    /// As [`tcp_connect`](Self::tcp_connect), and what the owner answers.
+    /// Those of [`tcp_connect`](Self::tcp_connect), and the owner's.
     pub fn tcp_connect_for(
         &mut self,
         owner: &Arc<dyn Owner>,
@@ -523,24 +527,25 @@ impl<L: Link> Stack<L> {
         self.host.tcp_connect(from, remote, options, Some(owner), instant(now_ns))
     }
 
-    /// Whether the handshake has ended well; `Ok(false)` while it is under way.
+    /// Whether the handshake has succeeded; `Ok(false)` while it is under way.
     ///
     /// # Errors
-    /// Why it failed ([`Error::Refused`], [`Error::TimedOut`], [`Error::Reset`], [`Error::Unreachable`]), once;
-    /// [`Error::NotConnected`] after that.
+    /// The cause of the failure ([`Error::Refused`], [`Error::TimedOut`], [`Error::Reset`], [`Error::Unreachable`]),
+    /// once; [`Error::NotConnected`] after that.
     pub fn connected(&mut self, id: ConnectionId) -> Result<bool, Error> {
         self.host.connection(id)?.connected()
     }
 
-    /// Hands free room of the send buffer to `fill`, which returns how many bytes it has written at the start of the
-    /// slice.
-    /// `fill` is called again with a second slice if it filled the first, because the buffer is a ring.
+    /// Hands free room of the send buffer to `fill`, which returns the number of bytes written at the start of the
+    /// slice. `fill` is called again with a second slice if it filled the first, because the buffer is a ring.
     ///
-    /// What was written is sent by the next [`poll`](Self::poll).
+    /// The bytes are sent by the next [`poll`](Self::poll).
     ///
     /// # Errors
     /// [`Error::NotConnected`] before the handshake has ended; the failure of the connection once; [`Error::Closed`]
     /// after that or after a shutdown.
+    #[doc(alias = "send")]
+    #[doc(alias = "write")]
     pub fn tcp_send_with(
         &mut self,
         id: ConnectionId,
@@ -550,12 +555,14 @@ impl<L: Link> Stack<L> {
         self.host.send_with(id, fill, instant(now_ns))
     }
 
-    /// Hands what has arrived to `take`, which returns how many bytes it has taken from the start of the slice.
+    /// Hands received data to `take`, which returns the number of bytes taken from the start of the slice.
     /// `take` is called again with a second slice if it took all of the first, because the buffer is a ring.
     ///
     /// # Errors
-    /// [`Error::NotConnected`] before the handshake has ended; the failure of the connection once, after all that had
-    /// arrived before was received; then [`Received::End`].
+    /// [`Error::NotConnected`] before the handshake has ended; the failure of the connection once, after all data that
+    /// arrived before it was received; then [`Received::End`].
+    #[doc(alias = "recv")]
+    #[doc(alias = "read")]
     pub fn tcp_receive_with(
         &mut self,
         id: ConnectionId,
@@ -565,8 +572,11 @@ impl<L: Link> Stack<L> {
         self.host.receive_with(id, take, instant(now_ns))
     }
 
-    /// Shows up to `length` bytes of what has arrived without taking them (`MSG_PEEK`); the slice may be shorter
-    /// than what there is, because the buffer is a ring.
+    /// Shows up to `length` bytes of received data without taking them (`MSG_PEEK`); the slice may be shorter than the
+    /// data, because the buffer is a ring.
+    #[doc(alias = "recv")]
+    #[doc(alias = "peek")]
+    #[doc(alias = "MSG_PEEK")]
     pub fn tcp_peek_with<R>(
         &mut self,
         id: ConnectionId,
@@ -577,28 +587,30 @@ impl<L: Link> Stack<L> {
         Ok((!bytes.is_empty()).then(|| look(bytes)))
     }
 
-    /// Bytes that have arrived and were not received yet (`FIONREAD`).
+    /// Returns the bytes that have arrived and were not received yet (`FIONREAD`).
+    #[doc(alias = "FIONREAD")]
     pub fn receivable(&mut self, id: ConnectionId) -> Result<usize, Error> {
         Ok(self.host.connection(id)?.receivable())
     }
 
-    /// Bytes that the other side has not acknowledged yet. When this is 0 after a [`Shutdown::Send`] the other side has
-    /// everything: a lingering close waits for that with [`Interest::Send`].
+    /// Returns the bytes that the other side has not acknowledged yet. When this is 0 after a [`Shutdown::Send`] the
+    /// other side has everything.
+    #[doc(alias = "SIOCOUTQ")]
     pub fn unacknowledged(&mut self, id: ConnectionId) -> Result<usize, Error> {
         Ok(self.host.connection(id)?.unacknowledged())
     }
 
-    /// Wakes once when the outcome of an operation that had to wait may have changed. Any number may wait, all of them
-    /// are woken, and a wake may be spurious. Registering again before that changes nothing.
+    /// Registers a waker for one wake when the outcome of an operation that had to wait may have changed. Several tasks
+    /// may wait; all are woken, and a wake may be spurious. Registering again before the wake changes nothing.
     ///
     /// # Errors
-    /// [`Error::Stale`]; [`Error::OutOfMemory`] if others wait already, which then stay as they are.
+    /// [`Error::Stale`]; [`Error::OutOfMemory`] if other tasks wait already; their registrations stay.
     pub fn register(&mut self, id: ConnectionId, interest: Interest, waker: &Waker) -> Result<(), Error> {
         Ok(self.host.connection(id)?.waiters(interest).register(waker)?)
     }
 
-    /// Registers for input unless there is some, an end of it or a failure: whether it has. `reader` is who waits for
-    /// it from now on.
+    /// Registers for input unless data, the end of the stream or a failure is there. Returns whether it has registered.
+    /// `reader` is the waiting task from now on.
     ///
     /// # Errors
     /// As [`register`](Self::register).
@@ -612,34 +624,45 @@ impl<L: Link> Stack<L> {
         Ok(true)
     }
 
-    /// Takes back a registration of somebody who does not wait any more; nothing happens if there is none.
+    /// Removes a registration of a task that no longer waits; does nothing if there is none.
+    #[doc(alias = "deregister")]
+    #[doc(alias = "cancel")]
     pub fn forget(&mut self, id: ConnectionId, interest: Interest, waker: &Waker) {
         if let Ok(connection) = self.host.connection(id) {
             connection.waiters(interest).forget(waker);
         }
     }
 
-    /// What would not wait.
+    /// Returns the operations that would not wait.
+    #[doc(alias = "poll")]
     pub fn readiness(&mut self, id: ConnectionId) -> Result<Readiness, Error> {
         self.host.readiness(id)
     }
 
-    /// The local end.
+    /// Returns the local end.
+    #[doc(alias = "local_addr")]
+    #[doc(alias = "getsockname")]
     pub fn local_endpoint(&mut self, id: ConnectionId) -> Result<SocketAddrV4, Error> {
         Ok(self.host.connection(id)?.key.local())
     }
 
-    /// The remote end, of a connection that is established or was.
+    /// Returns the remote end of a connection that is or was established.
+    #[doc(alias = "peer_addr")]
+    #[doc(alias = "getpeername")]
     pub fn remote_endpoint(&mut self, id: ConnectionId) -> Result<SocketAddrV4, Error> {
         Ok(self.host.connection(id)?.key.remote())
     }
 
-    /// Takes the failure of a connection, if there is one nobody was told of (`SO_ERROR`).
+    /// Takes the failure of a connection, if it was not reported yet (`SO_ERROR`).
+    #[doc(alias = "take_error")]
+    #[doc(alias = "SO_ERROR")]
     pub fn take_failure(&mut self, id: ConnectionId) -> Result<Option<Error>, Error> {
         Ok(self.host.connection(id)?.failure.take())
     }
 
     /// Changes whether small writes wait.
+    #[doc(alias = "set_nodelay")]
+    #[doc(alias = "TCP_NODELAY")]
     pub fn set_coalescing(&mut self, id: ConnectionId, coalescing: Coalescing, now_ns: u64) -> Result<(), Error> {
         if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
             wire.set_coalescing(coalescing);
@@ -649,6 +672,7 @@ impl<L: Link> Stack<L> {
     }
 
     /// Changes whether a silent peer is probed.
+    #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&mut self, id: ConnectionId, keepalive: Option<Keepalive>, now_ns: u64) -> Result<(), Error> {
         if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
             wire.last_heard = instant(now_ns);
@@ -666,13 +690,14 @@ impl<L: Link> Stack<L> {
         self.host.shutdown(id, how, instant(now_ns))
     }
 
-    /// Gives a connection up: the identifier ends here. What was sent before is still delivered, then the other side
-    /// sees the end; but if something has arrived that nobody has received, the other side sees a reset.
+    /// Closes a connection: its identifier becomes stale. Data sent before is still delivered, then the other side sees
+    /// the end; but if received data was left unread, the other side sees a reset.
     pub fn close(&mut self, id: ConnectionId, now_ns: u64) -> Result<(), Error> {
         self.host.close(id, instant(now_ns))
     }
 
-    /// Gives a connection up with a reset; what was not delivered is lost (`SO_LINGER` with time 0).
+    /// Closes a connection with a reset; undelivered data is lost (`SO_LINGER` with time 0).
+    #[doc(alias = "SO_LINGER")]
     pub fn abort(&mut self, id: ConnectionId, now_ns: u64) -> Result<(), Error> {
         self.host.abort(id, instant(now_ns))
     }
@@ -681,12 +706,13 @@ impl<L: Link> Stack<L> {
     ///
     /// # Errors
     /// [`Error::AddressUnavailable`], [`Error::AddressInUse`], [`Error::Limit`], [`Error::OutOfMemory`].
+    #[doc(alias = "bind")]
     pub fn udp_bind(&mut self, local: SocketAddrV4, options: &DatagramOptions) -> Result<DatagramId, Error> {
         self.host.udp_bind(local, options)
     }
 
-    /// Fixes the other end: only its datagrams are received, and datagrams without an address go there.
-    /// `None` undoes that.
+    /// Fixes the other end: only its datagrams are received, and datagrams without an address go there. `None` undoes
+    /// that.
     pub fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddrV4>) -> Result<(), Error> {
         self.host.udp_connect(id, remote)
     }
@@ -697,6 +723,8 @@ impl<L: Link> Stack<L> {
     /// # Errors
     /// [`Error::TooLong`], [`Error::Unreachable`], [`Error::NotConnected`] without any address; a failure reported by
     /// the network once.
+    #[doc(alias = "send_to")]
+    #[doc(alias = "sendto")]
     pub fn udp_send_with(
         &mut self,
         id: DatagramId,
@@ -707,7 +735,9 @@ impl<L: Link> Stack<L> {
         self.host.udp_send_with(id, to, length, fill)
     }
 
-    /// Takes the next datagram and its sender, or `None`: register and wait.
+    /// Takes the next datagram and its sender, or returns `None`: register and wait.
+    #[doc(alias = "recv_from")]
+    #[doc(alias = "recvfrom")]
     pub fn udp_receive_with<R>(
         &mut self,
         id: DatagramId,
@@ -724,6 +754,8 @@ impl<L: Link> Stack<L> {
     }
 
     /// Shows the next datagram without taking it, or a failure as [`udp_receive_with`](Self::udp_receive_with) does.
+    #[doc(alias = "peek_from")]
+    #[doc(alias = "MSG_PEEK")]
     pub fn udp_peek_with<R>(
         &mut self,
         id: DatagramId,
@@ -739,7 +771,7 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// Wakes once when the outcome of an operation that had to wait may have changed; see [`register`](Self::register).
+    /// Registers a waker as [`register`](Self::register) does, for a datagram socket.
     pub fn udp_register(&mut self, id: DatagramId, interest: Interest, waker: &Waker) -> Result<(), Error> {
         Ok(self.host.datagram(id)?.waiters(interest).register(waker)?)
     }
@@ -751,7 +783,7 @@ impl<L: Link> Stack<L> {
         }
     }
 
-    /// What would not wait.
+    /// Returns the operations that would not wait.
     pub fn udp_readiness(&mut self, id: DatagramId) -> Result<Readiness, Error> {
         let socket = self.host.datagram(id)?;
         let failed = socket.failure.is_some();
@@ -766,17 +798,21 @@ impl<L: Link> Stack<L> {
         })
     }
 
-    /// The local end.
+    /// Returns the local end.
+    #[doc(alias = "local_addr")]
+    #[doc(alias = "getsockname")]
     pub fn udp_local_endpoint(&mut self, id: DatagramId) -> Result<SocketAddrV4, Error> {
         Ok(self.host.datagram(id)?.local)
     }
 
-    /// The connected end.
+    /// Returns the connected end.
+    #[doc(alias = "peer_addr")]
+    #[doc(alias = "getpeername")]
     pub fn udp_remote_endpoint(&mut self, id: DatagramId) -> Result<Option<SocketAddrV4>, Error> {
         Ok(self.host.datagram(id)?.remote)
     }
 
-    /// Ends a datagram socket; what it has not sent yet is lost.
+    /// Closes a datagram socket; datagrams that it has not sent yet are lost.
     pub fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {
         self.host.udp_close(id)
     }

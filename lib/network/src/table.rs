@@ -1,4 +1,4 @@
-//! From a packet's addresses and ports to its connection, in constant time; and which ports are taken.
+//! Lookup of a connection by a packet's addresses and ports, in constant time; and the ports in use.
 
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -10,8 +10,8 @@ use crate::Error;
 use crate::secrets::{Secret, halves};
 use crate::tcp::zeroed;
 
-/// The two ends of a conversation, packed. A remote end that is absent (a socket which talks to everybody)
-/// is the unspecified address with port 0.
+/// The two ends of a conversation, packed. An absent remote end (a socket without a peer) is the unspecified address
+/// with port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     addresses: u64,
@@ -26,7 +26,7 @@ impl Key {
         }
     }
 
-    /// Everything that arrives at `local`, whoever sent it.
+    /// Returns the key for all packets that arrive at `local`, from any sender.
     pub(crate) fn only_local(local: SocketAddrV4) -> Self {
         Key::new(local, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
     }
@@ -40,8 +40,8 @@ impl Key {
     }
 }
 
-/// A hash function with a secret: whoever chooses ports and addresses must not be able to choose
-/// collisions. No result of it is ever seen outside. One multiplication of 64 by 64 to 128 bits, folded.
+/// A hash function with a secret: a stranger who chooses ports and addresses must not be able to choose collisions. Its
+/// results are never visible outside. One multiplication of 64 by 64 to 128 bits, folded.
 #[derive(Clone, Copy)]
 pub(crate) struct Hash {
     addresses: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Hash {
 
 impl Hash {
     pub(crate) fn new(seed: [u8; 16]) -> Self {
-        // A high bit is set so that no ports can make a factor zero.
+        // A high bit is set so that ports cannot make a factor zero.
         let [addresses, ports] = halves(seed).map(|half| half | 1 << 63);
         Hash { addresses, ports }
     }
@@ -77,7 +77,7 @@ impl Table {
         self.entries.find(self.hash.of(key), |entry| entry.0 == key).map(|entry| entry.1)
     }
 
-    /// Makes sure that one more entry fits.
+    /// Reserves room for one more entry.
     pub(crate) fn reserve(&mut self) -> Result<(), Error> {
         let hash = self.hash;
         self.entries.try_reserve(1, |entry| hash.of(entry.0)).map_err(Error::from)
@@ -105,9 +105,10 @@ impl Table {
 }
 
 /// Whether a port may be taken while connections of an earlier owner still end on it.
+#[doc(alias = "SO_REUSEADDR")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// The port must be free of everything.
+    /// The port must not be in use.
     Exclusive,
     /// Connections that still use the port do not matter (`SO_REUSEADDR`); another listener does.
     Reuse,
@@ -115,18 +116,18 @@ pub enum Sharing {
 
 struct Port {
     number: u16,
-    /// The local addresses bound to the port; the unspecified one stands for all.
+    /// Local addresses bound to the port; the unspecified one stands for all.
     bound: Vec<Ipv4Addr>,
-    /// Connections that use the port without being its owner.
+    /// Number of connections that use the port without being its owner.
     connections: u32,
 }
 
 /// The ports of one protocol.
 ///
 /// An ephemeral port is chosen by RFC 6056, algorithm 4, with the random increments of algorithm 5: a keyed hash of the
-/// other end and of the local address says where to begin, a counter that few other ends share says how far to go. So a
-/// stranger cannot guess the port of a connection to somebody else, and a port is used again as late as possible. If
-/// the other end is not known yet, each port is drawn afresh (algorithm 2).
+/// other end and of the local address gives the start, a counter that few other ends share gives the distance. A
+/// stranger therefore cannot guess the port of a connection to another host, and a port is reused as late as possible.
+/// If the other end is not known yet, each port is drawn afresh (algorithm 2).
 pub(crate) struct Ports {
     hash: Hash,
     ports: HashTable<Port>,
@@ -137,20 +138,20 @@ pub(crate) struct Ports {
     draws: u64,
 }
 
-/// What Linux uses, and the operators of firewalls expect.
+/// Linux's range, which operators of firewalls expect.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
 const EPHEMERAL_COUNT: usize = (*EPHEMERAL.end() - *EPHEMERAL.start()) as usize + 1;
 /// Counters of ephemeral ports.
 const COUNTERS: usize = 512;
-/// The largest step from one port to the next of the same counter, a power of two.
+/// Largest step from one port to the next of the same counter, a power of two.
 const STEP: u64 = 8;
-/// How many ports are tried in turn.
+/// Number of ports tried in turn.
 const TRIES: usize = 256;
 
-/// What an ephemeral port is for.
+/// Use of an ephemeral port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To be bound, without a peer.
+    /// A binding without a peer.
     Binding,
     /// A connection from this address to this other end.
     Connection { local: Ipv4Addr, remote: SocketAddrV4 },
@@ -178,11 +179,11 @@ impl Ports {
         }
     }
 
-    /// The first ephemeral port from `position` on, around the end, that nobody uses for anything.
+    /// Returns the first unused ephemeral port from `position` on, around the end.
     fn unused(&self, position: usize) -> Option<u16> {
         let words = self.used.len();
         let start = position / 64;
-        // The word with `position` is looked at twice: the rest of it first, its beginning last.
+        // The word with `position` is visited twice: its rest first, its beginning last.
         (0..=words).find_map(|step| {
             let at = (start + step) % words;
             let beyond = if at == words - 1 { !0 << (EPHEMERAL_COUNT % 64) } else { 0 };
@@ -223,7 +224,7 @@ impl Ports {
         }
     }
 
-    /// Takes `local` for one owner; port 0 takes a free ephemeral port. Returns what was taken.
+    /// Takes `local` for one owner; port 0 takes a free ephemeral port. Returns the address and port taken.
     pub(crate) fn bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<SocketAddrV4, Error> {
         let local = if local.port() == 0 {
             SocketAddrV4::new(*local.ip(), self.ephemeral(Purpose::Binding, |ports, port| ports.find(port).is_none())?)
@@ -255,7 +256,7 @@ impl Ports {
         });
     }
 
-    /// Notes that one more connection uses the port.
+    /// Counts one more connection on the port.
     pub(crate) fn join(&mut self, number: u16) -> Result<(), Error> {
         self.get_or_make(number)?.connections += 1;
         Ok(())
@@ -267,15 +268,14 @@ impl Ports {
         });
     }
 
-    /// Whether somebody owns the port, on any address.
+    /// Whether the port has an owner, on any address.
     pub(crate) fn is_bound(&self, number: u16) -> bool {
         self.find(number).is_some_and(|port| !port.bound.is_empty())
     }
 
-    /// Chooses an ephemeral port that `suits`; a port that nobody uses must suit.
+    /// Chooses an ephemeral port that `suits`; an unused port must suit.
     ///
-    /// If many are in use, the answer may be that there is none although there is one; the next try then looks
-    /// elsewhere.
+    /// If many are in use, this may fail although there is a free one; the next try then looks elsewhere.
     pub(crate) fn ephemeral(&mut self, purpose: Purpose, suits: impl Fn(&Self, u16) -> bool) -> Result<u16, Error> {
         let draw = self.secret.of_number(self.draws);
         self.draws += 1;
@@ -361,7 +361,7 @@ mod tests {
             assert!(EPHEMERAL.contains(&local.port()));
         }
         assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
-        // The only one that is given back is found, wherever it is.
+        // The only free port is found, at any position.
         for given_back in [*EPHEMERAL.start(), 45_678, *EPHEMERAL.end() - 1, *EPHEMERAL.end()] {
             let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, given_back);
             ports.release(local);
@@ -381,11 +381,11 @@ mod tests {
             ports.ephemeral(purpose, |_, _| true).unwrap()
         };
         let distance = |from: u16, to: u16| (usize::from(to) + EPHEMERAL_COUNT - usize::from(from)) % EPHEMERAL_COUNT;
-        // To one end the ports go on in small steps, so that none is used again soon.
+        // Ports to one end advance in small steps, so that none is used again soon.
         let own: Vec<u16> = (0..1000).map(|_| next(1)).collect();
         assert!(own.windows(2).all(|pair| (1..=STEP as usize).contains(&distance(pair[0], pair[1]))));
         assert!((2..=STEP as usize).all(|step| own.windows(2).any(|pair| distance(pair[0], pair[1]) == step)));
-        // Those to others lie anywhere.
+        // Ports to other ends lie anywhere.
         let close = (2..=201).filter(|&last| distance(own[999], next(last)) < 1000).count();
         assert!((1..=20).contains(&close), "{close} of 200 where 7 are expected");
     }

@@ -1,4 +1,4 @@
-//! What the stack keeps of each TCP connection and each listener.
+//! State of each TCP connection and each listener.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -24,13 +24,13 @@ use crate::time_wait::Remains;
 /// Probing a silent peer (`SO_KEEPALIVE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long the connection must be silent before it is probed, and the time from one probe to the next.
+    /// Silence before the connection is probed, and the time from one probe to the next.
     pub interval_ns: u64,
-    /// After how many unanswered probes the connection has failed.
+    /// Number of unanswered probes after which the connection has failed.
     pub probes: u32,
 }
 
-/// How a connection is to behave. A listener's options are inherited by the connections that it accepts.
+/// Behaviour of a connection. A listener's options are inherited by the connections that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Bytes that may arrive before they are read: the window offered to the other side.
@@ -44,26 +44,28 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Bytes of memory that a connection with these options may take.
+    /// Returns the most memory that a connection with these options may take, in bytes.
     pub fn memory(&self) -> usize {
         ConnectionMemory::of_this_build().wire + clamped(self.receive_buffer) + clamped(self.send_buffer)
     }
 }
 
-/// How long an acknowledgement waits for data to travel with.
+/// Wait of an acknowledgement for data to travel with.
 pub(crate) const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(10);
 
-/// So many bytes are acknowledged without that: two full segments.
+/// Number of bytes acknowledged without that wait: two full segments.
 const ACKNOWLEDGED_AT_ONCE: usize = 2 * 1460;
 
-/// And so are the first bytes of a connection, and those after an acknowledgement that has waited in vain: as many as
-/// Linux takes for sixteen full segments.
+/// Number of bytes acknowledged at once at the beginning of a connection, and after an acknowledgement that waited and
+/// found no data to travel with: as many as Linux takes for sixteen full segments.
 const EARLY: usize = 16 * 1460;
 
-/// When a small write is sent.
+/// Time at which a small write is sent.
+#[doc(alias = "Nagle")]
+#[doc(alias = "nodelay")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coalescing {
-    /// When nothing sent before is unacknowledged, or a full segment has come together (Nagle's algorithm).
+    /// When all earlier data is acknowledged, or a full segment has come together (Nagle's algorithm).
     Nagle,
     /// At once (`TCP_NODELAY`).
     None,
@@ -79,18 +81,18 @@ impl Default for TcpOptions {
     }
 }
 
-/// Who answers for a connection.
+/// Holder of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// It stands in a listener's accept queue.
+    /// A listener's accept queue.
     Queued,
-    /// Somebody has its identifier.
+    /// A program with its identifier.
     Application,
-    /// It was closed, and goes on by itself until the other side knows.
-    Nobody,
+    /// None: it was closed, and goes on by itself until the other side knows.
+    None,
 }
 
-/// What the stack saw of the socket when it last looked; changes wake somebody.
+/// State of the socket when the stack last looked; changes wake waiting tasks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) state: State,
@@ -104,20 +106,20 @@ pub(crate) struct Connection {
     /// Whether packets still find the connection.
     pub(crate) listed: bool,
     pub(crate) receiving: Receiving,
-    /// Why it ended, until somebody was told.
+    /// Cause of the end, until it was reported.
     pub(crate) failure: Option<Error>,
     pub(crate) receivers: Waiters,
     pub(crate) senders: Waiters,
-    /// Who waits for what arrives.
+    /// Task that waits for input.
     pub(crate) reader: Reader,
-    /// When the other side's silence becomes a failure.
+    /// Time at which the other side's silence becomes a failure.
     pub(crate) give_up_at: Option<Instant>,
     pub(crate) engine: Engine,
-    /// Goes with the connection, and not with its holder.
+    /// Belongs to the connection, not to its holder.
     pub(crate) charge: Charge,
 }
 
-/// What moves the bytes.
+/// Transport of the bytes.
 pub(crate) enum Engine {
     /// TCP segments.
     Wire(Wire),
@@ -129,37 +131,37 @@ pub(crate) enum Engine {
 pub(crate) struct Wire {
     /// The interface that carries its segments.
     pub(crate) via: Via,
-    /// A set of exactly one socket, so that polling it costs the same however many connections there are.
+    /// A set of exactly one socket, so that polling it costs the same for any number of connections.
     pub(crate) sockets: SocketSet<'static>,
     pub(crate) seen: Seen,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
-    /// What is to be remembered when the connection has ended in TIME-WAIT.
+    /// Record to keep when the connection has ended in TIME-WAIT.
     pub(crate) remains: Remains,
-    /// Bytes received by the holder since the last segment was sent: how much larger the window is than the other
-    /// side knows. Rather too much than too little.
+    /// Bytes received by the holder since the last segment was sent: the window's growth that the other side has not
+    /// been told. Rather too much than too little.
     pub(crate) consumed: usize,
     /// Bytes that had arrived and were not received by the holder when the last segment was sent.
     held: usize,
-    /// When at the latest to acknowledge what has arrived since.
+    /// Latest time to acknowledge data that has arrived since.
     acknowledge_by: Option<Instant>,
-    /// Bytes that are still to arrive before acknowledgements may wait: a sender begins with little under way, and
-    /// sends more with each acknowledgement; and one that gets no answers may never have more under way.
+    /// Bytes that must still arrive before acknowledgements may wait: a sender begins with little under way, and sends
+    /// more with each acknowledgement; and one that gets no answers may never have more under way.
     early: usize,
-    /// What the last segment acknowledged.
+    /// Number acknowledged by the last segment.
     pub(crate) acknowledged: u32,
-    /// The sequence number of the first byte that the holder has not received.
+    /// Sequence number of the first byte that the holder has not received.
     pub(crate) next_expected: u32,
 }
 
-/// Whether the holder still wants what arrives.
+/// Whether the holder still wants arriving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
     Open,
     Shut,
 }
 
-/// The size that a buffer gets for which this was asked.
+/// Returns the size of a buffer for which `size` was requested.
 pub(crate) fn clamped(size: usize) -> usize {
     size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
 }
@@ -168,7 +170,7 @@ fn buffer(size: usize) -> Result<SocketBuffer<'static>, Error> {
     Ok(SocketBuffer::new(zeroed(0, clamped(size))?))
 }
 
-/// A duration; what exceeds a thousand years becomes that, so that no sum of times overflows.
+/// Converts a duration; longer ones are cut to a thousand years, so that no sum of times overflows.
 pub(crate) fn duration(ns: u64) -> Duration {
     const LONGEST_MICROS: u64 = 1000 * 366 * 86_400 * 1_000_000;
     Duration::from_micros((ns / 1000).min(LONGEST_MICROS))
@@ -203,7 +205,7 @@ impl Connection {
         self.senders.wake_all();
     }
 
-    /// When the other side's silence becomes a failure, if at all.
+    /// Returns the time at which the other side's silence becomes a failure.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let unanswered = match &self.engine {
             Engine::Wire(wire) => wire.unanswered_at(),
@@ -240,7 +242,7 @@ impl Connection {
         let receive_end = !connecting && (shut || !may_receive);
         Readiness {
             receive: failed || receive_end || self.receivable() > 0,
-            // Whether the other end's buffer has room is known only there; `Host::readiness` corrects this.
+            // Whether the other end's buffer has room is stored only there; `Host::readiness` corrects this.
             send: failed || !connecting && (!may_send || matches!(&self.engine, Engine::Wire(wire) if wire.has_room())),
             receive_end,
             hang_up: receive_end && !connecting && !may_send,
@@ -248,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// Whether the handshake has ended well.
+    /// Whether the handshake has succeeded.
     pub(crate) fn connected(&mut self) -> Result<bool, Error> {
         let (established, ended) = match &self.engine {
             Engine::Wire(wire) => match wire.socket().state() {
@@ -269,7 +271,7 @@ impl Connection {
         Ok(established)
     }
 
-    /// Whether one half at least could still be ended.
+    /// Whether at least one half could still be ended.
     pub(crate) fn is_open(&self) -> bool {
         match &self.engine {
             Engine::Wire(wire) => !matches!(wire.socket().state(), State::Closed | State::SynSent | State::Listen),
@@ -284,7 +286,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the memory that the connection takes, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let sizes = ConnectionMemory::of_this_build();
         match &self.engine {
@@ -306,7 +308,7 @@ impl Connection {
         }
     }
 
-    /// Bytes, and the end of the stream, that the other side has not acknowledged.
+    /// Returns the number of bytes, and the end of the stream as one, that the other side has not acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
         match &self.engine {
             Engine::Wire(wire) => {
@@ -314,7 +316,7 @@ impl Connection {
                 let unfinished = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
                 socket.send_queue() + usize::from(unfinished)
             }
-            // What was sent is with the receiver already.
+            // Sent bytes are already with the receiver.
             Engine::Local(_) => 0,
         }
     }
@@ -366,14 +368,14 @@ impl Wire {
         self.socket_mut().set_keep_alive(keepalive.map(|keepalive| duration(keepalive.interval_ns)));
     }
 
-    /// Looks at the socket and remembers; returns what was seen the last time, and now.
+    /// Records the socket's state; returns the last recorded state and the new one.
     pub(crate) fn look(&mut self) -> (Seen, Seen) {
         let socket = self.socket();
         let now = Seen { state: socket.state(), received: socket.recv_queue(), unsent: socket.send_queue() };
         (core::mem::replace(&mut self.seen, now), now)
     }
 
-    /// A segment was sent, with an acknowledgement and a window as they are now.
+    /// Updates the state after a segment was sent with the current acknowledgement and window.
     pub(crate) fn has_sent(&mut self) {
         self.early = self.early.saturating_sub(self.arrived());
         self.consumed = 0;
@@ -381,31 +383,31 @@ impl Wire {
         self.acknowledge_by = None;
     }
 
-    /// Bytes that may still arrive before the holder receives some.
+    /// Returns the number of bytes that may still arrive before the holder receives some.
     fn free(&self) -> usize {
         let socket = self.socket();
         socket.recv_capacity() - socket.recv_queue()
     }
 
-    /// Whether smoltcp tells the other side of a larger window, which it does when that has at least doubled: when more
-    /// than half of what is free now was consumed since the last segment.
+    /// Whether smoltcp sends a window update, which it does when the window has at least doubled: when more than half
+    /// of the room that is free now was consumed since the last segment.
     pub(crate) fn tells_of_room(&self) -> bool {
         self.consumed * 2 >= self.free()
     }
 
-    /// Bytes that have arrived since the last segment was sent.
+    /// Returns the number of bytes that have arrived since the last segment was sent.
     fn arrived(&self) -> usize {
         (self.socket().recv_queue() + self.consumed).saturating_sub(self.held)
     }
 
-    /// When to send, if all that smoltcp would send now is an acknowledgement which may wait for data to travel with:
-    /// one of less than two full segments (RFC 9293, section 3.8.6.3). smoltcp 0.14 sends one as soon as there is more
-    /// than one segment, so that each request of a bit more than that would be acknowledged by a packet of its own, a
-    /// moment before its answer.
+    /// Returns the time to send, if smoltcp would send only an acknowledgement now which may wait for data to travel
+    /// with: one of less than two full segments (RFC 9293, section 3.8.6.3). smoltcp 0.14 sends one as soon as there is
+    /// more than one segment, so that each request slightly longer than that would be acknowledged by a packet of its
+    /// own, a moment before its answer.
     pub(crate) fn acknowledge_later(&mut self, now: Instant) -> Option<Instant> {
         let socket = self.socket();
-        // The other side must be able to go on: what it may send without an acknowledgement makes one necessary, and no
-        // larger window is to be told.
+        // The other side must be able to go on: the free room suffices for so many bytes that they force an
+        // acknowledgement, and no larger window is to be announced.
         let is_only_that = self.seen.state == State::Established
             && socket.send_queue() == 0
             && self.keepalive.is_none()
@@ -418,22 +420,22 @@ impl Wire {
         }
         let at = self.acknowledge_by?;
         if at <= now {
-            // There was no answer. A sender that has not more than this under way would wait each time.
+            // There was no answer. A sender with no more than this under way would wait each time.
             self.early = EARLY;
             return None;
         }
         Some(at)
     }
 
-    /// The time for an acknowledgement begins with the first arrival since the last segment was sent.
+    /// Starts the time limit of an acknowledgement at the first arrival since the last segment was sent.
     pub(crate) fn look_at_arrivals(&mut self, now: Instant) {
         if self.acknowledge_by.is_none() && self.arrived() > 0 {
             self.acknowledge_by = Some(now + ACKNOWLEDGEMENT_DELAY);
         }
     }
 
-    /// Whether a blocked sender should be told of the room there is: a fifth of the buffer, or all
-    /// that was sent is acknowledged. Waking for each acknowledged byte would make many small segments.
+    /// Whether a blocked sender should be woken: a fifth of the buffer is free, or all sent data is acknowledged.
+    /// Waking for each acknowledged byte would make many small segments.
     pub(crate) fn has_room(&self) -> bool {
         let socket = self.socket();
         let (used, size) = (socket.send_queue(), socket.send_capacity());
@@ -442,7 +444,7 @@ impl Wire {
 
     /// Whether a segment would make smoltcp 0.14 forget its retransmission timer: a repeated acknowledgement when only
     /// the FIN is outstanding. At the third it stops the timer in order to send the lost *data* again, finds none, and
-    /// the lost FIN is never sent again. Such a segment says nothing that is not known.
+    /// the lost FIN is never sent again. Such a segment carries no new information.
     pub(crate) fn must_not_see(&self, segment: &Segment) -> bool {
         matches!(self.seen.state, State::FinWait1 | State::Closing | State::LastAck)
             && self.seen.unsent == 0
@@ -450,14 +452,14 @@ impl Wire {
             && segment.acknowledgement == self.acknowledged
     }
 
-    /// The sequence number that the other side's next byte will have.
+    /// Returns the sequence number of the other side's next byte.
     pub(crate) fn next_number(&self) -> u32 {
         let ended = matches!(self.seen.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
         let queued = self.socket().recv_queue() as u32;
         self.next_expected.wrapping_add(queued).wrapping_add(u32::from(ended))
     }
 
-    /// Whether a reset or a request comes from the other side, as far as its number can tell: everybody can send one
+    /// Whether a reset or a request comes from the other side, as far as its number can tell: any host can send one
     /// with a number that lies somewhere in the window. (Before the other side's numbers are known, a reset has to
     /// acknowledge ours, which smoltcp checks.)
     pub(crate) fn believes(&self, segment: &Segment) -> bool {
@@ -469,7 +471,7 @@ impl Wire {
         (segment.sequence.wrapping_sub(self.next_number()) as usize) < self.free()
     }
 
-    /// When all probes will have gone unanswered.
+    /// Returns the time at which all probes will have gone unanswered.
     fn unanswered_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
         if !matches!(self.seen.state, State::Established | State::CloseWait | State::FinWait2) {
@@ -483,19 +485,19 @@ impl Wire {
 pub(crate) struct Listener {
     pub(crate) local: SocketAddrV4,
     pub(crate) options: TcpOptions,
-    /// Who answers for requests and connections.
+    /// Owner charged for requests and connections.
     pub(crate) owner: Option<Arc<dyn Owner>>,
     pub(crate) backlog: usize,
-    /// Requests that were answered and are not acknowledged yet.
+    /// Requests that were answered and not yet acknowledged.
     pub(crate) half_open: usize,
-    /// Until when a cookie that comes back may be one that was made for this listener.
+    /// Time until which a returning cookie may be one that was made for this listener.
     pub(crate) cookies_until: Option<Instant>,
     /// Connections to be accepted, in the order in which they were established.
     pub(crate) queue: VecDeque<u32>,
     /// Connections from this host that found no room.
     pub(crate) waiting: VecDeque<ConnectionId>,
     pub(crate) acceptors: Waiters,
-    /// Who waits for connections.
+    /// Task that waits for connections.
     pub(crate) reader: Reader,
 }
 
@@ -515,13 +517,14 @@ impl Listener {
         }
     }
 
-    /// Whether one more connection may wait to be accepted, and there is memory to queue it. `free` is how many more
-    /// connections there may be: no listener's queue takes more than half of what is left, so that others have some.
+    /// Whether one more connection may wait to be accepted, and there is memory to queue it. `free` is the number of
+    /// further connections that the limit allows: no listener's queue takes more than half of the rest, so that others
+    /// have some.
     pub(crate) fn has_room(&mut self, free: usize) -> bool {
         self.queue.len() < self.backlog.min(free) && self.queue.try_reserve(1).is_ok()
     }
 
-    /// Whether as many connections wait to be accepted as may.
+    /// Whether the accept queue is full.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= self.backlog
     }
@@ -540,15 +543,15 @@ impl ConnectionMemory {
     /// The sizes in this build.
     pub fn of_this_build() -> Self {
         use core::mem::size_of;
-        // A slab entry, entries of two work lists, a timer with its position, a table entry at the load that
-        // a table just grown has.
+        // A slab entry, entries of two work lists, a timer with its position, a table entry at the load of a table that
+        // has just grown.
         let tables = 16 + 2 * 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
         let record = size_of::<Connection>() + tables;
         ConnectionMemory { wire: record + size_of::<SocketStorage<'static>>(), local: record }
     }
 }
 
-/// A `Vec` of `length` equal values, or the error that says there is no memory.
+/// Makes a `Vec` of `length` equal values, or returns [`Error::OutOfMemory`].
 pub(crate) fn zeroed<T: Clone>(value: T, length: usize) -> Result<Vec<T>, Error> {
     let mut values = Vec::new();
     values.try_reserve_exact(length)?;

@@ -1,9 +1,9 @@
-//! What is remembered of a connection that has ended (TIME-WAIT, RFC 9293 section 3.6.1).
+//! Records of ended connections (TIME-WAIT, RFC 9293 section 3.6.1).
 //!
 //! The side that closed first must for a while answer when the other side repeats its last segment, and must keep late
-//! segments of the old connection away from a new one with the same ends. For that two sequence numbers are enough; the
-//! connection with its buffers, a hundred times as large, is gone. All records live equally long, so they expire in
-//! the order in which they came, and no timer is needed for each.
+//! segments of the old connection away from a new one with the same ends. Two sequence numbers suffice for that; the
+//! connection with its buffers, a hundred times as large, is gone. All records live equally long, so they expire in the
+//! order in which they came, and no timer is needed for each.
 
 use alloc::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::frame::Segment;
 use crate::reply::Course;
 use crate::table::{Hash, Key, Table};
 
-/// The next sequence number of either side.
+/// Next sequence numbers of the two sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remains {
     pub(crate) ours: u32,
@@ -25,7 +25,8 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// From the segment that brought the connection into TIME-WAIT: it acknowledges all of ours, and it is their last.
+    /// Takes the numbers from the segment that brought the connection into TIME-WAIT: it acknowledges all of ours, and
+    /// it is their last.
     pub(crate) fn of(segment: &Segment) -> Self {
         Remains { ours: segment.acknowledgement, theirs: segment.sequence.wrapping_add(segment.length) }
     }
@@ -36,14 +37,14 @@ impl Remains {
     }
 }
 
-/// What is to be done with a segment that belongs to no connection.
+/// Decision about a segment that belongs to no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing is remembered of its ends.
+    /// There is no record of its ends.
     Unknown,
-    /// It begins a new connection; the old one is forgotten.
+    /// The segment begins a new connection; the old one is forgotten.
     Replaced,
-    /// It is late; nothing need be said.
+    /// The segment is late; it needs no answer.
     Ignore,
     /// The other side missed the last acknowledgement.
     Acknowledge(Remains),
@@ -53,7 +54,7 @@ struct Record {
     key: Key,
     remains: Remains,
     expires: Instant,
-    /// While the record is remembered.
+    /// Held as long as the record.
     charge: Option<Charge>,
 }
 
@@ -68,7 +69,7 @@ pub(crate) const MEMORY: usize = size_of::<Record>() + 4 * (size_of::<(Key, u32)
 
 pub(crate) struct TimeWait {
     records: VecDeque<Record>,
-    /// The number of the oldest record; the table maps a key to a record's number.
+    /// Number of the oldest record; the table maps a key to a record's number.
     first: u32,
     table: Table,
     live: usize,
@@ -93,12 +94,12 @@ impl TimeWait {
         self.records.front().map(|record| record.expires)
     }
 
-    /// How many more may be remembered before the oldest give way.
+    /// Returns the number of further records before the oldest are dropped.
     pub(crate) fn free(&self) -> usize {
         self.limit.saturating_sub(self.live)
     }
 
-    /// Remembers a connection. If there are too many, the oldest one is forgotten and returned.
+    /// Records a connection. If there are too many, the oldest record is removed and its key returned.
     pub(crate) fn enter(
         &mut self,
         key: Key,
@@ -122,7 +123,7 @@ impl TimeWait {
         Ok(oldest)
     }
 
-    /// Forgets the oldest record; returns its key if it was not forgotten before.
+    /// Removes the oldest record; returns its key unless the record was replaced before.
     fn pop(&mut self) -> Option<Key> {
         let record = self.records.pop_front()?;
         self.first = self.first.wrapping_add(1);
@@ -134,12 +135,12 @@ impl TimeWait {
         Some(record.key)
     }
 
-    /// Forgets one record whose time is over, if there is one: its key, if it was not forgotten before.
+    /// Removes one expired record, if there is one; returns its key unless the record was replaced before.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<Option<Key>> {
         self.next().is_some_and(|expires| expires <= now).then(|| self.pop())
     }
 
-    /// Judges a segment. `wanted` says that somebody listens for the connection that it may begin.
+    /// Judges a segment. `wanted` says whether there is a listener for the connection that the segment may begin.
     pub(crate) fn find(&mut self, key: Key, segment: &Segment, wanted: bool) -> Verdict {
         if self.live == 0 {
             return Verdict::Unknown;
@@ -175,7 +176,7 @@ mod tests {
         Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
     }
 
-    fn nobody() -> Charge {
+    fn unowned() -> Charge {
         Charge::new(None, Held::Record, MEMORY, 1).unwrap()
     }
 
@@ -183,9 +184,9 @@ mod tests {
     fn records_expire_in_order_and_the_oldest_makes_room() {
         let mut waiting = TimeWait::new(Hash::new([3; 16]), 2, Duration::from_secs(10));
         let at = Instant::from_secs;
-        assert_eq!(waiting.enter(key(1), Remains::default(), nobody(), at(0)), Ok(None));
-        assert_eq!(waiting.enter(key(2), Remains::default(), nobody(), at(1)), Ok(None));
-        assert_eq!(waiting.enter(key(3), Remains::default(), nobody(), at(2)), Ok(Some(key(1))));
+        assert_eq!(waiting.enter(key(1), Remains::default(), unowned(), at(0)), Ok(None));
+        assert_eq!(waiting.enter(key(2), Remains::default(), unowned(), at(1)), Ok(None));
+        assert_eq!(waiting.enter(key(3), Remains::default(), unowned(), at(2)), Ok(Some(key(1))));
         assert!(!waiting.contains(key(1)) && waiting.contains(key(2)));
         assert_eq!(waiting.expired(at(10)), None);
         assert_eq!(waiting.expired(at(11)), Some(Some(key(2))));

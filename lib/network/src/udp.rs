@@ -1,8 +1,8 @@
 //! Datagram sockets.
 //!
-//! Receiving is a ring of packets which the stack fills itself: a datagram needs no protocol state. Between two sockets
-//! of this host that is the whole way. Only what leaves through the Ethernet interface goes through a smoltcp
-//! socket, because address resolution is smoltcp's; it is made with the first such datagram.
+//! A receive buffer is a ring of packets which the stack fills itself: a datagram needs no protocol state. Between two
+//! sockets of this host there is nothing else. Only datagrams that leave through the Ethernet interface go through a
+//! smoltcp socket, because address resolution is smoltcp's; it is made with the first such datagram.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -24,26 +24,26 @@ use crate::slab::DatagramId;
 use crate::table::{Key, Sharing};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
 
-/// How a datagram socket is to behave.
+/// Behaviour of a datagram socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
-    /// Bytes that may arrive before they are read; what does not fit is dropped.
+    /// Bytes that may arrive before they are read; datagrams that do not fit are dropped.
     pub receive_buffer: usize,
     /// Bytes that may wait for the device or for address resolution.
     pub send_buffer: usize,
-    /// How many datagrams may wait in either buffer.
+    /// Number of datagrams that may wait in either buffer.
     pub datagrams: usize,
 }
 
 impl Default for DatagramOptions {
-    /// 8 KiB and 16 datagrams each way.
+    /// Returns buffers of 8 KiB and 16 datagrams each way.
     fn default() -> Self {
         DatagramOptions { receive_buffer: 8 * 1024, send_buffer: 8 * 1024, datagrams: 16 }
     }
 }
 
 impl DatagramOptions {
-    /// The options with values that are out of range moved inside.
+    /// Returns the options with values out of range moved inside.
     fn clamped(self) -> Self {
         let limit = *BUFFER_LIMITS.end();
         DatagramOptions {
@@ -53,7 +53,7 @@ impl DatagramOptions {
         }
     }
 
-    /// Bytes of memory that a socket with these options may take.
+    /// Returns the most memory that a socket with these options may take, in bytes.
     pub fn memory(&self) -> usize {
         let options = self.clamped();
         let records = 2 * options.datagrams * core::mem::size_of::<udp::PacketMetadata>();
@@ -61,10 +61,10 @@ impl DatagramOptions {
     }
 }
 
-/// How many datagrams a socket may send before the next one's turn.
+/// Number of datagrams that a socket may send before the next one's turn.
 const BURST: usize = 8;
 
-/// The longest payload of one datagram: what an IPv4 packet can carry.
+/// Longest payload of one datagram: the capacity of an IPv4 packet.
 pub(crate) const LONGEST: usize = 65_507;
 
 pub(crate) struct Datagrams {
@@ -76,7 +76,7 @@ pub(crate) struct Datagrams {
     pub(crate) failure: Option<Error>,
     pub(crate) receivers: Waiters,
     pub(crate) senders: Waiters,
-    /// Who waits for what arrives.
+    /// Task that waits for input.
     pub(crate) reader: Reader,
 }
 
@@ -106,13 +106,13 @@ impl Datagrams {
         }
     }
 
-    /// Bytes of memory that its buffers take.
+    /// Returns the memory of its buffers, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let one = |bytes: usize| bytes + self.options.datagrams * core::mem::size_of::<udp::PacketMetadata>();
         one(self.options.receive_buffer) + if self.departing.is_some() { one(self.options.send_buffer) } else { 0 }
     }
 
-    /// The smoltcp socket, made if there is none yet.
+    /// Returns the smoltcp socket, made if there is none yet.
     pub(crate) fn departing(&mut self) -> Result<&mut udp::Socket<'static>, Error> {
         if self.departing.is_none() {
             let count = self.options.datagrams;
@@ -143,8 +143,8 @@ impl Datagrams {
         }
     }
 
-    /// Takes in a datagram of `length` bytes that `fill` writes, or drops it if there is no room, as everybody who uses
-    /// UDP must expect. Returns whether it was taken.
+    /// Stores a datagram of `length` bytes that `fill` writes, or drops it if there is no room, as users of UDP must
+    /// expect. Returns whether it was stored.
     pub(crate) fn deliver(&mut self, from: SocketAddrV4, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         match self.arrived.enqueue(length, from) {
             Ok(room) => {
@@ -198,8 +198,8 @@ impl Host {
         Ok(())
     }
 
-    /// Who receives a datagram. A port has one owner for each address, so at most one of these exists: a socket bound
-    /// to the address or to all addresses, connected to nobody or to the sender.
+    /// Returns the socket that receives a datagram. A port has one owner for each address, so at most one exists: a
+    /// socket bound to the address or to all addresses, without a peer or connected to the sender.
     pub(crate) fn find_datagrams(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u32> {
         let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
         self.datagram_table
@@ -229,7 +229,7 @@ impl Host {
                 }
             }
             // smoltcp checks the datagram and answers that the port is unreachable.
-            _ => poll_one(&mut self.interfaces.ethernet, &mut self.nobody, frame, answer, now),
+            _ => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
         }
     }
 
@@ -268,7 +268,7 @@ impl Host {
                             self.counters.datagrams_dropped += 1;
                         }
                     }
-                    // What an unreachable port would report, without the packets.
+                    // The report of an unreachable port, without the packets.
                     None => {
                         let socket = self.datagram(id)?;
                         if socket.remote == Some(to) {
@@ -301,7 +301,7 @@ impl Host {
         }
     }
 
-    /// The network says that nobody receives at `remote`.
+    /// Reports to the sending socket that `remote` is unreachable.
     pub(crate) fn udp_unreachable(&mut self, local: SocketAddrV4, remote: SocketAddrV4) {
         let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
         let index = self
@@ -315,7 +315,7 @@ impl Host {
         }
     }
 
-    /// Lets a socket send what it has kept. Gives how many packets that were, and at least one.
+    /// Lets a socket send stored datagrams. Returns their number, and at least one.
     pub(crate) fn udp_egress<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
         let Some(socket) = self.datagrams.get_mut(index) else {
             return 1;
@@ -360,7 +360,7 @@ fn key_of(socket: &Datagrams) -> Key {
     }
 }
 
-/// The payload of the datagram in an Ethernet frame, if its lengths and checksums are right.
+/// Returns the payload of the datagram in an Ethernet frame, if its lengths and checksums are right.
 fn datagram_payload<'frame>(frame: &'frame [u8], checksums: &ChecksumCapabilities) -> Option<&'frame [u8]> {
     let packet = Ipv4Packet::new_checked(frame.get(14..)?).ok()?;
     if checksums.ipv4.rx() && !packet.verify_checksum() {

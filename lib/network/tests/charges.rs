@@ -1,4 +1,4 @@
-//! Everything that the stack holds is charged to somebody, from before it is made until it is gone.
+//! All memory that the stack holds is charged to an owner, from before it is made until it is gone.
 
 mod wire;
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use network::{Configuration, ConnectionId, Error, Held, ListenerId, NoLink, Owner, Sharing, Stack, TcpOptions};
 use wire::*;
 
-/// An owner who may have so many bytes, and says what there is.
+/// An owner with a limit in bytes, which lists its charges.
 #[derive(Default)]
 struct Account {
     limit: AtomicUsize,
@@ -21,12 +21,12 @@ impl Account {
         Arc::new(Account { limit: AtomicUsize::new(limit), ..Account::default() })
     }
 
-    /// How many of this there are.
-    fn count(&self, what: Held) -> usize {
-        self.held.lock().unwrap().iter().filter(|(held, _)| *held == what).count()
+    /// Number of charges of this kind.
+    fn count(&self, kind: Held) -> usize {
+        self.held.lock().unwrap().iter().filter(|(held, _)| *held == kind).count()
     }
 
-    /// Bytes of everything.
+    /// Bytes of all charges.
     fn bytes(&self) -> usize {
         self.held.lock().unwrap().iter().map(|(_, bytes)| bytes).sum()
     }
@@ -76,12 +76,12 @@ fn a_connection_is_its_listeners_from_the_request_to_the_end() {
     net.server.poll(net.now);
     assert_eq!((owner.count(Held::Request), owner.count(Held::Connection)), (1, 0));
     net.settle();
-    // Nobody has accepted it.
+    // It is not accepted yet.
     assert_eq!((owner.count(Held::Request), owner.count(Held::Connection)), (0, 1));
     assert!(owner.bytes() >= TcpOptions::default().memory());
     let (server, _) = net.server.accept(listener).unwrap().unwrap();
     assert_eq!(owner.count(Held::Connection), 1);
-    // Closed here first, with something that the other side has not acknowledged: nobody has it, and it is there.
+    // Closed here first, with bytes that the other side has not acknowledged: an orphan, but still there.
     send(&mut net.server, server, b"last words", net.now).unwrap();
     net.server.close(server, net.now).unwrap();
     assert_eq!((owner.count(Held::Connection), owner.count(Held::Record)), (1, 0));
@@ -141,7 +141,7 @@ fn requests_that_nobody_acknowledges_are_charged_until_they_are_given_up() {
         net.to_client.borrow_mut().clear();
     }
     assert_eq!(net.server.half_open_count(), owner.count(Held::Request));
-    // The backlog bounds them; for those beyond there are cookies, of which nothing is kept.
+    // The backlog bounds them; further ones get cookies, of which no record is kept.
     assert_eq!(owner.count(Held::Request), 3);
     assert!(owner.bytes() < 3 * 1024);
     net.server.close_listener(listener, net.now).unwrap();
@@ -160,7 +160,7 @@ fn who_may_not_have_a_connection_gets_none_until_there_is_room() {
     let (mut net, listener) = net_for(&owner, 10);
     let wanted = [connect(&mut net), connect(&mut net)];
     net.pass(3 * SECOND);
-    // Each has sent its request, and one has got room.
+    // All have sent their requests, and one has got room.
     assert_eq!(owner.count(Held::Connection), 1);
     assert_eq!(net.server.connection_counts().0, 1);
     let (first, _) = net.server.accept(listener).unwrap().unwrap();
@@ -204,7 +204,7 @@ fn within_the_host_each_end_has_its_owner() {
     assert_eq!((client.bytes(), server.count(Held::AcceptedEnd)), (0, 1));
     stack.close(accepted, 2 * SECOND).unwrap();
     assert_eq!(server.bytes(), 0);
-    // And whoever may have nothing connects to nobody.
+    // And an owner without memory connects to no other.
     client.limit.store(0, Ordering::Relaxed);
     let refused = stack.tcp_connect_for(&owner, None, local, &TcpOptions::default(), 2 * SECOND);
     assert_eq!(refused, Err(Error::OutOfMemory));

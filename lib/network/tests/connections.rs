@@ -1,4 +1,4 @@
-//! What a kernel sees of connections: establishing, transferring, ending in every way.
+//! A kernel's view of connections: establishing, transferring, ending in every way.
 
 mod wire;
 
@@ -99,8 +99,8 @@ fn nobody_listening_is_a_refusal() {
 #[test]
 fn an_unanswered_request_times_out() {
     let mut net = Net::new(Faults::default(), 1);
-    let nobody = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80);
-    let id = net.client.tcp_connect(None, nobody, &TcpOptions::default(), net.now).unwrap();
+    let absent = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80);
+    let id = net.client.tcp_connect(None, absent, &TcpOptions::default(), net.now).unwrap();
     let mut outcome = Ok(false);
     net.run_until(100 * SECOND, |net| {
         outcome = net.client.connected(id);
@@ -133,7 +133,7 @@ fn each_direction_ends_by_itself() {
     assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::End));
     net.client.close(client, net.now).unwrap();
     net.settle();
-    // The client closed first, so it is the one that remembers.
+    // The client closed first, so it keeps the record.
     assert_eq!(net.server.connection_counts(), (0, 0));
     assert_eq!(net.client.connection_counts(), (0, 1));
     net.pass(11 * SECOND);
@@ -171,7 +171,7 @@ fn an_abort_is_a_reset_for_the_other_side() {
     net.settle();
     assert_eq!(bell.rings(), 1);
     assert!(net.server.readiness(server).unwrap().failed);
-    // What had arrived is still there; then the failure, once; then the end.
+    // The data that had arrived is still there; then the failure, once; then the end.
     let mut got = Vec::new();
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(10)));
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Err(Error::Reset));
@@ -373,7 +373,7 @@ fn an_acknowledgement_travels_with_the_answer() {
             net.settle();
             let _ = receive(&mut net.server, server, got, net.now);
         }
-        // And the client knows how much room there is.
+        // And the client is told of the room.
         send(&mut net.server, server, b"well", net.now).unwrap();
         net.pass(SECOND);
         let _ = receive(&mut net.client, client, got, net.now);
@@ -409,7 +409,7 @@ fn an_acknowledgement_travels_with_the_answer() {
     // Without an answer the acknowledgement comes in time.
     wait_for_an_acknowledgement(&mut net, 1808);
     assert_eq!(net.client.unacknowledged(client), Ok(0));
-    // That was no conversation, and for a while nothing waits.
+    // That was no conversation, so acknowledgements do not wait for a while.
     assert_eq!(arrive(&mut net, 1808).0, [54]);
     begin(&mut net, &mut got);
     // Less than a segment waits as long, and no longer.
@@ -428,7 +428,7 @@ fn an_acknowledgement_travels_with_the_answer() {
 
 #[test]
 fn a_sender_of_much_is_never_kept_waiting() {
-    // Whatever the size of its pieces: all of it arrives in no time when the holder receives what comes.
+    // For pieces of any size: all of it arrives in no time when the holder receives at once.
     for piece in [1, 500, 1460, 1461, 1808, 2919, 2920, 8192] {
         let mut net = Net::new(Faults::default(), 1);
         let listener = net.listen(80, 3);
@@ -510,7 +510,7 @@ fn a_new_connection_may_follow_an_old_one_at_once() {
             .unwrap();
         net.settle();
         let server = net.server.accept(listener).unwrap();
-        // The server closes first, so it remembers; the client may come again with the same port.
+        // The server closes first, so it keeps the record; the client may come again with the same port.
         if let Some((server, _)) = server {
             net.server.close(server, net.now).unwrap();
             net.settle();

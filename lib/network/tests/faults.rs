@@ -1,4 +1,4 @@
-//! What wires and strangers do: loss, disorder, floods, forgeries, very many connections.
+//! Actions of wires and strangers: loss, disorder, floods, forgeries, very many connections.
 
 mod wire;
 
@@ -15,13 +15,13 @@ fn pattern(position: usize) -> u8 {
 
 /// Sends `size` bytes each way at once and checks what arrives, then both ends.
 fn exchange(faults: Faults, seed: u64, size: usize) {
-    // A run of bad luck is not to be an end: with every loss the next attempt comes later.
+    // A run of bad luck must not end the connection: with every loss the next attempt comes later.
     let patience =
         Patience { acknowledgement_ns: 100_000 * SECOND, orphan_ns: 100_000 * SECOND, ..Patience::default() };
     let mut net = Net::with(Faults::default(), seed, Limits::default(), patience);
     let listener = net.listen(80, 10);
     let (client, server) = net.pair(listener);
-    // Those who cannot meet do not talk: the wire gets bad when they have met.
+    // The wire gets bad only after the two have met.
     net.client.link().faults = faults;
     net.server.link().faults = faults;
     let mut sent = [0; 2];
@@ -185,7 +185,7 @@ fn a_flood_of_requests_costs_what_the_backlog_allows_and_ends() {
     for number in 0..10_000u32 {
         net.to_server.borrow_mut().push_back(forged(stranger(number), 2, number, 0, b""));
         net.server.poll(net.now);
-        // In the middle of it, honest clients come, say something and go.
+        // In the middle of it, real clients come, say something and go.
         if number % 500 == 499 {
             let (client, server) = net.pair(listener);
             send(&mut net.client, client, b"let me in", net.now).unwrap();
@@ -203,7 +203,7 @@ fn a_flood_of_requests_costs_what_the_backlog_allows_and_ends() {
     let counters = net.server.counters();
     assert_eq!((counters.requests_dropped, counters.cookies_sent), (0, 10_000 + 20 - 64));
     assert_eq!(counters.cookies_accepted, 20);
-    // Those who were there before are not disturbed.
+    // Clients that were there before are not disturbed.
     send(&mut net.client, client, b"still here", net.now).unwrap();
     net.pass(100 * MILLISECOND);
     let mut got = Vec::new();
@@ -215,7 +215,7 @@ fn a_flood_of_requests_costs_what_the_backlog_allows_and_ends() {
     assert_eq!(net.server.counters().cookies_sent, counters.cookies_sent);
 }
 
-/// What a stranger on the wire sees of an answer: its number, flags, and what it acknowledges.
+/// A stranger's view of the answers on the wire: their numbers, flags, and acknowledgement numbers.
 fn answers(net: &Net) -> Vec<(u32, u8, u32)> {
     let word = |frame: &[u8], at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let frames = net.to_client.borrow_mut().split_off(0);
@@ -226,7 +226,7 @@ fn answers(net: &Net) -> Vec<(u32, u8, u32)> {
         .collect()
 }
 
-/// Has the server learn where to send what it has to say.
+/// Introduces the client's hardware address to the server.
 fn introduce(net: &mut Net, listener: network::ListenerId) {
     let (_, server) = net.pair(listener);
     net.server.abort(server, net.now).unwrap();
@@ -269,7 +269,7 @@ fn a_request_is_answered_again_until_it_is_acknowledged_or_given_up() {
         assert_eq!(answers(&net), answer, "{flags:#x} {sequence}");
         assert_eq!((net.server.connection_counts().0, net.server.half_open_count()), (0, 1));
     }
-    // A damaged acknowledgement is nothing.
+    // A damaged acknowledgement is ignored.
     let mut damaged = forged(from, ACK, 42, ours + 1, b"hello");
     damaged[56] ^= 1;
     net.to_server.borrow_mut().push_back(damaged);
@@ -319,7 +319,7 @@ fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 1);
     introduce(&mut net, listener);
-    // Nobody can know a number that was not sent, and before there is need not even that is looked at.
+    // No stranger has a number that was not sent, and without any cookie not even its number is checked.
     let from = SocketAddrV4::new(CLIENT, 7000);
     net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
     net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
@@ -351,7 +351,7 @@ fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
     let (server, _) = net.server.accept(listener).unwrap().unwrap();
     let mut got = Vec::new();
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
-    // And after a while it is not: somebody who saw it once cannot use it for ever.
+    // And after a while it is not: an observer cannot use it for ever.
     net.now += 200 * SECOND;
     let from = SocketAddrV4::new(CLIENT, 7003);
     net.to_server.borrow_mut().push_back(forged(from, ACK, 42, cookie + 1, b""));
@@ -409,7 +409,7 @@ fn one_listener_leaves_connections_to_others() {
     let mut net = Net::with_limits(Faults::default(), 1, limits);
     let greedy = net.listen(80, 4000);
     let other = net.listen(81, 4000);
-    // Strangers whose requests are right, and who are never accepted.
+    // Strangers with right requests, which are never accepted.
     for number in 0..200u16 {
         let from = SocketAddrV4::new(CLIENT, 1000 + number);
         net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
@@ -464,7 +464,7 @@ fn storms_of_connections_leave_nothing() {
     while let Ok(Some((server, _))) = net.server.accept(listener) {
         net.server.close(server, net.now).unwrap();
     }
-    // Everybody has gone, and nobody answers for them.
+    // All have gone, and the connections are orphans.
     for _ in 0..500 {
         net.now += SECOND;
         net.server.poll(net.now);
@@ -516,7 +516,7 @@ fn ten_thousand_connections_share_a_server() {
         servers.push((remote.port(), id));
     }
     assert_eq!(servers.len(), 10_000);
-    // Everybody says its number, and hears it again.
+    // Every client says its number, and hears it again.
     for (number, id) in clients.iter().enumerate() {
         let text = (number as u32).to_le_bytes();
         assert_eq!(send(&mut net.client, *id, &text, net.now), Ok(Sent::Bytes(4)));
@@ -600,12 +600,12 @@ fn datagrams_cross_the_wire() {
         assert_eq!(net.client.udp_receive_with(client, |from, _| from), Ok(Some(to)));
     }
     assert_eq!(net.client.udp_send_with(client, Some(to), 1473, |_| ()), Err(Error::TooLong));
-    // Nobody there: the one who is connected hears of it.
+    // A port without a socket: the connected sender gets an error.
     net.client.udp_connect(client, Some(SocketAddrV4::new(SERVER, 54))).unwrap();
     net.client.udp_send_with(client, None, 1, |_| ()).unwrap();
     net.settle();
     assert_eq!(net.client.udp_receive_with(client, |_, _| ()), Err(Error::Refused));
-    // A full buffer of the receiver loses datagrams, one of the sender makes him wait.
+    // A full buffer of the receiver loses datagrams, one of the sender makes it wait.
     for _ in 0..100 {
         if net.server.udp_send_with(server, Some(SocketAddrV4::new(CLIENT, 9)), 1000, |_| ()) == Ok(Sent::Full) {
             let (bell, waker) = Bell::new();
@@ -618,7 +618,7 @@ fn datagrams_cross_the_wire() {
     panic!("the buffer was never full");
 }
 
-/// One live conversation, with a stranger in between who knows everything.
+/// One live conversation, with a stranger in between who sees and forges everything.
 fn torment(seed: u64, steps: usize) {
     let mut random = Random(seed | 1);
     let mut net = Net::new(Faults::default(), seed);
@@ -732,7 +732,7 @@ fn torment(seed: u64, steps: usize) {
             while let Ok(Some(())) = net.server.udp_receive_with(udp, |_, _| ()) {}
         }
     }
-    // Whatever has happened, the server serves, and nothing remains of those who are gone.
+    // After all this the server still serves, and no trace of the others is left.
     for id in servers {
         net.server.close(id, net.now).unwrap();
     }
@@ -787,10 +787,10 @@ fn fuzz_frames() {
                 }
             }
             net.server.poll(net.now);
-            // Answers to strangers are read by nobody.
+            // Answers to strangers are read by no host.
             net.to_client.borrow_mut().clear();
         }
-        // An honest client is served as soon as the strangers' half-open connections have had their time.
+        // A real client is served as soon as the strangers' half-open connections have expired.
         net.pass(400 * SECOND);
         while let Some((id, _)) = net.server.accept(listener).unwrap() {
             net.server.close(id, net.now).unwrap();

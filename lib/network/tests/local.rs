@@ -134,7 +134,7 @@ fn without_memory_connections_wait_and_senders_are_held_back() {
     MEMORY.store(false, Ordering::Relaxed);
     let after = stack.connection_memory(server).unwrap();
     assert!(after > before && after < before + 2048, "{before} bytes before, {after} after");
-    // What there is is used, and then the sender waits for it to be received.
+    // The memory that is left is used, and then the sender waits for it to be received.
     let Ok(Sent::Bytes(more)) = send(&mut stack, client, &[7; 4000], now) else { panic!("there was room") };
     assert!(more < 4000);
     assert_eq!(send(&mut stack, client, b"more", now), Ok(Sent::Full));
@@ -352,7 +352,7 @@ fn who_gives_up_waiting_leaves_nothing_behind() {
     stack.udp_close(datagrams).unwrap();
     assert_eq!((bell.rings(), stays.rings()), (0, 4));
     assert_eq!(Arc::strong_count(&bell), 2);
-    // What is gone has nothing to forget.
+    // A closed connection has no registration to forget.
     stack.forget(client, Interest::Send, &waker);
     stack.forget_accept(listener, &waker);
     stack.udp_forget(datagrams, Interest::Send, &waker);
@@ -376,16 +376,16 @@ fn datagrams_stay_on_the_host() {
     let got = stack.udp_receive_with(server, |from, bytes| (from, bytes.to_vec()));
     assert_eq!(got, Ok(Some((from, b"ping".to_vec()))));
     assert_eq!(stack.udp_receive_with(server, |_, _| ()), Ok(None));
-    // An empty datagram is one too.
+    // An empty datagram counts too.
     stack.udp_send_with(client, Some(local(53)), 0, |_| ()).unwrap();
     assert_eq!(stack.udp_receive_with(server, |_, bytes| bytes.len()), Ok(Some(0)));
-    // What does not fit is dropped.
+    // Datagrams that do not fit are dropped.
     for _ in 0..10 {
         stack.udp_send_with(client, Some(local(53)), 100, |room| room.fill(1)).unwrap();
     }
     assert!(stack.counters().datagrams_dropped >= 7);
     while stack.udp_receive_with(server, |_, _| ()).unwrap().is_some() {}
-    // A connected socket hears its peer only, and of a port where nobody is.
+    // A connected socket receives from its peer only, and is told of a port without a socket.
     stack.udp_connect(client, Some(local(53))).unwrap();
     let other = stack.udp_bind(local(0), &small).unwrap();
     stack.udp_send_with(other, Some(from), 5, |room| room.fill(2)).unwrap();
@@ -396,7 +396,7 @@ fn datagrams_stay_on_the_host() {
     stack.udp_send_with(client, None, 1, |_| ()).unwrap();
     let failed = Readiness { receive: true, send: true, failed: true, ..Readiness::default() };
     assert_eq!(stack.udp_readiness(client), Ok(failed));
-    // Whoever only looks is told too, once.
+    // A peek reports the error too, once.
     assert_eq!(stack.udp_peek_with(client, |_, _| ()), Err(Error::Refused));
     assert_eq!(stack.udp_peek_with(client, |_, _| ()), Ok(None));
     stack.udp_send_with(client, None, 1, |_| ()).unwrap();
@@ -451,7 +451,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Two queues of bytes are all there is to see.
+    /// Two queues of bytes are all that is visible.
     #[test]
     fn a_pair_is_two_queues(steps in prop::collection::vec(step(), 1..100)) {
         let mut stack = host(Limits::default());

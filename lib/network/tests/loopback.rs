@@ -1,5 +1,5 @@
-//! Connections within one host whose segments go through the loopback interface: what programs see is what they see of
-//! joined ends, so that figures can be compared.
+//! Connections within one host whose segments go through the loopback interface: programs see no difference to joined
+//! ends, so that figures can be compared.
 
 mod wire;
 
@@ -35,7 +35,7 @@ impl Alone {
         Alone { stack: Stack::new(NoLink, &configuration, SECOND).unwrap(), now: SECOND }
     }
 
-    /// What a kernel does after each operation: as long as there is something to do at once, it is done.
+    /// Acts as a kernel does after each operation: does all work that is due at once.
     fn flush(&mut self) {
         for _ in 0..1000 {
             if self.stack.flush(self.now).is_none_or(|at| at > self.now) {
@@ -319,7 +319,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(property::cases(100))]
 
-    /// Whatever is sent is received in its order, then the end: nothing else is to be seen of the segments.
+    /// All bytes are received in order, then the end: nothing else is visible of the segments.
     #[test]
     fn a_pair_is_two_queues(nagle in any::<bool>(), steps in prop::collection::vec(step(), 1..60)) {
         let mut host = Alone::new(LocalConnections::Packets);

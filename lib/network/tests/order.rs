@@ -1,4 +1,4 @@
-//! In which order frames are handled that wait for more important work.
+//! Order of frames that wait for more important work.
 
 mod wire;
 
@@ -10,7 +10,7 @@ use network::{
 };
 use wire::{Faults, Net, SECOND, SERVER, receive, send};
 
-/// Connections whose readers have these levels; the owner's number is the place in the list, and one.
+/// Connections whose readers have these levels; an owner's number is its place in the list plus one.
 fn connected(limits: Limits, levels: &[u8]) -> (Net, ListenerId, Vec<(ConnectionId, ConnectionId)>) {
     let mut net = Net::with_limits(Faults::default(), 1, limits);
     let listener = net.listen(80, 16);
@@ -25,7 +25,7 @@ fn connected(limits: Limits, levels: &[u8]) -> (Net, ListenerId, Vec<(Connection
     (net, listener, pairs)
 }
 
-/// Has each client send a byte, in the order of the list, without the server's looking.
+/// Lets each client send a byte, in the order of the list, without a poll of the server.
 fn burst(net: &mut Net, pairs: &[(ConnectionId, ConnectionId)]) {
     for (client, _) in pairs {
         send(&mut net.client, *client, b"!", net.now).unwrap();
@@ -33,11 +33,11 @@ fn burst(net: &mut Net, pairs: &[(ConnectionId, ConnectionId)]) {
     }
 }
 
-/// Looks at one time, and does as a function says.
+/// Looks once, and decides as a function says.
 struct Told<D> {
     arrived: u64,
     decide: D,
-    /// For whom there was something to do besides, and who was told to come another time.
+    /// Readers of the other work, and those refused for now.
     besides: Vec<u32>,
     refused: Option<u32>,
 }
@@ -66,7 +66,7 @@ impl<D: FnMut(&Waiting) -> Turn> Order for Told<D> {
     }
 }
 
-/// Polls the server once; the owners that `turn` let go.
+/// Polls the server once; returns the owners whose frames `turn` let through.
 fn poll(net: &mut Net, arrived: u64, turn: impl Fn(&Waiting) -> Turn) -> (Vec<u32>, network::Polled) {
     let mut order = vec![];
     let mut told = Told::by(arrived, |waiting: &Waiting| {
@@ -135,7 +135,7 @@ fn frames_wait_for_what_is_more_important_and_are_not_lost() {
     assert_eq!(order, [2]);
     let stopped = Waiting { reader: Reader { owner: 1, level: 9 }, level: 9, arrived: 7, is_overdue: false };
     assert_eq!((polled.waiting, polled.is_stopped, polled.some_are_unseen), (Some(stopped), true, false));
-    // Another time, and one that has come since goes before it.
+    // Another time, and a later frame goes before it.
     burst(&mut net, &pairs[1..]);
     assert_eq!(poll(&mut net, 8, up_to(4)).0, [2]);
     assert_eq!(poll(&mut net, 9, up_to(9)).0, [1]);
@@ -156,7 +156,7 @@ fn who_has_lost_its_importance_goes_behind() {
     assert_eq!(order, [2]);
     let behind = Waiting { reader: Reader { owner: 1, level: 1 }, level: 63, arrived: 1, is_overdue: false };
     assert_eq!((polled.waiting, polled.oldest), (Some(behind), Some(1)));
-    // Behind what is no less important than itself it does not go, and whoever says so for ever does not hang.
+    // It does not go behind others that are no less important, and a poll that always says so does not hang.
     assert_eq!(poll(&mut net, 2, |_| Turn::Behind(3)).1.waiting, None);
     let mut got = vec![];
     receive(&mut net.server, pairs[0].1, &mut got, net.now).unwrap();
@@ -170,7 +170,7 @@ fn who_is_important_again_goes_first_again() {
     let put_behind = |waiting: &Waiting| if waiting.level < 63 { Turn::Behind(63) } else { Turn::Stop };
     assert_eq!(poll(&mut net, 1, put_behind).0, []);
     burst(&mut net, &pairs[2..]);
-    // The one that has come since stays behind those that came before.
+    // The later one stays behind those that came before.
     burst(&mut net, &pairs[..1]);
     net.server.restore_arrivals(1);
     assert_eq!(poll(&mut net, 2, |_| Turn::Handle).0, [1, 1, 3, 2]);
@@ -198,7 +198,7 @@ fn an_operation_sends_what_it_left_to_be_sent_and_nothing_of_others() {
         let before = net.to_client.borrow().len();
         (net.server.flush(net.now), net.to_client.borrow().len() - before)
     };
-    // Nobody sends this one; a poll that is told not to leaves it too.
+    // The other side does not ask for this one; a refused poll leaves it too.
     net.server.tcp_send_with(pairs[0].1, queue, net.now).unwrap();
     let mut told = Told { refused: Some(1), ..Told::by(1, |_: &Waiting| Turn::Handle) };
     assert!(net.server.poll_in_order(net.now, &mut told).has_work);
@@ -261,7 +261,7 @@ fn a_writer_counts_for_who_it_is_if_nobody_more_important_reads() {
         receive(&mut net.server, server, &mut got, net.now).unwrap();
         readers
     };
-    assert_eq!(reader_after(&mut net, 7), [Reader { owner: 9, level: 7 }], "nobody waits for input");
+    assert_eq!(reader_after(&mut net, 7), [Reader { owner: 9, level: 7 }], "no task waits for input");
     net.server.register(server, network::Interest::Receive, std::task::Waker::noop()).unwrap();
     assert_eq!(reader_after(&mut net, 8), [Reader { owner: 9, level: 7 }]);
     net.server.register(server, network::Interest::Receive, std::task::Waker::noop()).unwrap();
@@ -322,7 +322,7 @@ fn without_room_the_least_important_are_dropped_and_come_again() {
     assert_eq!(poll(&mut net, 1, up_to(4)).0, [6]);
     let dropped = net.server.counters().arrivals_dropped - before;
     assert!((1..=3).contains(&dropped), "{dropped}");
-    // The other side sends again what was dropped.
+    // The other side repeats the dropped segments.
     let mut got = vec![vec![]; pairs.len()];
     net.run_until(60 * SECOND, |net| {
         for ((_, server), got) in pairs.iter().zip(&mut got) {
@@ -350,7 +350,7 @@ fn nobody_is_dropped_who_could_be_handled() {
 fn frames_for_nobody_keep_nobody_waiting() {
     let (mut net, _, pairs) = connected(Limits::default(), &[3]);
     burst(&mut net, &pairs);
-    // As many of another protocol as one likes.
+    // Any number of another protocol.
     for _ in 0..1000 {
         net.to_server.borrow_mut().push_back(vec![0xee; 60]);
     }
@@ -365,7 +365,7 @@ fn frames_for_nobody_keep_nobody_waiting() {
     assert_eq!(polls, Some(1));
 }
 
-/// The readers of the frames that wait, in their order.
+/// Returns the readers of the waiting frames, in order.
 fn readers(net: &mut Net) -> Vec<Reader> {
     let mut readers = vec![];
     let mut told = Told::by(1, |waiting: &Waiting| {

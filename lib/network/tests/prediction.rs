@@ -1,4 +1,4 @@
-//! Nobody can predict the numbers with which connections begin, nor the ports from which they come.
+//! Initial sequence numbers and ephemeral ports cannot be predicted.
 
 mod predictor;
 mod wire;
@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use network::{Seeds, TcpOptions};
 use wire::*;
 
-/// The numbers of SYN segments, or of answers to them, among these frames.
+/// Returns the numbers of SYN segments, or of answers to them, among these frames.
 fn numbers(frames: &[Vec<u8>], flags: u8) -> Vec<u32> {
     frames
         .iter()
@@ -17,8 +17,8 @@ fn numbers(frames: &[Vec<u8>], flags: u8) -> Vec<u32> {
         .collect()
 }
 
-/// The first numbers of the server and of the client, of so many connections one after the other, and the client's
-/// ports.
+/// Returns the first numbers of the server and of the client, of `count` connections one after the other, and the
+/// client's ports.
 fn observed(count: usize, pause: u64) -> (Vec<u32>, Vec<u32>, Vec<u16>) {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 10);
@@ -49,7 +49,7 @@ fn observed(count: usize, pause: u64) -> (Vec<u32>, Vec<u32>, Vec<u16>) {
     (numbers(&server_frames, 0x12), requests, ports)
 }
 
-/// The attack works where it can: otherwise that it fails elsewhere would say nothing.
+/// The attack works against the weak generator: otherwise its failure elsewhere would prove nothing.
 #[test]
 fn the_published_generator_is_predicted_from_three_numbers() {
     let mut random = Random(20_260_101);
@@ -99,7 +99,8 @@ fn numbers_depend_on_their_seed_alone() {
     assert!(zeros.0 == other.0 && zeros.1 != other.1);
 }
 
-/// The same ends, again and again: the numbers must grow, so that a late segment of one connection is none of the next.
+/// Connections of equal ends, again and again: the numbers must grow, so that a late segment of one is none of the
+/// next.
 #[test]
 fn numbers_of_the_same_ends_grow() {
     let mut net = Net::new(Faults::default(), 1);
@@ -109,7 +110,7 @@ fn numbers_of_the_same_ends_grow() {
         let binding = net.client.tcp_bind(local, network::Sharing::Reuse).unwrap();
         let to = SocketAddrV4::new(SERVER, 80);
         let id = net.client.tcp_connect(Some(binding), to, &TcpOptions::default(), net.now).unwrap();
-        // Nobody listens: it is refused at once.
+        // There is no listener: it is refused at once.
         let mut frames = Vec::new();
         for _ in 0..10 {
             net.client.poll(net.now);
@@ -129,7 +130,7 @@ fn numbers_of_the_same_ends_grow() {
 #[test]
 fn ports_to_others_are_not_predicted_from_own() {
     let (.., ports) = observed(200, MILLISECOND);
-    // To one server they go on in small steps; see the unit tests for different ones.
+    // Ports to one server advance in small steps; see the unit tests for different servers.
     let same = ports.windows(2).filter(|pair| pair[0] == pair[1]).count();
     assert_eq!(same, 0);
     let mut sorted = ports.clone();

@@ -1,14 +1,14 @@
 //! An attacker who collects initial sequence numbers and wants to know the next one.
 //!
-//! His best tool is the generator that smoltcp takes such numbers from (sPCG32, whose constants are published). Three
-//! numbers say its state: a number is 32 neighbouring bits of the state, and where they stand is said by the state's
-//! three highest bits. For each place of two numbers the bits that are not known are an interval, and the step between
-//! them is linear; where a multiple lies in an interval is found in as many steps as Euclid's algorithm takes.
+//! The best tool is the generator from which smoltcp takes such numbers (sPCG32, whose constants are published). Three
+//! numbers reveal its state: a number is 32 neighbouring bits of the state, and the state's three highest bits say
+//! where they stand. For each pair of places the unknown bits are an interval, and the step between them is linear; a
+//! multiple in an interval is found in as many steps as Euclid's algorithm takes.
 
 const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
 const ADDEND: u64 = 0x7590_ef39;
 
-/// The state after this one, and the number that it gives.
+/// Returns the state after this one, and the number that it gives.
 pub fn step(state: u64) -> (u64, u32) {
     let next = state.wrapping_mul(FACTOR).wrapping_add(ADDEND);
     (next, number(next))
@@ -18,7 +18,7 @@ fn number(state: u64) -> u32 {
     (state >> (29 - (state >> 61))) as u32
 }
 
-/// The smallest `x` for which `factor * x` modulo `modulus` is at least `low` and at most `high`.
+/// Returns the smallest `x` for which `factor * x` modulo `modulus` is at least `low` and at most `high`.
 fn first_within(factor: u128, modulus: u128, low: u128, high: u128) -> Option<u128> {
     if low == 0 {
         return Some(0);
@@ -33,13 +33,13 @@ fn first_within(factor: u128, modulus: u128, low: u128, high: u128) -> Option<u1
     if count * factor <= high {
         return Some(count);
     }
-    // No multiple lies there before the first turn: how many turns does it take?
+    // No multiple lies there before the first turn: compute the number of turns.
     let turns = first_within((factor - modulus % factor) % factor, factor, low % factor, high % factor)?;
     Some((low + modulus * turns).div_ceil(factor))
 }
 
-/// What is known of a state from its number, for each place of it: the state with zeros below, and how many bits these
-/// are.
+/// Returns the known part of a state for each place of its number: the state with zeros below, and the number of these
+/// bits.
 fn places(number: u32) -> impl Iterator<Item = (u64, u32)> {
     (0..8u64).flat_map(move |highest| {
         let unknown = 29 - highest as u32;
@@ -48,7 +48,7 @@ fn places(number: u32) -> impl Iterator<Item = (u64, u32)> {
     })
 }
 
-/// The state after the third of three numbers in turn, if the published generator has made them.
+/// Returns the state after the third of three successive numbers, if the published generator has made them.
 pub fn recover(numbers: [u32; 3]) -> Option<u64> {
     const MODULUS: u128 = 1 << 64;
     for (first, unknown) in places(numbers[0]) {
@@ -83,8 +83,8 @@ pub fn recover(numbers: [u32; 3]) -> Option<u64> {
     None
 }
 
-/// How many of the numbers some method would have predicted from those before: the published generator, the last
-/// difference, any difference seen so far, a counter.
+/// Returns how many of the numbers a simple method would have predicted from those before: the published generator, the
+/// last difference, any difference seen so far, a counter.
 pub fn predicted(numbers: &[u32]) -> usize {
     let mut state = None;
     let mut differences = std::collections::HashSet::new();

@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// What the wire does to frames, in percent.
+/// Faults of the wire, in percent.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
     pub lost: u64,
@@ -83,7 +83,7 @@ impl TxToken for Departing {
         if random.percent(self.faults.lost) {
             return result;
         }
-        // What has no checksum of its own is protected by the one that a real wire adds to each frame.
+        // Data without a checksum of its own is protected by the one that a real wire adds to each frame.
         if length > 34 && frame[12..14] == [8, 0] && random.percent(self.faults.damaged) {
             let at = 14 + random.below(length as u64 - 14) as usize;
             frame[at] ^= 1 << random.below(8);
@@ -215,7 +215,7 @@ impl Net {
             if done(self) {
                 return;
             }
-            // What `done` did may have made work.
+            // `done` may have made work.
             let next = self.settle().or(next);
             assert!(self.now < end, "not done in time");
             self.now = next.unwrap_or(end).clamp(self.now + 1, self.now + 50 * MILLISECOND);
