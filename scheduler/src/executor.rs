@@ -19,7 +19,7 @@
 use core::ffi::c_void;
 
 use crate::shard::{Link, Shard, add, is_linked};
-use crate::state::{self, AWAKE, CANCELLED, FREE, HELD, NOT_BLOCKED, SUSPENDED, WOKEN};
+use crate::state::{Initial, Reason, Value, Word};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put};
 use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 
@@ -51,8 +51,8 @@ pub struct Header {
     pub(crate) cid: Plain<u64>,
     pub(crate) poll: Poll,
     pub(crate) finish: Finish,
-    /// Kind and priority as the first word has them.
-    pub(crate) initial: u64,
+    /// Kind, priority and beginning, as the first word has them.
+    pub(crate) initial: Initial,
 }
 
 impl Header {
@@ -67,14 +67,14 @@ impl Header {
             cid: Plain::new(0),
             poll,
             finish,
-            initial: state::initial(kind, (priority as usize).min(PRIORITIES - 1)),
+            initial: Initial::ready(kind, (priority as usize).min(PRIORITIES - 1)),
         }
     }
 
     /// The same for a coroutine that begins blocked: it is polled for the first time when somebody wakes it.
     #[inline]
     pub fn blocked(self) -> Header {
-        Header { initial: self.initial | state::BEGINS_BLOCKED, ..self }
+        Header { initial: self.initial.blocked(), ..self }
     }
 
     /// Writes the fields that a scheduler could still read by mistake.
@@ -102,7 +102,7 @@ impl Header {
 /// One place for a coroutine: its state, and where its control block is.
 #[repr(C)]
 pub struct Slot {
-    pub(crate) word: AtomicU64,
+    pub(crate) word: Word,
     /// The header; in a free slot, the next free slot.
     pub(crate) header: Plain<*const c_void>,
 }
@@ -308,7 +308,7 @@ impl Executor {
             let index = chunk * SLOTS_IN_CHUNK as u32 + place as u32;
             // SAFETY: as above; nobody knows the chunk yet.
             unsafe {
-                put(slot, Slot { word: AtomicU64::new(state::free(index, 1)), header: Plain::new(next.cast()) });
+                put(slot, Slot { word: Word::free(index), header: Plain::new(next.cast()) });
             }
         }
         if let Some(place) = self.directory.get(chunk as usize) {
@@ -442,14 +442,13 @@ impl Executor {
         // that the header is fresh.
         unsafe {
             shard.free.set((*slot).header.get().cast());
-            let word = (*slot).word.load(Ordering::Relaxed);
-            let cid = state::cid_of_free(word);
+            let free = (*slot).word.read();
+            let cid = free.cid_of_free();
             (*slot).header.set(header.cast_const().cast());
             (*header).slot.set(slot);
             (*header).cid.set(cid);
-            let word = state::spawned(word, (*header).initial, shard.index);
-            (*slot).word.store(word, Ordering::Release);
-            if word & HELD == 0 {
+            let word = (*slot).word.spawn(free, (*header).initial, shard.index);
+            if !word.is_held() {
                 shard.unlock();
                 return cid;
             }
@@ -494,13 +493,13 @@ impl Executor {
     #[inline(always)]
     pub(crate) fn wake_or_1(&self, cid: u64) -> isize {
         let Ok(slot) = self.slot(cid) else { return 1 };
-        let word = slot.word.load(Ordering::Relaxed);
-        if word & NOT_BLOCKED == 0 && state::same_generation(word, cid) {
-            let shard = self.shard(state::shard(word));
+        let word = slot.word.read();
+        if word.is_blocked() && word.is_of_generation(cid) {
+            let shard = self.shard(word.shard());
             if shard.try_lock() {
-                if slot.word.load(Ordering::Relaxed) == word {
+                if slot.word.read() == word {
                     // SAFETY: we have the lock of its shard, and it is blocked.
-                    return unsafe { self.make_ready(shard, slot, HELD) };
+                    return unsafe { self.make_ready(shard, slot, Reason::Wake) };
                 }
                 shard.unlock();
             }
@@ -520,21 +519,18 @@ impl Executor {
     pub fn wake_here(&self, cid: u64, worker: usize) -> Result<(), Stale> {
         let slot = self.slot(cid)?;
         let here = self.shard_for(worker);
-        let word = slot.word.load(Ordering::Relaxed);
-        if word & NOT_BLOCKED != 0 || !state::same_generation(word, cid) {
+        let word = slot.word.read();
+        if !word.is_blocked() || !word.is_of_generation(cid) {
             return self.wake(cid);
         }
-        let home = self.shard(state::shard(word));
+        let home = self.shard(word.shard());
         home.lock(&self.hooks);
-        if slot.word.load(Ordering::Relaxed) != word {
+        if slot.word.read() != word {
             home.unlock();
             return self.wake(cid);
         }
-        // It is blocked, and we have the lock that everybody needs who makes it ready. From here on it is held by us
-        // and nowhere linked, as a coroutine is that a worker takes from another. Acquire and release: as in
-        // `make_ready`, and whoever finds it in our shard, and so takes our lock, finds it unlinked.
-        let moved = HELD.wrapping_add(state::shard_difference(home.index, here.index));
-        slot.word.fetch_add(moved, Ordering::AcqRel);
+        // The coroutine is blocked, and every other way to make it ready needs the lock that we have.
+        slot.word.make_ready_elsewhere(home.index, here.index);
         // SAFETY: the addition made us its one holder, so that the header is there and stays.
         let header: *const Header = unsafe { slot.header.get().cast() };
         if home.index != here.index {
@@ -546,7 +542,7 @@ impl Executor {
         // changes it waits for the lock.
         // SAFETY: we hold the coroutine, it is not linked, and we have the lock of its shard.
         unsafe {
-            here.link(header, slot.word.load(Ordering::Relaxed));
+            here.link(header, slot.word.read());
             if here.sleepers.get() != 0 {
                 self.unlock_and_notify_idle(here, true);
             } else {
@@ -558,34 +554,33 @@ impl Executor {
 
     #[inline(never)]
     fn wake_slowly(&self, slot: &Slot, cid: u64) -> isize {
-        isize::from(self.mark(slot, cid, WOKEN, HELD).is_err())
+        isize::from(self.mark(slot, cid, Reason::Wake).is_err())
     }
 
-    /// Sets `mark` in a coroutine that is not blocked, or makes a blocked one ready with the flags `ready`.
+    /// Leaves a mark in a coroutine that is not blocked, or makes a blocked one ready.
     #[inline(always)]
-    fn mark(&self, slot: &Slot, cid: u64, mark: u64, ready: u64) -> Result<(), Stale> {
-        let mut word = slot.word.load(Ordering::Relaxed);
+    fn mark(&self, slot: &Slot, cid: u64, reason: Reason) -> Result<(), Stale> {
+        let mut word = slot.word.read();
         loop {
-            if !state::same_generation(word, cid) || word & FREE != 0 {
+            if !word.belongs_to(cid) {
                 return Err(Stale);
             }
-            if word & NOT_BLOCKED == 0 {
-                let shard = self.shard(state::shard(word));
+            if word.is_blocked() {
+                let shard = self.shard(word.shard());
                 shard.lock(&self.hooks);
-                let now = slot.word.load(Ordering::Relaxed);
+                let now = slot.word.read();
                 if now == word {
                     // SAFETY: we have the lock of its shard, and it is blocked.
-                    unsafe { self.make_ready(shard, slot, ready) };
+                    unsafe { self.make_ready(shard, slot, reason) };
                     return Ok(());
                 }
                 shard.unlock();
                 word = now;
             } else {
-                // Also when the mark is there already: this is what hands our writes to the poll.
-                match slot.word.compare_exchange_weak(word, word | mark, Ordering::Release, Ordering::Relaxed) {
-                    Ok(_) => return Ok(()),
+                match slot.word.mark(word, reason) {
+                    Ok(()) => return Ok(()),
                     Err(now) => {
-                        self.shard(state::shard(word)).count_retry();
+                        self.shard(word.shard()).count_retry();
                         word = now;
                     }
                 }
@@ -593,15 +588,13 @@ impl Executor {
         }
     }
 
-    /// From blocked or suspended to ready; unlocks; gives 0.
+    /// Links a blocked coroutine as ready; unlocks; gives 0.
     ///
     /// # Safety
-    /// The caller has the lock of the coroutine's shard, and has seen under the lock that none of the flags in `add` is
-    /// set. (All who set them on such a coroutine need that lock.)
+    /// The caller has the lock of the coroutine's shard, and has seen the coroutine blocked under the lock.
     #[inline(always)]
-    unsafe fn make_ready(&self, shard: &Shard, slot: &Slot, flags: u64) -> isize {
-        // The priority may still change at any moment, so take it from the same operation.
-        let word = slot.word.fetch_add(flags, Ordering::AcqRel);
+    unsafe fn make_ready(&self, shard: &Shard, slot: &Slot, reason: Reason) -> isize {
+        let word = slot.word.make_ready(reason);
         add(&shard.wakes, 1);
         // SAFETY: the addition made us its one holder, and the header exists until a worker takes it from the list.
         unsafe {
@@ -618,7 +611,7 @@ impl Executor {
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn cancel(&self, cid: u64) -> Result<(), Stale> {
         let slot = self.slot(cid)?;
-        self.mark(slot, cid, CANCELLED, HELD | CANCELLED)
+        self.mark(slot, cid, Reason::Cancel)
     }
 
     /// Changes a coroutine's priority: a ready one moves to the end of its new list at once, a blocked or running one
@@ -629,29 +622,28 @@ impl Executor {
     pub fn set_priority(&self, cid: u64, priority: u8) -> Result<(), Stale> {
         let priority = (priority as usize).min(PRIORITIES - 1);
         let slot = self.slot(cid)?;
-        let mut word = slot.word.load(Ordering::Relaxed);
+        let mut word = slot.word.read();
         loop {
-            if !state::same_generation(word, cid) || word & FREE != 0 {
+            if !word.belongs_to(cid) {
                 return Err(Stale);
             }
-            if state::priority(word) == priority {
+            if word.priority() == priority {
                 return Ok(());
             }
-            let new = state::with_priority(word, priority);
-            match slot.word.compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break,
+            match slot.word.set_priority(word, priority) {
+                Ok(()) => break,
                 Err(now) => {
-                    self.shard(state::shard(word)).count_retry();
+                    self.shard(word.shard()).count_retry();
                     word = now;
                 }
             }
         }
-        if word & AWAKE == 0 {
+        if !word.is_awake() {
             return Ok(());
         }
         // It was held, so it may be linked at the old priority. If it has left this shard since, or was linked since,
         // the one who did that read the new priority.
-        let shard = self.shard(state::shard(word));
+        let shard = self.shard(word.shard());
         shard.lock(&self.hooks);
         if let Some((header, word)) = self.linked(slot, cid, shard) {
             // SAFETY: it is linked in this shard, whose lock we have.
@@ -665,14 +657,9 @@ impl Executor {
     }
 
     /// The coroutine's header, if it is linked in a list of this shard, whose lock the caller has; and its word.
-    fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header, u64)> {
-        // Acquire: if it was stolen into this shard, the thief unlinked it under another lock.
-        let word = slot.word.load(Ordering::Acquire);
-        if !state::same_generation(word, cid)
-            || word & FREE != 0
-            || word & AWAKE == 0
-            || state::shard(word) != shard.index
-        {
+    fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header, Value)> {
+        let word = slot.word.read_for_links();
+        if !word.belongs_to(cid) || !word.is_awake() || word.shard() != shard.index {
             return None;
         }
         // SAFETY: invariant Alive.
@@ -689,27 +676,27 @@ impl Executor {
     /// [`Stale`]: it has exited, or never was.
     pub fn state(&self, cid: u64) -> Result<State, Stale> {
         let slot = self.slot(cid)?;
-        let mut word = slot.word.load(Ordering::Relaxed);
+        let mut word = slot.word.read();
         loop {
-            if !state::same_generation(word, cid) || word & FREE != 0 {
+            if !word.belongs_to(cid) {
                 return Err(Stale);
             }
-            if word & (SUSPENDED | HELD) == SUSPENDED {
+            if word.is_suspended() {
                 return Ok(State::Suspended);
             }
-            if word & AWAKE == 0 {
+            if !word.is_awake() {
                 return Ok(State::Blocked);
             }
-            let shard = self.shard(state::shard(word));
+            let shard = self.shard(word.shard());
             shard.lock(&self.hooks);
             let linked = self.linked(slot, cid, shard).is_some();
             // If it is still held and in the same shard, it was not linked in another at that moment.
-            let now = slot.word.load(Ordering::Relaxed);
+            let now = slot.word.read();
             shard.unlock();
             if linked {
                 return Ok(State::Ready);
             }
-            if state::same_generation(now, cid) && now & AWAKE != 0 && state::shard(now) == state::shard(word) {
+            if now.is_of_generation(cid) && now.is_awake() && now.shard() == word.shard() {
                 return Ok(State::Running);
             }
             word = now;
@@ -721,7 +708,7 @@ impl Executor {
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn priority(&self, cid: u64) -> Result<u8, Stale> {
-        self.word(cid).map(|word| state::priority(word) as u8)
+        self.word(cid).map(|word| word.priority() as u8)
     }
 
     /// The kind that a coroutine was spawned with.
@@ -729,7 +716,7 @@ impl Executor {
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn kind(&self, cid: u64) -> Result<u16, Stale> {
-        self.word(cid).map(state::kind)
+        self.word(cid).map(Value::kind)
     }
 
     /// The cid that a worker polls at this moment; `None` outside a poll.
@@ -763,13 +750,9 @@ impl Executor {
     pub unsafe fn suspend(&self, worker: usize) -> Option<u64> {
         let cid = self.current(worker)?;
         let slot = self.slot(cid).ok()?;
-        // Release: whoever finds it suspended sees what its poll has done.
-        slot.word
-            .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
-                let is_polled = state::same_generation(word, cid) && word & (FREE | SUSPENDED | HELD) == HELD;
-                is_polled.then(|| word + (SUSPENDED - HELD))
-            })
-            .ok()?;
+        if !slot.word.suspend(cid) {
+            return None;
+        }
         let shard = self.shard(worker);
         shard.current.store(0, Ordering::Relaxed);
         shard.running().store(0, Ordering::Relaxed);
@@ -783,17 +766,12 @@ impl Executor {
     /// [`Stale`]: there is no such coroutine (any more).
     pub fn resume(&self, cid: u64) -> Result<(), Stale> {
         let slot = self.slot(cid)?;
-        let word = slot.word.load(Ordering::Relaxed);
-        let shard = self.shard(state::shard(word));
+        let shard = self.shard(slot.word.read().shard());
         shard.lock(&self.hooks);
         // Nothing but this function ends the suspension, and nobody but its own worker moves it, so one look is enough.
-        let word = slot.word.load(Ordering::Relaxed);
-        if state::same_generation(word, cid)
-            && word & (FREE | SUSPENDED | HELD) == SUSPENDED
-            && state::shard(word) == shard.index
-        {
-            // The priority may still change at any moment, so take it from the same operation.
-            let word = slot.word.fetch_add(HELD, Ordering::AcqRel);
+        let word = slot.word.read();
+        if word.is_of_generation(cid) && word.is_suspended() && word.shard() == shard.index {
+            let word = slot.word.resume();
             // SAFETY: we have the lock of its shard; the addition made us its one holder.
             unsafe {
                 let header = slot.header.get().cast();
@@ -803,7 +781,7 @@ impl Executor {
             return Ok(());
         }
         shard.unlock();
-        if state::same_generation(word, cid) && word & FREE == 0 { Ok(()) } else { Err(Stale) }
+        if word.belongs_to(cid) { Ok(()) } else { Err(Stale) }
     }
 
     // ---- what run and the functions above are made of ----
@@ -821,9 +799,9 @@ impl Executor {
         Ok(unsafe { &*chunk.add(cid as usize % SLOTS_IN_CHUNK) })
     }
 
-    fn word(&self, cid: u64) -> Result<u64, Stale> {
-        let word = self.slot(cid)?.word.load(Ordering::Relaxed);
-        if !state::same_generation(word, cid) || word & FREE != 0 { Err(Stale) } else { Ok(word) }
+    fn word(&self, cid: u64) -> Result<Value, Stale> {
+        let word = self.slot(cid)?.word.read();
+        if word.belongs_to(cid) { Ok(word) } else { Err(Stale) }
     }
 
     #[inline(always)]
@@ -915,22 +893,21 @@ impl Executor {
             // SAFETY: slots stay for ever.
             let slot = unsafe { &*slot };
             let running = caller.running().load(Ordering::Relaxed);
-            let is_next = |word| running == 0 || running == 1 << state::priority(word);
+            let is_next = |word: Value| running == 0 || running == 1 << word.priority();
             match self.linked(slot, cid, shard) {
                 // Somebody has taken it already.
                 None => return shard.unlock(),
-                Some((_, word)) if word & SUSPENDED != 0 || !is_next(word) => shard.unlock(),
+                Some((_, word)) if word.has_stack() || !is_next(word) => shard.unlock(),
                 Some((header, _)) => {
                     // As a theft by the calling worker.
                     // SAFETY: we have the lock, and then the other one.
                     unsafe {
                         shard.unlink(header);
-                        // Release: whoever finds it in the other shard, and so takes that lock, finds it unlinked.
-                        slot.word.fetch_add(state::shard_difference(shard.index, caller.index), Ordering::Release);
+                        slot.word.move_to(shard.index, caller.index);
                         shard.unlock();
                         caller.lock(&self.hooks);
                         // The priority may have changed meanwhile: as in `wake_here`.
-                        caller.link(header, slot.word.load(Ordering::Relaxed));
+                        caller.link(header, slot.word.read());
                         return self.unlock_and_notify_idle(caller, true);
                     }
                 }

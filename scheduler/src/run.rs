@@ -12,7 +12,7 @@ use core::ffi::c_void;
 
 use crate::executor::{CANCELLED_OUTCOME, COMPLETED, DONE, Executor, Header, Outcome, PENDING};
 use crate::shard::{Shard, add};
-use crate::state::{self, CANCELLED, HELD, SUSPENDED, WOKEN};
+use crate::state::{AfterPending, Taken, Value};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{PRIORITIES, SHARDS};
 
@@ -126,7 +126,7 @@ impl Executor {
             // finish it.
             unsafe {
                 loop {
-                    if Header::word(header) & (WOKEN | CANCELLED | SUSPENDED) != 0 && !self.take_marked(shard, header) {
+                    if Header::word(header).is_marked() && !self.take_marked(shard, header) {
                         break;
                     }
                     shard.current.store((*header).cid.get(), Ordering::Relaxed);
@@ -135,21 +135,17 @@ impl Executor {
                     shard.current.store(0, Ordering::Relaxed);
                     polls += 1;
                     if answer == PENDING {
-                        // One subtraction decides: if nothing is left, whoever wakes it next is its holder. If a wake
-                        // or a cancellation came meanwhile, we still are. Release: the next poll sees what this one
-                        // wrote, if another worker does it.
-                        let word = (*(*header).slot.get()).word.fetch_sub(HELD, Ordering::Release);
-                        if word & (WOKEN | CANCELLED) == 0 {
-                            break;
+                        match (*(*header).slot.get()).word.leave_pending() {
+                            AfterPending::Blocked => break,
+                            AfterPending::Ready => unlikely(),
                         }
-                        unlikely();
                     } else if answer == DONE {
                         self.finish(shard, header, COMPLETED);
                         break;
                     }
                     if ONE
                         || is_signalled()
-                        || STRICT && self.is_outranked(shard, elsewhere, 1 << state::priority(Header::word(header)))
+                        || STRICT && self.is_outranked(shard, elsewhere, 1 << Header::word(header).priority())
                     {
                         self.requeue(shard, header);
                         break;
@@ -240,36 +236,35 @@ impl Executor {
     unsafe fn take_marked(&self, shard: &Shard, header: *const Header) -> bool {
         // SAFETY: we are its holder, so its slot is there.
         let slot = unsafe { &*(*header).slot.get() };
-        let mut word = slot.word.load(Ordering::Relaxed);
-        loop {
-            // A suspended one keeps WOKEN: its poll has begun before the wake, so it must be polled again afterwards.
-            let new = if word & SUSPENDED != 0 { word & !SUSPENDED | HELD } else { word & !WOKEN | HELD };
-            // Acquire: the poll sees what the waker did before.
-            match slot.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
+        let mut word = slot.word.read();
+        let taken = loop {
+            match slot.word.take_marked(word) {
+                Ok(taken) => break taken,
                 Err(now) => {
                     shard.count_retry();
                     word = now;
                 }
             }
-        }
-        if word & SUSPENDED != 0 {
-            // SAFETY: we are its holder.
-            shard.current.store(unsafe { (*header).cid.get() }, Ordering::Relaxed);
-            if let Some(resume) = self.hooks.resume {
-                // SAFETY: the caller of `initialise` allowed it; no lock is held.
-                unsafe { resume(self.hooks.context, header.cast_mut()) };
+        };
+        match taken {
+            Taken::Poll => true,
+            Taken::Resume => {
+                // SAFETY: we are its holder.
+                shard.current.store(unsafe { (*header).cid.get() }, Ordering::Relaxed);
+                if let Some(resume) = self.hooks.resume {
+                    // SAFETY: the caller of `initialise` allowed it; no lock is held.
+                    unsafe { resume(self.hooks.context, header.cast_mut()) };
+                }
+                // Its poll has gone on, and ended or was interrupted again.
+                shard.current.store(0, Ordering::Relaxed);
+                false
             }
-            // Its poll has gone on, and ended or was interrupted again.
-            shard.current.store(0, Ordering::Relaxed);
-            return false;
+            Taken::Finish => {
+                // SAFETY: we have just taken it.
+                unsafe { self.finish(shard, header, CANCELLED_OUTCOME) };
+                false
+            }
         }
-        if word & CANCELLED != 0 {
-            // SAFETY: we have just taken it.
-            unsafe { self.finish(shard, header, CANCELLED_OUTCOME) };
-            return false;
-        }
-        true
     }
 
     /// Takes the most important coroutine of all shards, the own one first at equal importance; null if there is none.
@@ -363,8 +358,7 @@ impl Executor {
         // SAFETY: we have the lock.
         unsafe {
             from.unlink(header);
-            // Release: whoever finds the coroutine in our shard, and so takes our lock, finds it unlinked.
-            (*(*header).slot.get()).word.fetch_add(state::shard_difference(from.index, to.index), Ordering::Release);
+            (*(*header).slot.get()).word.move_to(from.index, to.index);
         }
         from.unlock();
         add(&to.steals, 1);
@@ -397,9 +391,9 @@ impl Header {
     /// # Safety
     /// It is held by the caller.
     #[inline(always)]
-    unsafe fn word(header: *const Header) -> u64 {
+    unsafe fn word(header: *const Header) -> Value {
         // SAFETY: whoever holds it may read its block, and slots stay for ever.
-        unsafe { (*(*header).slot.get()).word.load(Ordering::Relaxed) }
+        unsafe { (*(*header).slot.get()).word.read() }
     }
 }
 

@@ -14,7 +14,7 @@
 use core::ffi::c_void;
 
 use crate::executor::{Header, Hooks, Signals, Slot};
-use crate::state::{self, SUSPENDED};
+use crate::state::{Freed, Value};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, put, spin};
 use crate::{PRIORITIES, SHARDS};
 
@@ -227,8 +227,8 @@ impl Shard {
     /// # Safety
     /// The caller has the lock and is the header's holder; the header is in no list, and its shard is this one.
     #[inline(always)]
-    pub(crate) unsafe fn link(&self, header: *const Header, word: u64) {
-        let list = self.list(state::priority(word));
+    pub(crate) unsafe fn link(&self, header: *const Header, word: Value) {
+        let list = self.list(word.priority());
         // SAFETY: the caller's promise.
         unsafe { self.insert(header, word, (*list).previous.get(), list) };
     }
@@ -237,8 +237,8 @@ impl Shard {
     ///
     /// # Safety
     /// As for [`link`](Self::link).
-    pub(crate) unsafe fn link_first(&self, header: *const Header, word: u64) {
-        let list = self.list(state::priority(word));
+    pub(crate) unsafe fn link_first(&self, header: *const Header, word: Value) {
+        let list = self.list(word.priority());
         // SAFETY: the caller's promise.
         unsafe { self.insert(header, word, list, (*list).next.get()) };
     }
@@ -248,8 +248,8 @@ impl Shard {
     /// # Safety
     /// As for [`link`](Self::link).
     #[inline(always)]
-    unsafe fn insert(&self, header: *const Header, word: u64, previous: *const Link, next: *const Link) {
-        let priority = state::priority(word);
+    unsafe fn insert(&self, header: *const Header, word: Value, previous: *const Link, next: *const Link) {
+        let priority = word.priority();
         // SAFETY: the lists' links are the lock's, and so are those of the headers in them.
         unsafe {
             let link = header.cast::<Link>();
@@ -273,8 +273,8 @@ impl Shard {
     /// # Safety
     /// As for [`link`](Self::link); the caller is this shard's worker.
     #[inline(always)]
-    pub(crate) unsafe fn rotate(&self, published: &ReadyWord, header: *const Header, word: u64) -> *const Header {
-        let priority = state::priority(word);
+    pub(crate) unsafe fn rotate(&self, published: &ReadyWord, header: *const Header, word: Value) -> *const Header {
+        let priority = word.priority();
         let bit = 1u64 << priority;
         let bitmap = published.0.load(Ordering::Relaxed);
         if bitmap & (bit - 1) != 0 {
@@ -365,7 +365,7 @@ impl Shard {
                 let mut link = (*list).next.get();
                 while link != list {
                     let header = link.cast::<Header>();
-                    if (*(*header).slot.get()).word.load(Ordering::Relaxed) & SUSPENDED == 0 {
+                    if !(*(*header).slot.get()).word.read().has_stack() {
                         return (header, bits & bits.wrapping_neg());
                     }
                     link = (*link).next.get();
@@ -401,12 +401,7 @@ impl Shard {
         unsafe {
             let slot = (*header).slot.get();
             let cid = (*header).cid.get();
-            let generation = ((cid >> 32) as u32).wrapping_add(1);
-            // The spawner that takes the slot is ordered by the lock; a stale wake has nothing to see. Release, so that
-            // whoever finds the cid stale also finds what the coroutine did.
-            (*slot).word.swap(state::free(cid as u32, generation), Ordering::Release);
-            // A slot whose generations are used up is never used again, so that no cid ever means two coroutines.
-            if generation != 0 {
+            if (*slot).word.exit(cid) == Freed::Reusable {
                 (*slot).header.set(self.free.get().cast::<c_void>());
                 self.free.set(slot);
             }

@@ -1,4 +1,4 @@
-//! The state of a coroutine: one word, and every transition of it.
+//! The state of a coroutine: one word ([`Word`]), and every transition of it as a method.
 //!
 //! # The word
 //!
@@ -76,21 +76,19 @@
 //! has just seen the coroutine running, may look at a control block that was woken elsewhere, finished and given back
 //! meanwhile.
 
-/// The executor holds the coroutine: ready or running.
-pub(crate) const HELD: u64 = 1 << 0;
-/// It was woken while it was held; the next poll answers this.
-pub(crate) const WOKEN: u64 = 1 << 1;
-/// It is to be finished without another poll.
-pub(crate) const CANCELLED: u64 = 1 << 2;
-/// It was interrupted inside a poll and keeps a stack.
-pub(crate) const SUSPENDED: u64 = 1 << 3;
-/// Nobody has this slot.
-pub(crate) const FREE: u64 = 1 << 4;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{PRIORITIES, SHARDS};
 
-/// None of these: blocked.
-pub(crate) const NOT_BLOCKED: u64 = HELD | WOKEN | CANCELLED | SUSPENDED | FREE;
-/// One of these: somebody else will link or poll it, or has done so.
-pub(crate) const AWAKE: u64 = HELD | WOKEN | CANCELLED;
+/// The executor holds the coroutine: ready or running.
+const HELD: u64 = 1 << 0;
+/// The coroutine was woken while it was held; the next poll answers the wake.
+const WOKEN: u64 = 1 << 1;
+/// The coroutine is to be finished without another poll.
+const CANCELLED: u64 = 1 << 2;
+/// The coroutine was interrupted inside a poll and keeps a stack.
+const SUSPENDED: u64 = 1 << 3;
+/// The slot has no coroutine.
+const FREE: u64 = 1 << 4;
 
 const GENERATION_FIELD: u64 = (u32::MAX as u64) << 32;
 const SHARD_SHIFT: u32 = 5;
@@ -99,64 +97,327 @@ const PRIORITY_FIELD: u64 = 0b11_1111 << PRIORITY_SHIFT;
 const KIND_SHIFT: u32 = 16;
 const INDEX_SHIFT: u32 = 8;
 
-/// The word of a free slot: it will be used with this generation.
-pub(crate) const fn free(index: u32, generation: u32) -> u64 {
-    (generation as u64) << 32 | (index as u64) << INDEX_SHIFT | FREE
+/// A value of the word. It may be out of date as soon as it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Value(u64);
+
+impl Value {
+    /// The value of a free slot, whose next coroutine will have this generation.
+    const fn free(index: u32, generation: u32) -> Value {
+        Value((generation as u64) << 32 | (index as u64) << INDEX_SHIFT | FREE)
+    }
+
+    /// Slot index in the value of a free slot.
+    const fn index_of_free(self) -> u32 {
+        self.0 as u32 >> INDEX_SHIFT
+    }
+
+    /// Cid of the coroutine that takes this free slot.
+    #[inline(always)]
+    pub(crate) const fn cid_of_free(self) -> u64 {
+        self.0 & GENERATION_FIELD | self.index_of_free() as u64
+    }
+
+    /// First value of the coroutine that takes this free slot.
+    #[inline(always)]
+    const fn spawned(self, initial: Initial, shard: usize) -> Value {
+        Value((self.0 & GENERATION_FIELD | initial.0 | (shard as u64) << SHARD_SHIFT) ^ HELD)
+    }
+
+    /// Whether the value belongs to the generation that the cid names. A free slot has the generation of its next
+    /// coroutine, so that only a cid that was never given can name it.
+    #[inline(always)]
+    pub(crate) const fn is_of_generation(self, cid: u64) -> bool {
+        (self.0 ^ cid) >> 32 == 0
+    }
+
+    /// Whether the cid names this coroutine, and the coroutine exists.
+    #[inline(always)]
+    pub(crate) const fn belongs_to(self, cid: u64) -> bool {
+        self.is_of_generation(cid) && self.0 & FREE == 0
+    }
+
+    /// Whether a coroutine exists and is blocked.
+    #[inline(always)]
+    pub(crate) const fn is_blocked(self) -> bool {
+        self.0 & (HELD | WOKEN | CANCELLED | SUSPENDED | FREE) == 0
+    }
+
+    /// Whether the coroutine is ready or running, or will be linked or polled because of a mark.
+    #[inline(always)]
+    pub(crate) const fn is_awake(self) -> bool {
+        self.0 & (HELD | WOKEN | CANCELLED) != 0
+    }
+
+    /// Whether the executor holds the coroutine.
+    #[inline(always)]
+    pub(crate) const fn is_held(self) -> bool {
+        self.0 & HELD != 0
+    }
+
+    /// Whether the coroutine keeps the stack of an interrupted poll, be it ready again or not.
+    #[inline(always)]
+    pub(crate) const fn has_stack(self) -> bool {
+        self.0 & SUSPENDED != 0
+    }
+
+    /// Whether the coroutine is suspended and was not resumed yet.
+    #[inline(always)]
+    pub(crate) const fn is_suspended(self) -> bool {
+        self.0 & (FREE | SUSPENDED | HELD) == SUSPENDED
+    }
+
+    /// Whether a worker that takes the coroutine has more to do than to poll it.
+    #[inline(always)]
+    pub(crate) const fn is_marked(self) -> bool {
+        self.0 & (WOKEN | CANCELLED | SUSPENDED) != 0
+    }
+
+    /// Shard of the coroutine.
+    #[inline(always)]
+    pub(crate) const fn shard(self) -> usize {
+        (self.0 >> SHARD_SHIFT) as usize & (SHARDS - 1)
+    }
+
+    /// Priority of the coroutine.
+    #[inline(always)]
+    pub(crate) const fn priority(self) -> usize {
+        (self.0 >> PRIORITY_SHIFT) as usize & (PRIORITIES - 1)
+    }
+
+    /// The value with another priority.
+    const fn with_priority(self, priority: usize) -> Value {
+        Value(self.0 & !PRIORITY_FIELD | (priority as u64) << PRIORITY_SHIFT)
+    }
+
+    /// Kind that the spawner gave.
+    pub(crate) const fn kind(self) -> u16 {
+        (self.0 >> KIND_SHIFT) as u16
+    }
 }
 
-/// The index in the word of a free slot.
-pub(crate) const fn index_of_free(word: u64) -> u32 {
-    word as u32 >> INDEX_SHIFT
+/// The part of the first value that the spawner chooses: kind, priority, and whether the coroutine begins blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Initial(u64);
+
+impl Initial {
+    /// A coroutine that begins ready. The priority is below [`PRIORITIES`].
+    #[inline(always)]
+    pub(crate) const fn ready(kind: u16, priority: usize) -> Initial {
+        Initial((kind as u64) << KIND_SHIFT | (priority as u64) << PRIORITY_SHIFT)
+    }
+
+    /// The same kind and priority for a coroutine that begins blocked. The flag lies where HELD does, so that one
+    /// operation gives both beginnings.
+    #[inline(always)]
+    pub(crate) const fn blocked(self) -> Initial {
+        Initial(self.0 | HELD)
+    }
 }
 
-/// The cid of the coroutine that takes this free slot.
-pub(crate) const fn cid_of_free(word: u64) -> u64 {
-    word & GENERATION_FIELD | index_of_free(word) as u64
-}
-
-/// Kind and priority in their places.
-pub(crate) const fn initial(kind: u16, priority: usize) -> u64 {
-    (kind as u64) << KIND_SHIFT | (priority as u64) << PRIORITY_SHIFT
-}
-
-/// In the initial word: the coroutine begins blocked. It lies where HELD does, so that one operation gives both
-/// beginnings.
-pub(crate) const BEGINS_BLOCKED: u64 = HELD;
-
-/// The first word of a coroutine, from the word of the free slot: that of a ready one, or of a blocked one if it begins
-/// so.
-pub(crate) const fn spawned(free: u64, initial: u64, shard: usize) -> u64 {
-    (free & GENERATION_FIELD | initial | (shard as u64) << SHARD_SHIFT) ^ HELD
-}
-
-/// Whether a word and a cid are of the same generation.
-pub(crate) const fn same_generation(word: u64, cid: u64) -> bool {
-    (word ^ cid) >> 32 == 0
-}
-
-/// The word's shard.
-pub(crate) const fn shard(word: u64) -> usize {
-    (word >> SHARD_SHIFT) as usize & (crate::SHARDS - 1)
-}
-
-/// What to add (wrapping) to a word to move it from one shard to another.
-pub(crate) const fn shard_difference(from: usize, to: usize) -> u64 {
+/// Addend that moves a word from one shard to another (wrapping).
+const fn shard_difference(from: usize, to: usize) -> u64 {
     (to as u64).wrapping_sub(from as u64).wrapping_mul(1 << SHARD_SHIFT)
 }
 
-/// The word's priority.
-pub(crate) const fn priority(word: u64) -> usize {
-    (word >> PRIORITY_SHIFT) as usize & (crate::PRIORITIES - 1)
+/// A reason to make a coroutine ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// To be polled.
+    Wake,
+    /// To be finished without another poll.
+    Cancel,
 }
 
-/// The same word with another priority.
-pub(crate) const fn with_priority(word: u64, priority: usize) -> u64 {
-    word & !PRIORITY_FIELD | (priority as u64) << PRIORITY_SHIFT
+impl Reason {
+    /// The flag that is left in a coroutine that is not blocked.
+    #[inline(always)]
+    const fn mark(self) -> u64 {
+        match self {
+            Reason::Wake => WOKEN,
+            Reason::Cancel => CANCELLED,
+        }
+    }
 }
 
-/// The kind that the spawner gave.
-pub(crate) const fn kind(word: u64) -> u16 {
-    (word >> KIND_SHIFT) as u16
+/// The state after a poll that answered "pending".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a coroutine that was woken during its poll is still held by this worker"]
+pub(crate) enum AfterPending {
+    /// Blocked: the next waker holds it.
+    Blocked,
+    /// Woken or cancelled during the poll: ready, and still held by this worker.
+    Ready,
+}
+
+/// What the worker that has taken a marked coroutine does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a taken coroutine is polled, resumed or finished by its worker"]
+pub(crate) enum Taken {
+    /// Poll it: it had been woken while it was held.
+    Poll,
+    /// Continue the interrupted poll on its own stack.
+    Resume,
+    /// Finish it without another poll.
+    Finish,
+}
+
+/// Whether a freed slot can be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a slot whose generations are used up must never be used again"]
+pub(crate) enum Freed {
+    /// The slot has another generation to give.
+    Reusable,
+    /// All generations are used up: no cid may ever mean two coroutines.
+    UsedUp,
+}
+
+/// The state word of a slot. Each method that changes it is one transition of the table above.
+#[repr(transparent)]
+pub(crate) struct Word(AtomicU64);
+
+impl Word {
+    /// A free slot's first word.
+    pub(crate) fn free(index: u32) -> Word {
+        Word(AtomicU64::new(Value::free(index, 1).0))
+    }
+
+    /// Reads the word. Relaxed: a hint without the shard's lock, ordered by the lock with it.
+    #[inline(always)]
+    pub(crate) fn read(&self) -> Value {
+        Value(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Reads the word under a shard's lock to find out whether the coroutine is linked there. Acquire: a coroutine that
+    /// was stolen into this shard was unlinked under another lock.
+    #[inline(always)]
+    pub(crate) fn read_for_links(&self) -> Value {
+        Value(self.0.load(Ordering::Acquire))
+    }
+
+    /// free → ready, or → blocked if `initial` says so. The caller has taken the slot, whose word was `free`, from a
+    /// free list, holds the shard's lock, and has written slot and header. Release: a waker that reads the word sees
+    /// the slot's header pointer.
+    #[inline(always)]
+    pub(crate) fn spawn(&self, free: Value, initial: Initial, shard: usize) -> Value {
+        let value = free.spawned(initial, shard);
+        self.0.store(value.0, Ordering::Release);
+        value
+    }
+
+    /// blocked → ready. The caller holds the lock of the coroutine's shard and has seen it blocked under that lock,
+    /// which every other transition out of blocked needs too. Gives the value before, whose priority is the last one:
+    /// it may change at any moment. Acquire: sees the header that the spawn or the last poll left. Release: the poll to
+    /// come sees what the waker did before.
+    #[inline(always)]
+    pub(crate) fn make_ready(&self, reason: Reason) -> Value {
+        let flags = match reason {
+            Reason::Wake => HELD,
+            Reason::Cancel => HELD | CANCELLED,
+        };
+        Value(self.0.fetch_add(flags, Ordering::AcqRel))
+    }
+
+    /// blocked → ready in another shard. As [`make_ready`](Self::make_ready); the coroutine is then held and linked
+    /// nowhere, as one that a worker steals, and the caller links it under the lock of `to`. Release also for the
+    /// next holder of that lock, which finds the coroutine unlinked.
+    #[inline(always)]
+    pub(crate) fn make_ready_elsewhere(&self, from: usize, to: usize) {
+        self.0.fetch_add(HELD.wrapping_add(shard_difference(from, to)), Ordering::AcqRel);
+    }
+
+    /// Leaves a mark in a coroutine that is not blocked: the next poll, or its end, answers it. Written also when the
+    /// mark is there already, because the write hands the caller's memory to the poll: release, and the poll that
+    /// clears the mark acquires.
+    ///
+    /// # Errors
+    /// The value now, if it is not `seen` any more; nothing was changed.
+    #[inline(always)]
+    pub(crate) fn mark(&self, seen: Value, reason: Reason) -> Result<(), Value> {
+        self.exchange(seen, Value(seen.0 | reason.mark()), Ordering::Release)
+    }
+
+    /// Changes the priority. Relaxed: whoever links next reads the word after, and if the coroutine is linked already
+    /// the caller goes on to move it under the lock.
+    ///
+    /// # Errors
+    /// The value now, if it is not `seen` any more; nothing was changed.
+    #[inline(always)]
+    pub(crate) fn set_priority(&self, seen: Value, priority: usize) -> Result<(), Value> {
+        self.exchange(seen, seen.with_priority(priority), Ordering::Relaxed)
+    }
+
+    /// ready → running of a coroutine with a mark, by the worker that has unlinked it. A suspended coroutine keeps
+    /// WOKEN: its poll has begun before the wake, so it must be polled again afterwards. Acquire: the poll sees what
+    /// the waker did before.
+    ///
+    /// # Errors
+    /// The value now, if it is not `seen` any more; nothing was changed.
+    #[inline(always)]
+    pub(crate) fn take_marked(&self, seen: Value) -> Result<Taken, Value> {
+        let cleared = if seen.has_stack() { SUSPENDED } else { WOKEN };
+        self.exchange(seen, Value(seen.0 & !cleared | HELD), Ordering::AcqRel)?;
+        Ok(if seen.has_stack() {
+            Taken::Resume
+        } else if seen.0 & CANCELLED != 0 {
+            Taken::Finish
+        } else {
+            Taken::Poll
+        })
+    }
+
+    /// running → blocked, or → ready if a wake or a cancellation came during the poll. One subtraction decides: if
+    /// nothing is left, the next waker is the holder, otherwise this worker still is. Release: the next poll sees what
+    /// this one wrote, if another worker does it.
+    #[inline(always)]
+    pub(crate) fn leave_pending(&self) -> AfterPending {
+        let before = self.0.fetch_sub(HELD, Ordering::Release);
+        if before & (WOKEN | CANCELLED) == 0 { AfterPending::Blocked } else { AfterPending::Ready }
+    }
+
+    /// running → suspended, by the coroutine's worker in an interruption of its poll. `false` if the cid is not one
+    /// that is being polled. Release: whoever finds it suspended sees what its poll has done.
+    #[must_use = "a coroutine that is not suspended goes on running"]
+    pub(crate) fn suspend(&self, cid: u64) -> bool {
+        let suspended = |word: u64| {
+            let is_polled = Value(word).is_of_generation(cid) && word & (FREE | SUSPENDED | HELD) == HELD;
+            is_polled.then(|| word + (SUSPENDED - HELD))
+        };
+        self.0.fetch_update(Ordering::Release, Ordering::Relaxed, suspended).is_ok()
+    }
+
+    /// suspended → ready. The caller holds the lock of its shard and has seen it suspended under that lock; nothing
+    /// else ends a suspension. Gives the value before, as [`make_ready`](Self::make_ready), whose orders it has.
+    pub(crate) fn resume(&self) -> Value {
+        Value(self.0.fetch_add(HELD, Ordering::AcqRel))
+    }
+
+    /// Moves a held coroutine to another shard. The caller holds the lock of `from` and has unlinked it. Release:
+    /// whoever finds it in the other shard, and so takes that lock, finds it unlinked.
+    #[inline(always)]
+    pub(crate) fn move_to(&self, from: usize, to: usize) {
+        self.0.fetch_add(shard_difference(from, to), Ordering::Release);
+    }
+
+    /// running → exited, by its worker, which holds its shard's lock: from here on the cid is stale, and every older
+    /// compare-exchange fails. The spawner that takes the slot is ordered by the lock. Release: whoever finds the cid
+    /// stale sees what the coroutine did.
+    #[inline(always)]
+    pub(crate) fn exit(&self, cid: u64) -> Freed {
+        let generation = ((cid >> 32) as u32).wrapping_add(1);
+        self.0.swap(Value::free(cid as u32, generation).0, Ordering::Release);
+        if generation == 0 { Freed::UsedUp } else { Freed::Reusable }
+    }
+
+    #[inline(always)]
+    fn exchange(&self, seen: Value, new: Value, success: Ordering) -> Result<(), Value> {
+        match self.0.compare_exchange_weak(seen.0, new.0, success, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(now) => Err(Value(now)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -165,24 +426,91 @@ mod tests {
 
     #[test]
     fn fields_do_not_touch_each_other() {
-        let word = spawned(free(0xab_cdef, 0x1234_5678), initial(0xbeef, crate::PRIORITIES - 1), crate::SHARDS - 1);
-        assert_eq!(index_of_free(free(0xab_cdef, 1)), 0xab_cdef);
-        assert_eq!(word >> 32, 0x1234_5678);
-        assert_eq!(kind(word), 0xbeef);
-        assert_eq!(priority(word), crate::PRIORITIES - 1);
-        assert_eq!(shard(word), crate::SHARDS - 1);
-        assert_eq!(word & NOT_BLOCKED, HELD);
-        let blocked = spawned(free(5, 7), initial(0xbeef, 3) | BEGINS_BLOCKED, 2);
-        assert_eq!(blocked | HELD, spawned(free(5, 7), initial(0xbeef, 3), 2));
-        assert_eq!(blocked & NOT_BLOCKED, 0);
-        for from in 0..crate::SHARDS {
-            for to in 0..crate::SHARDS {
-                let word = spawned(free(5, 0x1234_5678), initial(0xbeef, 1), from);
-                let moved = with_priority(word, 0).wrapping_add(shard_difference(from, to));
-                assert_eq!(moved, spawned(free(5, 0x1234_5678), initial(0xbeef, 0), to));
+        let free = Value::free(0xab_cdef, 0x1234_5678);
+        let value = free.spawned(Initial::ready(0xbeef, PRIORITIES - 1), SHARDS - 1);
+        assert_eq!(Value::free(0xab_cdef, 1).index_of_free(), 0xab_cdef);
+        assert_eq!(free.cid_of_free(), 0x1234_5678_00ab_cdef);
+        assert_eq!(value.0 >> 32, 0x1234_5678);
+        assert_eq!(value.kind(), 0xbeef);
+        assert_eq!(value.priority(), PRIORITIES - 1);
+        assert_eq!(value.shard(), SHARDS - 1);
+        assert_eq!(value.0 & 0b1_1111, HELD);
+        let free = Value::free(5, 7);
+        let blocked = free.spawned(Initial::ready(0xbeef, 3 & (PRIORITIES - 1)).blocked(), SHARDS - 1);
+        assert!(blocked.is_blocked());
+        assert_eq!(blocked.0 | HELD, free.spawned(Initial::ready(0xbeef, 3 & (PRIORITIES - 1)), SHARDS - 1).0);
+        for from in 0..SHARDS {
+            for to in 0..SHARDS {
+                let free = Value::free(5, 0x1234_5678);
+                let value = free.spawned(Initial::ready(0xbeef, 1), from);
+                let moved = value.with_priority(0).0.wrapping_add(shard_difference(from, to));
+                assert_eq!(moved, free.spawned(Initial::ready(0xbeef, 0), to).0);
             }
         }
-        assert!(same_generation(word, 0x1234_5678_0000_0000));
-        assert!(!same_generation(word, 0x1234_5679_0000_0000));
+        assert!(value.is_of_generation(0x1234_5678_0000_0000));
+        assert!(!value.is_of_generation(0x1234_5679_0000_0000));
+    }
+
+    /// Each transition as the table has it, one after the other on one word.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_life_goes_through_the_table() {
+        let word = Word::free(9);
+        let free = word.read();
+        let cid = free.cid_of_free();
+        assert!(free.is_of_generation(cid) && !free.belongs_to(cid), "a free slot is nobody's");
+        assert!(!free.is_blocked() && !free.is_suspended());
+        let spawned = word.spawn(free, Initial::ready(7, 3).blocked(), 2);
+        assert_eq!(spawned, word.read());
+        assert!(spawned.belongs_to(cid) && spawned.is_blocked() && !spawned.is_awake());
+
+        assert_eq!(word.make_ready(Reason::Wake), spawned);
+        assert!(word.read().is_held() && !word.read().is_marked());
+        assert_eq!(word.leave_pending(), AfterPending::Blocked);
+
+        word.make_ready_elsewhere(2, 5);
+        let seen = word.read();
+        assert_eq!((seen.shard(), seen.priority(), seen.kind(), seen.is_held()), (5, 3, 7, true));
+        assert_eq!(word.set_priority(seen, 9), Ok(()));
+        let now = word.read();
+        assert_eq!(word.set_priority(seen, 1), Err(now), "a value that is out of date changes nothing");
+        assert_eq!((now.priority(), now.shard()), (9, 5));
+        word.move_to(5, 0);
+        assert_eq!(word.read().shard(), 0);
+
+        // Woken during its poll, twice: one more poll.
+        for _ in 0..2 {
+            assert_eq!(word.mark(word.read(), Reason::Wake), Ok(()));
+        }
+        assert_eq!(word.leave_pending(), AfterPending::Ready);
+        assert!(word.read().is_marked() && word.read().is_awake() && !word.read().is_held());
+        assert_eq!(word.take_marked(word.read()), Ok(Taken::Poll));
+        assert!(word.read().is_held() && !word.read().is_marked());
+
+        // Suspended, woken meanwhile: resumed, and polled again afterwards.
+        assert!(!word.suspend(cid ^ 1 << 32), "another generation");
+        assert!(word.suspend(cid));
+        assert!(!word.suspend(cid), "it is suspended already");
+        assert!(word.read().is_suspended() && word.read().has_stack() && !word.read().is_awake());
+        assert_eq!(word.mark(word.read(), Reason::Wake), Ok(()));
+        assert!(word.resume().is_suspended());
+        assert!(word.read().has_stack() && !word.read().is_suspended());
+        assert_eq!(word.take_marked(word.read()), Ok(Taken::Resume));
+        assert!(!word.read().has_stack());
+        assert_eq!(word.leave_pending(), AfterPending::Ready);
+        assert_eq!(word.take_marked(word.read()), Ok(Taken::Poll));
+
+        // Cancelled, while it runs and while it is blocked.
+        assert_eq!(word.mark(word.read(), Reason::Cancel), Ok(()));
+        assert_eq!(word.leave_pending(), AfterPending::Ready);
+        assert_eq!(word.take_marked(word.read()), Ok(Taken::Finish));
+        assert_eq!(word.exit(cid), Freed::Reusable);
+        assert!(!word.read().is_of_generation(cid));
+        let next = word.read().cid_of_free();
+        assert_eq!((next as u32, next >> 32), (9, 2));
+        word.spawn(word.read(), Initial::ready(7, 3).blocked(), 0);
+        assert!(word.make_ready(Reason::Cancel).is_blocked());
+        assert_eq!(word.take_marked(word.read()), Ok(Taken::Finish));
+        assert_eq!(word.exit(u64::from(u32::MAX) << 32 | 9), Freed::UsedUp);
     }
 }

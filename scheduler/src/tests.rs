@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
+use crate::state::Freed;
 use crate::sync::{AtomicU64, Ordering};
 use crate::*;
 
@@ -562,7 +563,8 @@ fn a_generation_that_is_used_up_retires_its_slot() {
     // SAFETY: everything is on one thread; the slot is free.
     unsafe {
         let slot = &*task_before.header.slot.get();
-        slot.word.store(crate::state::free(cid as u32, u32::MAX), Ordering::Relaxed);
+        let before_last = u64::from(u32::MAX - 1) << 32 | u64::from(cid as u32);
+        assert_eq!(slot.word.exit(before_last), Freed::Reusable);
     }
     let last = world.spawn(task(0, || DONE));
     assert_eq!(last, u64::from(u32::MAX) << 32 | u64::from(cid as u32));
