@@ -54,9 +54,10 @@ global_asm!(
     r#"
     .section .text.trap, "ax"
 
-# enter(a0: &mut UserContext) -> a0: cause Keeps s0, s1, tp and sp. Changes every other register, as `visit` declares to
-# the compiler. The four are saved below the stack pointer, which is not written until the trap: interrupts are off, and
-# a kernel fault is reported on another stack.
+# enter(a0: &mut UserContext) -> a0: cause
+# Keeps s0, s1, tp and sp. Changes every other register, as `visit` declares to the compiler. The four are saved below
+# the stack pointer, where nothing is written until the trap: interrupts are off, and a kernel fault is reported on
+# another stack.
     .balign 4
     .globl hal_enter_user
 hal_enter_user:

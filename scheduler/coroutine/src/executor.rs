@@ -21,40 +21,40 @@ use crate::join::{After, Ready};
 use crate::table::Table;
 use crate::task::{Begins, Block};
 
-/// Names a coroutine of one executor. It is never used twice, so that one that is kept too long names nothing.
+/// Identifier of a coroutine of one executor. It is never reused, so that an old identifier is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Cid(u64);
 
 impl Cid {
-    /// From a number that may come from anywhere. One that names nothing gives [`Stale`] wherever it is used.
+    /// Makes an identifier from an unvalidated number. Functions answer [`Stale`] if it identifies no coroutine.
     pub const fn from_raw(raw: u64) -> Cid {
         Cid(raw)
     }
 
-    /// The number: generation in the upper half, index in the lower. Never 0 for a coroutine.
+    /// The number: generation in the upper half, index in the lower half. Never 0 for a coroutine.
     pub const fn raw(self) -> u64 {
         self.0
     }
 }
 
-/// What an executor needs from the system it runs in.
+/// The interface between an executor and the system that it runs in.
 ///
-/// None of these is called while the scheduler holds a lock.
+/// The scheduler holds no lock when it calls one of these functions.
 pub trait Platform: Sync + 'static {
-    /// The number of the worker that calls; any number if the caller is none.
+    /// Number of the calling worker; any number if the caller is not a worker.
     fn worker(&self) -> usize;
 
-    /// The worker that calls, if one does. Only asked where [`sharing`](Self::sharing) is lazy.
+    /// The calling worker; `None` if the caller is not a worker. Called only if [`sharing`](Self::sharing) is lazy.
     fn calling_worker(&self) -> Option<usize> {
         Some(self.worker())
     }
 
-    /// Makes a worker, whose [`run`](Worker::run) had returned [`Outcome::Idle`], call it again. May come early, late
-    /// or for nothing; a notification that comes before the worker sleeps must keep it from sleeping.
+    /// Makes a worker call [`run`](Worker::run) again after it has returned [`Outcome::Idle`]. A notification may be
+    /// early, late or spurious; one that arrives before the worker sleeps must keep it from sleeping.
     fn notify(&self, worker: usize);
 
-    /// The completion counters given to this worker differ: takes the completions and wakes their coroutines.
+    /// Takes completions and wakes their coroutines. Called when the completion counters of this worker differ.
     fn completions(&self, worker: usize) {
         let _ = worker;
     }
@@ -63,49 +63,51 @@ pub trait Platform: Sync + 'static {
     /// needed.
     const RESUMES: bool = false;
 
-    /// Goes on with a coroutine that was suspended inside a poll, on its own stack. Returns when the calling stack is
-    /// used again.
+    /// Continues a coroutine that was suspended inside a poll, on its own stack. Returns when the calling stack is used
+    /// again.
     fn resume(&self, cid: Cid) {
         let _ = cid;
     }
 
-    /// A lock has been busy for long, so whoever holds it probably has no processor.
+    /// Called while a lock has been busy for long, so that its holder probably has no processor.
     fn relax(&self) {}
 
-    /// Whether [`wake_affinity`](Self::wake_affinity) is asked at each use of a waker.
+    /// Whether [`wake_affinity`](Self::wake_affinity) is called at each use of a waker.
     const HAS_AFFINITY: bool = false;
 
-    /// The worker that calls, if what it wakes is to come to it: if it will soon look for what is ready. `None` leaves
-    /// what is woken to the worker on which it ran last.
+    /// The worker to which a woken coroutine migrates: the calling worker, if it will soon look for ready coroutines.
+    /// `None` leaves the coroutine to the worker on which it ran last.
     #[inline]
     fn wake_affinity(&self) -> Option<usize> {
         None
     }
 
-    /// A coroutine was woken where [`wake_affinity`](Self::wake_affinity) said `None`, and was left to the worker on which it ran
-    /// last. An idle worker has been notified; whether a busy one should stop for it only the platform can know.
+    /// Called after a coroutine was woken and left to the worker on which it ran last, because
+    /// [`wake_affinity`](Self::wake_affinity) returned `None`. An idle worker has been notified; only the platform can
+    /// decide whether a busy one should stop for the coroutine.
     fn woken_at_home(&self, cid: Cid) {
         let _ = cid;
     }
 
-    /// When to notify an idle worker of work that a busy one could do; asked once, by `initialise`.
+    /// The policy for notifying an idle worker of coroutines that a busy worker could run. Called once, by
+    /// `initialise`.
     fn sharing(&self) -> Sharing {
         Sharing::Eager
     }
 }
 
-/// Words that a worker looks at before each poll.
+/// Words that a worker reads before each poll.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signals {
-    /// Not 0: [`Worker::run`] returns [`Outcome::Attention`].
+    /// Attention word: while it is not 0, [`Worker::run`] returns [`Outcome::Attention`].
     pub attention: Option<&'static AtomicU64>,
-    /// Tail and head of the completion ring: if they differ, [`Platform::completions`] is called.
+    /// Tail and head of the completion queue: if they differ, [`Platform::completions`] is called.
     pub completions: Option<(&'static AtomicU64, &'static AtomicU64)>,
 }
 
 pub use scheduler::{Outcome, Sharing, State};
 
-/// The cid names no coroutine of this executor: it has exited, or never was.
+/// The cid identifies no coroutine of this executor: it has exited, or never existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale;
 
@@ -113,7 +115,7 @@ pub struct Stale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;
 
-/// Why an executor cannot be made.
+/// The reason why an executor cannot be initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialiseError {
     /// It was initialised before.
@@ -122,7 +124,7 @@ pub enum InitialiseError {
     TooMany,
 }
 
-/// Why a worker cannot be made.
+/// The reason why a worker cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerError {
     /// There is no worker of this number, or it exists already.
@@ -131,7 +133,7 @@ pub enum WorkerError {
     TooMany,
 }
 
-/// There is no memory for a coroutine. The future is given back.
+/// There is no memory for a coroutine. Contains the future.
 pub struct SpawnError<F>(pub F);
 
 impl<F> fmt::Debug for SpawnError<F> {
@@ -152,7 +154,7 @@ pub struct Executor {
     table: UnsafeCell<MaybeUninit<Table>>,
     platform: UnsafeCell<MaybeUninit<PlatformFunctions>>,
     ready: UnsafeCell<Option<&'static [ReadyWord; MAXIMUM_WORKERS]>>,
-    /// Its place in `EXECUTORS`.
+    /// Index in `EXECUTORS`.
     number: UnsafeCell<usize>,
     /// [`EMPTY`], [`BUSY`] or [`INITIALISED`].
     phase: AtomicU32,
@@ -165,11 +167,11 @@ const EMPTY: u32 = 0;
 const BUSY: u32 = 1;
 const INITIALISED: u32 = 2;
 
-// SAFETY: the cells are written once, by whoever moves `phase` from EMPTY to BUSY, and read only after it is
+// SAFETY: the cells are written once, by the thread that changes `phase` from EMPTY to BUSY, and read only after it is
 // INITIALISED; the scheduler's executor is Sync.
 unsafe impl Sync for Executor {}
 
-/// The part of the platform that the scheduler does not call itself.
+/// The functions of the platform that the scheduler does not call itself.
 #[derive(Clone, Copy)]
 struct PlatformFunctions {
     platform: *const (),
@@ -179,7 +181,7 @@ struct PlatformFunctions {
 }
 
 impl Executor {
-    /// An executor that must be initialised before it is used.
+    /// Creates an executor, which must be initialised before it is used.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Executor {
         Executor {
@@ -193,11 +195,11 @@ impl Executor {
         }
     }
 
-    /// Makes the executor ready for use. `ready` is where it publishes what is ready: in a process, the process page;
-    /// it must not be given to two executors.
+    /// Makes the executor ready for use. It publishes the priorities of its ready coroutines in `ready`: in a process,
+    /// these words are in the process page. They must not be given to two executors.
     ///
     /// # Errors
-    /// [`InitialiseError`]; the executor is as it was.
+    /// [`InitialiseError`]; the executor is unchanged.
     pub fn initialise<P: Platform>(
         &'static self,
         table: Table,
@@ -225,7 +227,7 @@ impl Executor {
             unsafe { (*platform.cast::<P>()).completions(worker as usize) }
         }
         unsafe extern "C" fn resume<P: Platform>(platform: *mut c_void, header: *mut scheduler::Header) {
-            // SAFETY: as above, and the header is that of a coroutine which was spawned long ago.
+            // SAFETY: as above, and the header is that of a spawned coroutine.
             unsafe { (*platform.cast::<P>()).resume(Cid((*header).cid())) }
         }
         unsafe extern "C" fn relax<P: Platform>(platform: *mut c_void) {
@@ -250,8 +252,8 @@ impl Executor {
             worker: Some(calling::<P>),
             sharing: platform.sharing(),
         };
-        // SAFETY: BUSY makes the cells ours. The executor is static, so it neither moves nor ends, and neither do the
-        // ready words, which the scheduler only writes through atomics.
+        // SAFETY: BUSY gives this thread exclusive access to the cells. The executor is static, so it neither moves nor
+        // ends, and neither do the ready words, which the scheduler writes only through atomics.
         unsafe {
             (*self.table.get()).write(table);
             (*self.platform.get()).write(PlatformFunctions {
@@ -269,7 +271,7 @@ impl Executor {
         };
         // SAFETY: as above.
         unsafe { *self.number.get() = number };
-        // Release: whoever sees INITIALISED sees all of this.
+        // Release: a thread that sees INITIALISED sees all writes above.
         self.phase.store(INITIALISED, Ordering::Release);
         Ok(())
     }
@@ -299,14 +301,15 @@ impl Executor {
         Ok(Worker { executor: self, number, frame, is_first: true, not_shared: PhantomData })
     }
 
-    /// The same worker for another of its stacks, on which it runs while a poll on the one before is suspended.
+    /// Makes another handle to a worker, for another of its stacks, on which it runs while a poll on the previous stack
+    /// is suspended.
     ///
     /// # Errors
     /// [`WorkerError::TooMany`].
     ///
     /// # Safety
-    /// There is a worker of this number. Of all that stand for it, one at a time runs; each other one is in a run that
-    /// waits in a suspended poll or in [`Platform::resume`], or in none.
+    /// There is a worker of this number. Only one of its handles runs at a time; every other is in a run that waits in
+    /// a suspended poll or in [`Platform::resume`], or in no run.
     pub unsafe fn worker_on_another_stack(&'static self, number: usize) -> Result<Worker, WorkerError> {
         self.table();
         // SAFETY: initialised, as `table` has checked.
@@ -314,11 +317,12 @@ impl Executor {
         Ok(Worker { executor: self, number, frame, is_first: false, not_shared: PhantomData })
     }
 
-    /// Suspends the coroutine that a worker polls at this moment, which keeps its stack; `None` outside of a poll.
+    /// Suspends the coroutine that a worker polls at this moment, which keeps its stack; returns `None` outside of a
+    /// poll.
     ///
     /// # Safety
-    /// The caller is that worker, in an interruption of the poll and not of what the executor itself does, and goes on
-    /// with the poll only when [`Platform::resume`] says so.
+    /// The caller is that worker, in an interruption of the poll itself and not of the executor's code, and continues
+    /// the poll only when [`Platform::resume`] is called for it.
     pub unsafe fn suspend(&'static self, worker: usize) -> Option<Cid> {
         // SAFETY: initialised, as `table` has checked; the rest is the caller's promise.
         match unsafe { (self.table().suspend)(self.core(), worker as u32) } {
@@ -327,7 +331,7 @@ impl Executor {
         }
     }
 
-    /// Makes a suspended coroutine ready: its worker will have [`Platform::resume`] go on with it.
+    /// Makes a suspended coroutine ready: its worker will call [`Platform::resume`] to continue it.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -336,9 +340,9 @@ impl Executor {
         status(unsafe { (self.table().resume)(self.core(), cid.0) })
     }
 
-    /// Makes a coroutine of the future, ready at once. Dropping the handle detaches it.
+    /// Spawns a coroutine for the future, ready at once. Dropping the handle detaches the coroutine.
     ///
-    /// There is one allocation, for everything; a page more once in a while for the scheduler's own table.
+    /// A spawn makes one allocation. When the scheduler's table of slots is full, a page is allocated for it.
     ///
     /// # Panics
     /// As [`alloc::boxed::Box::new`], if there is no memory. See [`try_spawn`](Self::try_spawn).
@@ -353,7 +357,7 @@ impl Executor {
         }
     }
 
-    /// As [`spawn`](Self::spawn), with a kind, which the scheduler keeps and does not look at.
+    /// Spawns as [`spawn`](Self::spawn) does, with a kind, which the scheduler stores and does not interpret.
     ///
     /// # Errors
     /// [`SpawnError`], with the future, if there is no memory or the executor has all the coroutines it can have.
@@ -370,9 +374,9 @@ impl Executor {
         self.spawn_as(future, priority, kind, Begins::Ready)
     }
 
-    /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when
-    /// somebody wakes it. For one of which the caller knows that it would only register its [waker](Self::waker), and
-    /// does so itself.
+    /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when it is
+    /// woken. For a coroutine whose first poll would only register its [waker](Self::waker): the caller registers it
+    /// instead.
     ///
     /// # Errors
     /// As there.
@@ -408,7 +412,7 @@ impl Executor {
             (platform.worker)(platform.platform)
         };
         loop {
-            // SAFETY: the block is fresh, and only its finish function gives it back.
+            // SAFETY: the block is fresh, and only its finish function frees it.
             match unsafe { (table.spawn)(self.core(), Block::header(block), hint as u32) } {
                 0 => {
                     if !self.add_slots(hint) {
@@ -425,11 +429,11 @@ impl Executor {
 
     #[cold]
     fn add_slots(&'static self, hint: usize) -> bool {
-        // The scheduler writes the whole page, but an allocator may have zeroed ones at hand.
+        // The scheduler writes the whole page, but an allocator may have zeroed pages ready.
         let Ok(layout) = Layout::from_size_align(CHUNK_BYTES, 4096) else { return false };
         // SAFETY: not of size 0.
         let page = unsafe { alloc_zeroed(layout) };
-        // SAFETY: a fresh page, which is never given back once the scheduler has it.
+        // SAFETY: a fresh page, which is never freed once the scheduler has it.
         if !page.is_null() && unsafe { (self.table().add_slots)(self.core(), page.cast(), hint as u32) } == entry::OK {
             return true;
         }
@@ -440,7 +444,7 @@ impl Executor {
         false
     }
 
-    /// Makes a blocked coroutine ready; one that is ready or running will be polled once more.
+    /// Makes a blocked coroutine ready. A ready or running coroutine will be polled once more.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -449,7 +453,7 @@ impl Executor {
         status(unsafe { (self.table().wake)(self.core(), cid.0) })
     }
 
-    /// Asks for the end of a coroutine: its future is dropped by a worker, never during a poll.
+    /// Cancels a coroutine: a worker drops its future, never during a poll.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -458,7 +462,8 @@ impl Executor {
         status(unsafe { (self.table().cancel)(self.core(), cid.0) })
     }
 
-    /// Changes a coroutine's priority, in whatever state it is. A running one feels it when it is next made ready.
+    /// Changes a coroutine's priority, in any state. For a running coroutine the change takes effect when it is next
+    /// made ready.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -487,10 +492,10 @@ impl Executor {
         u16::try_from(kind).map_err(|_| Stale)
     }
 
-    /// Where a coroutine is, at some moment during the call.
+    /// State of a coroutine at some moment during the call.
     ///
     /// # Errors
-    /// [`Stale`]: it has exited, or never was.
+    /// [`Stale`]: it has exited, or never existed.
     pub fn state(&'static self, cid: Cid) -> Result<State, Stale> {
         // SAFETY: initialised, as `table` has checked.
         let state = unsafe { (self.table().state)(self.core(), cid.0) };
@@ -500,7 +505,7 @@ impl Executor {
             .ok_or(Stale)
     }
 
-    /// The coroutine that calls. `None` outside of a poll.
+    /// The calling coroutine; `None` outside of a poll.
     pub fn current(&'static self) -> Option<Cid> {
         let table = self.table();
         // SAFETY: initialised, as `table` has checked.
@@ -512,7 +517,7 @@ impl Executor {
     }
 
     /// The coroutine that a waker wakes; `None` if the waker is not this executor's, for example because a combinator
-    /// made it. Whoever keeps the cid instead of the waker needs half the memory.
+    /// made it. Storing the cid instead of the waker takes half the memory.
     #[inline]
     pub fn cid_of(&'static self, waker: &Waker) -> Option<Cid> {
         self.table();
@@ -521,7 +526,7 @@ impl Executor {
         if ours { Some(Cid(waker.data().addr() as u64)) } else { None }
     }
 
-    /// The waker that a coroutine is polled with. Of one that has exited it wakes nobody.
+    /// The waker of a coroutine, as in the context of its polls. For a coroutine that has exited it has no effect.
     #[inline]
     pub fn waker(&'static self, cid: Cid) -> Waker {
         self.table();
@@ -531,7 +536,8 @@ impl Executor {
         unsafe { Waker::new(core::ptr::without_provenance(cid.0 as usize), vtable) }
     }
 
-    /// The priorities at which something is ready, one bit each, over all workers: a hint by the time it is looked at.
+    /// The priorities with ready coroutines, one bit each, over all workers: only a hint, since it may be stale at
+    /// once.
     pub fn ready(&'static self) -> u64 {
         self.table();
         // SAFETY: initialised.
@@ -539,7 +545,7 @@ impl Executor {
         ready.map_or(0, |ready| ready.iter().fold(0, |all, word| all | word.0.load(Ordering::Relaxed)))
     }
 
-    /// What the shard of a worker has counted.
+    /// The counters of a worker's shard.
     pub fn counters(&'static self, worker: usize) -> Counters {
         let mut counters = Counters::default();
         // SAFETY: initialised, as `table` has checked.
@@ -547,13 +553,13 @@ impl Executor {
         counters
     }
 
-    /// For wakers.
+    /// Wakes a coroutine from a waker, with the platform's affinity.
     ///
     /// # Safety
     /// The executor is initialised.
     #[inline(always)]
     pub(crate) unsafe fn wake_from_waker(&'static self, cid: u64) {
-        // SAFETY: initialised. A stale cid is no error here: its coroutine has ended, so nobody waits.
+        // SAFETY: initialised. A stale cid is no error here: its coroutine has ended.
         unsafe {
             let table = (*self.table.get()).assume_init_ref();
             let platform = (*self.platform.get()).assume_init_ref();
@@ -574,7 +580,7 @@ impl Executor {
         }
     }
 
-    /// The functions, if they are there.
+    /// The scheduler's functions. Panics if the executor is not initialised.
     #[inline(always)]
     fn table(&'static self) -> &'static Table {
         // Acquire: pairs with the end of `initialise`.
@@ -599,24 +605,24 @@ fn status(status: isize) -> Result<(), Stale> {
     if status == entry::OK { Ok(()) } else { Err(Stale) }
 }
 
-/// The right to run an executor's coroutines as one of its workers. Dropping it leaves what is in its shard to the
-/// others.
+/// The right to run an executor's coroutines as one of its workers. Dropping it leaves the coroutines in its shard to
+/// the other workers.
 pub struct Worker {
     executor: &'static Executor,
     number: usize,
     frame: &'static Frame,
     is_first: bool,
-    /// It may move to another thread, but not be used by two.
+    /// Makes the worker `Send` but not `Sync`.
     not_shared: PhantomData<core::cell::Cell<()>>,
 }
 
 impl Worker {
-    /// Its number.
+    /// Number of the worker.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Polls ready coroutines, most important first, until nothing is ready ([`Outcome::Idle`]: somebody will call
+    /// Polls ready coroutines, most important first, until none is ready ([`Outcome::Idle`]: the next wake calls
     /// [`Platform::notify`]) or the attention word is set ([`Outcome::Attention`]).
     pub fn run(&mut self) -> Outcome {
         // SAFETY: the executor is initialised; `&mut self` of the only worker of this number excludes another run of
@@ -630,9 +636,9 @@ impl Worker {
         outcome(unsafe { (self.executor.table().run_one)(self.executor.core(), self.number as u32, self.frame()) })
     }
 
-    /// As [`run`](Self::run), but gives way ([`Outcome::Outranked`]) when the bitmap `elsewhere` has something more
-    /// important than all that is ready here, of which nothing counts for more than `ceiling`. The first poll is made
-    /// in any case, so that a worker that has given way and was chosen again makes progress.
+    /// Polls as [`run`](Self::run) does, but returns [`Outcome::Outranked`] when the bitmap `elsewhere` has a priority
+    /// that is more important than every coroutine that is ready here, of which none counts for more than `ceiling`.
+    /// The first poll is made in any case, so that a worker that was outranked and chosen again makes progress.
     pub fn run_strictly(&mut self, elsewhere: &'static AtomicU64, ceiling: Priority) -> Outcome {
         let run = self.executor.table().run_strictly;
         let elsewhere: *const AtomicU64 = elsewhere;
@@ -674,10 +680,11 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// Waits for the end of a coroutine and gives its result. Dropping it detaches the coroutine, which goes on.
+/// A future that waits for the end of a coroutine and returns its result. Dropping it detaches the coroutine, which
+/// continues.
 ///
 /// # Cancellation
-/// Dropping it while awaiting detaches too.
+/// Dropping it while it is awaited detaches the coroutine too.
 #[must_use = "dropping a handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T> {
     /// `None` after the result was taken.
@@ -687,7 +694,7 @@ pub struct JoinHandle<T> {
     output: PhantomData<T>,
 }
 
-// SAFETY: what is shared with the executor is protected by the join state, and the output may be sent.
+// SAFETY: the data shared with the executor are protected by the join state, and the output may be sent.
 unsafe impl<T: Send> Send for JoinHandle<T> {}
 // SAFETY: `&JoinHandle` gives no access to the output.
 unsafe impl<T: Send> Sync for JoinHandle<T> {}
@@ -699,13 +706,14 @@ impl<T> JoinHandle<T> {
         self.cid
     }
 
-    /// Asks for the end of the coroutine. The handle still gives the result if it was there first, else [`Cancelled`].
+    /// Cancels the coroutine. The handle still returns the result if the coroutine had finished first, else
+    /// [`Cancelled`].
     pub fn cancel(&self) {
-        // A stale cid means that it has ended by itself, so that there is nothing left to cancel.
+        // A stale cid means that the coroutine has ended already, so that no coroutine is left to cancel.
         let _ = self.executor.cancel(self.cid);
     }
 
-    /// Lets the coroutine go on by itself.
+    /// Detaches the coroutine, which continues.
     pub fn detach(self) {}
 
     /// Whether the coroutine has ended.
@@ -714,7 +722,7 @@ impl<T> JoinHandle<T> {
         self.block.is_none_or(|block| unsafe { (*block.as_ptr()).join.is_complete() })
     }
 
-    /// The handle's last step.
+    /// Gives up the handle's share of the block.
     fn leave(&mut self, block: NonNull<Block>, taken: bool) {
         self.block = None;
         // SAFETY: the handle owns a share of the block, which it gives up here.
@@ -729,7 +737,7 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, Cancelled>;
 
     /// # Panics
-    /// If it is polled again after it gave its result.
+    /// If it is polled again after it has returned its result.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let block = self.block.expect("a join handle was polled after it had given its result");
         // SAFETY: the handle owns a share of the block.
@@ -740,7 +748,8 @@ impl<T> Future for JoinHandle<T> {
                 Poll::Ready(Err(Cancelled))
             }
             Ready::Output => {
-                // SAFETY: the join state says that it is there and ours; the handle forgets the block with it.
+                // SAFETY: according to the join state the output exists and belongs to the handle, which then gives up
+                // the block.
                 let output = unsafe { Block::take_output(block) };
                 self.leave(block, true);
                 Poll::Ready(Ok(output))

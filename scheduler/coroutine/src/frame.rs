@@ -1,22 +1,22 @@
 //! Wakers, and the frames that hold them during a poll.
 //!
-//! # What a waker is
+//! # Representation of a waker
 //!
-//! Two words: the data word is the coroutine's cid, and the vtable word says which executor, because each executor has
-//! a vtable of its own, in the order of [`EXECUTORS`]. So cloning and dropping a waker is nothing, waking costs no
-//! reference count, and a waker that outlives its coroutine is harmless: its cid is stale. The rejected ways: a
-//! reference-counted box (what everyone does), which costs two atomic operations for each clone; and the address of the
-//! control block, which may belong to somebody else by the time of the wake.
+//! A waker is two words: the data word is the coroutine's cid, and the vtable word identifies the executor, because
+//! each executor has a vtable of its own, in the order of [`EXECUTORS`]. So cloning and dropping a waker costs nothing,
+//! waking needs no reference count, and a waker that outlives its coroutine is harmless: its cid is stale. Two
+//! representations were rejected: the usual reference-counted box, which costs two atomic operations for each clone;
+//! and the address of the control block, which may belong to another coroutine by the time of the wake.
 //!
-//! # What a frame is for
+//! # Purpose of a frame
 //!
 //! While a coroutine is polled, the waker in its context lies in the [`Frame`] of the worker that polls, and all frames
 //! lie in one static array. So [`yield_now`] can tell by the *address* of its waker that it is polled directly by an
-//! executor, and which: then it leaves a mark beside the waker instead of waking, and the poll answers "yielded". A
-//! reference to a waker in a frame cannot outlive the poll, which is why the address is proof enough; a clone of the
-//! waker lies elsewhere and is woken the ordinary way. That makes a yield a store instead of a lookup and an atomic
-//! operation. (A waker of another kind during the poll, with a pointer to the block in it, would do the same, but then
-//! [`Waker::will_wake`] would say no to a clone of it, and there are primitives that wake whom they replace.)
+//! executor, and by which one: then it sets a mark beside the waker instead of waking, and the poll returns "yielded".
+//! A reference to a waker in a frame cannot outlive the poll, so the address is sufficient proof; a clone of the waker
+//! lies elsewhere and is woken in the ordinary way. A yield is therefore a store instead of a lookup and an atomic
+//! operation. (A special waker during the poll, with a pointer to the block, would have the same effect, but then
+//! [`Waker::will_wake`] would return `false` for a clone of it, and some primitives wake the waker that they replace.)
 
 use core::cell::UnsafeCell;
 use core::future::Future;
@@ -30,9 +30,9 @@ use scheduler::{PENDING, YIELDED};
 use crate::executor::Executor;
 use crate::trace::tracer;
 
-/// How many executors a program can have. A kernel or process needs one; tests on the host have many.
+/// The largest number of executors in a program. A kernel or process needs one; tests on the host have many.
 pub(crate) const MAXIMUM_EXECUTORS: usize = 32;
-/// How many workers, of all executors together, a program can have at a time.
+/// The largest number of workers of all executors of a program together at a time.
 const FRAMES_LENGTH: usize = 64;
 
 /// The executors by number: see the module's documentation.
@@ -53,7 +53,7 @@ const fn vtable<const NUMBER: usize>() -> RawWakerVTable {
         RawWaker::new(data, &VTABLES[NUMBER])
     }
     fn wake<const NUMBER: usize>(data: *const ()) {
-        // Relaxed: whoever has the waker got it from a poll, which came after the executor was made.
+        // Relaxed: the waker comes from a poll, which happened after the executor was registered.
         let executor = EXECUTORS[NUMBER].load(Ordering::Relaxed);
         // SAFETY: an executor is registered before it gives out wakers, and lives for ever.
         unsafe { (*executor).wake_from_waker(data.addr() as u64) };
@@ -62,7 +62,7 @@ const fn vtable<const NUMBER: usize>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
 }
 
-/// The vtables of executors whose workers were made while there was a trace.
+/// Vtables of the wakers of workers that were made while there was a tracer.
 static TRACED_VTABLES: [RawWakerVTable; MAXIMUM_EXECUTORS] = {
     macro_rules! vtables {
         ($($number:literal)*) => { [$(traced_vtable::<$number>(),)*] };
@@ -99,26 +99,26 @@ pub(crate) fn is_vtable_of(executor: usize, vtable: &'static RawWakerVTable) -> 
     core::ptr::eq(vtable, &VTABLES[executor]) || core::ptr::eq(vtable, &TRACED_VTABLES[executor])
 }
 
-/// Registers an executor and gives its number.
+/// Registers an executor and returns its number; `None` if there are too many.
 pub(crate) fn register(executor: &'static Executor) -> Option<usize> {
     let pointer = core::ptr::from_ref(executor).cast_mut();
     EXECUTORS.iter().position(|place| {
-        // Release: the executor is as it is now for whoever reads the pointer.
+        // Release: a thread that reads the pointer sees the executor as it is now.
         place.compare_exchange(core::ptr::null_mut(), pointer, Ordering::Release, Ordering::Relaxed).is_ok()
     })
 }
 
-/// What a worker has of its own while it polls.
+/// The waker and the answer of a worker's poll.
 #[repr(C, align(64))]
 pub(crate) struct Frame {
     waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// What a poll that is pending answers: PENDING, or YIELDED if `yield_now` has said so.
+    /// Answer of a pending poll: PENDING, or YIELDED after `yield_now`.
     answer: UnsafeCell<u32>,
     vtable: UnsafeCell<&'static RawWakerVTable>,
 }
 
-// SAFETY: a frame belongs to one worker at a time, which `claim` ensures; during a poll others can at most read the
-// waker.
+// SAFETY: a frame belongs to one worker at a time, which `claim` ensures; during a poll other threads can at most read
+// the waker.
 unsafe impl Sync for Frame {}
 
 static FRAMES: [Frame; FRAMES_LENGTH] = [const {
@@ -133,7 +133,7 @@ static FRAMES: [Frame; FRAMES_LENGTH] = [const {
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
 
 impl Frame {
-    /// Takes a frame for a worker of this executor.
+    /// Claims a frame for a worker of this executor; `None` if all are in use.
     pub fn claim(executor: usize) -> Option<&'static Frame> {
         loop {
             let claimed = CLAIMED.load(Ordering::Relaxed);
@@ -142,34 +142,34 @@ impl Frame {
             // Acquire: pairs with the release by the frame's last owner.
             let ours = claimed | 1 << frame;
             if CLAIMED.compare_exchange(claimed, ours, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                // SAFETY: the bit says that the frame is ours alone.
+                // SAFETY: the bit gives this worker exclusive access to the frame.
                 unsafe { *place.vtable.get() = vtable_of(executor) };
                 return Some(place);
             }
         }
     }
 
-    /// Gives a frame back; its worker will not poll any more.
+    /// Releases a frame, whose worker will not poll any more.
     pub fn release(&'static self) {
         // SAFETY: both lie in FRAMES.
         let index = unsafe { core::ptr::from_ref(self).offset_from(FRAMES.as_ptr()) };
         CLAIMED.fetch_and(!(1 << index), Ordering::Release);
     }
 
-    /// Polls a future in this frame; for a pending one, gives the scheduler's answer.
+    /// Polls a future in this frame; returns the output, or the scheduler's answer for a pending poll.
     ///
     /// # Safety
-    /// The caller is the frame's worker, and polls nothing else in it. `cid` is the cid of the coroutine that is
+    /// The caller is the frame's worker, and polls no other future in it. `cid` is the cid of the coroutine that is
     /// polled.
     #[inline(always)]
     pub unsafe fn poll<F: Future>(&self, cid: u64, future: Pin<&mut F>) -> Result<F::Output, u32> {
-        // SAFETY: the frame is ours, and no reference to the waker of the last poll can be left.
+        // SAFETY: the frame belongs to the caller, and no reference to the waker of the last poll can remain.
         let waker = unsafe {
             (*self.waker.get()).write(Waker::new(core::ptr::without_provenance(cid as usize), *self.vtable.get()))
         };
         let mut context = Context::from_waker(waker);
         let answer = future.poll(&mut context);
-        // SAFETY: the frame is ours; `yield_now` writes only during a poll.
+        // SAFETY: the frame belongs to the caller; `yield_now` writes only during a poll.
         let pending = unsafe { self.answer.get().replace(PENDING) };
         match answer {
             Poll::Ready(output) => Ok(output),
@@ -180,10 +180,10 @@ impl Frame {
 
 /// Lets other ready coroutines of the same or higher importance run first.
 ///
-/// Works in any executor; in ours it is cheaper than a wake.
+/// Works in any executor; in this crate's it is cheaper than a wake.
 ///
 /// # Cancellation
-/// Dropping it has no effect, except that the coroutine may be polled once for nothing.
+/// Dropping it has no effect, except that the coroutine may be polled spuriously once.
 pub fn yield_now() -> YieldNow {
     YieldNow { yielded: false }
 }
@@ -208,8 +208,8 @@ impl Future for YieldNow {
         let offset = core::ptr::from_ref(waker).addr().wrapping_sub(FRAMES.as_ptr().addr());
         if offset < size_of_val(&FRAMES) {
             let frame = &FRAMES[offset / size_of::<Frame>()];
-            // SAFETY: the reference proves that the worker of this frame is in a poll, and that this is that poll: it
-            // has lent the waker to us, on this thread or to one that it waits for.
+            // SAFETY: the reference proves that the worker of this frame is in a poll, and that this is that poll: the
+            // waker is borrowed from it, on this thread or on one that it waits for.
             unsafe { frame.answer.get().write(YIELDED) };
         } else {
             wake_elsewhere(waker);
@@ -218,7 +218,7 @@ impl Future for YieldNow {
     }
 }
 
-/// For a yield under a combinator's waker, or another executor's.
+/// Yields by a wake: for a combinator's waker, or another executor's.
 #[cold]
 #[inline(never)]
 fn wake_elsewhere(waker: &Waker) {
@@ -239,7 +239,7 @@ mod tests {
         static OWNED: [AtomicBool; FRAMES_LENGTH] = [const { AtomicBool::new(false) }; FRAMES_LENGTH];
         let claim_often = || {
             for _ in 0..ROUNDS {
-                // The other tests of this program have frames, too, but leave some.
+                // Other tests of this program claim frames too, but not all of them.
                 let frame = Frame::claim(0).unwrap();
                 let place = core::ptr::from_ref(frame).addr() - FRAMES.as_ptr().addr();
                 let owned = &OWNED[place / size_of::<Frame>()];

@@ -1,7 +1,7 @@
-//! Looking up a dynamic symbol in an image that is its own file: every file offset is also an offset in memory.
+//! Lookup of dynamic symbols in an image in which every file offset is also an offset in memory.
 //!
-//! Each number that the image gives is checked before it is used, so that a damaged image is an error; that the image
-//! is the right one is for the caller to know.
+//! Each number in the image is checked before it is used, so that a damaged image is an error; the caller guarantees
+//! that the image is the scheduler's.
 
 use crate::table::ImageError;
 
@@ -24,7 +24,7 @@ pub(crate) struct Symbols<'a> {
 }
 
 impl<'a> Symbols<'a> {
-    /// Finds the symbol table through the program headers. (Section headers need not be there.)
+    /// Finds the symbol table through the program headers. (Section headers may be missing.)
     pub fn parse(image: &'a [u8]) -> Result<Symbols<'a>, ImageError> {
         let parse = || {
             // Magic number, 64 bits, little-endian.

@@ -1,7 +1,7 @@
-//! How a coroutine's end reaches whoever waits for it.
+//! The join state: from the end of a coroutine to the handle that waits for it.
 //!
-//! A coroutine's block has two owners: the executor and the join handle. Which of them is left, whether there is a
-//! result and whether the handle's waker is there, is one word:
+//! A coroutine's block has two owners: the executor and the join handle. One word states which of them remain, whether
+//! there is a result and whether the handle's waker is registered:
 //!
 //! ```text
 //!  EXECUTOR|HANDLE --complete--> COMPLETE|HANDLE --handle dropped--> (given back by the handle)
@@ -12,14 +12,15 @@
 //!        +--handle dropped--> EXECUTOR --complete--> (given back by the executor)
 //! ```
 //!
-//! | field | who may touch it |
-//! |---|---|
-//! | the waker | without WAKER: the handle. With WAKER and not COMPLETE: nobody writes, the handle reads. From COMPLETE on: the executor reads while EXECUTOR is set and WAKER was; whoever gives the block back drops it |
-//! | the output | without COMPLETE: the executor. Then the handle, which says TAKEN when it leaves; else whoever gives the block back |
+//! Permitted access to the fields:
 //!
-//! The executor's last step is one exchange when nobody waits. When somebody does, it needs two: one that shows the
-//! result, and, after the wake, one that lets go of the block, because after the first the handle may be dropped at any
-//! moment.
+//! * The waker: without WAKER, the handle. With WAKER and without COMPLETE, the handle reads and no thread writes. From
+//!   COMPLETE on, the executor reads while EXECUTOR is set, if WAKER was set; the last owner drops it.
+//! * The output: without COMPLETE, the executor. Then the handle, which sets TAKEN when it leaves; else the last owner.
+//!
+//! The executor's last step is one exchange when no waker is registered. With a waker, it needs two: the first
+//! publishes the result, and, after the wake, the second gives up the executor's share of the block. Until the second
+//! the executor still uses the block, which a handle dropped after the first must not free.
 
 use core::task::Waker;
 
@@ -43,38 +44,38 @@ const TAKEN: u32 = 32;
 /// The word and the waker.
 pub(crate) struct Join {
     state: AtomicU32,
-    /// Where the output is, in bytes from the beginning of the block. It is here because here is room for it.
+    /// Offset of the output in the block, in bytes. It is stored here because there is room for it.
     output: u32,
     waker: UnsafeCell<Option<Waker>>,
 }
 
-// SAFETY: the table above says who touches the waker when.
+// SAFETY: the list above states the permitted accesses to the waker.
 unsafe impl Sync for Join {}
 // SAFETY: a waker may be sent.
 unsafe impl Send for Join {}
 
-/// What the caller has to do with the block.
+/// The caller's next step with the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum After {
-    /// Nothing: the other owner is there.
+    /// Nothing: the other owner remains.
     Leave,
-    /// Give the block back, as there is no other owner; first drop the output, if this says that there is one.
+    /// Free the block, which has no other owner; first drop the output, if there is one.
     Free { output: bool },
 }
 
-/// What a handle finds.
+/// Answer to a handle's poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
     /// Not yet; the waker is registered.
     Pending,
-    /// The output is there and is the handle's.
+    /// The output exists and belongs to the handle.
     Output,
     /// There will be no output.
     Cancelled,
 }
 
-/// How a coroutine ended.
+/// The end of a coroutine: with an output or cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Output,
@@ -82,7 +83,7 @@ pub(crate) enum End {
 }
 
 impl Join {
-    /// A coroutine that has not ended, and whose handle exists.
+    /// The state of a coroutine that has not ended and whose handle exists.
     pub fn new(output: u32) -> Join {
         Join { state: AtomicU32::new(EXECUTOR | HANDLE), output, waker: UnsafeCell::new(None) }
     }
@@ -92,15 +93,15 @@ impl Join {
         self.output
     }
 
-    /// The executor's last step.
+    /// Publishes the end of the coroutine, wakes the handle and gives up the executor's share of the block.
     #[inline]
     pub fn complete(&self, end: End) -> After {
         let complete = match end {
             End::Output => COMPLETE,
             End::Cancelled => COMPLETE | CANCELLED,
         };
-        // In most cases nobody waits (yet): show the result and leave in one exchange.
-        // Release: the handle sees the output. Acquire: we may give the block back after the handle has used it.
+        // In most cases no handle waits (yet): publish the result and leave in one exchange. Release: the handle sees
+        // the output. Acquire: this thread may free the block after the handle has used it.
         let mut state = self.state.load(Ordering::Relaxed);
         while state & WAKER == 0 {
             match self.state.compare_exchange(state, state & !EXECUTOR | complete, Ordering::AcqRel, Ordering::Relaxed)
@@ -124,15 +125,15 @@ impl Join {
                 }
             });
         }
-        // Release: our use of the waker comes before its end, if the handle gives the block back. Acquire: the other
-        // way round.
+        // Release: the use of the waker here happens before its drop, if the handle frees the block. Acquire: the
+        // handle's accesses happen before this thread frees the block.
         let state = self.state.fetch_and(!EXECUTOR, Ordering::AcqRel);
         if state & HANDLE == 0 { After::Free { output: has_output(state) } } else { After::Leave }
     }
 
-    /// Whether the coroutine has ended. If not, `waker` is woken when it does.
+    /// Tells whether the coroutine has ended. If not, registers `waker`, which is woken at the end.
     pub fn poll(&self, waker: &Waker) -> Ready {
-        // Acquire: pairs with `complete`, so that the output is there.
+        // Acquire: pairs with `complete`, so that the output is visible.
         let state = self.state.load(Ordering::Acquire);
         if state & COMPLETE != 0 {
             return ended(state);
@@ -141,10 +142,10 @@ impl Join {
             if with(&self.waker, |old| old.as_ref().is_some_and(|old| old.will_wake(waker))) {
                 return Ready::Pending;
             }
-            // Take the old one back before it is replaced. Acquire as above.
+            // Deregister the old waker before it is replaced. Acquire as above.
             let state = self.state.fetch_and(!WAKER, Ordering::Acquire);
             if state & COMPLETE != 0 {
-                // Too late: the executor may be reading it.
+                // Too late: the executor may be reading the waker.
                 return ended(state);
             }
         }
@@ -159,7 +160,7 @@ impl Join {
         self.state.load(Ordering::Relaxed) & COMPLETE != 0
     }
 
-    /// The handle's last step. `taken` says whether it took the output.
+    /// Gives up the handle's share of the block. `taken` tells whether the handle has taken the output.
     pub fn leave(&self, taken: bool) -> After {
         let add = if taken { TAKEN } else { 0 };
         // AcqRel: as in `complete`, from the other side.
@@ -177,7 +178,7 @@ fn ended(state: u32) -> Ready {
 }
 
 fn with<R>(waker: &UnsafeCell<Option<Waker>>, then: impl FnOnce(&Option<Waker>) -> R) -> R {
-    // SAFETY: by the table above, nobody writes it now.
+    // SAFETY: by the list above, no thread writes the waker now.
     #[cfg(not(loom))]
     unsafe {
         then(&*waker.get())
@@ -188,7 +189,7 @@ fn with<R>(waker: &UnsafeCell<Option<Waker>>, then: impl FnOnce(&Option<Waker>) 
 }
 
 fn with_mut<R>(waker: &UnsafeCell<Option<Waker>>, then: impl FnOnce(&mut Option<Waker>) -> R) -> R {
-    // SAFETY: by the table above, nobody else uses it now.
+    // SAFETY: by the list above, no other thread uses the waker now.
     #[cfg(not(loom))]
     unsafe {
         then(&mut *waker.get())
@@ -209,7 +210,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// A block whose output and freeing are watched: by loom, as plain memory, and by counters.
+    /// A block whose output and freeing are checked: by loom, as plain memory, and by counters.
     struct Block {
         join: Join,
         output: UnsafeCell<u32>,
@@ -221,17 +222,17 @@ mod loom_tests {
             Arc::new(Block { join: Join::new(0), output: UnsafeCell::new(0), freed: AtomicU32::new(0) })
         }
 
-        /// As the executor: writes the output, ends.
+        /// Acts as the executor: writes the output and completes.
         fn complete(&self) {
-            // SAFETY: loom checks that nobody reads it yet.
+            // SAFETY: loom checks that no thread reads it yet.
             self.output.with_mut(|output| unsafe { *output = 7 });
             self.after(self.join.complete(End::Output));
         }
 
         fn after(&self, after: After) {
             if let After::Free { output } = after {
-                // Whoever frees touches everything, so that loom sees a use that is still going on.
-                // SAFETY: that is the claim.
+                // The thread that frees accesses both cells, so that loom detects a concurrent use. SAFETY: this is the
+                // property under test.
                 self.output.with_mut(|value| unsafe { assert!(!output || *value == 7) });
                 with_mut(&self.join.waker, |waker| *waker = None);
                 assert_eq!(self.freed.fetch_add(1, Ordering::Relaxed), 0, "freed twice");
@@ -239,7 +240,7 @@ mod loom_tests {
         }
 
         fn take(&self) {
-            // SAFETY: the claim is that it is there and ours.
+            // SAFETY: the property under test is that the output exists and belongs to the handle.
             self.output.with(|output| unsafe { assert_eq!(*output, 7) });
             self.after(self.join.leave(true));
         }

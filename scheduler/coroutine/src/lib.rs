@@ -1,9 +1,9 @@
-//! The Rust face of the scheduler: spawn, join, wakers, cancellation.
+//! The Rust interface of the scheduler: spawn, join, wakers, cancellation.
 //!
-//! An [`Executor`] is a static that runs futures on up to eight workers, most important first. What schedules them is
-//! the crate `scheduler`, reached through a [`Table`] of functions: from the image that the kernel and every process
-//! share, or linked in. This crate adds what Rust can give: any future may be spawned, wakers are real
-//! [`core::task::Waker`]s, and using it takes no unsafe code (except for saying that some memory is the image).
+//! An [`Executor`] is a static that runs futures on up to eight workers, most important first. The crate `scheduler`
+//! schedules them, through a [`Table`] of functions: from the image that the kernel and every process share, or linked
+//! in. This crate adds the Rust types: any future may be spawned, wakers are [`core::task::Waker`]s, and its users need
+//! no unsafe code (except to assert that some memory is the image).
 //!
 //! ```
 //! use coroutine::{Executor, Outcome, Platform, Priority, ReadyWord, Signals, Table, yield_now};
@@ -27,25 +27,26 @@
 //! # }
 //! ```
 //!
-//! # What a coroutine costs
+//! # Cost of a coroutine
 //!
-//! One allocation, made by `spawn`, with the scheduler's header, the join state, and the future, whose place the output
-//! takes later. A waker is two words without a reference count: `frame` says how. Yielding is a store and a return.
+//! `spawn` makes one allocation, with the scheduler's header, the join state, and the future, which the output replaces
+//! later. A waker is two words without a reference count (see `frame`). Yielding is a store and a return.
 //!
 //! # Cancellation
 //!
-//! [`JoinHandle::cancel`] marks; a worker drops the future, never during a poll. Whoever awaits the handle gets
-//! [`Cancelled`]. Dropping a handle *detaches*: the coroutine goes on.
+//! [`JoinHandle::cancel`] marks the coroutine; a worker drops the future, never during a poll. Awaiting the handle then
+//! returns [`Cancelled`]. Dropping a handle *detaches* the coroutine, which continues.
 //!
 //! # Unsafe code
 //!
-//! It is needed where the compiler cannot follow: a block whose type is forgotten between `spawn` and `poll` (`task`),
-//! two owners of one block (`join`), the worker's frame (`frame`), and calls through the table (`executor`, `table`).
+//! Unsafe code is needed where the compiler cannot check: a block whose type is erased between `spawn` and `poll`
+//! (`task`), two owners of one block (`join`), the worker's frame (`frame`), and calls through the table (`executor`,
+//! `table`).
 #![cfg_attr(not(loom), no_std)]
 
 extern crate alloc;
 
-// Under loom there is only the join state: the rest is the scheduler's, which has its own models.
+// Under loom there is only the join state; the scheduler has its own models.
 #[cfg(not(loom))]
 mod executor;
 #[cfg(not(loom))]

@@ -1,5 +1,5 @@
-//! What an executor promises, as cases that run anywhere: on the host against the scheduler that is linked in, on the
-//! target against the image. Each needs an idle executor with one worker, and leaves it so; a broken promise is a
+//! The contract of an executor, as cases that run anywhere: on the host against the scheduler that is linked in, on the
+//! target against the image. Each case needs an idle executor with one worker, and leaves it idle; a violation is a
 //! panic.
 
 use alloc::sync::Arc;
@@ -11,7 +11,7 @@ use core::task::{Context, Poll, Waker};
 
 use crate::{Cancelled, Executor, JoinHandle, Outcome, Priority, Stale, State, Worker, yield_now};
 
-/// A case: its name, and what it does.
+/// A case: its name and its function.
 pub type Case = (&'static str, fn(&'static Executor, &mut Worker));
 
 /// All cases.
@@ -29,7 +29,7 @@ pub const CASES: &[Case] = &[
     ("very many coroutines", very_many_coroutines),
 ];
 
-/// Runs all cases; `begin` is told each name before.
+/// Runs all cases; calls `begin` with each name before the case.
 pub fn run(executor: &'static Executor, worker: &mut Worker, mut begin: impl FnMut(&str)) {
     for (name, case) in CASES {
         begin(name);
@@ -61,7 +61,7 @@ impl Log {
     }
 }
 
-/// What a finished coroutine has to say.
+/// Takes the result of a finished coroutine.
 fn result<T>(mut handle: JoinHandle<T>) -> Result<T, Cancelled> {
     match Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -69,7 +69,7 @@ fn result<T>(mut handle: JoinHandle<T>) -> Result<T, Cancelled> {
     }
 }
 
-/// Waits to be polled a second time, as any wake does.
+/// Waits for a second poll, which any wake causes.
 async fn one_wake() {
     let mut waited = false;
     poll_fn(|_| if core::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await
@@ -206,7 +206,7 @@ fn priorities_change_in_every_state(executor: &'static Executor, worker: &mut Wo
     let same = spawn('s', 10);
     assert_eq!(executor.set_priority(ready.cid(), priority(2)), Ok(()));
     assert_eq!(executor.set_priority(other.cid(), priority(10)), Ok(()), "no change, no move");
-    // Running: changes itself, and goes on only after the others.
+    // Running: changes its own priority, and continues only after the others.
     let running = executor.spawn(
         {
             let log = log.clone();
@@ -271,7 +271,7 @@ fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
     let cid = handle.cid();
     worker.run();
     let Ok(waker) = result(handle) else { panic!("it was not cancelled") };
-    // The next one has the same slot.
+    // The next coroutine has the same slot.
     let next = executor.spawn(core::future::pending::<()>(), Priority::DEFAULT);
     worker.run();
     let polls = executor.counters(worker.number()).polls;

@@ -1,4 +1,4 @@
-//! The scheduler's functions, wherever they come from.
+//! The table of the scheduler's functions, from an image or linked in.
 
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU64;
@@ -31,7 +31,7 @@ macro_rules! table {
                     $($name: {
                         let offset = symbols.find($symbol).ok_or(ImageError::Missing($symbol))?;
                         let code: *const u8 = &raw const *image.get(offset).ok_or(ImageError::Damaged)?;
-                        // SAFETY: the caller says that this is the scheduler's image, in which this symbol is a
+                        // SAFETY: the caller guarantees that this is the scheduler's image, in which this symbol is a
                         // function of this type.
                         unsafe { core::mem::transmute::<*const u8, $type>(code) }
                     },)*
@@ -84,16 +84,16 @@ table! {
     counters: "cops_counters" => unsafe extern "C" fn(*const Executor, u32, *mut Counters),
 }
 
-/// Why an image cannot be used.
+/// The reason why an image cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageError {
     /// It is not a 64-bit little-endian ELF image with dynamic symbols, or points outside itself.
     Damaged,
-    /// This function is not in it.
+    /// The image lacks this function.
     Missing(&'static str),
-    /// It has another major version, this one.
+    /// The image has this version, with another major number.
     Version(u32),
-    /// Its executor has another size than ours.
+    /// The executor of the image has another size than this crate's.
     Layout,
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct Block {
     pub join: Join,
 }
 
-/// What the owner of a handle calls the scheduler's finish with, to free a block whose future is gone: with its output,
-/// or without. The function knows the future's type, and with these there need not be another one in each block.
+/// Outcomes with which a handle calls the scheduler's finish function, to free a block whose future is gone: with its
+/// output, or without. The finish function has the future's type, so each block needs no second function pointer.
 const FREE_WITH_OUTPUT: u32 = 2;
 const FREE: u32 = 3;
 const _: () = assert!(COMPLETED < FREE_WITH_OUTPUT && CANCELLED_OUTCOME < FREE_WITH_OUTPUT);
@@ -41,7 +41,7 @@ union Stage<F: Future> {
     output: ManuallyDrop<F::Output>,
 }
 
-/// What a coroutine is when it is spawned.
+/// State of a coroutine when it is spawned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begins {
     Ready,
@@ -49,8 +49,8 @@ pub(crate) enum Begins {
 }
 
 impl Block {
-    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; gives the future back if
-    /// there is no memory.
+    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; returns the future if there
+    /// is no memory.
     #[inline]
     pub fn allocate<F: Future>(future: F, kind: u16, priority: u8, begins: Begins) -> Result<NonNull<Block>, F> {
         let layout = Layout::new::<Task<F>>();
@@ -79,7 +79,7 @@ impl Block {
     /// The block was allocated for `F` and has no user.
     pub unsafe fn withdraw<F: Future>(block: NonNull<Block>) -> F {
         let task = block.cast::<Task<F>>();
-        // SAFETY: the future is there, as it was never polled; the block is ours.
+        // SAFETY: the future is present, as it was never polled; the caller owns the block.
         unsafe {
             let future = ManuallyDrop::take(&mut (*(*task.as_ptr()).stage.get()).future);
             dealloc(task.as_ptr().cast(), Layout::new::<Task<F>>());
@@ -87,7 +87,7 @@ impl Block {
         }
     }
 
-    /// The header, as the scheduler wants it.
+    /// Pointer to the block's header, for the scheduler.
     pub fn header(block: NonNull<Block>) -> *mut Header {
         block.as_ptr().cast()
     }
@@ -95,14 +95,14 @@ impl Block {
     /// Moves the output out.
     ///
     /// # Safety
-    /// The block was allocated for a future with this output, the join state says that the output is the caller's, and
+    /// The block was allocated for a future with this output, the output belongs to the caller by the join state, and
     /// it is taken only once.
     pub unsafe fn take_output<T>(block: NonNull<Block>) -> T {
         // SAFETY: as above.
         unsafe { block.byte_add((*block.as_ptr()).join.output() as usize).cast::<T>().read() }
     }
 
-    /// Does what the join state says.
+    /// Frees the block if the join state requires it.
     ///
     /// # Safety
     /// `after` is its answer.
@@ -113,7 +113,7 @@ impl Block {
             After::Free { output: true } => FREE_WITH_OUTPUT,
             After::Free { output: false } => FREE,
         };
-        // SAFETY: we are the last owner, and the function belongs to this block.
+        // SAFETY: the caller is the last owner, and the function belongs to this block.
         unsafe { ((*block.as_ptr()).header.finish())(Block::header(block), outcome) }
     }
 }
@@ -124,7 +124,7 @@ impl Block {
 /// The block was allocated for `F`; the join state answered `after`.
 unsafe fn free<F: Future>(block: NonNull<Block>, after: After) {
     let task = block.cast::<Task<F>>().as_ptr();
-    // SAFETY: we are the last owner.
+    // SAFETY: the caller is the last owner.
     unsafe {
         if after == (After::Free { output: true }) {
             ManuallyDrop::drop(&mut (*(*task).stage.get()).output);
@@ -134,10 +134,11 @@ unsafe fn free<F: Future>(block: NonNull<Block>, after: After) {
     }
 }
 
-/// The scheduler's poll.
+/// The scheduler's poll function.
 ///
 /// # Safety
-/// Called by the scheduler: `header` is that of a `Task<F>` whose future is there, and `frame` the frame of the worker.
+/// Called by the scheduler: `header` is that of a `Task<F>` whose future is present, and `frame` the frame of the
+/// worker.
 unsafe extern "C" fn poll<F: Future>(header: *mut Header, frame: *mut c_void) -> u32 {
     let task = header.cast::<Task<F>>();
     // SAFETY: as above; the scheduler polls a coroutine on one worker at a time, and the block does not move.
@@ -155,13 +156,13 @@ unsafe extern "C" fn poll<F: Future>(header: *mut Header, frame: *mut c_void) ->
     }
 }
 
-/// The scheduler's poll, for a coroutine that was spawned while there was a trace.
+/// The scheduler's poll function for a coroutine that was spawned while there was a tracer.
 ///
 /// # Safety
 /// As for [`poll`].
 #[cold]
 unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_void) -> u32 {
-    // SAFETY: no spawn of this header is going on, and the other promises are the same.
+    // SAFETY: the spawn of this header is over, and the other promises are those of `poll`.
     unsafe {
         let cid = (*header).cid();
         if let Some(tracer) = tracer() {
@@ -175,14 +176,14 @@ unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_v
     }
 }
 
-/// The scheduler's finish, and [`Block::after`]'s.
+/// The finish function, called by the scheduler and by [`Block::after`].
 ///
 /// # Safety
-/// Called by the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is there, else its future. Or
-/// called by the block's last owner with how to free it.
+/// Called by the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is present, else its future.
+/// Or called by the block's last owner with `FREE` or `FREE_WITH_OUTPUT`.
 unsafe extern "C" fn finish<F: Future>(header: *mut Header, outcome: u32) {
     let task = header.cast::<Task<F>>();
-    // SAFETY: as above, and the executor's share of the block is ours until `complete`.
+    // SAFETY: as above, and this function has the executor's share of the block until `complete`.
     unsafe {
         let end = match outcome {
             COMPLETED => End::Output,

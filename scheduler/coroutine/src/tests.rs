@@ -1,4 +1,4 @@
-//! The suite on the host, and what only a host can test: attention, exhaustion, threads.
+//! The suite on the host, and tests that only a host can run: attention, exhaustion, threads.
 
 extern crate std;
 
@@ -37,7 +37,7 @@ fn the_suite_holds() {
     crate::suite::run(executor, &mut worker, |_| ());
 }
 
-/// A platform whose answers the test gives, with a note of what it was told. Everything is on one thread.
+/// A platform whose answers the test sets, with a record of its calls. Everything is on one thread.
 #[derive(Default)]
 struct Scripted<const HAS_AFFINITY: bool> {
     worker: AtomicUsize,
@@ -134,7 +134,7 @@ fn a_waker_brings_where_the_platform_says_so() {
     assert!(!platform.told().contains(&Told::LeftAtHome(handle.cid())));
 }
 
-/// A platform that says no more than it has to, and what is shared lazily.
+/// A platform with the minimum of functions, and with lazy sharing.
 struct Terse<const HAS_AFFINITY: bool>(AtomicUsize, Mutex<Vec<usize>>);
 
 impl<const HAS_AFFINITY: bool> Platform for Terse<HAS_AFFINITY> {
@@ -152,7 +152,7 @@ impl<const HAS_AFFINITY: bool> Platform for Terse<HAS_AFFINITY> {
 
 #[test]
 fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
-    // Worker 2 only takes a place.
+    // Worker 2 only makes a third home available.
     for [home, caller] in [[0, 1], [1, 0], [2, 0]] {
         let (executor, platform, ready) = scripted(Terse::<false>(AtomicUsize::new(home), Mutex::default()));
         let mut workers = [0, 1, 2].map(|number| executor.worker(number, Signals::default()).unwrap());
@@ -166,7 +166,7 @@ fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
         assert_ne!(ready_in(ready, caller), 0, "it comes to who woke it, instead of waking its worker");
         assert_eq!(*platform.1.lock().unwrap(), []);
 
-        // Unless the platform says so, a waker brings nothing.
+        // Without the platform's affinity, a waker leaves the coroutine at home.
         let (executor, platform, ready) = scripted(Terse::<true>(AtomicUsize::new(home), Mutex::default()));
         let mut workers = [0, 1, 2].map(|number| executor.worker(number, Signals::default()).unwrap());
         let waits = executor.spawn(std::future::pending::<()>(), Priority::DEFAULT);
@@ -184,8 +184,8 @@ fn a_suspended_coroutine_keeps_its_stack_until_it_is_resumed() {
     let mut worker = executor.worker(0, Signals::default()).unwrap();
     let interrupted = executor.spawn(
         async move {
-            // What an interruption would do; the nested runs stand for another stack.
-            // SAFETY: this is worker 0, inside a poll, whose other stacks do not run.
+            // As in an interruption; the nested runs represent another stack. SAFETY: this is worker 0, inside a poll,
+            // whose other stacks do not run.
             let (cid, mut other) =
                 unsafe { (executor.suspend(0).unwrap(), executor.worker_on_another_stack(0).unwrap()) };
             assert_eq!(executor.state(cid), Ok(State::Suspended));
@@ -206,7 +206,7 @@ fn a_suspended_coroutine_keeps_its_stack_until_it_is_resumed() {
     assert_eq!(worker.run(), Outcome::Idle);
     assert!(interrupted.is_finished());
     assert_eq!(executor.resume(cid), Err(Stale));
-    // Its other stack is gone, and it is still the worker.
+    // The handle for the other stack is gone, and the worker still exists.
     assert_eq!(executor.worker(0, Signals::default()).err(), Some(WorkerError::Taken));
 }
 
@@ -223,7 +223,7 @@ impl std::task::Wake for Bell {
 fn a_handle_keeps_the_last_waker_that_it_was_polled_with() {
     let (executor, mut worker) = executor();
     let bells: [Arc<Bell>; 2] = Default::default();
-    // Each is there twice, here and in the waker of the test, and once more in the handle.
+    // Each bell has two references, here and in the test's waker, and one more in the handle.
     let wakers = bells.clone().map(Waker::from);
     let counts = || bells.each_ref().map(|bell| (bell.0.load(Ordering::Relaxed), Arc::strong_count(bell) - 2));
     for cancels in [false, true] {
@@ -249,7 +249,7 @@ fn a_handle_keeps_the_last_waker_that_it_was_polled_with() {
         drop(handle);
         bells[1].0.store(0, Ordering::Relaxed);
     }
-    // A handle that is dropped takes its waker with it at the latest when the coroutine ends, and wakes nobody.
+    // The waker of a dropped handle is dropped at the latest when the coroutine ends, and is not woken.
     let mut handle = executor.spawn(async {}, Priority::DEFAULT);
     assert!(std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(&wakers[0])).is_pending());
     drop(handle);
@@ -275,7 +275,7 @@ fn what_is_ready_is_what_any_worker_has() {
     let (executor, platform, _) = scripted(Scripted::<false>::default());
     for (worker, priority) in [(0, 5), (1, 5), (1, 7)] {
         platform.worker.store(worker, Ordering::Relaxed);
-        // A worker has to have been there for its shard to be used.
+        // A shard is used only after its worker has existed.
         drop(executor.worker(worker, Signals::default()));
         executor.spawn(async {}, Priority::saturating(priority)).detach();
     }
@@ -351,7 +351,7 @@ fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
     assert!(!handle.is_finished());
     assert_eq!(executor.state(handle.cid()), Ok(State::Ready));
     ATTENTION.store(0, Ordering::Relaxed);
-    // It is finished before attention is paid.
+    // The coroutine finishes before the attention word is read.
     assert_eq!(worker.run(), Outcome::Attention);
     assert!(handle.is_finished());
     ATTENTION.store(0, Ordering::Relaxed);
@@ -403,14 +403,14 @@ fn an_executor_is_made_once_and_used_after() {
     assert!(std::panic::catch_unwind(|| NEVER.wake(Cid::from_raw(1 << 32))).is_err());
 }
 
-/// What a worker thread sleeps on.
+/// A bell on which a worker thread sleeps.
 #[derive(Default)]
 struct Bed {
     notified: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Eight threads, on however many processors the host has.
+/// Eight threads, on any number of processors of the host.
 struct Threads {
     beds: [Bed; 8],
     stop: AtomicBool,

@@ -1,29 +1,29 @@
-//! Hooks for a trace: who is polled and woken when.
+//! Hooks for a trace of polls and wakes.
 //!
-//! They cost nothing where there is no trace. A coroutine that is spawned while there is one gets another poll
-//! function, and a worker that is made then gives out wakers with another vtable, so nothing is asked at a poll or at a
-//! wake. So the tracer has to be there first: what is older is not in the trace.
+//! They cost nothing without a tracer. A coroutine that is spawned while there is a tracer has another poll function,
+//! and a worker that is made then uses wakers with another vtable, so polls and wakes need no check. The tracer must
+//! therefore be installed first: coroutines and workers that are older are not in the trace.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Functions that are told what happens. They are called on the worker, may be called in the middle of anything, and
-/// must not use the executor.
+/// Functions that are called at each event, on the thread that polls or wakes. They may be called in the middle of any
+/// operation, and must not use the executor.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracer {
     /// A coroutine with this cid is about to be polled.
     pub poll_begins: fn(cid: u64),
     /// The poll has ended with this answer.
     pub poll_ends: fn(cid: u64, answer: u32),
-    /// Somebody wakes the coroutine with this cid through a waker.
+    /// The coroutine with this cid is woken through a waker.
     pub woken: fn(cid: u64),
 }
 
 static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Tells this tracer of all coroutines that are spawned from now on, and of wakes through wakers of workers that are
+/// Installs a tracer for all coroutines that are spawned from now on, and for wakes through wakers of workers that are
 /// made from now on.
 pub fn trace_with(tracer: &'static Tracer) {
-    // Release: whoever finds it finds what it points to.
+    // Release: a thread that loads the pointer sees the tracer.
     TRACER.store(core::ptr::from_ref(tracer).cast_mut(), Ordering::Release);
 }
 

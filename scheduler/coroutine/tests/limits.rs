@@ -1,4 +1,4 @@
-//! Executors and workers of one program come to an end; until then each has wakers and a frame of its own.
+//! The number of executors and workers of one program is limited; each of them has wakers and a frame of its own.
 //!
 //! This is a program of its own, because the limits are the program's.
 
@@ -10,7 +10,7 @@ use coroutine::{
     yield_now,
 };
 
-/// Executors and workers that a program can have.
+/// The largest numbers of executors and of workers in a program.
 const EXECUTORS: usize = 32;
 const WORKERS: usize = 64;
 
@@ -77,7 +77,7 @@ fn all_that_a_program_can_have_work_and_one_more_is_an_error() {
         assert!(handle.is_finished());
     }
 
-    // The frames are used up: a place is free again when a worker is dropped.
+    // All frames are in use: one is free again when a worker is dropped.
     let other = executors[EXECUTORS - 1];
     let worker = |number| other.worker(number, Signals::default());
     assert_eq!(worker(3).err(), Some(WorkerError::TooMany));
@@ -92,14 +92,14 @@ fn all_that_a_program_can_have_work_and_one_more_is_an_error() {
     let on_another_stack = unsafe { other.worker_on_another_stack(1) }.unwrap();
     assert_eq!(on_another_stack.number(), 1);
     assert_eq!(worker(3).err(), Some(WorkerError::TooMany));
-    // Without its other stack it is still there.
+    // Without its other stack the worker still exists.
     drop(on_another_stack);
     assert_eq!(worker(1).err(), Some(WorkerError::Taken));
     let third = worker(3).unwrap();
     drop(first);
     assert_eq!(worker(3).err(), Some(WorkerError::Taken));
     let first = worker(1).unwrap();
-    // Nor is anybody's frame given to two.
+    // No frame is given to two workers.
     assert_eq!(worker(2).err(), Some(WorkerError::TooMany));
     drop((first, third, workers));
     let workers: Vec<_> = (0..MAXIMUM_WORKERS).map(|number| worker(number).unwrap()).collect();

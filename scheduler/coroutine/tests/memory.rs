@@ -1,4 +1,4 @@
-//! A spawn for which there is no memory gives the future back, and all memory that it took.
+//! A spawn without enough memory returns the future, and frees all memory that it allocated.
 
 use coroutine::{Executor, Outcome, Platform, Priority, ReadyWord, Signals, SpawnError, Table};
 use property::{Limited, with_memory};
@@ -26,7 +26,7 @@ fn is_there_memory(bytes: usize) -> bool {
     Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
 }
 
-/// A coroutine by which the future that comes back is known.
+/// A coroutine that identifies the returned future.
 async fn give(letter: char) -> char {
     letter
 }
@@ -56,7 +56,7 @@ fn a_spawn_without_memory_gives_the_future_and_the_memory_back() {
         assert_eq!(letter(future), 'x');
     }
     let mut worker = executor.worker(0, Signals::default()).unwrap();
-    // A page and a block are enough; then blocks alone are.
+    // A page and a block suffice; afterwards a block alone suffices.
     assert!(with_memory(page + 1000, || spawn(executor).is_ok()));
     assert!(with_memory(1000, || spawn(executor).is_ok()));
     assert_eq!(worker.run(), Outcome::Idle);

@@ -1,4 +1,4 @@
-//! A tracer is told of what is spawned, and woken through wakers that are made, after it came.
+//! A tracer sees coroutines that are spawned, and wakes through wakers that are made, after it was installed.
 //!
 //! This is a program of its own, because the tracer is the program's.
 

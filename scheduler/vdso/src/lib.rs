@@ -1,21 +1,22 @@
 //! The scheduler as one position-independent image, used by the kernel and by every process.
 //!
-//! # What it is
+//! # Form of the image
 //!
 //! An ELF shared object without writable data, without relocations and without a need for any other library: one
 //! segment, read and execute, in which every file offset is also the offset in memory. So mapping the file's bytes is
-//! loading it, at any page address, and the same pages serve everybody. All state lies in memory of whoever calls.
-//! Programs find it by `AT_SYSINFO_EHDR` and its functions by its dynamic symbols, as on Linux; the kernel, which has
-//! the bytes at hand, does the same without the auxiliary vector.
+//! loading it, at any page address, and all processes share the same pages. All state lies in the caller's memory.
+//! Programs find the image by `AT_SYSINFO_EHDR` and its functions by its dynamic symbols, as on Linux; the kernel,
+//! which contains the bytes, uses the symbols without the auxiliary vector.
 //!
 //! The functions are [`scheduler::entry`]'s, with the names in [`scheduler::entry::NAMES`]; `user/c/cops.h` declares
 //! them for C and the `coroutine` crate for Rust.
 //!
 //! **Critical sections never leave the image.** A function of the caller (a poll, a finish, a hook) is never called
 //! while a lock is held. So a kernel that does not preempt a worker while its program counter lies in the image's text
-//! never preempts the holder of a lock, which is what keeps more workers than harts from waiting for each other.
+//! never preempts the holder of a lock. So workers do not wait for a preempted lock holder when there are more workers
+//! than harts.
 //!
-//! # How it is built
+//! # Build
 //!
 //! ```text
 //! cargo rustc --release --package vdso --lib --crate-type staticlib --target riscv64gc-unknown-none-elf \
@@ -28,18 +29,18 @@
 //! (`rust-lld -flavor gnu` is the same linker.) Without `--strip-all` the same command gives the symbols for a
 //! debugger, at the same addresses.
 //!
-//! Whoever builds it must then check, because the linker cannot, or only in part:
+//! The builder must then check the following, because the linker cannot, or only in part:
 //! * there is exactly one `PT_LOAD`, with flags read and execute, offset 0 and address 0, and file size equal to memory
 //!   size;
 //! * the dynamic section has no `DT_RELA`, `DT_REL`, `DT_JMPREL`, `DT_RELR`, `DT_TEXTREL` or `DT_NEEDED`;
 //! * every name in [`scheduler::entry::NAMES`] is a defined dynamic symbol, and there is no undefined one;
 //! * the segment is at most 16 KiB.
 //!
-//! # Why the panic handler
+//! # The panic handler
 //!
 //! The scheduler has no panic: its indexes are masked and its arithmetic wraps. A panic would need the formatting
 //! machinery, whose tables of addresses are relocations; so a panic that slips in fails the checks above. The handler
-//! is here because a library without `std` must have one.
+//! exists because a library without `std` must have one.
 #![cfg_attr(target_os = "none", no_std)]
 
 use core::ffi::c_void;

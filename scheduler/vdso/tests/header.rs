@@ -1,6 +1,6 @@
-//! `user/c/cops.h` says in C what the image says in Rust. These tests read the header as text (a C compiler is not
-//! everywhere) and compare every number, layout and prototype in it with the scheduler's; the header itself has the
-//! compiler compare its structures with its numbers.
+//! `user/c/cops.h` declares in C the interface that the image has in Rust. These tests read the header as text (not
+//! every host has a C compiler) and compare every number, layout and prototype in it with the scheduler's. Static
+//! assertions in the header compare its structures with its numbers.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -25,7 +25,7 @@ fn code() -> String {
     code + rest
 }
 
-/// What is defined as a number.
+/// The macros that are defined as numbers.
 fn numbers() -> BTreeMap<String, i64> {
     let code = code();
     let number = |line: &str| {
@@ -39,7 +39,7 @@ fn numbers() -> BTreeMap<String, i64> {
 #[test]
 fn every_number_is_the_scheduler_s() {
     let mut numbers = numbers();
-    // Fields that are private are compared by using a header that is laid out like this; see below.
+    // Private fields are compared through a header with this layout; see below.
     numbers.retain(|name, _| !name.starts_with("HEADER_") || name == "HEADER_WORDS");
     numbers.retain(|name, _| !name.ends_with("_IN_HEADER_SHIFT"));
     let expected = [
@@ -100,7 +100,7 @@ fn every_number_is_the_scheduler_s() {
 fn every_layout_is_checked_by_the_compiler() {
     let code = code();
     for name in numbers().keys() {
-        // COPS_HOOKS_NOTIFY_OFFSET is that of `notify` in `struct cops_hooks`.
+        // COPS_HOOKS_NOTIFY_OFFSET is the offset of `notify` in `struct cops_hooks`.
         let Some(field) = name.strip_suffix("_OFFSET") else { continue };
         let structures = ["header", "ready_word", "hooks", "signals", "counters"];
         let structure = structures.iter().find(|structure| field.starts_with(&structure.to_uppercase()));
@@ -130,7 +130,7 @@ fn the_completion_ring_is_the_kernel_s() {
     assert!(header.contains("    uint64_t token;\n    uint64_t cid;\n    uint64_t result;\n    uint64_t reserved;\n"));
 }
 
-/// What is between the braces of a structure.
+/// The declarations between the braces of a structure.
 fn fields(structure: &str) -> Vec<String> {
     let code = code();
     let (_, rest) = code.split_once(&format!("struct {structure} {{")).expect("the structure is there");
@@ -198,7 +198,7 @@ unsafe extern "C" fn finish(_: *mut Header, outcome: u32) {
     FINISHED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A control block as the header's numbers lay it out.
+/// A control block with the layout of the header's numbers.
 struct Block {
     words: Box<[u64]>,
 }
@@ -224,7 +224,7 @@ impl Block {
 #[test]
 fn a_control_block_of_this_layout_is_one_for_the_scheduler() {
     assert_eq!(align_of::<Header>(), 8);
-    // As the scheduler's own constructor makes it.
+    // A header made by the scheduler's own constructor.
     let made = Header::new(poll, finish, 0xbeef, 23);
     // SAFETY: the header consists of words, all of which have a value.
     let made = unsafe { std::slice::from_raw_parts((&raw const made).cast::<u64>(), size_of::<Header>() / 8) };
@@ -237,8 +237,8 @@ fn a_control_block_of_this_layout_is_one_for_the_scheduler() {
     let mut frame = 0u8;
     let mut block = Block::new(0xbeef, 23);
     let header = block.words.as_mut_ptr();
-    // SAFETY: the memory is as large and as aligned as is asked for, lives to the end of the block and is used by
-    // nobody else; the functions are called as they document it.
+    // SAFETY: the memory is as large and as aligned as is asked for, lives to the end of the block and has no other
+    // user; the functions are called as documented.
     unsafe {
         let memory = std::alloc::alloc_zeroed(layout);
         let page = std::alloc::alloc_zeroed(slots);
