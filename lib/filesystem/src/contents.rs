@@ -1,17 +1,16 @@
 //! The bytes of a regular file: pages of its own over bytes of the archive over zeros.
 //!
 //! A byte below the file's length comes from the first of these that has it: a page the file owns, the backing (bytes
-//! of the archive, which are never changed), nothing (zero). A page is made by the first write to it, as a copy of what
-//! it covers. So a large read-only file costs nothing, a patch to it costs a page, and a hole costs nothing.
+//! of the archive, which are never changed), nothing (zero). A page is made by the first write to it, as a copy of the
+//! bytes it covers. So a large read-only file costs nothing, a patch to it costs a page, and a hole costs nothing.
 //!
 //! Two invariants keep old bytes from coming back when a file shrinks and grows again. **Nothing beyond the end**: the
 //! backing is no longer than the file, and bytes of a page beyond the end are zero. **No page beyond the end**: every
 //! page contains at least one byte of the file.
 //!
 //! Pages are kept in chunks of neighbours, found by number in a hash table. The table of even a very large file is
-//! small, so that it grows in a moment. When a file is freed or cut off, chunks that go become *remains*, which
-//! somebody frees one after the other ([`Remains`]): whoever holds a file's lock never frees more pages than a chunk
-//! has.
+//! small, so that it grows in a moment. When a file is freed or cut off, removed chunks become *remains*, which are
+//! freed later, one after the other ([`Remains`]): the holder of a file's lock never frees more pages than a chunk has.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -26,10 +25,10 @@ use crate::error::Error;
 use crate::memory;
 use crate::quota::{Owner, Quota, Share};
 
-/// The unit in which files grow.
+/// Size of a page, the unit in which files grow.
 pub const PAGE_SIZE: usize = 4096;
 
-/// No file is longer: offsets are signed in the Unix interface.
+/// Maximum length of a file: offsets are signed in the Unix interface.
 pub const MAX_FILE_LENGTH: u64 = i64::MAX as u64;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -38,7 +37,7 @@ static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 type Bytes = Box<[u8; PAGE_SIZE]>;
 
-/// A page, and what its owner has been charged for it: whoever made the page pays until it is gone.
+/// A page, and the charge for it: the owner that made the page pays until it is gone.
 struct Page {
     bytes: Bytes,
     _share: Option<Share>,
@@ -58,17 +57,17 @@ impl DerefMut for Page {
     }
 }
 
-/// Pages of a chunk; for the tests so few that their files have several.
+/// Pages of a chunk; few in tests, so that test files have several chunks.
 const CHUNK: usize = if cfg!(test) { 2 } else { 64 };
-/// Chunks that are freed at once.
+/// Number of chunks that are freed at once.
 const FEW: usize = 1;
 
 /// Neighbouring pages of a file.
 #[derive(Default)]
 struct Chunk {
-    /// As long as the last page needs.
+    /// As long as its last page requires.
     pages: Vec<Option<Page>>,
-    /// How many of them there are.
+    /// Number of pages that are present.
     count: usize,
 }
 
@@ -81,7 +80,7 @@ impl Chunk {
         self.pages.get_mut(position)?.as_mut()
     }
 
-    /// Makes room for a page at a place.
+    /// Makes room for a page at a position.
     fn reserve(&mut self, position: usize) -> Result<(), Error> {
         if position >= self.pages.len() {
             memory::reserve(&mut self.pages, position + 1)?;
@@ -90,7 +89,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Frees pages from a place on; says how many there were.
+    /// Frees pages from a position on; returns their number.
     fn cut(&mut self, from: usize) -> usize {
         let before = self.count;
         for page in self.pages.iter_mut().skip(from) {
@@ -100,19 +99,19 @@ impl Chunk {
     }
 }
 
-/// The number of a page's chunk, and its place in there.
+/// Returns the number of a page's chunk, and the position in it.
 fn place(index: u64) -> (u64, usize) {
     (index / CHUNK as u64, (index % CHUNK as u64) as usize)
 }
 
-/// Chunks that belong to no file any more and have not been freed.
+/// Chunks that were removed from their file and are not freed yet.
 #[derive(Default)]
 pub(crate) struct Remains(Mutex<Vec<Remain>>);
 
 enum Remain {
-    /// Of a file that was freed, or made empty.
+    /// Chunks of a file that was freed, or made empty.
     All(hash_map::IntoIter<u64, Chunk>),
-    /// Of one that was cut off.
+    /// Chunks of a file that was cut off.
     Some(Vec<Chunk>),
 }
 
@@ -126,7 +125,7 @@ impl Remain {
 }
 
 impl Remains {
-    /// Keeps remains to be freed later; frees them at once if there is no memory for the record of them.
+    /// Stores chunks to be freed later; frees them at once if there is no memory for their record.
     fn add(&self, quota: &Quota, mut remain: Remain) {
         {
             let mut list = self.0.lock();
@@ -139,7 +138,7 @@ impl Remains {
         }
     }
 
-    /// Frees a chunk; `false` if there is none.
+    /// Frees a chunk; returns `false` if there is none.
     pub(crate) fn free_one(&self, quota: &Quota) -> bool {
         let chunk = {
             let mut list = self.0.lock();
@@ -157,21 +156,21 @@ impl Remains {
         true
     }
 
-    /// Whether there are none.
+    /// Whether there are no chunks.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 }
 
-/// Where a write begins.
+/// Position at which a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteFrom {
     Offset(u64),
     End,
 }
 
-/// See the module's documentation. Pages are charged to a [`Quota`], the same for all calls, and each to the owner who
-/// is named by the write that makes it.
+/// Contents of a regular file; see the module's documentation. Pages are charged to a [`Quota`], which is the same for
+/// all calls, and each page to the owner named by the write that makes it.
 pub(crate) struct FileContents {
     length: u64,
     backing: &'static [u8],
@@ -189,12 +188,12 @@ impl FileContents {
         self.length
     }
 
-    /// What the file's own pages take.
+    /// Returns the charge for the file's own pages.
     pub(crate) fn charged(&self) -> u64 {
         self.count as u64 * PAGE
     }
 
-    /// Frees everything, large files' pages later; refunds what is freed at once.
+    /// Frees all pages, large files' pages later; refunds those that are freed at once.
     pub(crate) fn free(self, quota: &Quota, remains: &Remains) {
         if self.chunks.len() > FEW {
             remains.add(quota, Remain::All(self.chunks.into_iter()));
@@ -205,13 +204,13 @@ impl FileContents {
         }
     }
 
-    /// The whole file as one slice, as long as nobody has written to it.
+    /// Returns the whole file as one slice, if it was never written to.
     pub(crate) fn untouched(&self) -> Option<&'static [u8]> {
         (self.count == 0 && self.length == self.backing.len() as u64).then_some(self.backing)
     }
 
     /// Hands the bytes from `offset` on to `sink`, piece by piece, until there are `length`, or the file ends, or
-    /// `sink` takes less than it was given. Returns how many were taken.
+    /// `sink` takes less than it was given. Returns the number of bytes taken.
     pub(crate) fn read_with(&self, offset: u64, length: usize, mut sink: impl FnMut(&[u8]) -> usize) -> usize {
         let end = offset.saturating_add(length as u64).min(self.length);
         let mut at = offset;
@@ -226,7 +225,7 @@ impl FileContents {
         (at - offset) as usize
     }
 
-    /// The longest piece from `at` on, below `end`, that lies in one place.
+    /// Returns the longest contiguous piece from `at` on, below `end`.
     fn piece(&self, at: u64, end: u64) -> &[u8] {
         let within = (at % PAGE) as usize;
         let page_end = end.min(at - within as u64 + PAGE);
@@ -247,7 +246,7 @@ impl FileContents {
     }
 
     /// Lets `source` fill `length` bytes from `from` on, piece by piece, until it fills less than it was given. Returns
-    /// where the write began and how many bytes it has; fewer than `length` also if there is no room for more.
+    /// the start of the write and its length, which is less than `length` also if there is no room for more.
     pub(crate) fn write_with(
         &mut self,
         quota: &Quota,
@@ -272,8 +271,8 @@ impl FileContents {
             match self.write_piece(quota, owner, at, end, &mut source) {
                 Ok((filled, wanted)) => {
                     at += filled as u64;
-                    // A source that gives nothing leaves the file as long as it was, also if the write began beyond its
-                    // end.
+                    // A source that gives nothing leaves the file's length unchanged, also if the write began beyond
+                    // its end.
                     if filled > 0 {
                         self.length = self.length.max(at);
                     }
@@ -288,7 +287,7 @@ impl FileContents {
         Ok((offset, (at - offset) as usize))
     }
 
-    /// Writes to one page; returns how much was filled of how much.
+    /// Writes to one page; returns the number of bytes filled and the number offered.
     fn write_piece(
         &mut self,
         quota: &Quota,
@@ -304,7 +303,7 @@ impl FileContents {
         let page = self.page(quota, owner, index)?;
         let filled = source(&mut page[within..within + wanted]).min(wanted);
         if filled < wanted {
-            // A source may have touched more than it says. What lies beyond the end must stay zero.
+            // A source may have changed more bytes than it says. Those beyond the end must stay zero.
             let kept = (length.saturating_sub(index * PAGE)).min(PAGE) as usize;
             page[kept.max(within + filled)..].fill(0);
             if filled == 0 && index * PAGE >= length {
@@ -314,7 +313,7 @@ impl FileContents {
         Ok((filled, wanted))
     }
 
-    /// The file's own page, made if it has none there.
+    /// Returns the file's own page, made if there is none.
     fn page(&mut self, quota: &Quota, owner: Option<&Arc<dyn Owner>>, index: u64) -> Result<&mut Page, Error> {
         let (number, position) = place(index);
         // Looked up twice because a returned borrow would last for the other branch too.
@@ -344,7 +343,7 @@ impl FileContents {
         self.chunks.get_mut(&number).and_then(|chunk| chunk.get_mut(position)).ok_or(Error::OutOfMemory)
     }
 
-    /// Frees one page of the file's own, if it has one there.
+    /// Frees one of the file's own pages, if there is one.
     fn remove_page(&mut self, quota: &Quota, index: u64) {
         let (number, position) = place(index);
         let Some(chunk) = self.chunks.get_mut(&number) else { return };
@@ -368,7 +367,7 @@ impl FileContents {
         Ok(page)
     }
 
-    /// Cuts the file off, or makes it longer with zeros. Of many pages some are left to be freed later.
+    /// Cuts the file off, or extends it with zeros. Of many removed pages some are left to be freed later.
     pub(crate) fn truncate(&mut self, quota: &Quota, remains: &Remains, length: u64) -> Result<(), Error> {
         if length > MAX_FILE_LENGTH {
             return Err(Error::FileTooLarge);
@@ -393,12 +392,12 @@ impl FileContents {
         Ok(())
     }
 
-    /// Takes away what lies beyond a length that is not 0.
+    /// Removes the bytes beyond a length that is not 0.
     fn cut(&mut self, quota: &Quota, remains: &Remains, length: u64) {
         let (last, position) = place((length - 1) / PAGE);
         let beyond = self.chunks.keys().filter(|number| **number > last).count();
         let mut gone = Vec::new();
-        // Without memory for a list of them they are freed one by one.
+        // Without memory for a list of them the chunks are freed one by one.
         let is_list = beyond > FEW && gone.try_reserve_exact(beyond).is_ok();
         for (_, chunk) in self.chunks.extract_if(|number, _| *number > last) {
             self.count -= chunk.count;
@@ -417,7 +416,7 @@ impl FileContents {
             let freed = chunk.cut(position + 1);
             self.count -= freed;
             quota.refund(freed as u64 * PAGE);
-            // Of the last page the rest goes.
+            // The rest of the last page is removed.
             let within = (length % PAGE) as usize;
             if within != 0
                 && let Some(page) = chunk.get_mut(position)
@@ -429,7 +428,7 @@ impl FileContents {
             }
         }
         if self.chunks.is_empty() {
-            // The table itself is memory too.
+            // The table itself takes memory too.
             self.chunks = HashMap::new();
         }
     }
@@ -483,7 +482,7 @@ mod tests {
         }
     }
 
-    /// A source that has `bytes` to give and scribbles over the rest.
+    /// A source that gives `bytes` and scribbles over the rest.
     fn source(mut bytes: &[u8]) -> impl FnMut(&mut [u8]) -> usize {
         move |piece| {
             piece.fill(0xee);
@@ -524,8 +523,8 @@ mod tests {
                         model.extend(bytes);
                     }
                     Step::Short(at, length, filled) => {
-                        // What lies below the end and after the filled part is the source's to scribble on, so keep to
-                        // writes at the end, where the bytes beyond must be zero.
+                        // A source may scribble on the bytes below the end and after the filled part, so keep to writes
+                        // at the end, where the bytes beyond must be zero.
                         let at = at.resolve(end(&model)).max(end(&model));
                         let bytes = alloc::vec![7; filled.min(length)];
                         let written = contents
@@ -558,7 +557,7 @@ mod tests {
         }
     }
 
-    /// The indexes of all pages of the file's own.
+    /// The indexes of all of the file's own pages.
     fn indexes(contents: &FileContents) -> impl Iterator<Item = u64> {
         contents.chunks.iter().flat_map(|(number, chunk)| {
             let pages = chunk.pages.iter().enumerate().filter(|(_, page)| page.is_some());
@@ -575,7 +574,7 @@ mod tests {
         };
         let mut contents = FileContents::new(b"");
         fill(&mut contents);
-        // Cut off within the second page: the first chunk stays, and loses nothing.
+        // Cut off within the second page: the first chunk stays whole.
         contents.truncate(&quota, &remains, PAGE + 1).unwrap();
         assert_eq!((contents.charged(), quota.used()), (2 * PAGE, 40 * PAGE));
         let mut chunks = 0;
@@ -654,7 +653,7 @@ mod tests {
             let left = if chunks == 1 { 0 } else { length as u64 };
             assert_eq!((remains.is_empty(), quota.used()), (chunks == 1, left));
         }
-        // And of two chunks that are cut off one is freed with the lock held, and the other is a remain.
+        // And of two chunks that are cut off one is freed with the lock held, and the other remains.
         while remains.free_one(&quota) {}
         for chunks in 2..4 {
             let mut contents = FileContents::new(b"");
@@ -700,7 +699,7 @@ mod tests {
             });
             assert_eq!((count, taken), (expected.iter().sum(), expected));
         }
-        // Who says that more was taken than was given is not believed.
+        // A sink that claims more than it was given is not believed.
         assert_eq!(contents.read_with(10, 20, |_| usize::MAX), 20);
         assert_eq!(contents.read_with(10, 0, |_| panic!("nothing is to be read")), 0);
         assert_eq!(contents.read_with(3 * PAGE, 1, |_| panic!("nothing is left")), 0);

@@ -2,12 +2,11 @@
 //!
 //! An archive is a sequence of entries: a header of 110 characters (a magic number and thirteen numbers in
 //! hexadecimal), a name with a terminating zero, and data; name and data are each padded with zeros to a multiple of
-//! four. An entry named
-//! `TRAILER!!!` ends it. What follows belongs to the boot loader.
+//! four. An entry named `TRAILER!!!` ends it. Bytes behind it belong to the boot loader.
 //!
 //! [`entries`] borrows names and data from the archive and copies nothing. An archive that is cut short, or whose
-//! numbers lead out of it, ends with an [`ArchiveError`] that says where: the crate `cpio_reader` ends such an archive
-//! silently, and a system with half of its files is worse than one that says why it does not start.
+//! numbers lead out of it, ends with an [`ArchiveError`] that names the place: the crate `cpio_reader` ends such an
+//! archive silently, and a system with half of its files is worse than one that says why it does not start.
 
 use core::fmt;
 
@@ -20,19 +19,19 @@ use crate::node::DeviceNumber;
 
 const HEADER_LENGTH: usize = 110;
 const MAGIC: &[u8] = b"070701";
-/// The same with a checksum: the sum of the bytes of the data.
+/// Magic number of an entry with a checksum: the sum of the bytes of the data.
 const MAGIC_WITH_CHECKSUM: &[u8] = b"070702";
 const TRAILER: &[u8] = b"TRAILER!!!";
 
-/// The bits of the mode that are the type.
+/// Bits of the mode that contain the type.
 const TYPE_MASK: u32 = 0o170_000;
 
-/// Where and why an archive cannot be read.
+/// Damage in an archive: place and cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveError {
-    /// Where the entry that is damaged begins, in bytes from the start of the archive.
+    /// Start of the damaged entry, in bytes from the start of the archive.
     pub offset: usize,
-    /// What is wrong with it.
+    /// Description of the damage.
     pub problem: &'static str,
 }
 
@@ -44,7 +43,7 @@ impl fmt::Display for ArchiveError {
 
 impl core::error::Error for ArchiveError {}
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A file; its contents are the data.
@@ -55,26 +54,26 @@ pub enum EntryKind {
     SymbolicLink,
     /// A character device.
     CharacterDevice(DeviceNumber),
-    /// Something else: a block device, a pipe, a socket. These are the type's bits of the mode.
+    /// Any other kind: a block device, a pipe, a socket. These are the type's bits of the mode.
     Other(u32),
 }
 
 /// One entry of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'archive> {
-    /// Where it begins in the archive.
+    /// Start of the entry in the archive.
     pub offset: usize,
     /// The path, not empty, without zeros.
     pub path: &'archive [u8],
-    /// What it is.
+    /// Kind of the entry.
     pub kind: EntryKind,
     /// The lower twelve bits of the mode.
     pub permissions: u16,
-    /// When it changed, in seconds since 1970.
+    /// Time of the last change, in seconds since 1970.
     pub modified: u32,
-    /// How many names it has. Entries of one file have the same `identity`, and only one of them has the data.
+    /// Number of names. Entries of one file have the same `identity`, and only one of them has the data.
     pub links: u32,
-    /// The file's number and its device's where the archive was made.
+    /// Numbers of the file and of its device on the system that made the archive.
     pub identity: (u32, u32, u32),
     /// The contents or the target.
     pub data: &'archive [u8],
@@ -168,8 +167,8 @@ impl<'archive> Entries<'archive> {
         Some(bytes)
     }
 
-    /// Takes `length` bytes and what is missing to a multiple of four. Padding that the end of the archive cuts off is
-    /// not missed here: the trailer will be.
+    /// Takes `length` bytes and padding to a multiple of four. Padding that the end of the archive cuts off is not
+    /// reported here: the missing trailer will be.
     fn take_padded(&mut self, length: u32) -> Option<&'archive [u8]> {
         let bytes = self.take(usize::try_from(length).ok()?)?;
         self.at = self.at.next_multiple_of(4).min(self.archive.len());

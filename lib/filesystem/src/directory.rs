@@ -6,9 +6,8 @@
 //! wherever that now is. A hash table beside them finds an entry by its name.
 //!
 //! Removal leaves a gap. When more than half of the places are gaps they are closed up, some with each change of the
-//! directory: entries move to the front one after the other, in their order, and between those that have moved and
-//! those that have not there are only gaps. Nothing else moves when a directory grows or shrinks, so that no change
-//! takes long.
+//! directory: entries move to the front one after the other, in their order, with only gaps between those that have
+//! moved and those that have not. Nothing else moves when a directory grows or shrinks, so that no change takes long.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -25,20 +24,20 @@ use crate::quota::{Owner, Quota, Share};
 /// Cursors 0 and 1 are `.` and `..`, which are not stored.
 pub(crate) const FIRST_CURSOR: u64 = 2;
 
-/// Below this many places gaps are not worth closing.
+/// Number of places below which gaps are not worth closing.
 const SMALL: usize = 32;
 
-/// Places that a change looks at while gaps are closed up.
+/// Number of places that a change visits while gaps are closed up.
 const AT_A_TIME: usize = 16;
 
-/// A name and what it names.
+/// A name and its inode.
 pub(crate) struct Entry {
     name: Box<[u8]>,
-    /// The inode's place in the table.
+    /// Index of the inode in the table.
     pub(crate) inode: u32,
     /// The inode's kind, which never changes: listings report it.
     pub(crate) kind: FileKind,
-    /// What whoever made the name is charged.
+    /// Charge to the owner that made the name.
     _share: Option<Share>,
 }
 
@@ -53,15 +52,15 @@ struct Place {
     entry: Option<Entry>,
 }
 
-/// A name for which a directory has made room: inserting it cannot fail. It must be given to the same directory, before
-/// anything else changes there.
+/// A name for which a directory has made room: inserting it cannot fail. It must be inserted into the same directory,
+/// before any other change there.
 #[must_use]
 pub(crate) struct Prepared {
     name: Box<[u8]>,
     share: Option<Share>,
 }
 
-/// How far the gaps are closed up: what stood in front of `from` has moved to places in front of `to`.
+/// Progress of closing gaps: the entries in front of `from` have moved to places in front of `to`.
 #[derive(Clone, Copy)]
 struct Closing {
     to: usize,
@@ -70,14 +69,14 @@ struct Closing {
 
 pub(crate) struct Directory {
     places: Segments<Place>,
-    /// The place of each name.
+    /// Place of each name.
     names: Table<u32>,
     closing: Option<Closing>,
     hasher: DefaultHashBuilder,
     next_cursor: u64,
-    /// How many of the entries are directories.
+    /// Number of entries that are directories.
     pub(crate) subdirectories: u32,
-    /// The directory has been removed: it is empty, and stays empty.
+    /// Whether the directory has been removed: it is empty, and stays empty.
     pub(crate) is_removed: bool,
 }
 
@@ -102,7 +101,7 @@ impl Directory {
         self.names.len()
     }
 
-    /// What a name is charged.
+    /// Returns the charge for a name.
     fn cost(name: &[u8]) -> u64 {
         (name.len() + size_of::<Place>() + 4 * size_of::<u32>()) as u64
     }
@@ -117,7 +116,7 @@ impl Directory {
         (hash ^ hash >> 32) as u32
     }
 
-    /// The index of a name in the table of names.
+    /// Returns the index of a name in the table of names.
     fn index(&self, name: &[u8]) -> Option<usize> {
         let is_meant =
             |&place: &u32| self.places[place as usize].entry.as_ref().is_some_and(|entry| *entry.name == *name);
@@ -128,7 +127,7 @@ impl Directory {
         self.names.get(self.index(name)?).map(|&place| place as usize)
     }
 
-    /// Makes room for a name that is not there yet, and charges for it.
+    /// Makes room for a name that is not there yet, and charges it.
     pub(crate) fn prepare(
         &mut self,
         quota: &Quota,
@@ -146,14 +145,14 @@ impl Directory {
         Ok(Prepared { name: copy, share })
     }
 
-    /// Gives back what [`Directory::prepare`] charged, when the name will not be inserted after all.
+    /// Refunds the charge of [`Directory::prepare`] for a name that will not be inserted.
     pub(crate) fn forget(quota: &Quota, prepared: Prepared) {
         quota.refund(Directory::cost(&prepared.name));
     }
 
     pub(crate) fn insert(&mut self, prepared: Prepared, inode: u32, kind: FileKind) {
         let hash = self.hash(&prepared.name);
-        // `prepare` has seen to it that this fits.
+        // `prepare` has made room.
         self.names.insert(hash, self.places.len() as u32);
         let entry = Entry { name: prepared.name, inode, kind, _share: prepared.share };
         self.places.push(Place { cursor: self.next_cursor, entry: Some(entry) });
@@ -161,7 +160,7 @@ impl Directory {
         self.close_gaps();
     }
 
-    /// Lets an existing name mean something else; the entry keeps its cursor. Returns the former inode.
+    /// Lets an existing name refer to another inode; the entry keeps its cursor. Returns the former inode.
     pub(crate) fn replace(&mut self, name: &[u8], inode: u32, kind: FileKind) -> Option<u32> {
         let place = self.place(name)?;
         let entry = self.places[place].entry.as_mut()?;
@@ -177,10 +176,10 @@ impl Directory {
         entry
     }
 
-    /// Begins to close gaps if it is worth it, and goes on with it.
+    /// Begins or continues to close gaps, if there are enough.
     fn close_gaps(&mut self) {
         if self.names.is_empty() {
-            // Of the places only those are left that have not been given back yet.
+            // Only places that were not given back yet are left.
             (self.places, self.names, self.closing) = (Segments::new(), Table::new(), None);
             return;
         }
@@ -200,7 +199,7 @@ impl Directory {
         }
     }
 
-    /// Moves what is in a place to another one in front of it, if there is something.
+    /// Moves the entry of a place, if it has one, to another place in front of it.
     fn move_entry(&mut self, from: usize, to: usize) {
         let Place { cursor, entry } = &mut self.places[from];
         let cursor = *cursor;
@@ -216,8 +215,8 @@ impl Directory {
         self.closing = Some(Closing { to: to + 1, from: from + 1 });
     }
 
-    /// A cursor that orders a place among the others. Those of gaps that were passed are those of entries that have
-    /// moved: they count as what comes behind them.
+    /// Returns a cursor that orders a place among the others. Gaps behind the moved entries still have the cursors of
+    /// entries that have moved: they count as the place behind them.
     fn order(&self, place: usize) -> u64 {
         let place = match self.closing {
             Some(Closing { to, from }) if (to..from).contains(&place) => from,
@@ -226,7 +225,7 @@ impl Directory {
         self.places.get(place).map_or(u64::MAX, |place| place.cursor)
     }
 
-    /// The entries from `cursor` on, each with its own cursor.
+    /// Returns the entries from `cursor` on, each with its own cursor.
     pub(crate) fn entries_from(&self, cursor: u64) -> impl Iterator<Item = (u64, &Entry)> {
         let (mut start, mut end) = (0, self.places.len());
         while start < end {
@@ -256,8 +255,8 @@ mod tests {
             let mut directory = Directory::new();
             // Name to inode and the order of creation.
             let mut model: BTreeMap<[u8; 1], (u32, u32)> = BTreeMap::new();
-            // A listing that reads one entry after each step, and what it must report at least: what was there when it
-            // began and still is.
+            // A listing that reads one entry after each step, and its minimal report: the entries that were there when
+            // it began and still are.
             let mut cursor = FIRST_CURSOR;
             let mut seen: Vec<(u32, [u8; 1])> = Vec::new();
             for (number, (name, action)) in (0u32..).zip(steps) {
@@ -294,7 +293,7 @@ mod tests {
                 let name = [entry.name()[0]];
                 seen.push((model[&name].1, name));
             }
-            // In the order of creation, each once, and whatever is there at the end was reported.
+            // In the order of creation, each once, and every entry that is there at the end was reported.
             prop_assert!(seen.is_sorted_by(|one, other| one.0 < other.0));
             for (name, (_, created)) in &model {
                 prop_assert!(seen.contains(&(*created, *name)));

@@ -1,20 +1,19 @@
-//! What can go wrong with a file.
+//! Errors of operations on files.
 
 use core::fmt;
 
-/// Why an operation did nothing. Each variant is one errno of Unix, named in its description; converting is the
-/// kernel's.
+/// Failure of an operation. Each variant is one errno of Unix, named in its description; converting is the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Error {
     /// `ENOENT`: no such name, or the directory has been removed.
     NotFound,
     /// `EEXIST`: the name is taken.
     AlreadyExists,
-    /// `ENOTDIR`: something on the way, or what was asked for, is not a directory.
+    /// `ENOTDIR`: a component of the path, or the required directory itself, is not a directory.
     NotADirectory,
-    /// `EISDIR`: it is a directory, and the operation is for anything else.
+    /// `EISDIR`: it is a directory, and the operation is for any other kind of file.
     IsADirectory,
-    /// `ENOTEMPTY`: the directory still contains something.
+    /// `ENOTEMPTY`: the directory is not empty.
     DirectoryNotEmpty,
     /// `ELOOP`: too many symbolic links, or one where none may be.
     TooManySymbolicLinks,
@@ -30,7 +29,7 @@ pub enum Error {
     NotOpenForThis,
     /// `EXDEV`: the two paths are on different file systems.
     CrossFilesystem,
-    /// `EMLINK`: the file has as many names as a file can have.
+    /// `EMLINK`: the file has the maximum number of names.
     TooManyLinks,
     /// `EFBIG`: the end would lie beyond the largest file.
     FileTooLarge,

@@ -1,28 +1,27 @@
-//! Files in memory, as Unix has them, for a system whose root file system is its initramfs.
+//! Files in memory with Unix semantics, for a system whose root file system is its initramfs.
 //!
 //! Two parts share this crate because one is made from the other. [`cpio`] reads (and, with the feature `write`, makes)
 //! the archive a boot loader puts into memory. [`Filesystem`] is a tree of files, directories, symbolic links and
 //! device numbers with the semantics of Linux's tmpfs; [`Filesystem::populate`] fills it from an archive **without
-//! copying the contents**: a file refers to the archive's bytes until it is written to, and then only the pages that
-//! are written are copied.
+//! copying the contents**: a file refers to the archive's bytes until it is written to, and then only the written pages
+//! are copied.
 //!
-//! # What is decided here, and what is not
+//! # Scope
 //!
-//! *Names, links, contents and limits* are. Everything that can be said without knowing of processes follows Linux to
-//! the error code: path resolution, what `rename` may replace, what a removed but open file can still do. A
+//! *Names, links, contents and limits* are decided here. All semantics that do not involve processes follow Linux to
+//! the error code: path resolution, the files that `rename` may replace, operations on a removed but open file. A
 //! differential test runs the same operations on the host's own file system.
 //!
-//! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; only the execute
-//! bits mean anything to a kernel ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`],
-//! and the kernel knows what reading from it does. *Clocks* are not: operations that change something take the time as
-//! a value. Reading does not update the time of access, as with Linux's `noatime`.
+//! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; a kernel interprets
+//! only the execute bits ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`], and the
+//! kernel implements reading from it. *Clocks* are not: operations that change a file take the time as a value. Reading
+//! does not update the time of access, as with Linux's `noatime`.
 //!
 //! # Memory
 //!
-//! Whatever can grow is allocated fallibly, and what a tree may take altogether is limited when it is made
-//! ([`Error::NoSpace`], [`Error::OutOfMemory`]): a program that fills `/tmp` gets an error and the kernel keeps
-//! running. This is why inodes live in a table with reference counts of its own, and not in `Arc`s, whose allocation
-//! cannot fail.
+//! All growth is allocated fallibly, and the memory of a tree is limited when it is made ([`Error::NoSpace`],
+//! [`Error::OutOfMemory`]): a program that fills `/tmp` gets an error and the kernel keeps running. This is why inodes
+//! live in a table with reference counts of its own, and not in `Arc`s, whose allocation cannot fail.
 //!
 //! # Locks
 //!
@@ -35,7 +34,7 @@
 //! 3. one regular file;
 //! 4. attributes of one inode, or the list of free inodes.
 //!
-//! Path resolution holds one directory's lock at a time, for one look-up.
+//! Path resolution holds one directory's lock at a time, for one lookup.
 
 #![no_std]
 #![forbid(unsafe_code)]

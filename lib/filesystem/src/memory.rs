@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use crate::error::Error;
 
-/// Room for exactly `length` more elements.
+/// Makes room for exactly `length` more elements.
 pub(crate) fn reserve<T>(vector: &mut Vec<T>, length: usize) -> Result<(), Error> {
     vector.try_reserve_exact(length).map_err(|_| Error::OutOfMemory)
 }
 
-/// An array, filled.
+/// Makes an array with elements from `make`.
 pub(crate) fn array<T, const N: usize>(make: impl FnMut() -> T) -> Result<Box<[T; N]>, Error> {
     let mut vector = Vec::new();
     reserve(&mut vector, N)?;
@@ -18,7 +18,7 @@ pub(crate) fn array<T, const N: usize>(make: impl FnMut() -> T) -> Result<Box<[T
     vector.into_boxed_slice().try_into().map_err(|_| Error::OutOfMemory)
 }
 
-/// A copy of `bytes`, exactly as long: turning it into a box moves nothing.
+/// Copies `bytes` into a vector of exactly this length: turning it into a box moves nothing.
 pub(crate) fn copy(bytes: &[u8]) -> Result<Box<[u8]>, Error> {
     let mut vector = Vec::new();
     reserve(&mut vector, bytes.len())?;
@@ -26,7 +26,7 @@ pub(crate) fn copy(bytes: &[u8]) -> Result<Box<[u8]>, Error> {
     Ok(vector.into_boxed_slice())
 }
 
-/// Zeros, likewise.
+/// Makes zeros in the same way.
 pub(crate) fn zeros(length: usize) -> Result<Box<[u8]>, Error> {
     let mut vector = Vec::new();
     reserve(&mut vector, length)?;

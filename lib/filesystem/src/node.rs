@@ -1,4 +1,4 @@
-//! A file of any kind, held.
+//! References to files of any kind.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::quota::Owner;
 use crate::table::{Content, Held, INODE_COST, Shared};
 
-/// What a name can mean.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Bytes.
@@ -23,8 +23,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The file type as Unix puts it into the mode (`S_IFMT`); shifted right by 12 it is the type in a directory
-    /// listing.
+    /// Returns the file type as Unix puts it into the mode (`S_IFMT`); shifted right by 12 it is the type in a
+    /// directory listing.
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::Regular => 0o100_000,
@@ -35,17 +35,19 @@ impl FileKind {
     }
 }
 
-/// Which device a device node stands for. What the numbers mean is the kernel's.
+/// Numbers of a device node. Their meaning is the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "dev_t")]
 pub struct DeviceNumber {
     /// The kind of device.
     pub major: u32,
-    /// Which one of that kind.
+    /// The device among those of its kind.
     pub minor: u32,
 }
 
 /// A time as Unix counts it, since the start of 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[doc(alias = "timespec")]
 pub struct Timestamp {
     /// Seconds, negative before 1970.
     pub seconds: i64,
@@ -53,38 +55,39 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// What `stat` reports. Owner and group are always 0.
+/// Result of `stat`. Owner and group are always 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "stat")]
 pub struct Metadata {
     /// The inode number: not 0, and no two files have the same at the same time.
     pub inode: u64,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// The lower twelve bits of the mode.
     pub permissions: u16,
-    /// How many names it has; a directory: two, and one for each subdirectory.
+    /// Number of names; for a directory: two, and one for each subdirectory.
     pub links: u32,
     /// The length of a file or of a symbolic link's target in bytes; for a directory the number of its entries.
     pub size: u64,
-    /// What it takes of the file system's limit, in bytes. Bytes that are still the archive's cost nothing.
+    /// Charge to the file system's limit, in bytes. Bytes that are still the archive's cost nothing.
     pub allocated: u64,
     /// For devices; otherwise zeros.
     pub device: DeviceNumber,
-    /// When it was made, or what was set with [`Node::set_times`]: reading does not change it.
+    /// Time of creation, or the time set with [`Node::set_times`]: reading does not change it.
     pub accessed: Timestamp,
-    /// When the contents changed.
+    /// Time of the last change of the contents.
     pub modified: Timestamp,
-    /// When the contents, the attributes or the number of names changed.
+    /// Time of the last change of the contents, the attributes or the number of names.
     pub changed: Timestamp,
 }
 
 impl Metadata {
-    /// The mode as Unix has it: type and permissions in one number.
+    /// Returns the Unix mode: type and permissions in one number.
     pub fn mode(&self) -> u32 {
         self.kind.mode_bits() | u32::from(self.permissions)
     }
 
-    /// Whether it is a regular file that anybody may execute: the only permission that binds the one user there is.
+    /// Whether it is a regular file with an execute bit: the only permission that binds the one user there is.
     pub fn is_executable(&self) -> bool {
         self.kind == FileKind::Regular && self.permissions & 0o111 != 0
     }
@@ -92,20 +95,22 @@ impl Metadata {
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "dirent")]
 pub struct DirectoryEntry<'name> {
     /// The name, without slashes and zeros, of 1 to 255 bytes.
     pub name: &'name [u8],
-    /// The inode number of what it names.
+    /// Inode number of the file.
     pub inode: u64,
-    /// What it names.
+    /// Kind of the file.
     pub kind: FileKind,
-    /// The cursor to continue the listing after this entry.
+    /// Cursor that continues the listing after this entry.
     pub next: u64,
 }
 
-/// A file of any kind, which exists at least as long as this value: removing its last name does not end it.
+/// A reference to a file of any kind. The file exists at least as long as this value, also after its last name is
+/// removed.
 ///
-/// Nodes know nothing of how a file was opened; [`crate::OpenFile`] does. They serve as current directories and as
+/// A node does not record how a file was opened; [`crate::OpenFile`] does. Nodes serve as current directories and as
 /// bases of relative paths. Two nodes are equal if they are the same file.
 pub struct Node {
     shared: Arc<Shared>,
@@ -114,7 +119,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Turns the handle into one that keeps the file system too.
+    /// Makes a node of a handle, which keeps the file system too.
     pub(crate) fn new(held: &Held<'_>) -> Node {
         held.shared.add_handle(held.index);
         Node { shared: Arc::clone(held.shared), index: held.index, kind: held.kind }
@@ -128,17 +133,19 @@ impl Node {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    /// What it is.
+    /// Returns the kind of the file.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// Whether the file has no name any more and nothing else has it open: it ends with this value.
+    /// Whether the file has no name and no other reference: it is freed with this value.
     pub fn is_last_reference(&self) -> bool {
         self.shared.inode(self.index).is_held_once()
     }
 
-    /// What `stat` reports.
+    /// Returns the metadata, as `stat` does.
+    #[doc(alias = "stat")]
+    #[doc(alias = "fstat")]
     pub fn metadata(&self) -> Metadata {
         let inode = self.shared.inode(self.index);
         let (links, size, allocated, device) = {
@@ -169,7 +176,7 @@ impl Node {
         }
     }
 
-    /// Which device a [`FileKind::CharacterDevice`] stands for.
+    /// Returns the device of a [`FileKind::CharacterDevice`].
     pub fn device(&self) -> Option<DeviceNumber> {
         match &*self.shared.inode(self.index).shared() {
             Content::Device(device) => Some(*device),
@@ -178,13 +185,15 @@ impl Node {
     }
 
     /// Changes the permissions: the lower twelve bits of `permissions`.
+    #[doc(alias = "fchmod")]
     pub fn set_permissions(&self, permissions: u16, now: Timestamp) {
         let mut attributes = self.shared.inode(self.index).attributes.lock();
         attributes.permissions = permissions & 0o7777;
         attributes.changed = now;
     }
 
-    /// Changes the times that are given.
+    /// Changes the given times.
+    #[doc(alias = "utimensat")]
     pub fn set_times(&self, accessed: Option<Timestamp>, modified: Option<Timestamp>, now: Timestamp) {
         let mut attributes = self.shared.inode(self.index).attributes.lock();
         attributes.accessed = accessed.unwrap_or(attributes.accessed);
@@ -192,10 +201,11 @@ impl Node {
         attributes.changed = now;
     }
 
-    /// Reads up to `buffer.len()` bytes at `offset`; returns how many, 0 at the end.
+    /// Reads up to `buffer.len()` bytes at `offset`; returns their number, 0 at the end.
     ///
     /// # Errors
     /// [`Error::IsADirectory`], or [`Error::InvalidArgument`] for anything else that is not a regular file.
+    #[doc(alias = "pread")]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
         self.read_with(offset, buffer.len(), |piece| {
@@ -205,9 +215,9 @@ impl Node {
         })
     }
 
-    /// Reads without a copy in between: gives `sink` the bytes from `offset` on, in pieces, until there were `length`
-    /// of them, or the file ends, or `sink` says that it took less than it was given. Returns how many bytes were
-    /// taken.
+    /// Reads without an intermediate copy: gives `sink` the bytes from `offset` on, in pieces, until there were
+    /// `length` of them, or the file ends, or `sink` returns that it took less than it was given. Returns the number of
+    /// bytes taken.
     ///
     /// `sink` runs under the file's lock: it must not use this file system, and must not wait.
     ///
@@ -218,19 +228,20 @@ impl Node {
         Ok(content.file()?.read_with(offset, length, sink))
     }
 
-    /// Writes `data` at `offset`; returns how many bytes, fewer than `data.len()` only if there is no room for more. A
-    /// gap between the former end and `offset` reads as zeros and costs nothing.
+    /// Writes `data` at `offset`; returns the number of bytes, less than `data.len()` only if there is no room for
+    /// more. A gap between the former end and `offset` reads as zeros and costs nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::OutOfMemory`] or [`Error::FileTooLarge`] if not even one byte could be written;
     /// otherwise as [`Node::read_at`].
+    #[doc(alias = "pwrite")]
     pub fn write_at(&self, offset: u64, data: &[u8], now: Timestamp) -> Result<usize, Error> {
         self.write_with(offset, data.len(), now, copier(data))
     }
 
-    /// Writes without a copy in between: `source` fills pieces of the file from `offset` on, `length` bytes altogether,
-    /// and says how much of each piece it filled; less than the whole piece ends the write. What it did not fill it
-    /// must leave alone. Returns how many bytes were filled.
+    /// Writes without an intermediate copy: `source` fills pieces of the file from `offset` on, `length` bytes
+    /// altogether, and returns how much of each piece it filled; less than the whole piece ends the write. It must not
+    /// change the rest of a piece. Returns the number of bytes filled.
     ///
     /// `source` runs under the file's lock: it must not use this file system, and must not wait.
     ///
@@ -247,11 +258,12 @@ impl Node {
         Ok(count)
     }
 
-    /// Writes `data` at the end, wherever that is when the write begins: of simultaneous appends none overwrites
-    /// another. Returns where it began and how many bytes were written.
+    /// Writes `data` at the end that the file has when the write begins: simultaneous appends do not overwrite each
+    /// other. Returns the start and the number of bytes written.
     ///
     /// # Errors
     /// As [`Node::write_at`].
+    #[doc(alias = "O_APPEND")]
     pub fn append(&self, data: &[u8], now: Timestamp) -> Result<(u64, usize), Error> {
         self.write_from(None, WriteFrom::End, data.len(), now, copier(data))
     }
@@ -273,11 +285,12 @@ impl Node {
         Ok(written)
     }
 
-    /// Cuts the file off at `length`, or makes it longer with zeros. Of many pages that go, some are left to
+    /// Cuts the file off at `length`, or extends it with zeros. Of many removed pages, some are left to
     /// [`Filesystem::free_remains`](crate::Filesystem::free_remains).
     ///
     /// # Errors
     /// [`Error::FileTooLarge`]; otherwise as [`Node::read_at`].
+    #[doc(alias = "ftruncate")]
     pub fn truncate(&self, length: u64, now: Timestamp) -> Result<(), Error> {
         let inode = self.shared.inode(self.index);
         let mut content = inode.exclusive();
@@ -295,8 +308,8 @@ impl Node {
         Ok(())
     }
 
-    /// The whole file in one piece, as long as it is what the archive contained: a loader needs no copy. Later writes
-    /// do not change these bytes, which are the archive's.
+    /// Returns the whole file in one piece, while its contents are the archive's: a loader needs no copy. Later writes
+    /// do not change these bytes.
     pub fn archived_bytes(&self) -> Option<&'static [u8]> {
         self.shared.inode(self.index).shared().file().ok()?.untouched()
     }
@@ -305,6 +318,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it is not a symbolic link.
+    #[doc(alias = "readlink")]
     pub fn read_link<R>(&self, reader: impl FnOnce(&[u8]) -> R) -> Result<R, Error> {
         match &*self.shared.inode(self.index).shared() {
             Content::SymbolicLink(target) => Ok(reader(target)),
@@ -315,13 +329,15 @@ impl Node {
     /// Lists a directory from `cursor` on: gives `sink` one entry after another, starting with `.` and `..`, until it
     /// breaks. The entry it breaks at counts as not reported. Returns the cursor to continue with.
     ///
-    /// Cursors stay good while the directory changes: what is there all the time is reported exactly once. 0 is the
-    /// start; otherwise a cursor is what this function returned or an entry's [`DirectoryEntry::next`].
+    /// Cursors stay good while the directory changes: an entry that is there all the time is reported exactly once. 0
+    /// is the start; other cursors come from this function or from an entry's [`DirectoryEntry::next`].
     ///
     /// `sink` runs under the directory's lock: it must not use this file system, and must not wait.
     ///
     /// # Errors
     /// [`Error::NotADirectory`]; [`Error::NotFound`] if it has been removed.
+    #[doc(alias = "readdir")]
+    #[doc(alias = "getdents")]
     pub fn read_directory(
         &self,
         cursor: u64,
@@ -348,7 +364,7 @@ impl Node {
     }
 }
 
-/// Copies `data` into pieces.
+/// Makes a source that copies `data` into pieces.
 pub(crate) fn copier(mut data: &[u8]) -> impl FnMut(&mut [u8]) -> usize {
     move |piece| {
         let (now, later) = data.split_at(piece.len().min(data.len()));
@@ -358,7 +374,7 @@ pub(crate) fn copier(mut data: &[u8]) -> impl FnMut(&mut [u8]) -> usize {
     }
 }
 
-/// An inode's number: never 0, which means "no entry" to old programs.
+/// Returns an inode's number: never 0, which means "no entry" to old programs.
 fn number(index: u32) -> u64 {
     u64::from(index) + 1
 }

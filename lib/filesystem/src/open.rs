@@ -1,4 +1,4 @@
-//! Open files: a node, what it may be used for, and a position.
+//! Open files: a node, a mode of access, and a position.
 //!
 //! This is Unix's *open file description*: descriptors that were duplicated share one, and with it the position. A
 //! kernel keeps it behind a reference count of its own.
@@ -17,7 +17,7 @@ use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
 use crate::walk::{Final, LastLink, walk};
 
-/// What a file is opened for (`O_ACCMODE`).
+/// Mode of access to an open file (`O_ACCMODE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// `O_RDONLY`
@@ -39,60 +39,60 @@ impl Access {
     }
 }
 
-/// Whether opening may make the file.
+/// Whether opening may create the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Creation {
-    /// It must exist.
+    /// The file must exist.
     #[default]
     Never,
-    /// It is made if it does not exist (`O_CREAT`).
+    /// The file is created if it does not exist (`O_CREAT`).
     IfMissing,
-    /// It must not exist (`O_CREAT | O_EXCL`).
+    /// The file must not exist (`O_CREAT | O_EXCL`).
     Always,
 }
 
-/// What happens to what a file contains.
+/// Treatment of existing contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// It stays.
+    /// Keep them.
     #[default]
     Keep,
-    /// It goes (`O_TRUNC`).
+    /// Discard them (`O_TRUNC`).
     Discard,
 }
 
-/// Where writes without an offset go.
+/// Position of writes without an offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writes {
-    /// To the position.
+    /// The current position.
     #[default]
     AtPosition,
-    /// To the end of the file (`O_APPEND`).
+    /// The end of the file (`O_APPEND`).
     AtEnd,
 }
 
-/// What may be opened.
+/// Kind of file that may be opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expect {
-    /// Whatever is there.
+    /// Any kind.
     #[default]
     Anything,
-    /// A directory, or nothing (`O_DIRECTORY`).
+    /// Only a directory (`O_DIRECTORY`).
     Directory,
 }
 
-/// How to open a file. The default is what Unix does without flags: read what exists, following links.
+/// Options for opening a file. The default is that of Unix without flags: read an existing file, following links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// What for.
+    /// Mode of access.
     pub access: Access,
-    /// Whether it may, or must, be made.
+    /// Whether the file may, or must, be created.
     pub creation: Creation,
     /// Whether it is emptied.
     pub contents: Contents,
-    /// Where writes go.
+    /// Position of writes.
     pub writes: Writes,
-    /// Whether only a directory will do.
+    /// Whether only a directory may be opened.
     pub expect: Expect,
     /// [`LastLink::Keep`] is `O_NOFOLLOW`: a symbolic link in last place is an error.
     pub last_link: LastLink,
@@ -100,7 +100,7 @@ pub struct OpenOptions {
     pub permissions: u16,
 }
 
-/// From where [`OpenFile::seek`] counts.
+/// Reference point of [`OpenFile::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekFrom {
     /// The start (`SEEK_SET`).
@@ -111,9 +111,10 @@ pub enum SeekFrom {
     End(i64),
 }
 
-/// A file that was opened. For a [`FileKind::CharacterDevice`] only [`OpenFile::node`] and [`OpenFile::access`] mean
-/// anything: the kernel asks the device instead.
+/// A file that was opened. For a [`FileKind::CharacterDevice`] only [`OpenFile::node`] and [`OpenFile::access`] are
+/// meaningful: the kernel calls the device instead.
 #[derive(Debug)]
+#[doc(alias = "file description")]
 pub struct OpenFile {
     node: Node,
     access: Access,
@@ -123,7 +124,7 @@ pub struct OpenFile {
 }
 
 impl Filesystem {
-    /// Opens, and perhaps makes, what `path` names (`openat`).
+    /// Opens, and perhaps creates, the file at `path` (`openat`).
     ///
     /// # Errors
     /// [`Error::AlreadyExists`] with [`Creation::Always`]; [`Error::IsADirectory`] if a directory would be written to
@@ -147,7 +148,7 @@ impl Filesystem {
             }
             let (held, is_new) = self.open_or_create(base, path, options, by)?;
             if is_new {
-                // Whatever the permissions are: who makes a file may use it.
+                // The permissions are not checked: the creator of a file may use it.
                 return Ok(OpenFile::new(&held, options));
             }
             if held.is_directory() {
@@ -201,7 +202,7 @@ impl Filesystem {
             let made = create(&position.directory, name, &recipe, options.permissions, by);
             match made {
                 Ok(held) => return Ok((held, true)),
-                // Somebody else was faster: use theirs.
+                // Another task created the file first: use that one.
                 Err(Error::AlreadyExists) if options.creation == Creation::IfMissing => {}
                 Err(error) => return Err(error),
             }
@@ -219,22 +220,22 @@ impl OpenFile {
         }
     }
 
-    /// What was opened.
+    /// Returns the file that was opened.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// What for.
+    /// Returns the mode of access.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Where writes go.
+    /// Returns the position of writes.
     pub fn writes(&self) -> Writes {
         if self.appends.load(Ordering::Relaxed) { Writes::AtEnd } else { Writes::AtPosition }
     }
 
-    /// Changes where writes go (`F_SETFL`).
+    /// Changes the position of writes (`F_SETFL`).
     pub fn set_writes(&self, writes: Writes) {
         self.appends.store(writes == Writes::AtEnd, Ordering::Relaxed);
     }
@@ -259,7 +260,7 @@ impl OpenFile {
         Ok(count)
     }
 
-    /// Reads from the position on without a copy in between, and moves it. See [`Node::read_with`].
+    /// Reads from the position on without an intermediate copy, and moves it. See [`Node::read_with`].
     ///
     /// # Errors
     /// As [`OpenFile::read`].
@@ -275,11 +276,12 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`OpenFile::read`].
+    #[doc(alias = "pread")]
     pub fn read_at_with(&self, offset: u64, length: usize, sink: impl FnMut(&[u8]) -> usize) -> Result<usize, Error> {
         self.readable()?.read_with(offset, length, sink)
     }
 
-    /// Writes at the position, or at the end, and moves the position behind what was written. See [`Node::write_at`].
+    /// Writes at the position, or at the end, and moves the position behind the written bytes. See [`Node::write_at`].
     ///
     /// # Errors
     /// [`Error::NotOpenForThis`]; otherwise as [`Node::write_at`].
@@ -287,11 +289,11 @@ impl OpenFile {
         self.write_with(None, data.len(), now, copier(data))
     }
 
-    /// Writes as [`OpenFile::write`] does, without a copy in between. See [`Node::write_with`]. Pages that are made for
-    /// it are charged to `owner`.
+    /// Writes as [`OpenFile::write`] does, without an intermediate copy. See [`Node::write_with`]. Pages that are made
+    /// for it are charged to `owner`.
     ///
     /// # Errors
-    /// As [`OpenFile::write`]; [`Error::NoSpace`] also if the owner may not have more.
+    /// As [`OpenFile::write`]; [`Error::NoSpace`] also at the owner's limit.
     pub fn write_with(
         &self,
         owner: Option<&Arc<dyn Owner>>,
@@ -312,11 +314,12 @@ impl OpenFile {
         Ok(count)
     }
 
-    /// Writes at an offset and leaves the position alone (`pwrite64`). A file that appends does so here too, as on
-    /// Linux.
+    /// Writes at an offset and leaves the position alone (`pwrite64`). A file opened for appending appends here too, as
+    /// on Linux.
     ///
     /// # Errors
     /// As [`OpenFile::write`].
+    #[doc(alias = "pwrite")]
     pub fn write_at_with(
         &self,
         owner: Option<&Arc<dyn Owner>>,
@@ -333,7 +336,7 @@ impl OpenFile {
         Ok(count)
     }
 
-    /// Cuts the file off, or makes it longer (`ftruncate`).
+    /// Cuts the file off, or extends it (`ftruncate`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it was not opened for writing; otherwise as [`Node::truncate`].
@@ -348,6 +351,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it would be negative or beyond [`MAX_FILE_LENGTH`].
+    #[doc(alias = "lseek")]
     pub fn seek(&self, from: SeekFrom) -> Result<u64, Error> {
         let mut position = self.position.lock();
         let target = match from {
@@ -370,6 +374,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`Node::read_directory`].
+    #[doc(alias = "getdents")]
     pub fn read_directory(&self, sink: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<()>) -> Result<(), Error> {
         let mut position = self.position.lock();
         *position = self.node.read_directory(*position, sink)?;

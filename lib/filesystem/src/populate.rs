@@ -1,4 +1,4 @@
-//! From an archive to a tree.
+//! Making a tree of an archive.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ use crate::walk::LastLink;
 /// Permissions of directories that the archive uses but does not contain.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
 
-/// Why an archive did not become a tree. What came before in the archive is there.
+/// Reason why an archive did not become a tree. The entries before the failed one are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PopulateError<'archive> {
     /// The archive cannot be read.
@@ -22,7 +22,7 @@ pub enum PopulateError<'archive> {
     Entry {
         /// Its path.
         path: &'archive [u8],
-        /// Why.
+        /// Failure.
         error: Error,
     },
     /// An entry is neither a file nor a directory, a symbolic link or a character device.
@@ -53,13 +53,13 @@ impl core::error::Error for PopulateError<'_> {}
 type Identity = (u32, u32, u32);
 
 impl Filesystem {
-    /// Makes what a cpio archive contains, below the root. Files refer to the archive until they are written to.
+    /// Makes the files of a cpio archive, below the root. Files refer to the archive until they are written to.
     ///
-    /// Directories that are missing on the way are made. What has a path already is replaced, except that a directory
-    /// stays and only takes the permissions. Entries with several links become one file with several names.
+    /// Missing directories on the way are made. A file at an existing path is replaced, except that a directory stays
+    /// and only takes the permissions. Entries with several links become one file with several names.
     ///
     /// # Errors
-    /// [`PopulateError`]: the archive is damaged, or something in it cannot be made.
+    /// [`PopulateError`]: the archive is damaged, or an entry cannot be made.
     pub fn populate(&self, archive: &'static [u8]) -> Result<(), PopulateError<'static>> {
         let root = self.root();
         let mut linked = HashMap::new();
@@ -110,7 +110,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// One of several names of a file. The data is with one of them, usually the last.
+    /// Adds one of several names of a file. The data is with one of them, usually the last.
     fn add_linked(
         &self,
         root: &Node,

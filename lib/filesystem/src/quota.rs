@@ -1,8 +1,8 @@
-//! How much a file system may take.
+//! Limits on the memory of a file system.
 //!
-//! Everything that a program can make more of is charged: pages at their size, inodes and names at roughly what they
-//! occupy. So the limit bounds the memory of the whole tree and not only that of file contents; a million empty files
-//! reach it too.
+//! Everything of which a program can make more is charged: pages at their size, inodes and names at roughly the memory
+//! they occupy. So the limit bounds the memory of the whole tree and not only that of file contents; a million empty
+//! files reach it too.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,21 +10,21 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::error::Error;
 use crate::node::Timestamp;
 
-/// Somebody whose bytes are counted beside those of the whole tree: a process, to whoever uses the tree.
+/// An account charged beside the whole tree: to the tree's user, a process.
 pub trait Owner: Send + Sync {
-    /// Takes so many bytes; `false` if that would be too many.
+    /// Charges `bytes`; returns `false` at the account's limit.
     fn charge(&self, bytes: u64) -> bool;
 
-    /// Gives so many back.
+    /// Refunds `bytes`.
     fn refund(&self, bytes: u64);
 }
 
-/// Who makes something, and when.
+/// Account and time of a change.
 #[derive(Clone, Copy)]
 pub struct Maker<'owner> {
-    /// The time that what is made and changed shows.
+    /// Time recorded for the created and changed files.
     pub now: Timestamp,
-    /// Who is charged for names and inodes, for as long as there are any; nobody but the tree if there is none.
+    /// Account charged for names and inodes as long as they exist; if `None`, only the tree is charged.
     pub owner: Option<&'owner Arc<dyn Owner>>,
 }
 
@@ -54,10 +54,10 @@ impl Drop for Share {
     }
 }
 
-/// A limit and what is used of it, in bytes.
+/// A limit and its use, in bytes.
 pub(crate) struct Quota {
     limit: u64,
-    // A count and nothing else depends on it: no memory is published through it, so that `Relaxed` is enough.
+    // Only a count: no memory is published through it, so that `Relaxed` is enough.
     used: AtomicU64,
 }
 

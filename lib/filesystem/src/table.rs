@@ -1,23 +1,23 @@
-//! The inodes of one file system: where they are, how long they live, and their locks.
+//! The inodes of one file system: storage, life time, and locks.
 //!
-//! An inode is found by its index. Indices are what directories store, and inode numbers are indices plus one. The
-//! table grows by a block at a time, and now and then by a list of blocks; none of them ever moves. So an inode is
-//! reached without a lock, growing is a short step however many inodes there are, and it can fail without harm. Free
-//! inodes are reused, blocks are kept.
+//! An inode is found by its index. Directories store indices, and inode numbers are indices plus one. The table grows
+//! by a block at a time, and now and then by a list of blocks; none of them ever moves. So an inode is reached without
+//! a lock, growing is a short step for any number of inodes, and it can fail without harm. Free inodes are reused,
+//! blocks are kept.
 //!
 //! # Life
 //!
-//! One word counts two kinds of references: **links**, the names the inode has, and **handles**, everything else that
-//! keeps it ([`Held`]: open files, current directories, a path resolution on its way, and the `..` of each
-//! subdirectory). Both counts are in one word so that exactly one of several simultaneous releases sees the word become
-//! zero; that one frees the inode. Afterwards nobody can find it: names and handles are the only ways to it.
+//! One word counts two kinds of references: **links**, the names of the inode, and **handles**, all other references
+//! ([`Held`]: open files, current directories, a path resolution on its way, and the `..` of each subdirectory). Both
+//! counts are in one word so that exactly one of several simultaneous releases sees the word become zero; that one
+//! frees the inode. Afterwards it cannot be found: names and handles are the only ways to it.
 //!
-//! A handle is taken only where a reference certainly exists that somebody else cannot drop meanwhile: while an entry
-//! with the index is seen under its directory's lock, or while another handle is held. Memory orders: taking needs
-//! none, because of that other reference; each release publishes what its owner did (`Release`) and the last one sees
-//! all of it (`Acquire`) before it frees.
+//! A handle is taken only while a reference certainly exists that no other task can drop: while an entry with the index
+//! is seen under its directory's lock, or while another handle is held. Memory orders: taking needs none, because of
+//! that other reference; each release publishes its owner's accesses (`Release`) and the last one sees all of them
+//! (`Acquire`) before it frees.
 //!
-//! # Who may touch what
+//! # Access to the fields
 //!
 //! | field | read | written |
 //! |---|---|---|
@@ -41,13 +41,13 @@ use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Timestamp};
 use crate::quota::{Owner, Quota, Share};
 
-/// The root directory's index. The root is made with the table and never freed.
+/// Index of the root directory. The root is made with the table and never freed.
 pub(crate) const ROOT: u32 = 0;
 
 const HANDLE: u64 = 1;
 const LINK: u64 = 1 << 48;
 
-/// As many names as the 16 bits for them can count, with room for those who are about to find out.
+/// Maximum number of names: the 16 bits for them count further, with room for tasks that are about to hit the limit.
 const MAX_LINKS: u64 = 65_000;
 
 /// Inodes of a block, blocks of a list, and lists: for 32 million inodes.
@@ -55,15 +55,15 @@ const BLOCK: usize = 128;
 const LIST: usize = 512;
 const LISTS: usize = 512;
 
-/// No index.
+/// Stands for "no index".
 const NONE: u32 = u32::MAX;
 
-/// What an inode is charged, beside what its contents are.
+/// Charge for an inode, without its contents.
 pub(crate) const INODE_COST: u64 = size_of::<Inode>() as u64;
 
-/// What an inode is, and the lock that guards it.
+/// Contents of an inode, guarded by its lock.
 pub(crate) enum Content {
-    /// Nothing: the inode is free.
+    /// None: the inode is free.
     Vacant,
     File(FileContents),
     Directory(Directory),
@@ -111,12 +111,12 @@ impl Content {
         }
     }
 
-    /// What the contents have been charged: to be given back when the inode is freed.
+    /// Returns the charge for the contents, to be refunded when the inode is freed.
     fn charged(&self) -> u64 {
         match self {
             Content::File(file) => file.charged(),
             Content::SymbolicLink(target) => target.len() as u64,
-            // A directory that is freed is empty.
+            // A directory is empty when it is freed.
             Content::Vacant | Content::Directory(_) | Content::Device(_) => 0,
         }
     }
@@ -135,7 +135,7 @@ pub(crate) struct Inode {
     parent: AtomicU32,
     pub(crate) attributes: Mutex<Attributes>,
     content: RwLock<Content>,
-    /// What whoever made the inode is charged for it, beside the pages of a file.
+    /// Charge to the owner that made the inode, without the pages of a file.
     share: Mutex<Option<Share>>,
 }
 
@@ -159,8 +159,8 @@ impl Inode {
         self.content.read()
     }
 
-    /// Announces the writer first, which keeps new readers out: a stream of readers would otherwise hold it off for
-    /// ever.
+    /// Locks the contents for writing. Announces the writer first, which keeps new readers out: a stream of readers
+    /// would otherwise hold it off for ever.
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, Content> {
         self.content.upgradeable_read().upgrade()
     }
@@ -169,7 +169,7 @@ impl Inode {
         (self.counts.load(Ordering::Relaxed) / LINK) as u32
     }
 
-    /// Whether it has no name, and one handle: it ends with that.
+    /// Whether the inode has no name, and one handle: it is freed with that.
     pub(crate) fn is_held_once(&self) -> bool {
         self.counts.load(Ordering::Relaxed) == HANDLE
     }
@@ -191,7 +191,7 @@ impl Inode {
         }
     }
 
-    /// The directory this directory is in. See the table above for when this may be asked.
+    /// Returns the parent of this directory. See the table above for the locks required.
     pub(crate) fn parent(&self) -> u32 {
         self.parent.load(Ordering::Relaxed)
     }
@@ -200,24 +200,24 @@ impl Inode {
         self.parent.store(parent, Ordering::Relaxed);
     }
 
-    /// Notes a change of the contents.
+    /// Records a change of the contents.
     pub(crate) fn touch(&self, now: Timestamp) {
         let mut attributes = self.attributes.lock();
         attributes.modified = now;
         attributes.changed = now;
     }
 
-    /// Notes a change of the attributes or the links.
+    /// Records a change of the attributes or the links.
     pub(crate) fn touch_attributes(&self, now: Timestamp) {
         self.attributes.lock().changed = now;
     }
 }
 
-/// The inodes that are not in use.
+/// The free inodes.
 struct Free {
-    /// The first of those that were, each of which leads to the next; so freeing needs no memory.
+    /// First inode that was freed; each of them leads to the next, so freeing needs no memory.
     first: u32,
-    /// No index from here on was given out so far.
+    /// Lowest index that was never in use.
     fresh: u32,
     in_use: u32,
 }
@@ -230,7 +230,7 @@ pub(crate) struct Shared {
     lists: Box<[Once<List>; LISTS]>,
     free: Mutex<Free>,
     pub(crate) quota: Quota,
-    /// Pages of files that are gone.
+    /// Pages of freed files.
     pub(crate) remains: Remains,
     pub(crate) rename: Mutex<()>,
 }
@@ -255,7 +255,7 @@ impl Shared {
             None,
             ROOT,
         )?;
-        // The link and the handle it was made with are never given up.
+        // The link and the handle it was made with are never released.
         debug_assert_eq!(root, ROOT);
         Ok(shared)
     }
@@ -268,7 +268,7 @@ impl Shared {
         }
     }
 
-    /// How many inodes are in use.
+    /// Returns the number of inodes in use.
     pub(crate) fn in_use(&self) -> u64 {
         self.free.lock().in_use.into()
     }
@@ -333,7 +333,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a handle; the caller knows of a reference that stays meanwhile.
+    /// Takes a handle; the caller must hold a reference meanwhile.
     pub(crate) fn add_handle(&self, index: u32) {
         self.inode(index).counts.fetch_add(HANDLE, Ordering::Relaxed);
     }
@@ -373,7 +373,7 @@ impl Shared {
         }
     }
 
-    /// Whether `inode` is `directory` or one of the directories above it. Under the rename lock.
+    /// Whether `inode` is `directory` or one of the directories above it. Requires the rename lock.
     pub(crate) fn is_above(&self, inode: u32, mut directory: u32) -> bool {
         loop {
             if directory == inode {
@@ -387,7 +387,7 @@ impl Shared {
     }
 }
 
-/// Where an inode is: the list, the block in it, and the place in that.
+/// Returns the place of an inode: the list, the block in it, and the place in that.
 fn locate(index: u32) -> (usize, usize, usize) {
     let index = index as usize;
     (index / (BLOCK * LIST), index / BLOCK % LIST, index % BLOCK)
@@ -401,7 +401,7 @@ pub(crate) struct Held<'shared> {
 }
 
 impl<'shared> Held<'shared> {
-    /// Takes a handle; the caller knows of a reference that stays meanwhile.
+    /// Takes a handle; the caller must hold a reference meanwhile.
     pub(crate) fn take(shared: &'shared Arc<Shared>, index: u32, kind: FileKind) -> Held<'shared> {
         shared.add_handle(index);
         Held { shared, index, kind }

@@ -1,9 +1,8 @@
 //! The tree of names, and the operations that change it.
 //!
-//! Each of them first decides and then acts: what can fail (permissions of the tree's shape, memory, the limit) comes
-//! before the first change, so that an operation that returns an error has changed nothing. The walk that found the
-//! place held no lock when it returned; so whatever it saw is looked up again under the lock of the directory that
-//! changes.
+//! Each of them first decides and then acts: checks that can fail (the tree's shape, memory, the limit) come before the
+//! first change, so that an operation that returns an error has changed nothing. The walk that found the place held no
+//! lock when it returned; so its findings are looked up again under the lock of the directory that changes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,26 +18,27 @@ use crate::quota::Maker;
 use crate::table::{Attributes, Content, Held, ROOT, Shared};
 use crate::walk::{Final, Last, LastLink, MAX_PATH_LENGTH, Position, resolve, walk};
 
-/// What [`Filesystem::rename`] does when the new name is taken.
+/// Treatment by [`Filesystem::rename`] of a new name that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replacement {
-    /// What had the name loses it.
+    /// The file that had the name loses it.
     #[default]
     Replace,
-    /// Nothing: [`Error::AlreadyExists`] (`RENAME_NOREPLACE`).
+    /// The operation fails: [`Error::AlreadyExists`] (`RENAME_NOREPLACE`).
     Refuse,
-    /// The two change names (`RENAME_EXCHANGE`).
+    /// The two files exchange their names (`RENAME_EXCHANGE`).
     Exchange,
 }
 
-/// How full a file system is.
+/// Usage of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "statfs")]
 pub struct Usage {
-    /// What it may take, in bytes.
+    /// Limit, in bytes.
     pub limit: u64,
-    /// What it takes, in bytes.
+    /// Bytes in use.
     pub used: u64,
-    /// How many files of all kinds there are.
+    /// Number of files of all kinds.
     pub inodes: u64,
 }
 
@@ -47,11 +47,12 @@ pub struct Usage {
 /// A clone is another reference to the same tree. Paths are bytes, separated by slashes; a path that does not start
 /// with a slash begins at `base`, which every operation takes as the `*at` calls of Unix do.
 #[derive(Clone)]
+#[doc(alias = "tmpfs")]
 pub struct Filesystem {
     shared: Arc<Shared>,
 }
 
-/// What to make.
+/// Kind of file to make, with its contents.
 pub(crate) enum Recipe<'target> {
     File(&'static [u8]),
     Directory,
@@ -79,14 +80,14 @@ impl Filesystem {
         Ok(Filesystem { shared: Arc::new(Shared::new(limit)?) })
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root(&self) -> Node {
         Node::new(&Held::root(&self.shared))
     }
 
-    /// Frees some pages of files that are gone, or of what was cut off; `false` if there are none. A large file's pages
-    /// are not freed by whoever removes its last name or handle, because there can be any number of them, but by as
-    /// many calls of this as it takes. Until then they count as used.
+    /// Frees some pages of freed files or of cut-off parts; returns `false` if there are none. Removing a large file's
+    /// last name or handle does not free its pages, because there can be any number of them; that takes as many calls
+    /// of this function as necessary. Until then they count as used.
     pub fn free_remains(&self) -> bool {
         self.shared.remains.free_one(&self.shared.quota)
     }
@@ -96,7 +97,7 @@ impl Filesystem {
         !self.shared.remains.is_empty()
     }
 
-    /// How full it is.
+    /// Returns the usage.
     pub fn usage(&self) -> Usage {
         Usage { limit: self.shared.quota.limit(), used: self.shared.quota.used(), inodes: self.shared.in_use() }
     }
@@ -105,12 +106,14 @@ impl Filesystem {
         if node.is_in(&self.shared) { Ok(node.held()) } else { Err(Error::CrossFilesystem) }
     }
 
-    /// What `path` names.
+    /// Returns the file at `path`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymbolicLinks`], [`Error::NameTooLong`];
     /// [`Error::InvalidArgument`] if the path contains a zero byte, [`Error::CrossFilesystem`] if `base` is another
     /// file system's, [`Error::OutOfMemory`]. Every operation that takes a path can return these.
+    #[doc(alias = "lookup")]
+    #[doc(alias = "namei")]
     pub fn look_up(&self, base: &Node, path: &[u8], last: LastLink) -> Result<Node, Error> {
         Ok(Node::new(&resolve(self.base(base)?, path, last)?))
     }
@@ -119,6 +122,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    #[doc(alias = "mkdir")]
     pub fn make_directory<'owner>(
         &self,
         base: &Node,
@@ -133,6 +137,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotFound`] also if the target is empty, [`Error::AlreadyExists`], [`Error::NoSpace`].
+    #[doc(alias = "symlink")]
     pub fn make_symbolic_link<'owner>(
         &self,
         base: &Node,
@@ -156,6 +161,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    #[doc(alias = "mknod")]
     pub fn make_device(
         &self,
         base: &Node,
@@ -196,7 +202,7 @@ impl Filesystem {
         Ok(Node::new(&held))
     }
 
-    /// Gives a file another name (`linkat`). `last` says what to do if `existing` is a symbolic link.
+    /// Gives a file another name (`linkat`). `last` decides about a symbolic link at `existing`.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::AlreadyExists`], [`Error::TooManyLinks`], [`Error::NoSpace`].
@@ -213,7 +219,7 @@ impl Filesystem {
         self.link_held(&file, base, path, by.into())
     }
 
-    /// Gives a file that is held another name (`linkat` with `AT_EMPTY_PATH`).
+    /// Gives the file of a node another name (`linkat` with `AT_EMPTY_PATH`).
     ///
     /// # Errors
     /// As [`Filesystem::link`]; [`Error::NotFound`] also if it has lost its last name.
@@ -278,6 +284,7 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NotADirectory`], [`Error::DirectoryNotEmpty`]; [`Error::Busy`] for the root and
     /// [`Error::InvalidArgument`] for a path that ends in `.`
+    #[doc(alias = "rmdir")]
     pub fn remove_directory(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = position.name().ok_or(match position.last {
@@ -311,8 +318,8 @@ impl Filesystem {
     /// # Errors
     /// [`Error::InvalidArgument`] to move a directory into itself; [`Error::DirectoryNotEmpty`],
     /// [`Error::IsADirectory`] or [`Error::NotADirectory`] if one may not replace the other; [`Error::Busy`] for the
-    /// root and for paths that end in
-    /// `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`]; [`Error::NoSpace`].
+    /// root and for paths that end in `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`];
+    /// [`Error::NoSpace`].
     pub fn rename<'owner>(
         &self,
         old_base: &Node,
@@ -419,8 +426,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Tells a directory that it is in another directory now. Under the rename lock and the locks of both, which are
-    /// held by the caller, so that nothing is freed here.
+    /// Sets a directory's parent. Requires the rename lock and the locks of both parents, which are held by the caller,
+    /// so that nothing is freed here.
     fn set_parent(&self, directory: u32, from: &Held<'_>, to: &Held<'_>) {
         if from.index != to.index {
             let inode = self.shared.inode(directory);
@@ -431,10 +438,12 @@ impl Filesystem {
         }
     }
 
-    /// The absolute path of a directory (`getcwd`).
+    /// Returns the absolute path of a directory (`getcwd`).
     ///
     /// # Errors
     /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NotADirectory`].
+    #[doc(alias = "getcwd")]
+    #[doc(alias = "d_path")]
     pub fn path_of(&self, directory: &Node) -> Result<Vec<u8>, Error> {
         let held = self.base(directory)?;
         if !held.is_directory() {
@@ -467,7 +476,7 @@ impl Filesystem {
     }
 }
 
-/// The name that an operation is about to make.
+/// Returns the name that an operation is about to make.
 fn new_name<'position>(position: &'position Position<'_, '_>, is_directory: bool) -> Result<&'position [u8], Error> {
     let name = position.name().ok_or(Error::AlreadyExists)?;
     if position.is_found() {
@@ -489,7 +498,7 @@ fn check_free(directory: &Directory, name: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Makes something new under a name that is free.
+/// Makes a file under a new name.
 pub(crate) fn create<'shared>(
     parent: &Held<'shared>,
     name: &[u8],
@@ -514,7 +523,7 @@ pub(crate) fn create<'shared>(
             return Err(error);
         }
     };
-    // The inode was made with the link that the entry is and the handle that is returned.
+    // The inode was made with the entry's link and the returned handle.
     directory.insert(prepared, index, kind);
     if kind == FileKind::Directory {
         directory.subdirectories += 1;
@@ -525,7 +534,7 @@ pub(crate) fn create<'shared>(
     Ok(Held { shared, index, kind })
 }
 
-/// Ends an empty directory: nothing can be made in it any more.
+/// Marks an empty directory as removed: no entry can be made in it any more.
 fn mark_removed(content: &mut Content) -> Result<(), Error> {
     let directory = content.directory_mut()?;
     if !directory.is_empty() {
@@ -535,7 +544,7 @@ fn mark_removed(content: &mut Content) -> Result<(), Error> {
     Ok(())
 }
 
-/// The locks of the two directories of a rename, which may be one.
+/// Locks of the two directories of a rename, which may be one.
 struct Pair<'shared> {
     first: RwLockWriteGuard<'shared, Content>,
     second: Option<RwLockWriteGuard<'shared, Content>>,
@@ -550,7 +559,7 @@ enum Order {
 
 impl<'shared> Pair<'shared> {
     /// Locks an ancestor before its descendant, as all other operations do. Two directories of which neither is above
-    /// the other are locked by nobody else together, because of the rename lock; any order will do for them.
+    /// the other are not locked together by any other task, because of the rename lock; any order will do for them.
     fn lock(shared: &'shared Shared, old: &Held<'_>, new: &Held<'_>) -> Pair<'shared> {
         let (old, new) = (old.index, new.index);
         let order = if shared.is_above(new, old) { Order::NewFirst } else { Order::OldFirst };

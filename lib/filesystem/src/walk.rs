@@ -1,11 +1,10 @@
-//! From a path to a place in the tree.
+//! Path resolution: from a path to a place in the tree.
 //!
-//! A walk goes from directory to directory and stops *before* the last component, because what happens to that one
-//! depends on the operation: opening follows a symbolic link there, removing does not, creating wants it to be missing.
+//! A walk goes from directory to directory and stops *before* the last component, whose treatment depends on the
+//! operation: opening follows a symbolic link there, removing does not, creating wants it to be missing.
 //!
-//! A symbolic link on the way is followed by putting its target in front of what is left of the path, and walking on.
-//! So a link needs no recursion, which a kernel's stack would not bear, and a trailing slash after a link keeps its
-//! meaning.
+//! A symbolic link on the way is followed by putting its target in front of the rest of the path, and walking on. So a
+//! link needs no recursion, which a kernel's stack would not bear, and a trailing slash after a link keeps its meaning.
 //!
 //! The walk holds no lock when it returns. An operation that changes a directory looks again under that directory's
 //! lock.
@@ -24,25 +23,26 @@ pub const MAX_NAME_LENGTH: usize = 255;
 /// The longest path and the longest target of a symbolic link, in bytes; the terminating zero makes it 4096.
 pub const MAX_PATH_LENGTH: usize = 4095;
 
-/// How many symbolic links one look-up follows at most.
+/// Maximum number of symbolic links that one lookup follows.
 pub const MAX_SYMBOLIC_LINKS: usize = 40;
 
-/// What to do with a path whose last component is a symbolic link.
+/// Treatment of a symbolic link as the last component of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LastLink {
-    /// Go where it points.
+    /// Follow it.
     #[default]
     Follow,
-    /// Stay at the link itself, unless a slash after it says that a directory is meant.
+    /// Stay at the link itself, unless a slash after it demands a directory.
     Keep,
 }
 
-/// What a walk does with a symbolic link in last place.
+/// Treatment of a symbolic link in last place by a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Final {
     Follow,
     FollowBeforeSlash,
-    /// For opening what may have to be made. That cannot be a directory, so that a slash after its name is an error.
+    /// For opening a file that may have to be made. It cannot be a directory, so that a slash after its name is an
+    /// error.
     Make(LastLink),
     /// For operations on the name itself, such as removing it.
     Keep,
@@ -70,14 +70,14 @@ pub(crate) enum Last {
     Name(Range<usize>),
 }
 
-/// Where a walk ended.
+/// Result of a walk.
 pub(crate) struct Position<'shared, 'path> {
     /// The directory of the last component.
     pub(crate) directory: Held<'shared>,
     pub(crate) last: Last,
-    /// The last component is followed by a slash: only a directory will do.
+    /// Whether a slash follows the last component: only a directory will do.
     pub(crate) has_trailing_slash: bool,
-    /// What the last component named when the walk passed, for a [`Last::Name`].
+    /// File that a [`Last::Name`] named when the walk passed.
     found: Option<Held<'shared>>,
     path: Path<'path>,
 }
@@ -94,7 +94,7 @@ impl<'shared> Position<'shared, '_> {
         self.found.is_some()
     }
 
-    /// What the whole path names.
+    /// Returns the file at the whole path.
     pub(crate) fn target(self) -> Result<Held<'shared>, Error> {
         let target = match self.last {
             Last::Root | Last::Current => self.directory,
@@ -230,7 +230,7 @@ impl Step {
     }
 }
 
-/// What `name` means in `directory`.
+/// Returns the file that `name` names in `directory`.
 fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Held<'shared>>, Error> {
     let content = directory.inode().shared();
     if content.directory()?.is_removed {
@@ -243,7 +243,7 @@ fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Hel
     Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))
 }
 
-/// `..`: the root is its own parent.
+/// Returns the parent (`..`): the root is its own parent.
 pub(crate) fn parent<'shared>(directory: &Held<'shared>) -> Held<'shared> {
     let inode = directory.inode();
     // Under its lock a directory keeps its parent, and so the handle on it.
@@ -251,7 +251,7 @@ pub(crate) fn parent<'shared>(directory: &Held<'shared>) -> Held<'shared> {
     Held::take(directory.shared, inode.parent(), FileKind::Directory)
 }
 
-/// The link's target followed by the rest of the path.
+/// Returns the link's target followed by the rest of the path.
 fn splice(link: &Held<'_>, rest: &[u8]) -> Result<Vec<u8>, Error> {
     let content = link.inode().shared();
     let Content::SymbolicLink(target) = &*content else {

@@ -1,4 +1,4 @@
-//! Archives: what the writer makes the reader understands, and what is damaged is refused.
+//! Archives: the reader accepts every archive of the writer, and refuses damaged ones.
 
 use filesystem::cpio::{self, EntryKind, WriteError, Writer};
 use filesystem::{DeviceNumber, Error, FileKind, Filesystem, LastLink, PopulateError, Timestamp};
@@ -204,7 +204,7 @@ fn archive_becomes_a_tree_without_copies() {
         (b"bin/alias".to_vec(), Item::Link(b"tool".to_vec())),
         (b"dev/null".to_vec(), Item::Device(0o666, 1, 3)),
         (b"./etc//motd".to_vec(), Item::File(0o644, b"one".to_vec())),
-        // The same again replaces; a directory only changes its permissions.
+        // A second entry replaces the first; a directory only changes its permissions.
         (b"etc/motd".to_vec(), Item::File(0o600, b"two".to_vec())),
         (b"bin".to_vec(), Item::Directory(0o555)),
     ];

@@ -1,4 +1,4 @@
-//! What happens at the edges: lengths, depths, counts, and a file system that is full.
+//! Edge cases: lengths, depths, counts, and a file system that is full.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn write_options() -> OpenOptions {
     }
 }
 
-/// Somebody who may take so many bytes, and has taken some.
+/// An account with a limit in bytes.
 #[derive(Default)]
 struct Account {
     limit: AtomicU64,
@@ -54,7 +54,7 @@ fn names_and_inodes_are_charged_to_whoever_makes_them() {
     let [one, two] = accounts.each_ref().map(|account| account.clone() as Arc<dyn Owner>);
     let by = |owner| Maker { now: NOW, owner: Some(owner) };
     let used = || accounts.each_ref().map(|account| account.used.load(Relaxed));
-    // Who may have nothing makes nothing, in whatever way.
+    // An owner without an allowance cannot make anything in any way.
     let free = filesystem.usage();
     assert_eq!(filesystem.make_directory(&root, b"directory", 0o755, by(&one)), Err(Error::NoSpace));
     assert_eq!(filesystem.make_symbolic_link(&root, b"link", b"target", by(&one)), Err(Error::NoSpace));
@@ -66,14 +66,14 @@ fn names_and_inodes_are_charged_to_whoever_makes_them() {
     drop(filesystem.open(&root, b"directory/file", &write_options(), by(&one)).unwrap());
     let [made, _] = used();
     assert!(made > 1000 && used() == [made, 0]);
-    // A second name, and a name instead of another, are those of whoever gives them.
+    // A second name, and a name instead of another, are charged to the account that makes them.
     filesystem.link(&root, b"directory/file", LastLink::Keep, &root, b"other", by(&two)).unwrap();
     let [_, name] = used();
     assert!(name > 0 && used() == [made, name]);
     filesystem.rename(&root, b"directory/file", &root, b"directory/elif", Replacement::Replace, by(&two)).unwrap();
     let [rest, names] = used();
     assert!(rest < made && names > name && made - rest == names - name);
-    // Each goes with what it is for, whoever removes that; a file with its last name.
+    // Each charge goes with its name, whichever task removes that; a file's with its last name.
     filesystem.unlink(&root, b"directory/elif", NOW).unwrap();
     assert_eq!(used(), [rest, name]);
     filesystem.unlink(&root, b"other", NOW).unwrap();
@@ -218,7 +218,7 @@ fn full_file_system_says_so_and_changes_nothing() {
     big.make_file(&root, b"f", b"", 0o644, NOW).unwrap();
     let needed = big.usage().used;
 
-    // Exactly what two entries need, and a page.
+    // The bytes for two entries, and a page.
     let filesystem = Filesystem::new(needed + PAGE_SIZE as u64).unwrap();
     let root = filesystem.root();
     filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
@@ -236,7 +236,7 @@ fn full_file_system_says_so_and_changes_nothing() {
     assert_eq!(filesystem.usage(), full);
     assert_eq!(file.metadata().links, 1);
 
-    // What needs no room works: writing where there is a page, and removing.
+    // Operations without new memory work: writing to an existing page, and removing.
     assert_eq!(file.write_at(0, b"x", NOW), Ok(1));
     filesystem.unlink(&root, b"f", NOW).unwrap();
     drop(file);
@@ -283,7 +283,7 @@ fn opening_decides_what_may_be_done() {
     assert_eq!(reader.read(&mut buffer), Ok(9));
     assert_eq!(&buffer[..9], b"Archived!");
 
-    // Discarding what was the archive's leaves nothing of it.
+    // Discarding the archive's contents leaves nothing of them.
     let discarding = OpenOptions { access: Access::ReadWrite, contents: Contents::Discard, ..OpenOptions::default() };
     open(discarding).unwrap();
     assert_eq!(node.metadata().size, 0);
@@ -291,7 +291,7 @@ fn opening_decides_what_may_be_done() {
     assert_eq!(node.read_at(0, &mut buffer), Ok(4));
     assert_eq!(buffer[..4], [0; 4]);
 
-    // Positions stay within what a signed offset can say.
+    // Positions stay within the range of a signed offset.
     for from in [
         SeekFrom::Start(MAX_FILE_LENGTH + 1),
         SeekFrom::Current(-1),

@@ -1,7 +1,7 @@
-//! The same random operations on our tree and on a file system of the Linux that runs the test: every result, down to
-//! the error code, must be the same.
+//! Equal random operations on our tree and on a file system of the Linux that runs the test: every result, down to the
+//! error code, must be the same.
 //!
-//! What Linux does cannot be asked for outside a directory of our own; so paths never lead above it: `..` comes only
+//! Linux's answers cannot be observed outside a directory of our own; so paths never lead above it: `..` comes only
 //! after a name, and a name never means the root, because symbolic links end in names.
 
 #![cfg(target_os = "linux")]
@@ -47,7 +47,7 @@ enum Operation {
     SetPermissions(Which, String, u16),
 }
 
-/// What both sides report.
+/// Result reported by both sides.
 #[derive(Debug, PartialEq)]
 enum Report {
     Nothing,
@@ -247,7 +247,7 @@ struct Theirs {
 impl Theirs {
     fn new() -> Theirs {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // A tmpfs if there is one: it is what we compare with. Other file systems report other numbers of links.
+        // A tmpfs if there is one, our model. Other file systems report other numbers of links.
         let shared = Path::new("/dev/shm");
         let parent = if shared.is_dir() { shared.to_path_buf() } else { std::env::temp_dir() };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -399,7 +399,7 @@ impl Theirs {
 
 impl Drop for Theirs {
     fn drop(&mut self) {
-        // The test may run as a user whom permissions bind.
+        // The test may run as a user without all permissions.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
@@ -409,7 +409,7 @@ fn kind(kind: FileType) -> FileKind {
         FileType::Directory => FileKind::Directory,
         FileType::Symlink => FileKind::SymbolicLink,
         FileType::RegularFile => FileKind::Regular,
-        other => panic!("nobody made a {other:?}"),
+        other => panic!("the model has no {other:?}"),
     }
 }
 
@@ -441,12 +441,12 @@ fn name(longest: usize) -> impl Strategy<Value = String> {
     ]
 }
 
-/// One or more names, with dots and repeated slashes between them, that never leads above where it begins.
+/// One or more names, with dots and repeated slashes between them, that never leads above its base.
 fn path() -> impl Strategy<Value = String> {
     path_of_names(MAX_NAME + 2)
 }
 
-/// One of two paths: which of two errors is reported first is nobody's business, so that no name is too long.
+/// One of two paths: which of two errors is reported first is unspecified, so no name is too long.
 fn short_path() -> impl Strategy<Value = String> {
     path_of_names(MAX_NAME)
 }
@@ -564,7 +564,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => which().prop_map(Operation::InspectFile),
         3 => which().prop_map(Operation::List),
         1 => (which(), path(), 0o600..0o1000u16).prop_map(|(base, path, permissions)| {
-            // Whoever runs the test must be able to go on.
+            // The test itself must be able to go on.
             Operation::SetPermissions(base, path, permissions | 0o700)
         }),
     ]
@@ -578,7 +578,7 @@ fn compare(operations: &[Operation]) {
         let actual = ours.run(number, operation).map_err(errno);
         assert_eq!(actual, expected, "left ours, right Linux's; step {number}: {operation:?}");
     }
-    // And in the end the trees are the same.
+    // In the end the trees are equal.
     let (mut our_paths, mut their_paths) = (Vec::new(), Vec::new());
     describe_ours(&ours.filesystem, &ours.directories[0], "", &mut our_paths);
     describe_theirs(&theirs.directories[0], "", &mut their_paths);

@@ -1,5 +1,5 @@
-//! The machine runs out of memory at every possible point: each operation fails with an error or works, and what failed
-//! changed nothing.
+//! The machine runs out of memory at every possible point: each operation fails with an error or works, and a failed
+//! one changed nothing.
 
 use std::ops::ControlFlow;
 
@@ -74,7 +74,8 @@ fn running_out_of_memory_is_an_error() {
     let archive: &'static [u8] = writer.finish().leak();
 
     let mut failures = 0;
-    // As much memory as all of it needs, and steps small enough to stop at every allocation of more than a few bytes.
+    // From nothing to enough memory for all, in steps small enough to stop at every allocation of more than a few
+    // bytes.
     for bytes in (0..80_000).step_by(23) {
         let filesystem = Filesystem::new(1 << 30).unwrap();
         let empty = filesystem.usage();
@@ -87,7 +88,7 @@ fn running_out_of_memory_is_an_error() {
         for result in results {
             match result {
                 Ok(()) => {}
-                // Something that an earlier step could not make.
+                // A file that an earlier step could not make.
                 Err(Error::NotFound) => assert!(results.contains(&Err(Error::OutOfMemory))),
                 Err(error) => {
                     assert_eq!(error, Error::OutOfMemory);

@@ -44,7 +44,7 @@ enum Operation {
     Look(String, LastLink),
 }
 
-/// Where a path leads: to an entry of a directory, or to the directory itself.
+/// End of a path: an entry of a directory, or the directory itself.
 struct Place {
     directory: Id,
     name: Option<String>,
@@ -57,7 +57,7 @@ enum Mode {
     Keep,
     /// For names that are made or removed: not even a slash makes it follow.
     Name,
-    /// For opening what may be made.
+    /// For opening a file that may be made.
     Make,
 }
 
@@ -483,11 +483,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Checks a directory and what is below it; returns how many entries there are.
+/// Checks a directory and everything below it; returns the number of entries.
 fn compare(filesystem: &Filesystem, model: &Model, node: &Node, id: Id, seen: &mut HashMap<Id, u64>) {
     let inode = &model.inodes[&id];
     let metadata = node.metadata();
-    // The same number for the same file, and for no other.
+    // Inode numbers identify files.
     assert_eq!(*seen.entry(id).or_insert(metadata.inode), metadata.inode);
     assert_eq!((metadata.modified.seconds, metadata.changed.seconds), (inode.modified, inode.changed));
     match &inode.thing {
@@ -547,7 +547,7 @@ fn compare(filesystem: &Filesystem, model: &Model, node: &Node, id: Id, seen: &m
     }
 }
 
-/// Removes whatever is in a directory.
+/// Removes everything from a directory.
 fn clear(filesystem: &Filesystem, directory: &Node) {
     let mut names = Vec::new();
     directory

@@ -1,4 +1,4 @@
-//! Several threads work on one tree at once. Afterwards, and in between where it can be said, it is a tree.
+//! Several threads work on one tree at once. Afterwards, and in between where possible, it is checked to be a tree.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ fn within_minutes(test: impl FnOnce() + Send + 'static) {
     let (sender, receiver) = mpsc::channel();
     let worker = thread::spawn(move || {
         test();
-        // Nobody listens any more if it took too long.
+        // The receiver is gone if it took too long.
         let _ = sender.send(());
     });
     match receiver.recv_timeout(Duration::from_secs(240)) {
@@ -56,7 +56,7 @@ impl Numbers {
     }
 }
 
-/// One random operation. What it returns depends on the other threads; that it returns is what matters.
+/// One random operation. Its result depends on the other threads; it only has to return.
 fn step(filesystem: &Filesystem, bases: &mut Vec<Node>, numbers: &mut Numbers) {
     let base = &bases[numbers.below(bases.len() as u64) as usize];
     let (one, other) = (numbers.path(), numbers.path());
@@ -96,7 +96,7 @@ fn step(filesystem: &Filesystem, bases: &mut Vec<Node>, numbers: &mut Numbers) {
     assert!(!matches!(result, Err(Error::OutOfMemory | Error::NoSpace | Error::CrossFilesystem)));
 }
 
-/// Counts what is in a directory and below, and checks what every directory must satisfy.
+/// Counts the files in a directory and below, and checks the invariants of every directory.
 fn check(filesystem: &Filesystem, directory: &Node, parent: u64, names: &mut Vec<(u64, u32)>) {
     let inode = directory.metadata().inode;
     let mut entries = Vec::new();
@@ -165,7 +165,7 @@ fn tree_stays_a_tree() {
             });
             let mut names = Vec::new();
             check(&filesystem, &root, root.metadata().inode, &mut names);
-            // Each file has as many names as it says, and nothing is left that has none.
+            // Each file has as many names as it reports, and no file without a name is left.
             names.sort();
             for (inode, links) in &names {
                 let count = names.iter().filter(|name| name.0 == *inode).count();

@@ -9,13 +9,13 @@
 //! answer    order          | sequence | order * order elements, row by row
 //! ```
 //!
-//! The order is the only thing in a message that can be wrong, and it says how long the message is. It is therefore an
-//! allegation until [`Order::new`] has looked at it: a decoder asks for no more than [`Order::MAXIMUM`] allows,
-//! whatever the peer claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
+//! The order is the only part of a message that can be wrong, and it determines the message's length. It is unvalidated
+//! until [`Order::new`] has checked it: a decoder asks for no more than [`Order::MAXIMUM`] allows, whatever the peer
+//! claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
 //!
-//! Decoding works on the bytes received so far and keeps no state: [`Request::decode`] and [`Answer::decode`] say how
-//! many bytes the message at the front needs, or give the message. The storage is the caller's on both sides, nothing
-//! here allocates.
+//! Decoding works on the bytes received so far and keeps no state: [`Request::decode`] and [`Answer::decode`] return
+//! the length of the message at the front, or the message. The storage is the caller's on both sides; this crate does
+//! not allocate.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -60,22 +60,22 @@ impl Order {
         }
     }
 
-    /// Rows, and columns.
+    /// Returns the number of rows, which is that of columns.
     pub const fn get(self) -> usize {
         self.0 as usize
     }
 
-    /// Elements of one matrix.
+    /// Returns the number of elements of one matrix.
     pub const fn elements(self) -> usize {
         self.get() * self.get()
     }
 
-    /// Bytes of a whole request.
+    /// Returns the length of a whole request, in bytes.
     pub const fn request_bytes(self) -> usize {
         HEADER_BYTES + 2 * self.elements() * WORD_BYTES
     }
 
-    /// Bytes of a whole answer.
+    /// Returns the length of a whole answer, in bytes.
     pub const fn answer_bytes(self) -> usize {
         HEADER_BYTES + self.elements() * WORD_BYTES
     }
@@ -84,7 +84,7 @@ impl Order {
 /// A message whose order is out of range. The stream has no boundary to go on from: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// What the message claims its order to be.
+    /// Order that the message claims.
     pub order: u32,
 }
 
@@ -102,13 +102,13 @@ impl core::fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// What the bytes received so far amount to.
+/// Result of decoding the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<Message> {
     /// The message is not complete: decode again when there are this many bytes in all. While the order itself is
-    /// missing this is [`HEADER_BYTES`], afterwards the whole message.
+    /// missing this is [`HEADER_BYTES`], afterwards the length of the whole message.
     NeedBytes(usize),
-    /// The message at the front, and how many bytes it took; what follows belongs to the next one.
+    /// The message at the front, and its length; later bytes belong to the next one.
     Complete(Message, usize),
 }
 
@@ -117,13 +117,13 @@ pub enum Decoded<Message> {
 pub struct Elements<'a>(&'a [[u8; WORD_BYTES]]);
 
 impl Elements<'_> {
-    /// How many there are: the square of the order.
+    /// Returns the number of elements: the square of the order.
     #[allow(clippy::len_without_is_empty, reason = "a matrix is never empty")]
     pub fn len(self) -> usize {
         self.0.len()
     }
 
-    /// Copies the elements to the front of `words`, where the multiplication wants them.
+    /// Copies the elements to the front of `words`, for the multiplication.
     ///
     /// # Panics
     ///
@@ -136,14 +136,14 @@ impl Elements<'_> {
 }
 
 impl<'a> Elements<'a> {
-    /// The elements one after the other.
+    /// Returns the elements one after the other.
     pub fn iter(self) -> impl ExactSizeIterator<Item = u32> + 'a {
         self.0.iter().map(|bytes| u32::from_le_bytes(*bytes))
     }
 }
 
 impl<'a> Elements<'a> {
-    /// The elements as words in the order of their bytes in a message, if they begin at an aligned address.
+    /// Returns the elements as words in the order of their bytes in a message, if they begin at an aligned address.
     fn words(self) -> Option<&'a [u32]> {
         <[u32]>::ref_from_bytes(self.0.as_flattened()).ok()
     }
@@ -163,7 +163,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Looks for a request at the front of `received`.
+    /// Decodes a request at the front of `received`.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ pub struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Looks for an answer at the front of `received`.
+    /// Decodes an answer at the front of `received`.
     ///
     /// # Errors
     ///
@@ -242,8 +242,8 @@ pub fn encode_answer(order: Order, sequence: u32, product: &[u32], message: &mut
 /// Multiplies two matrices of order `order`, given row by row, with wrapping arithmetic.
 ///
 /// Both ends compute this: the server to answer, the client to check. A row of the product is computed in blocks of
-/// columns whose sums stay in registers, while the rows of the right matrix go by in the order in which they lie in
-/// memory: without that the sums would be loaded and stored for each of the products that they are made of.
+/// columns whose sums stay in registers, while the rows of the right matrix go by in memory order: otherwise each
+/// product would load and store its sum.
 ///
 /// # Panics
 ///
@@ -260,13 +260,13 @@ pub fn multiply(order: Order, left: &[u32], right: &[u32], product: &mut [u32]) 
     }
 }
 
-/// Computes as many whole blocks of `N` columns of a row of the product as there are from a column on; says which
-/// column is the next.
+/// Computes as many whole blocks of `N` columns of a row of the product as fit from a column on; returns the next
+/// column.
 #[inline(always)]
 fn multiply_blocks<const N: usize>(row: &[u32], right: &[u32], sums: &mut [u32], mut column: usize) -> usize {
     while let Some(block) = sums.get_mut(column..).and_then(<[u32]>::first_chunk_mut::<N>) {
         let mut totals = [0u32; N];
-        // What is left of each row of the right matrix from this column on, and what is before it in the next.
+        // The rest of each row of the right matrix from this column on, with the beginning of the next row.
         for (factor, elements) in row.iter().zip(right[column..].chunks(row.len())) {
             let Some(elements) = elements.first_chunk::<N>() else { break };
             for (total, element) in totals.iter_mut().zip(elements) {
@@ -299,7 +299,7 @@ pub fn answer(request: &Request<'_>, message: &mut [u8]) -> usize {
     total
 }
 
-/// Multiplies where words may begin at any address.
+/// Multiplies matrices whose words may begin at any address.
 #[cold]
 fn multiply_bytes(order: Order, left: Elements<'_>, right: Elements<'_>, product: &mut [u8]) {
     let (places, _) = product.as_chunks_mut::<WORD_BYTES>();
@@ -312,7 +312,7 @@ fn multiply_bytes(order: Order, left: Elements<'_>, right: Elements<'_>, product
     }
 }
 
-/// The order at the front of a message; `None` while its bytes are not all there.
+/// Returns the order at the front of a message; `None` while its bytes are incomplete.
 fn announced_order(received: &[u8]) -> Result<Option<Order>, Malformed> {
     match received.first_chunk::<WORD_BYTES>() {
         Some(bytes) => Order::new(u32::from_le_bytes(*bytes)).map(Some),
@@ -320,7 +320,7 @@ fn announced_order(received: &[u8]) -> Result<Option<Order>, Malformed> {
     }
 }
 
-/// Splits the first `total` bytes, a whole message, into header and elements; `None` while they are not all there.
+/// Splits the first `total` bytes, a whole message, into header and elements; `None` while they are incomplete.
 fn split_message(received: &[u8], total: usize) -> Option<([u32; 2], &[[u8; WORD_BYTES]])> {
     let (words, _) = received.get(..total)?.as_chunks::<WORD_BYTES>();
     let (header, elements) = words.split_first_chunk::<2>()?;

@@ -1,4 +1,4 @@
-//! The wire format against what its description says, and against bytes that mean harm.
+//! The wire format against its description, and against hostile bytes.
 
 use matrix::{
     Answer, Decoded, HEADER_BYTES, MAXIMUM_ANSWER_BYTES, MAXIMUM_REQUEST_BYTES, Malformed, Order, Request, answer,
@@ -126,7 +126,7 @@ proptest! {
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Wherever the messages lie.
+    /// At any address of the messages.
     #[test]
     fn an_answer_is_the_product(
         (order, left, right) in two_matrices(),

@@ -1,6 +1,6 @@
 //! Making archives, beside the code that reads them.
 //!
-//! The same input gives the same bytes: files are numbered in order, and the time is the caller's.
+//! Output is reproducible: files are numbered in order, and the time is the caller's.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,13 +9,13 @@ use super::{HEADER_LENGTH, MAGIC, TRAILER};
 use crate::node::{DeviceNumber, FileKind};
 use crate::walk::MAX_PATH_LENGTH;
 
-/// Why something cannot be put into an archive.
+/// Reason why an entry cannot be put into an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// The path is empty or too long, contains a zero, or is the one that ends archives.
+    /// The path is empty or too long, contains a zero, or is the trailer's.
     BadPath,
-    /// The contents are longer than a 32-bit number can say, or a symbolic link's target is not 1 to 4095 bytes without
-    /// zeros.
+    /// The contents are longer than a 32-bit number can express, or a symbolic link's target is not 1 to 4095 bytes
+    /// without zeros.
     BadContents,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for WriteError {
 
 impl core::error::Error for WriteError {}
 
-/// An archive in the making. Directories go before what is in them.
+/// An archive in the making. A directory goes before its contents.
 #[derive(Clone, Debug)]
 pub struct Writer {
     archive: Vec<u8>,
