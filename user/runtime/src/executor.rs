@@ -1,9 +1,10 @@
 //! The process's executor: the scheduler of the shared image, with workers that the kernel lends.
 //!
-//! Each worker runs coroutines until none is ready, looks at what the kernel has posted and at the clock, and sleeps in
-//! the kernel. It never spins: a completion, a wake-up by another worker ([`Platform::notify`]), or a deadline ends its
-//! sleep. Nothing is missed in between: the worker tells the kernel how many completions have been *taken*, and if more
-//! than that were posted it does not sleep; and a wake-up that comes before the sleep is kept for it.
+//! Each worker runs coroutines until none is ready, looks at the completions that the kernel has posted and at the
+//! clock, and sleeps in the kernel. It never spins: a completion, a wake-up by another worker ([`Platform::notify`]),
+//! or a deadline ends its sleep. No event between the look and the sleep is missed: the worker passes the kernel the
+//! number of completions *taken*, and if more were posted it does not sleep; a wake-up that comes before the sleep is
+//! kept for it.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{RawWakerVTable, Waker};
@@ -21,7 +22,7 @@ use crate::time;
 use crate::trace;
 use unix::{Errno, Result};
 
-/// Bytes of the stack of a worker that is not the first; below it lies a page that cannot be used.
+/// Bytes of the stack of a worker other than the first; a guard page lies below it.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const STACK: usize = 256 * 1024;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -29,12 +30,12 @@ const GUARD: usize = 4096;
 
 static EXECUTOR: Executor = Executor::new();
 static PROCESS: Process = Process;
-/// Where the process publishes what is ready and what runs; null before [`initialise`].
+/// Page in which the process publishes its ready and running priorities; null before [`initialise`].
 static PAGE: core::sync::atomic::AtomicPtr<ProcessPage> = core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
-/// How many workers there are.
+/// Number of workers.
 static WORKERS: AtomicUsize = AtomicUsize::new(0);
 
-/// What the scheduler needs from the kernel.
+/// The scheduler's platform: workers, completions and notifications of this process.
 struct Process;
 
 impl Platform for Process {
@@ -45,7 +46,7 @@ impl Platform for Process {
 
     fn notify(&self, worker: usize) {
         let _section = Section::begin();
-        // A worker that has just been made or ended gets the news some other way.
+        // An error means a worker that begins or has ended: it needs no notification.
         let _ = unix::worker::wake(worker);
     }
 
@@ -55,12 +56,12 @@ impl Platform for Process {
     }
 
     fn calling_worker(&self) -> Option<usize> {
-        // Whoever is put aside here has made something ready of which nobody knows yet.
+        // In a section: a caller preempted here has made a coroutine ready that is not published yet.
         let _section = Section::begin();
         Some(local::current().index.get()).filter(|index| *index != local::NO_WORKER)
     }
 
-    /// Polls are short, and a notification is a system call and an interrupt of another hart.
+    /// Lazy: polls are short, and a notification is a system call and an interrupt of another hart.
     fn sharing(&self) -> Sharing {
         Sharing::Lazy
     }
@@ -77,11 +78,11 @@ impl Platform for Process {
     }
 }
 
-/// Makes the executor.
+/// Makes the executor. For the start-up code.
 ///
 /// # Panics
 ///
-/// If it is made twice: it is the start-up code's.
+/// If it is made twice.
 pub(crate) fn initialise(table: Table, page: &'static ProcessPage) {
     PAGE.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
     interrupt::set_page(page);
@@ -100,7 +101,7 @@ pub(crate) fn work(number: usize) -> ! {
     work_as(worker, number)
 }
 
-/// Goes on with a worker's coroutines on another stack, while it has put one aside, for ever.
+/// Continues a worker's coroutines on another stack, while one of them is preempted, for ever.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub(crate) fn work_on_another_stack(number: usize) -> ! {
     let worker = preemption::work_on_this_stack().expect("whoever makes a stack makes its worker");
@@ -108,7 +109,7 @@ pub(crate) fn work_on_another_stack(number: usize) -> ! {
 }
 
 fn work_as(mut worker: Worker, number: usize) -> ! {
-    // SAFETY: the page is there to stay, and every word of it is atomic.
+    // SAFETY: the page stays mapped, and every word of it is atomic.
     if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
         local::current().set_word(&page.ready[number]);
     }
@@ -138,23 +139,24 @@ fn work_as(mut worker: Worker, number: usize) -> ! {
         if trace::is_on() {
             trace::flush();
         }
-        // What was taken from the ring, by whichever worker, has been seen; if there is more this returns at once.
+        // Completions taken from the ring, by any worker, have been handled; with more in the ring this returns at
+        // once.
         let seen = call::ring_header().map_or(0, |ring| ring.head.load(Ordering::Acquire));
         let _ = unix::worker::wait(seen, time::longest_sleep_ns());
         preemption::rearm();
     }
 }
 
-/// What each worker went by when it last looked at the mode.
+/// Key of the mode that each worker followed at its last look.
 static FOLLOWED: [AtomicU64; MAXIMUM_WORKERS] = [const { AtomicU64::new(0) }; MAXIMUM_WORKERS];
 
-/// A number that differs if the mode or the ceiling does.
+/// Returns a number that differs if the mode or the ceiling does.
 fn key(outranked_by: Option<(&'static AtomicU64, Priority)>) -> u64 {
     outranked_by.map_or(0, |(_, ceiling)| u64::from(ceiling.number()) + 1)
 }
 
-/// Makes the worker look at the mode before its next poll, if that has changed. For the handler of user interrupts,
-/// which the kernel enters when somebody else has changed it.
+/// Makes the worker look at the mode before its next poll, if the mode has changed. For the handler of user interrupts,
+/// which the kernel enters when another process has changed it.
 pub(crate) fn look_at_mode_if_changed() {
     let worker = local::current().index.get() % MAXIMUM_WORKERS;
     if FOLLOWED[worker].load(Ordering::Relaxed) != key(outranked_by()) {
@@ -162,17 +164,17 @@ pub(crate) fn look_at_mode_if_changed() {
     }
 }
 
-/// In strict mode, what to compare with before each poll: the global bitmap, and the ceiling.
+/// Returns the words to compare before each poll in strict mode: the global bitmap, and the ceiling.
 fn outranked_by() -> Option<(&'static AtomicU64, Priority)> {
     let global = time::global_page()?;
-    // SAFETY: the page is there to stay, and every word of it is atomic.
+    // SAFETY: the page stays mapped, and every word of it is atomic.
     let own = unsafe { PAGE.load(Ordering::Relaxed).as_ref() }?;
     let mode = mode_in_force(global.mode.load(Ordering::Relaxed), own.mode.load(Ordering::Relaxed));
     let ceiling = Priority::saturating(own.ceiling.load(Ordering::Relaxed));
     (mode == Mode::Strict).then_some((&global.ready, ceiling))
 }
 
-/// Which mode of global priority the process's executor follows now.
+/// Returns the mode of global priority that the process's executor follows now.
 pub fn mode() -> Mode {
     if outranked_by().is_some() { Mode::Strict } else { Mode::Relaxed }
 }
@@ -197,13 +199,15 @@ fn look_at_mode() {
     }
 }
 
-/// Adds workers, each with a stack of its own, that run the process's coroutines from now on.
+/// Adds workers, each with a stack of its own, that run the process's coroutines from now on. (The papers' name; see
+/// [`workers`] for their number.)
 ///
-/// There can be [`MAXIMUM_WORKERS`] in all; more than there are harts do not harm, and do not help.
+/// A process has at most [`MAXIMUM_WORKERS`]. More workers than harts do no harm and do not help.
 ///
 /// # Errors
 ///
-/// `EAGAIN` if there would be too many, `ENOMEM`. Those that could be added stay.
+/// `EAGAIN` if there would be too many, `ENOMEM`. Workers added before the error stay.
+#[doc(alias("add_workers", "worker_threads"))]
 pub fn alloc_cpu(count: usize) -> Result<()> {
     for _ in 0..count {
         add_worker()?;
@@ -216,7 +220,7 @@ fn add_worker() -> Result<()> {
     extern "C" fn enter(number: usize, _: usize) -> ! {
         work(number)
     }
-    // One at a time, so that the kernel's numbers are ours.
+    // One at a time, so that the kernel's numbers equal ours.
     static ADDING: crate::lock::Lock<()> = crate::lock::Lock::new(());
     let _adding = ADDING.lock();
     let number = WORKERS.load(Ordering::Relaxed);
@@ -242,7 +246,7 @@ fn add_worker() -> Result<()> {
     }
 }
 
-/// There are no workers to be had on this machine.
+/// No workers can be added on this machine.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 fn add_worker() -> Result<()> {
     if workers() >= MAXIMUM_WORKERS { Err(Errno::EAGAIN) } else { Err(Errno::ENOSYS) }
@@ -253,22 +257,23 @@ pub(crate) fn first_worker() {
     WORKERS.store(1, Ordering::Relaxed);
 }
 
-/// How many workers the process has.
+/// Returns the number of workers of the process.
 pub fn workers() -> usize {
     WORKERS.load(Ordering::Relaxed)
 }
 
-/// The executor, for what has no function of its own here: counters, states.
+/// Returns the executor, for operations without a function of their own here: counters, states.
 pub fn executor() -> &'static Executor {
     &EXECUTOR
 }
 
-/// Makes a coroutine of the future, ready at once, with the priority of the one that runs. Dropping the handle lets it
-/// go on by itself.
+/// Makes a coroutine of the future, ready at once, with the priority of the running coroutine. Dropping the handle
+/// detaches the coroutine. For many of them there is no `JoinSet`: keep the handles in a vector, or let the coroutines
+/// report to a [`channel`](crate::channel).
 ///
 /// # Panics
 ///
-/// If there is no memory.
+/// If memory is exhausted.
 #[inline]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -277,11 +282,11 @@ where
     EXECUTOR.spawn(future, current_priority())
 }
 
-/// The same with a priority.
+/// Makes a coroutine with a given priority.
 ///
 /// # Panics
 ///
-/// If there is no memory.
+/// If memory is exhausted.
 #[inline]
 pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
@@ -290,7 +295,7 @@ where
     EXECUTOR.spawn(future, priority)
 }
 
-/// The cid of the coroutine that calls.
+/// Returns the cid of the calling coroutine.
 ///
 /// # Panics
 ///
@@ -304,10 +309,10 @@ pub fn current() -> Cid {
 ///
 /// # Errors
 ///
-/// [`Stale`] if there is no such coroutine (any more).
+/// [`Stale`] if the coroutine has ended.
 #[inline]
 pub fn wake(cid: Cid) -> core::result::Result<(), Stale> {
-    // Two ways that share nothing, so that a wake without a trace saves no register for one.
+    // Two branches that share nothing, so that a wake without a trace saves no register for one.
     if trace::is_on() { traced_wake(cid) } else { EXECUTOR.wake(cid) }
 }
 
@@ -317,38 +322,38 @@ fn traced_wake(cid: Cid) -> core::result::Result<(), Stale> {
     EXECUTOR.wake(cid)
 }
 
-/// Changes a coroutine's own priority, in whatever state it is. While it holds a [`Mutex`](crate::sync::Mutex) for
-/// which somebody more important waits, it goes on as important as that one.
+/// Changes a coroutine's own priority, in any state. While it holds a [`Mutex`](crate::sync::Mutex) with a more
+/// important waiter, it keeps that waiter's priority.
 ///
 /// # Errors
 ///
-/// [`Stale`] if there is no such coroutine (any more).
+/// [`Stale`] if the coroutine has ended.
 #[inline]
 pub fn set_priority(cid: Cid, priority: Priority) -> core::result::Result<(), Stale> {
     crate::inheritance::set_own(cid, priority)
 }
 
-/// The same without regard to what it was lent.
+/// Sets the priority that the scheduler uses, whatever the coroutine was lent.
 #[inline]
 pub(crate) fn set_own_priority(cid: Cid, priority: Priority) -> core::result::Result<(), Stale> {
     EXECUTOR.set_priority(cid, priority)
 }
 
-/// The priority that a coroutine has now, lent or its own.
+/// Returns the current priority of a coroutine, lent or its own.
 ///
 /// # Errors
 ///
-/// [`Stale`] if there is no such coroutine (any more).
+/// [`Stale`] if the coroutine has ended.
 pub fn priority(cid: Cid) -> core::result::Result<Priority, Stale> {
     EXECUTOR.priority(cid)
 }
 
-/// The coroutine that calls, if it is one and there is an executor.
+/// Returns the calling coroutine, if it is one and there is an executor.
 pub(crate) fn current_or_none() -> Option<Cid> {
     if PAGE.load(Ordering::Relaxed).is_null() { None } else { EXECUTOR.current() }
 }
 
-/// Wakes a coroutine that a completion names; what is stale is nobody's any more.
+/// Wakes a coroutine named by a completion; a stale cid is ignored.
 pub(crate) fn wake_raw(cid: u64) {
     let _ = EXECUTOR.wake(Cid::from_raw(cid));
 }
@@ -357,25 +362,25 @@ pub(crate) fn wake_raw(cid: u64) {
 static OWN_VTABLE: core::sync::atomic::AtomicPtr<RawWakerVTable> =
     core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
 
-/// Learns what the executor's wakers look like, from a coroutine that it polls directly.
+/// Records the vtable of the executor's wakers, from a coroutine that it polls directly.
 pub(crate) fn learn_own_waker(waker: &Waker) {
     OWN_VTABLE.store(core::ptr::from_ref(waker.vtable()).cast_mut(), Ordering::Relaxed);
 }
 
-/// The cid that a waker of the executor stands for; `None` for a waker that a combinator has made.
+/// Returns the cid behind one of the executor's wakers; `None` for a combinator's waker.
 #[inline]
 pub(crate) fn cid_of(waker: &Waker) -> Option<u64> {
     let own = core::ptr::eq(waker.vtable(), OWN_VTABLE.load(Ordering::Relaxed));
     own.then(|| waker.data().addr() as u64)
 }
 
-/// The priority of the coroutine that runs; the default outside of one.
+/// Returns the priority of the running coroutine; the default outside of one.
 #[inline]
 pub fn current_priority() -> Priority {
     local::current().priority()
 }
 
-/// Whether another coroutine that is at least as important as the one that runs is ready in this worker's shard.
+/// Returns whether another coroutine that is at least as important as the running one is ready in this worker's shard.
 #[inline(always)]
 pub(crate) fn has_company() -> bool {
     let word = local::current().word();
@@ -383,20 +388,20 @@ pub(crate) fn has_company() -> bool {
     if ready == 0 {
         return false;
     }
-    // One bit, or none outside of a poll: then there is nobody to compare with.
+    // One bit, or none outside of a poll: then there is no running coroutine to compare with.
     let running = word.1.load(Ordering::Relaxed);
     running != 0 && ready & (running | running.wrapping_sub(1)) != 0
 }
 
-/// Whether this worker has something to run after the coroutine that runs.
+/// Returns whether this worker has a coroutine to run after the current one.
 pub(crate) fn has_something_ready() -> bool {
     local::current().word().0.load(Ordering::Relaxed) != 0
 }
 
-/// Whether something is ready that is more important than what this worker runs, and that it can run: what another
-/// worker has put aside is for that one.
+/// Returns whether a coroutine is ready that is more important than the one that this worker runs, and that it can run.
+/// Coroutines that another worker has preempted can run there only.
 pub(crate) fn has_more_important(worker: usize) -> bool {
-    // SAFETY: the page is there to stay, and every word of it is atomic.
+    // SAFETY: the page stays mapped, and every word of it is atomic.
     let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
     let running = page.ready[worker % MAXIMUM_WORKERS].1.load(Ordering::Relaxed);
     let better = running.wrapping_sub(1);
@@ -408,21 +413,21 @@ pub(crate) fn has_more_important(worker: usize) -> bool {
     running != 0 && ready & better != 0
 }
 
-/// For the panic handler.
+/// Returns the current cid for the panic handler.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub(crate) fn current_raw() -> Option<u64> {
     EXECUTOR.current().map(Cid::raw)
 }
 
-/// The priority of coroutines that nobody gave one: [`coroutine_run`]'s.
+/// Priority of coroutines made by [`coroutine_run`] without one.
 static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() as u64);
 
-/// Makes a coroutine as the papers do: with a priority, or with the default one if that is `None`, which does not
-/// depend on who calls. (Starting the executor, their other half of it, has happened: a process begins with it.)
+/// Makes a coroutine with a priority, or with the default one if that is `None`, which does not depend on the caller.
+/// (The papers' function, which also starts the executor; here a process begins with one.)
 ///
 /// # Panics
 ///
-/// If there is no memory.
+/// If memory is exhausted.
 #[inline]
 pub fn coroutine_run<F>(future: F, priority: impl Into<Option<Priority>>) -> JoinHandle<F::Output>
 where
@@ -431,7 +436,7 @@ where
     EXECUTOR.spawn(future, priority.into().unwrap_or_else(default_priority))
 }
 
-/// The priority that [`coroutine_run`] gives: [`Priority::DEFAULT`] unless it was changed.
+/// Returns the priority that [`coroutine_run`] gives: [`Priority::DEFAULT`] unless it was changed.
 pub fn default_priority() -> Priority {
     Priority::saturating(DEFAULT_PRIORITY.load(Ordering::Relaxed))
 }

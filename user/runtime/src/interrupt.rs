@@ -1,9 +1,9 @@
-//! User interrupts between processes and between workers: one signals, a coroutine of the other is woken.
+//! User interrupts between processes and between workers: one side signals, a coroutine of the other is woken.
 //!
 //! A [`Receiver`] belongs to the worker that made it; a coroutine waits at it with [`Receiver::wait`]. A [`SendRight`]
-//! signals it, from another worker or another process. Signals carry nothing and add up: several before the next `wait`
-//! are one, as with a semaphore of one place. What there is to say stands in memory, in a file or in a pipe that both
-//! know.
+//! signals it, from another worker or another process. Signals carry no data and do not add up: several before the next
+//! `wait` are one, as with a binary semaphore. Data for the receiver is in memory, in a file or in a pipe that both
+//! sides have.
 //!
 //! ```ignore
 //! let receiver = cops::interrupt::Receiver::new()?;
@@ -14,15 +14,15 @@
 //!
 //! # Trust
 //!
-//! What a sender can do is to wake a coroutine. An identity is a hint: with some back ends whoever may send to one
-//! receiver of a worker can make its other receivers wake too. So `wait` may return without a signal that was meant for
-//! it, and what it is about must be looked up. A right ends when its receiver is dropped or revokes it.
+//! A sender can only wake a coroutine. An identity is a hint: with some back ends a sender with a right to one receiver
+//! of a worker can wake its other receivers too. So `wait` may return without a signal for this receiver (a spurious
+//! wake-up), and the reason must be looked up. A right ends when its receiver is dropped or revokes it.
 //!
-//! # In the handler
+//! # The handler
 //!
-//! The handler runs between any two instructions of a coroutine. It sets marks and wakes by cid, which both may be done
-//! anywhere. A waker that is not the executor's own may do anything, allocate among it, so such wakers are left to the
-//! executor: the handler raises the worker's attention word, and the worker wakes them between two polls.
+//! The handler runs between any two instructions of a coroutine. It sets marks and wakes by cid, which are both allowed
+//! anywhere. A foreign waker may run anything, including an allocation, so it is left to the executor: the handler
+//! raises the worker's attention word, and the worker wakes it between two polls.
 
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -35,16 +35,15 @@ use crate::{call, executor, local, preemption};
 use unix::interrupt::SendPage;
 use unix::{Descriptor, Errno, Result};
 
-/// The largest identity; 0 stands for completions.
+/// Largest identity; 0 stands for completions.
 const LARGEST_IDENTITY: usize = 62;
 
-/// Where a signal finds the one who waits.
+/// State of one receiver: its mark, and its waiting coroutine.
 ///
-/// | field | who may touch it |
-/// |---|---|
-/// | `signalled` | the handler sets it (release), the one who waits takes it (acquire) |
-/// | `cid` | the one who waits, before it looks at `signalled`; the handler, after it set it. Both with a swap, which puts these in one order: at least one of the two sees the other |
-/// | `waker` | likewise; an `AtomicWaker` sorts them out |
+/// * `signalled`: the handler sets it (release), the waiter takes it (acquire).
+/// * `cid`: the waiter writes it before it looks at `signalled`; the handler after it set `signalled`. Both swap, which
+///   puts these in one order: at least one of the two sees the other.
+/// * `waker`: likewise; an `AtomicWaker` orders them.
 struct Place {
     signalled: AtomicBool,
     cid: AtomicU64,
@@ -55,31 +54,31 @@ static PLACES: [Place; LARGEST_IDENTITY + 1] =
     [const { Place { signalled: AtomicBool::new(false), cid: AtomicU64::new(0), waker: AtomicWaker::new() } };
         LARGEST_IDENTITY + 1];
 
-/// Bit `n`: a receiver has identity `n`. Bits 0 and 63 are nobody's.
+/// Bit `n`: a receiver has identity `n`. Bits 0 and 63 are never given.
 static TAKEN: AtomicU64 = AtomicU64::new(1 | 1 << 63);
 
 /// Bit `n`: the waker of identity `n` is to be woken between two polls.
 static DEFERRED: AtomicU64 = AtomicU64::new(0);
 
-/// What makes a worker come out of its run and call [`attend`].
+/// Attention words: a worker with one that is not 0 leaves its run and calls [`attend`].
 static ATTENTION: [AtomicU64; MAXIMUM_WORKERS] = [const { AtomicU64::new(0) }; MAXIMUM_WORKERS];
 
 /// The page in which the kernel shows interrupts; null before the start-up code has found it.
 static PAGE: AtomicPtr<ProcessPage> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Learns where the process page is.
+/// Sets the address of the process page.
 pub(crate) fn set_page(page: &'static ProcessPage) {
     PAGE.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
 }
 
-/// The attention word of a worker.
+/// Returns the attention word of a worker.
 pub(crate) fn attention(worker: usize) -> &'static AtomicU64 {
     &ATTENTION[worker % MAXIMUM_WORKERS]
 }
 
-/// Does what the handler has left, between two polls.
+/// Does the work that the handler has left, between two polls.
 pub(crate) fn attend(worker: usize) {
-    // Before the look, so that what comes after it raises attention again.
+    // Before the look, so that a later deferral raises attention again.
     attention(worker).store(0, Ordering::Relaxed);
     let mut bits = DEFERRED.swap(0, Ordering::Acquire);
     while bits != 0 {
@@ -89,16 +88,16 @@ pub(crate) fn attend(worker: usize) {
 }
 
 /// The handler of user interrupts: runs between any two instructions of a coroutine, except in the scheduler's image.
-/// `come` are the identities that have come in hardware.
+/// `come` holds the identities that have come in hardware.
 pub(crate) extern "C" fn on_interrupt(come: u64) {
     let worker = local::current().index.get() % MAXIMUM_WORKERS;
     let mut bits = come;
-    // SAFETY: the page is there to stay, and every word of it is atomic.
+    // SAFETY: the page stays mapped, and every word of it is atomic.
     if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
         let word = &page.interrupts[worker];
-        // What is added after the look comes with an interrupt of its own.
+        // Bits added after the look come with an interrupt of their own.
         if word.0.load(Ordering::Relaxed) != 0 {
-            // Acquire: what the senders did before is seen by those whom this wakes.
+            // Acquire: the senders' earlier writes are visible to the coroutines that this wakes.
             bits |= word.0.swap(0, Ordering::Acquire);
         }
         if come != 0 {
@@ -110,13 +109,13 @@ pub(crate) extern "C" fn on_interrupt(come: u64) {
     preemption::consider();
 }
 
-/// Makes the calling worker come out of its run when the poll has ended, to [`attend`] and to look at the clock.
+/// Makes the calling worker leave its run when the poll has ended, to [`attend`] and to look at the clock.
 pub(crate) fn raise_attention() {
     attention(local::current().index.get()).store(1, Ordering::Relaxed);
 }
 
-/// Whether something is left for a worker's executor: by the handler, in the completion ring, or because its time has
-/// come.
+/// Returns whether work is left for a worker's executor: by the handler, in the completion ring, or because a deadline
+/// has come.
 pub(crate) fn has_attention(worker: usize) -> bool {
     if crate::time::is_due() {
         raise_attention();
@@ -124,7 +123,7 @@ pub(crate) fn has_attention(worker: usize) -> bool {
     attention(worker).load(Ordering::Relaxed) != 0 || call::has_completions()
 }
 
-/// Wakes those who wait for these identities.
+/// Wakes the waiters of these identities.
 fn signal(bits: u64, worker: usize) {
     let mut bits = bits & !(1 | 1 << 63);
     while bits != 0 {
@@ -137,7 +136,8 @@ fn signal(bits: u64, worker: usize) {
             FOREIGN => {
                 DEFERRED.fetch_or(1 << identity, Ordering::Release);
                 attention(worker).store(1, Ordering::Relaxed);
-                // A worker that has found nothing to run does not look there before it sleeps: it is not to.
+                // A worker without a current coroutine may be about to sleep, without another look at its attention
+                // word: make that sleep return at once.
                 if executor::current_or_none().is_none() {
                     let _ = unix::worker::wake(worker);
                 }
@@ -147,23 +147,23 @@ fn signal(bits: u64, worker: usize) {
     }
 }
 
-/// In the place of a cid: the waker is not the executor's own. No cid has this value, whose index is beyond all slots.
+/// Stands for a waker that is not the executor's own. No cid has this value, whose index is beyond all slots.
 const FOREIGN: u64 = u64::MAX;
 
-/// A place where signals arrive.
+/// The receiving end of user interrupts.
 #[derive(Debug)]
 pub struct Receiver {
-    /// Always there until it is dropped.
+    /// `Some` until it is dropped.
     descriptor: Option<Descriptor>,
     identity: usize,
 }
 
 impl Receiver {
-    /// Makes one, on the calling worker: there the coroutine is woken from.
+    /// Makes a receiver on the calling worker, from which its coroutine will be woken.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the process has as many as it may have, `EMFILE`, `ENOMEM`.
+    /// `EAGAIN` if the process has reached its limit of receivers, `EMFILE`, `ENOMEM`.
     pub fn new() -> Result<Receiver> {
         let identity = loop {
             let taken = TAKEN.load(Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Receiver {
             if identity > LARGEST_IDENTITY {
                 return Err(Errno::EAGAIN);
             }
-            // Acquire: pairs with the release when the last one of this identity was dropped.
+            // Acquire: pairs with the release when the last receiver of this identity was dropped.
             if TAKEN.fetch_or(1 << identity, Ordering::Acquire) & 1 << identity == 0 {
                 break identity;
             }
@@ -186,7 +186,8 @@ impl Receiver {
         }
     }
 
-    /// The number by which another process names it, together with this process's number: see [`SendRight::open`].
+    /// Returns the number by which another process names this receiver, together with this process's number: see
+    /// [`SendRight::open`].
     pub fn identity(&self) -> usize {
         self.identity
     }
@@ -195,7 +196,7 @@ impl Receiver {
         self.descriptor.as_ref().ok_or(Errno::EBADF)
     }
 
-    /// A right to signal it, for this process or to be passed on as a descriptor.
+    /// Grants a right to signal it, for this process or to be passed on as a descriptor.
     ///
     /// # Errors
     ///
@@ -204,7 +205,7 @@ impl Receiver {
         unix::interrupt::grant(self.descriptor()?).map(SendRight::from_descriptor)
     }
 
-    /// Lets another process have a right to signal it, which it gets by [`SendRight::open`].
+    /// Grants another process a right to signal it, which that process gets by [`SendRight::open`].
     ///
     /// # Errors
     ///
@@ -217,12 +218,12 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// None that this type does not exclude.
+    /// None in practice: this type excludes them.
     pub fn revoke_all(&self) -> Result<()> {
         unix::interrupt::revoke(self.descriptor()?)
     }
 
-    /// Takes a signal that has come.
+    /// Takes a signal that has come; `false` if none has.
     pub fn try_wait(&self) -> bool {
         // Acquire: what the sender did before it signalled.
         PLACES[self.identity].signalled.swap(false, Ordering::AcqRel)
@@ -232,12 +233,12 @@ impl Receiver {
     ///
     /// # Cancellation
     ///
-    /// Nothing is lost: a signal that came stays for the next `wait`.
+    /// Strict. A signal that came stays for the next `wait`.
     pub async fn wait(&self) {
         poll_fn(|context| self.poll_wait(context)).await;
     }
 
-    /// The same as a function to be polled.
+    /// Polls [`Receiver::wait`].
     pub fn poll_wait(&self, context: &mut Context<'_>) -> Poll<()> {
         let place = &PLACES[self.identity];
         if place.signalled.load(Ordering::Relaxed) && self.try_wait() {
@@ -251,14 +252,15 @@ impl Receiver {
             }
         };
         place.cid.swap(cid, Ordering::AcqRel);
-        // The handler's swap came before this one, and its mark is seen here; or it comes after it, and finds the cid.
+        // Either the handler's swap came before this one, and its mark is seen here; or it comes after it, and finds
+        // the cid.
         if place.signalled.load(Ordering::Relaxed) && self.try_wait() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // The kernel's receiver goes first: an identity that is free here must be free there.
+        // The kernel's receiver is dropped first: an identity that is free here must be free there.
         drop(self.descriptor.take());
         PLACES[self.identity].cid.store(0, Ordering::Relaxed);
         PLACES[self.identity].waker.take();
@@ -266,27 +268,27 @@ impl Drop for Receiver {
     }
 }
 
-/// In the place of a page: nobody has asked yet.
+/// Stands for a page: not requested yet.
 const UNKNOWN_PAGE: usize = 0;
-/// In the place of a page: there is none, the kernel sends.
+/// Stands for a page: there is none, the kernel sends.
 const NO_PAGE: usize = 1;
 
 /// The right to signal a [`Receiver`].
 #[derive(Debug)]
 pub struct SendRight {
     descriptor: Descriptor,
-    /// Where a store sends, once that was asked for.
+    /// Address of the page to which a store sends, once it was requested.
     page: AtomicUsize,
 }
 
 impl SendRight {
-    /// The right that a descriptor stands for, as a process finds it that was started with one. What is no right fails
-    /// when it is used.
+    /// Makes a right of a descriptor with which the process was started. A descriptor that is no right fails at its
+    /// first use.
     pub fn from_descriptor(descriptor: Descriptor) -> SendRight {
         SendRight { descriptor, page: AtomicUsize::new(UNKNOWN_PAGE) }
     }
 
-    /// The right that a process has granted to this one for its receiver of this identity.
+    /// Opens the right that a process has granted to this one for its receiver of this identity.
     ///
     /// # Errors
     ///
@@ -295,12 +297,12 @@ impl SendRight {
         unix::interrupt::open(process, identity).map(SendRight::from_descriptor)
     }
 
-    /// The descriptor, to be passed on.
+    /// Returns the descriptor, to be passed on.
     pub fn into_descriptor(self) -> Descriptor {
         self.descriptor
     }
 
-    /// A second one that ends with this one.
+    /// Makes a second right that ends with this one.
     ///
     /// # Errors
     ///
@@ -309,20 +311,21 @@ impl SendRight {
         self.descriptor.duplicate().map(SendRight::from_descriptor)
     }
 
-    /// Ends the right and all its copies. For the process that receives.
+    /// Ends the right and all its copies. For the receiving process.
     ///
     /// # Errors
     ///
-    /// `EPERM` if another process receives.
+    /// `EPERM` if another process is the receiver.
     pub fn revoke(&self) -> Result<()> {
         unix::interrupt::revoke(&self.descriptor)
     }
 
-    /// Signals the receiver: the papers' `send_msg`. The coroutine that waits there is woken.
+    /// Signals the receiver (`send_msg` in the papers): wakes the coroutine that waits there.
     ///
     /// # Errors
     ///
     /// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone.
+    #[doc(alias("send_msg", "senduipi"))]
     #[inline]
     pub fn send(&self) -> Result<()> {
         match self.page.load(Ordering::Relaxed) {
@@ -333,7 +336,7 @@ impl SendRight {
         }
     }
 
-    /// Finds out how to send, and does.
+    /// Finds out how to send, and sends.
     #[cold]
     fn send_first(&self) -> Result<()> {
         let page = if unix::interrupt::is_in_hardware() { unix::interrupt::page(&self.descriptor).ok() } else { None };

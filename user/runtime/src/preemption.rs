@@ -14,7 +14,7 @@
 //! more than coroutines that are preempted at once, each less important than the next: at most [`STACKS`].
 //!
 //! ```text
-//!   stack A:  run -> poll a ... interrupt -> handler -> suspend a, switch ......................... handler ends, a goes on
+//!   stack A:  run -> poll a ... interrupt -> handler -> suspend a, switch .................... handler ends, a goes on
 //!   stack B:                                             run -> poll b -> ready -> take a -> switch
 //! ```
 //!

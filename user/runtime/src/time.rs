@@ -1,9 +1,9 @@
 //! Time: a clock without system calls, sleeping, intervals, time limits.
 //!
 //! The clock is the `time` register of the hart, which user mode may read, and the factors on the kernel's global page.
-//! Sleeping coroutines stand in one ordered map of the process, and for the earliest deadline there is one asynchronous
-//! sleep in the kernel, the *alarm*, whose completion arrives like every other. So sleeping costs a system call only
-//! when the earliest deadline changes, however many coroutines sleep, and works the same while all workers are busy.
+//! Sleeping coroutines are in one ordered map of the process. For the earliest deadline there is one asynchronous sleep
+//! in the kernel, the *alarm*, whose completion arrives like every other. So sleeping costs a system call only when the
+//! earliest deadline changes, however many coroutines sleep, and works also while all workers are busy.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -28,28 +28,28 @@ impl Instant {
     /// A moment that never comes.
     pub const NEVER: Instant = Instant { ns: u64::MAX };
 
-    /// This moment.
+    /// Returns the current time.
     #[inline]
     pub fn now() -> Instant {
         Instant { ns: now_ns() }
     }
 
-    /// From nanoseconds since the machine started.
+    /// Converts from nanoseconds since the machine started.
     pub const fn from_ns(ns: u64) -> Instant {
         Instant { ns }
     }
 
-    /// Nanoseconds since the machine started.
+    /// Returns nanoseconds since the machine started.
     pub const fn as_ns(self) -> u64 {
         self.ns
     }
 
-    /// The time from here to now; zero if this is still to come.
+    /// Returns the time from this instant to now; zero if the instant is in the future.
     pub fn elapsed(self) -> Duration {
         Instant::now().since(self)
     }
 
-    /// The time from `earlier` to here; zero if that is later.
+    /// Returns the time from `earlier` to this instant; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
     }
@@ -58,7 +58,7 @@ impl Instant {
 impl core::ops::Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Later by a duration; [`Instant::NEVER`] if that is beyond what can be counted.
+    /// Returns the instant that is later by a duration; [`Instant::NEVER`] on overflow.
     fn add(self, duration: Duration) -> Instant {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Instant { ns: self.ns.saturating_add(ns) }
@@ -69,11 +69,11 @@ static GLOBAL_PAGE: AtomicPtr<GlobalPage> = AtomicPtr::new(core::ptr::null_mut()
 /// Nanoseconds of a tick if that is a whole number, else 0.
 static TICK_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Tells where the global page is.
+/// Sets the address of the global page.
 ///
 /// # Safety
 ///
-/// It must be the kernel's global page, and stay.
+/// It must be the kernel's global page, and stay mapped.
 pub(crate) unsafe fn set_global_page(page: *mut GlobalPage) {
     GLOBAL_PAGE.store(page, Ordering::Relaxed);
     if let Some(page) = global_page() {
@@ -84,13 +84,13 @@ pub(crate) unsafe fn set_global_page(page: *mut GlobalPage) {
     }
 }
 
-/// The kernel's global page, once it is known.
+/// Returns the kernel's global page, once its address is set.
 pub fn global_page() -> Option<&'static GlobalPage> {
-    // SAFETY: `set_global_page`'s caller promised that it is there to stay; every word of it is atomic.
+    // SAFETY: it stays mapped by the promise of `set_global_page`'s caller; every word of it is atomic.
     unsafe { GLOBAL_PAGE.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Nanoseconds of a tick, rounded.
+/// Returns the nanoseconds of a tick, rounded.
 pub(crate) fn tick_ns() -> u64 {
     match TICK_NS.load(Ordering::Relaxed) {
         0 => {
@@ -101,7 +101,7 @@ pub(crate) fn tick_ns() -> u64 {
     }
 }
 
-/// The `time` register.
+/// Reads the `time` register.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 pub fn ticks() -> u64 {
@@ -111,7 +111,7 @@ pub fn ticks() -> u64 {
     ticks
 }
 
-/// Nanoseconds since the machine started.
+/// Returns nanoseconds since the machine started.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline]
 pub fn now_ns() -> u64 {
@@ -124,7 +124,7 @@ pub fn now_ns() -> u64 {
     }
 }
 
-/// Nanoseconds since the first call.
+/// Returns nanoseconds since the first call.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub fn now_ns() -> u64 {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
@@ -132,45 +132,45 @@ pub fn now_ns() -> u64 {
     START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Nanoseconds since 1970.
+/// Returns nanoseconds since 1970.
 pub fn now_since_epoch_ns() -> u64 {
     global_page().map_or(0, |page| page.epoch_ns.load(Ordering::Relaxed)) + now_ns()
 }
 
-/// The coroutines that sleep, by deadline; the second number tells those with the same deadline apart.
+/// The sleeping coroutines, by deadline; the second number tells equal deadlines apart.
 struct Timers {
     waiting: BTreeMap<(u64, u64), Waker>,
     next: u64,
-    /// How many alarms were set.
+    /// Number of alarms set so far.
     alarms: u32,
 }
 
 static TIMERS: Lock<Timers> = Lock::new(Timers { waiting: BTreeMap::new(), next: 0, alarms: 0 });
-/// The earliest deadline in nanoseconds, `u64::MAX` if there is none. Written under the lock of `TIMERS`.
+/// Earliest deadline in nanoseconds, `u64::MAX` if there is none. Written under the lock of `TIMERS`.
 static EARLIEST: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Timers {
     fn publish_earliest(&self) -> u64 {
         let earliest = self.waiting.keys().next().map_or(u64::MAX, |(deadline, _)| *deadline);
-        // Relaxed: it is a hint for when to look; the map is behind the lock.
+        // Relaxed: it is a hint when to look; the map is behind the lock.
         EARLIEST.store(earliest, Ordering::Relaxed);
         earliest
     }
 }
 
-/// The earliest deadline, in nanoseconds; `u64::MAX` if nobody sleeps.
+/// Returns the earliest deadline, in nanoseconds; `u64::MAX` if no coroutine sleeps.
 #[inline]
 pub(crate) fn earliest_deadline_ns() -> u64 {
     EARLIEST.load(Ordering::Relaxed)
 }
 
-/// Whether a deadline has come for which nobody was woken yet.
+/// Returns whether a deadline has come whose coroutine was not woken yet.
 pub(crate) fn is_due() -> bool {
     let earliest = earliest_deadline_ns();
     earliest != u64::MAX && earliest <= now_ns()
 }
 
-/// Wakes every coroutine whose deadline has come, and says whether there was one. Cheap if there is none.
+/// Wakes every coroutine whose deadline has come, and returns whether there was one. Cheap if there is none.
 #[inline]
 pub(crate) fn expire() -> bool {
     is_due() && expire_now()
@@ -207,7 +207,7 @@ fn expire_now() -> bool {
     }
 }
 
-/// How long a worker without work may sleep in the kernel.
+/// Returns how long a worker without work may sleep in the kernel.
 pub(crate) fn longest_sleep_ns() -> u64 {
     let earliest = earliest_deadline_ns();
     if earliest == u64::MAX || ALARM.load(Ordering::Relaxed) <= earliest {
@@ -219,22 +219,22 @@ pub(crate) fn longest_sleep_ns() -> u64 {
 
 /// The lower half of the token of an alarm's call: no record has this index.
 const ALARM_INDEX: u64 = 0xffff_ffff;
-/// When the alarm that is in the kernel will come; `u64::MAX` if there is none. Written under the lock of `TIMERS`.
+/// Deadline of the alarm that is in the kernel; `u64::MAX` if there is none. Written under the lock of `TIMERS`.
 static ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The token of the alarm that was decided on last. Written under the lock of `TIMERS`.
+/// Token of the alarm decided on last. Written under the lock of `TIMERS`.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// A change of the alarm that has been decided under the lock and is to be told to the kernel without it.
+/// A change of the alarm, decided under the lock; the kernel is called without it.
 struct NewAlarm {
     deadline_ns: u64,
     token: u64,
-    /// The alarm that it replaces.
+    /// Token of the alarm that it replaces.
     cancelled: Option<u64>,
 }
 
 impl Timers {
-    /// Decides whether the kernel must be asked for an alarm at this moment.
+    /// Decides whether the kernel must be given a new alarm at this moment.
     fn alarm_for(&mut self, earliest: u64) -> Option<NewAlarm> {
         let alarm = ALARM.load(Ordering::Relaxed);
         if alarm != u64::MAX && alarm <= now_ns() {
@@ -248,12 +248,13 @@ impl Timers {
         ALARM.store(earliest, Ordering::Relaxed);
         let cancelled = (alarm != u64::MAX).then_some(alarm_token(self.alarms));
         self.alarms = self.alarms.wrapping_add(1);
-        // Relaxed: whoever compares with it has made a call since, as has whoever cancels; the kernel orders them.
+        // Relaxed: any code that compares with it, or cancels, has made a call since; the kernel orders them.
         LATEST.store(alarm_token(self.alarms), Ordering::Relaxed);
         Some(NewAlarm { deadline_ns: earliest, token: alarm_token(self.alarms), cancelled })
     }
 
-    /// Notes that the kernel has not got this alarm, unless another has replaced it since, which the kernel may have.
+    /// Records that the kernel has not accepted this alarm, unless a later one has replaced it, which the kernel may
+    /// have.
     fn forget_alarm(&mut self, token: u64) {
         if alarm_token(self.alarms) == token {
             ALARM.store(u64::MAX, Ordering::Relaxed);
@@ -265,15 +266,15 @@ const fn alarm_token(number: u32) -> u64 {
     (number as u64) << 32 | ALARM_INDEX
 }
 
-/// Whether a completion is that of an alarm; if so, the time has come.
+/// Returns whether a completion is that of an alarm.
 #[inline]
 pub(crate) fn is_alarm(token: u64) -> bool {
     token & ALARM_INDEX == ALARM_INDEX
 }
 
-/// Tells the kernel: one asynchronous sleep to the earliest deadline, so that its completion comes even while the
-/// workers are busy. While they are not, a sleep in the kernel that is no longer than that would do; but nobody knows
-/// which of the two the next moment will be.
+/// Gives the kernel the new alarm: one asynchronous sleep to the earliest deadline, so that its completion comes even
+/// while the workers are busy. While they are idle, a sleep in the kernel of at most that length would do; but which of
+/// the two the next moment will be is not known.
 fn set_alarm(alarm: Option<NewAlarm>) {
     let Some(alarm) = alarm else { return };
     if let Some(token) = alarm.cancelled {
@@ -303,14 +304,14 @@ fn set_alarm(alarm: Option<NewAlarm>) {
     }
 }
 
-/// The kernel says that the time has come.
+/// Handles the alarm's completion.
 #[cold]
 pub(crate) fn alarm_came() {
-    // Also when nothing is due, because its sleeper is gone: the next alarm is to be set.
+    // Also if nothing is due, because its sleeper was dropped: the next alarm has to be set.
     expire_now();
 }
 
-/// Waits until a moment. See [`sleep_until`].
+/// Future of [`sleep`] and [`sleep_until`].
 #[derive(Debug)]
 #[must_use = "nothing waits unless this is awaited"]
 pub struct Sleep {
@@ -320,7 +321,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// When it will be over.
+    /// Returns the deadline.
     pub const fn deadline(&self) -> Instant {
         Instant { ns: self.deadline_ns }
     }
@@ -328,7 +329,7 @@ impl Sleep {
     fn forget(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let mut timers = TIMERS.lock();
-            // It is gone if it has expired.
+            // The entry is gone if the deadline has passed.
             if timers.waiting.remove(&(self.deadline_ns, ticket)).is_some()
                 && EARLIEST.load(Ordering::Relaxed) == self.deadline_ns
             {
@@ -346,7 +347,8 @@ impl Future for Sleep {
             self.forget();
             return Poll::Ready(());
         }
-        // To the end: others count on an alarm that was decided on, so nobody more important comes before it is set.
+        // In a section to the end: other workers rely on an alarm that was decided on, so no preemption before it is
+        // set.
         let _section = Section::begin();
         let mut timers = TIMERS.lock();
         let ticket = self.ticket.unwrap_or_else(|| {
@@ -374,25 +376,25 @@ impl Drop for Sleep {
     }
 }
 
-/// Waits for a time.
+/// Waits for a duration.
 ///
 /// # Cancellation
 ///
-/// Dropping it forgets the deadline; nothing else happens.
+/// Strict. Dropping it removes the deadline; nothing else happens. (A second call counts its duration anew.)
 pub fn sleep(duration: Duration) -> Sleep {
     sleep_until(Instant::now() + duration)
 }
 
-/// Waits until a moment; one that has passed is over at once.
+/// Waits until an instant; returns at once if it has passed.
 ///
 /// # Cancellation
 ///
-/// Dropping it forgets the deadline; nothing else happens.
+/// Strict. Dropping it removes the deadline; nothing else happens.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline_ns: deadline.ns, ticket: None }
 }
 
-/// The time was over before the future was ready.
+/// The error of [`timeout`]: the time was over before the future was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -404,15 +406,15 @@ impl core::fmt::Display for Elapsed {
 
 impl core::error::Error for Elapsed {}
 
-/// Waits for a future, but no longer than a time. If both are due the future wins.
+/// Waits for a future, but no longer than a duration. If both are due the future wins.
 ///
 /// # Errors
 ///
-/// [`Elapsed`]; the future has been dropped then.
+/// [`Elapsed`]; the future has been dropped then. Pass a pinned reference to keep it.
 ///
 /// # Cancellation
 ///
-/// Drops the future.
+/// Weak. Drops the future.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     let sleep = core::pin::pin!(sleep(duration));
     let future = core::pin::pin!(future);
@@ -422,7 +424,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     }
 }
 
-/// Ticks at regular moments. See [`interval`].
+/// Ticks at regular instants. See [`interval`].
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,
@@ -430,11 +432,11 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick and gives its moment. Ticks that were missed come at once, one after the other.
+    /// Waits for the next tick and returns its instant. Missed ticks come at once, one after the other.
     ///
     /// # Cancellation
     ///
-    /// The tick is not lost: the next call waits for it.
+    /// Strict. The tick is not lost: the next call waits for it.
     pub async fn tick(&mut self) -> Instant {
         sleep_until(self.next).await;
         let tick = self.next;
@@ -443,7 +445,7 @@ impl Interval {
     }
 }
 
-/// Ticks every `period`, the first time at once.
+/// Makes an interval that ticks every `period`, the first time at once.
 ///
 /// # Panics
 ///
@@ -469,7 +471,7 @@ mod tests {
         }
     }
 
-    /// For tests that use the process's timers, because these are one for all threads.
+    /// Serialises tests that use the process's timers: these are one for all threads.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
@@ -478,7 +480,7 @@ mod tests {
         let mut timers = TIMERS.lock();
         let in_an_hour = now_ns() + 3_600_000_000_000;
         let first = timers.alarm_for(in_an_hour).unwrap();
-        // Another worker has one that comes earlier, before the kernel has answered the first.
+        // Another worker has an earlier deadline, before the kernel has answered the first.
         let second = timers.alarm_for(in_an_hour / 2).unwrap();
         assert_eq!(second.cancelled, Some(first.token));
         timers.forget_alarm(first.token);
