@@ -1,11 +1,11 @@
 //! Channels: queues that join coroutines.
 //!
-//! Any number of senders and receivers, bounded or not, first in, first out for values and for those who wait. A send
-//! or a receive that need not wait is a few dozen instructions under a short lock and allocates nothing once the queue
-//! has grown to its usual length. (`async-channel` was measured beside it: its event listeners cost several times as
-//! much for each value that somebody waits for, which is what the queues between coroutines of a server mostly do.)
+//! Any number of senders and receivers, bounded or not, first in, first out for values and for waiters. A send or a
+//! receive that need not wait is a few dozen instructions under a short lock and allocates nothing once the queue has
+//! grown to its usual length. (`async-channel` was measured beside it: its event listeners cost several times as much
+//! for each value with a waiter, which is the usual case for queues between coroutines of a server.)
 //!
-//! Nothing is lost when a waiting future is dropped: a wake-up that had reached it is passed on to the next in line.
+//! Dropping a waiting future loses no wake-up: one that had reached it is passed on to the next in line.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -17,32 +17,32 @@ use alloc::sync::Arc;
 
 use crate::lock::Lock;
 
-/// The other side is gone; gives back what was to be sent.
+/// The error of a send without a receiver; gives back the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed<T>(pub T);
 
-/// Why a value could not be sent at once.
+/// The reason why a value could not be sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrySend<T> {
     /// Try again later, or wait.
     Full(T),
-    /// Nobody will ever receive it.
+    /// No receiver is left.
     Closed(T),
 }
 
-/// Why nothing could be received at once.
+/// The reason why no value could be received at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryReceive {
     /// Try again later, or wait.
     Empty,
-    /// Nothing will ever come.
+    /// The channel is empty and has no sender.
     Closed,
 }
 
-/// A queue whose first place is in itself. Most have one element or none, and a server has a channel or two for each of
-/// its connections: what is beyond the first is elsewhere, and nowhere while there is nothing.
+/// A queue whose first place is in the queue itself. Most queues have one element or none, and a server has a channel
+/// or two for each of its connections: further elements are in a deque that is allocated only when needed.
 struct Queue<T> {
-    /// `None` only if there is nothing.
+    /// `None` only if the queue is empty.
     first: Option<T>,
     #[expect(clippy::box_collection, reason = "an empty one is in every channel three times, and takes a word so")]
     others: Option<Box<VecDeque<T>>>,
@@ -84,10 +84,10 @@ impl<T> IntoIterator for Queue<T> {
     }
 }
 
-/// The ticket of somebody who does not wait.
+/// Ticket of a future that does not wait.
 const NONE: u64 = 0;
 
-/// Those who wait, in their order. Tickets grow, so the queue is sorted by them.
+/// Waiters, in their order. Tickets grow, so the queue is sorted by them.
 struct Waiting(Queue<(u64, Waker)>);
 
 impl Waiting {
@@ -95,7 +95,7 @@ impl Waiting {
         Waiting(Queue::new())
     }
 
-    /// Waits on: at its place if the ticket is in the queue still, else at the end with the next one.
+    /// Registers a waker: at its place if the ticket is in the queue still, else at the end with the next ticket.
     fn wait(&mut self, ticket: &mut u64, next: &mut u64, waker: &Waker) {
         if *ticket != NONE
             && let Some(place) = self.place_of(*ticket)
@@ -119,7 +119,7 @@ impl Waiting {
         }
     }
 
-    /// Takes the ticket out; whether it was still in the queue, that is, not woken.
+    /// Removes the ticket; returns whether it was still in the queue, that is, not woken.
     fn leave(&mut self, ticket: u64) -> bool {
         if self.0.first.as_ref().is_some_and(|(first, _)| *first == ticket) {
             self.0.pop_front();
@@ -140,7 +140,7 @@ impl Waiting {
         self.0.pop_front().map(|(_, waker)| waker)
     }
 
-    /// Takes everybody out.
+    /// Removes all waiters.
     fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
         core::mem::replace(&mut self.0, Queue::new()).into_iter().map(|(_, waker)| waker)
     }
@@ -153,7 +153,7 @@ struct State<T> {
     receivers: u32,
     sending: Waiting,
     receiving: Waiting,
-    /// The last ticket of one who waits, on either side.
+    /// Last ticket given, on either side.
     ticket: u64,
 }
 
@@ -186,7 +186,7 @@ impl<T> State<T> {
     }
 }
 
-/// Wakes if there is somebody; without any lock, because a waker may run anything.
+/// Wakes a waiter, if any; without a lock, because a waker may run anything.
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
@@ -195,13 +195,13 @@ fn wake(waker: Option<Waker>) {
 
 type Shared<T> = Arc<Lock<State<T>>>;
 
-/// The end that values go into. Clones are further senders of the same channel.
+/// The sending end of a channel. Clones are further senders of the same channel.
 pub struct Sender<T>(Shared<T>);
 
-/// The end that values come out of. Clones are further receivers: each value goes to one of them.
+/// The receiving end of a channel. Clones are further receivers: each value goes to one of them.
 pub struct Receiver<T>(Shared<T>);
 
-/// A channel that holds at most `capacity` values; senders wait while it is full.
+/// Makes a channel that holds at most `capacity` values; senders wait while it is full.
 ///
 /// # Panics
 ///
@@ -211,7 +211,7 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     channel(capacity)
 }
 
-/// A channel that takes every value at once, as long as there is memory.
+/// Makes a channel that accepts every value at once, as long as there is memory.
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     channel(usize::MAX)
 }
@@ -250,17 +250,17 @@ impl<T> Sender<T> {
     ///
     /// # Cancellation
     ///
-    /// The value is sent or dropped with the future, nothing in between.
+    /// Weak. A value that was not sent yet is dropped with the future; one that was sent stays in the channel.
     pub fn send(&self, value: T) -> Send<'_, T> {
         Send { channel: &self.0, value: Some(value), ticket: NONE }
     }
 
-    /// How many values wait in the channel.
+    /// Returns the number of values in the channel.
     pub fn len(&self) -> usize {
         self.0.lock().values.len()
     }
 
-    /// Whether no value waits in the channel.
+    /// Returns whether the channel is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -271,7 +271,8 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     ///
-    /// If nothing is there, or nothing will ever come.
+    /// If the channel is empty, with a sender or without one.
+    #[doc(alias = "try_recv")]
     pub fn try_receive(&self) -> Result<T, TryReceive> {
         let (value, waker) = self.0.lock().try_receive()?;
         wake(waker);
@@ -282,17 +283,18 @@ impl<T> Receiver<T> {
     ///
     /// # Cancellation
     ///
-    /// No value is lost: one that was there stays for the next receiver.
+    /// Strict. A value that was there stays for the next receiver.
+    #[doc(alias("recv", "next"))]
     pub fn receive(&self) -> Receive<'_, T> {
         Receive { channel: &self.0, ticket: NONE }
     }
 
-    /// How many values wait in the channel.
+    /// Returns the number of values in the channel.
     pub fn len(&self) -> usize {
         self.0.lock().values.len()
     }
 
-    /// Whether no value waits in the channel.
+    /// Returns whether the channel is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -317,7 +319,7 @@ impl<T> Drop for Sender<T> {
         let mut state = self.0.lock();
         state.senders -= 1;
         if state.senders == 0 {
-            // Nothing will come any more: all who wait must see that.
+            // No value will come any more: all waiting receivers must see that.
             let waiting = state.receiving.take_all();
             drop(state);
             waiting.for_each(Waker::wake);
@@ -333,14 +335,14 @@ impl<T> Drop for Receiver<T> {
             let waiting = state.sending.take_all();
             let values = core::mem::replace(&mut state.values, Queue::new());
             drop(state);
-            // Nobody will see the values. Dropping them may run anything, so not under the lock.
+            // No receiver is left for the values. Dropping them may run anything, so not under the lock.
             drop(values);
             waiting.for_each(Waker::wake);
         }
     }
 }
 
-/// See [`Sender::send`].
+/// Future of [`Sender::send`].
 #[must_use = "nothing is sent unless this is awaited"]
 pub struct Send<'a, T> {
     channel: &'a Shared<T>,
@@ -359,7 +361,7 @@ impl<T> Future for Send<'_, T> {
         let mut state = self.channel.lock();
         match state.try_send(value) {
             Ok(waker) => {
-                // It may have been woken, or be here for another reason and still stand in the queue.
+                // The future may have been woken, or be polled for another reason and still be in the queue.
                 let ticket = core::mem::replace(&mut self.ticket, NONE);
                 if ticket != NONE {
                     state.sending.leave(ticket);
@@ -386,7 +388,7 @@ impl<T> Drop for Send<'_, T> {
     fn drop(&mut self) {
         if self.ticket != NONE {
             let mut state = self.channel.lock();
-            // Woken, but not for us: there is room, and the next one shall have it.
+            // Woken, but dropped: the free place is for the next sender in line.
             let next = if state.sending.leave(self.ticket) { None } else { state.sending.first() };
             drop(state);
             wake(next);
@@ -394,7 +396,7 @@ impl<T> Drop for Send<'_, T> {
     }
 }
 
-/// See [`Receiver::receive`].
+/// Future of [`Receiver::receive`].
 #[must_use = "nothing is received unless this is awaited"]
 pub struct Receive<'a, T> {
     channel: &'a Shared<T>,
@@ -516,8 +518,8 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a plain queue: values keep their order, and nobody waits while there is something for him unless
-        /// somebody else has been woken for it.
+        /// Against a plain queue: values keep their order, and no receiver waits while there is a value for it unless
+        /// another one has been woken for that value.
         #[test]
         fn nobody_waits_in_vain(capacity in 1..4usize, steps in steps()) {
             let (sender, receiver) = bounded(capacity);
@@ -558,7 +560,7 @@ mod tests {
                     _ => {}
                 }
             }
-            // Polled until nobody is woken any more, all who can be served have been.
+            // Polled until no future is woken any more, all that can be served have been.
             loop {
                 let before = count.0.load(Ordering::Relaxed);
                 let mut context = Context::from_waker(&waker);

@@ -1,19 +1,19 @@
 //! The heap: size classes with a cache for each worker, over one general allocator.
 //!
-//! A single lock around an allocator does not scale, so most allocations must not meet it. Small blocks (up to
+//! A single lock around an allocator does not scale, so most allocations must avoid it. Small blocks (up to
 //! [`LARGEST_CLASS`]) belong to one of [`CLASSES`] sizes. Each worker keeps two *magazines* of free blocks for each
 //! class, chains through the blocks themselves: it takes from and returns to the first, about fifteen instructions each
 //! way. Only when the first is empty (or full) and the second cannot replace it does it go to the class's *depot* and
 //! exchange a whole magazine under the class's lock. A depot without magazines cuts a new one from its *span*, memory
-//! that nobody has used yet, so that the hundred-thousandth block costs what the first did.
+//! that was never allocated, so that the hundred-thousandth block costs as much as the first.
 //!
-//! Medium blocks and spans come from talc under a lock, blocks from [`LARGE`] on straight from the kernel and go back
-//! to it. Memory of a size class stays with the class: a program's heap is as large as the sum of the peaks of its
-//! classes. Returning spans would need a count for each and a touch of it for each free; that was rejected.
+//! Medium blocks and spans come from talc under a lock; blocks from [`LARGE`] on come straight from the kernel and go
+//! back to it. Memory of a size class stays with the class: a program's heap is as large as the sum of the peaks of its
+//! classes. Returning spans would need a count for each and an access to it for each free; that was rejected.
 //!
-//! Rust says the size again when it frees, so blocks need no headers.
+//! Rust passes the size again when it frees, so blocks need no headers.
 //!
-//! # Who may touch what
+//! # Ownership
 //!
 //! A [`Cache`] is its worker's alone. Everything in [`Heap`] is behind locks; the order is class, then general.
 
@@ -33,10 +33,10 @@ pub const CLASSES: usize = 44;
 pub const LARGEST_CLASS: usize = 32 * 1024;
 /// Blocks of this size and more are mappings of their own.
 pub const LARGE: usize = 1024 * 1024;
-/// The general allocator grows by this much at least.
+/// Least growth of the general allocator.
 const GROWTH: usize = 1024 * 1024;
 const PAGE: usize = 4096;
-/// A span is cut into blocks of one class.
+/// Bytes of a span, which is cut into blocks of one class.
 const SPAN: usize = 32 * 1024;
 
 /// Sizes of the classes.
@@ -94,7 +94,7 @@ const MAGAZINE: [u32; CLASSES] = {
     counts
 };
 
-/// The class that serves this layout; `None` for blocks that no class serves.
+/// Returns the class that serves this layout; `None` for blocks outside of all classes.
 #[inline(always)]
 fn class_of(layout: Layout) -> Option<usize> {
     let size = if layout.align() <= 16 {
@@ -142,14 +142,14 @@ impl Magazine {
 
 /// One worker's free blocks.
 pub struct Cache {
-    /// Taken from and returned to.
+    /// The magazine in use for both directions.
     active: [Magazine; CLASSES],
-    /// Empty or full.
+    /// The other magazine: empty or full.
     spare: [Magazine; CLASSES],
 }
 
 impl Cache {
-    /// Without any block.
+    /// Creates a cache without blocks.
     pub const fn new() -> Cache {
         Cache { active: [const { Magazine::empty() }; CLASSES], spare: [const { Magazine::empty() }; CLASSES] }
     }
@@ -161,11 +161,11 @@ impl Default for Cache {
     }
 }
 
-/// What all workers share of one class.
+/// The part of one class that all workers share.
 struct Depot {
     /// Full magazines.
     magazines: *mut Block,
-    /// Memory of the span that was not cut yet.
+    /// Memory of the span that is not cut yet.
     fresh: *mut u8,
     fresh_bytes: usize,
 }
@@ -184,16 +184,16 @@ impl Shared {
     }
 }
 
-/// Where memory comes from: pages of zeros.
+/// The source of memory: pages of zeros.
 pub trait Pages {
     /// Maps `size` bytes, a multiple of the page size; `None` if there is no memory.
     fn map(&self, size: usize) -> Option<NonNull<u8>>;
 
-    /// Gives a whole mapping back.
+    /// Unmaps a whole mapping.
     ///
     /// # Safety
     ///
-    /// It must be a result of `map` with the same size, and nobody may use it any more.
+    /// It must be a result of `map` with the same size, and be unused from now on.
     unsafe fn unmap(&self, address: NonNull<u8>, size: usize);
 }
 
@@ -205,12 +205,12 @@ pub struct Heap<P> {
 }
 
 impl<P: Pages> Heap<P> {
-    /// Without any memory; it comes with the first allocation.
+    /// Creates a heap without memory; memory comes with the first allocation.
     pub const fn new(pages: P) -> Heap<P> {
         Heap { depots: [const { Shared::empty() }; CLASSES], general: Lock::new(Talc::new(Manual)), pages }
     }
 
-    /// Allocates; null if there is no memory.
+    /// Allocates a block; null if there is no memory.
     ///
     /// # Safety
     ///
@@ -231,12 +231,12 @@ impl<P: Pages> Heap<P> {
         block.cast()
     }
 
-    /// Frees.
+    /// Frees a block.
     ///
     /// # Safety
     ///
-    /// The block must come from [`Heap::allocate`] of this heap (with any cache) with the same layout, and nobody may
-    /// use it any more.
+    /// The block must come from [`Heap::allocate`] of this heap (with any cache) with the same layout, and be unused
+    /// from now on.
     #[inline]
     pub unsafe fn deallocate(&self, cache: &Cache, address: *mut u8, layout: Layout) {
         let Some(class) = class_of(layout) else {
@@ -254,7 +254,7 @@ impl<P: Pages> Heap<P> {
         active.count.set(active.count.get() + 1);
     }
 
-    /// The active magazine is empty: use the spare one, or get a full one from the depot.
+    /// Takes a block when the active magazine is empty: from the spare one, or from a full one of the depot.
     #[cold]
     #[inline(never)]
     fn allocate_slowly(&self, cache: &Cache, class: usize) -> *mut u8 {
@@ -275,7 +275,7 @@ impl<P: Pages> Heap<P> {
         block.cast()
     }
 
-    /// The active magazine is full: put it aside, after taking a full spare one to the depot.
+    /// Makes the spare magazine the active one, which is full; a full spare one goes to the depot before.
     #[cold]
     #[inline(never)]
     fn make_room(&self, cache: &Cache, class: usize) {
@@ -291,7 +291,7 @@ impl<P: Pages> Heap<P> {
         active.swap(spare);
     }
 
-    /// A magazine for an empty cache; less than full only if the memory ends, empty if there is none.
+    /// Takes a magazine for an empty cache; less than full only if memory runs out, empty if there is none.
     fn take_magazine(&self, class: usize) -> (*mut Block, u32) {
         let size = SIZES[class] as usize;
         let mut depot = self.depots[class].0.lock();
@@ -310,13 +310,13 @@ impl<P: Pages> Heap<P> {
             if span.is_null() {
                 return (core::ptr::null_mut(), 0);
             }
-            // What remained is less than a block; it is lost.
+            // The rest of the old span is less than a block; it is lost.
             (depot.fresh, depot.fresh_bytes) = (span, bytes);
         }
         let count = (depot.fresh_bytes / size).min(MAGAZINE[class] as usize);
         let mut first = core::ptr::null_mut();
         for index in (0..count).rev() {
-            // SAFETY: `count` blocks fit into the rest of the span, which is nobody else's.
+            // SAFETY: `count` blocks fit into the rest of the span, which belongs to this depot alone.
             unsafe {
                 let block = depot.fresh.add(index * size).cast::<Block>();
                 (*block).next = first;
@@ -367,19 +367,19 @@ impl<P: Pages> Heap<P> {
         let Some(base) = self.pages.map(size) else {
             return core::ptr::null_mut();
         };
-        // SAFETY: the mapping is new, nobody else's, and never taken away.
+        // SAFETY: the mapping is new, used by no other code, and never unmapped.
         unsafe { general.claim(base.as_ptr(), size) };
         // SAFETY: as above.
         unsafe { general.try_allocate(layout) }.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
 }
 
-/// Whether the block is a mapping of its own. Alignments beyond a page are talc's.
+/// Returns whether the block is a mapping of its own. Alignments beyond a page are left to talc.
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }
 
-/// The kernel's pages.
+/// The global allocator, over the kernel's pages.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 mod global {
     use super::*;
@@ -440,7 +440,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
-    /// Mappings by their addresses, with their sizes. They go with the heap, or many cases would need all memory.
+    /// Mappings by their addresses, with their sizes. They are freed with the heap, or many cases would need all
+    /// memory.
     #[derive(Default)]
     struct HostPages(std::sync::Mutex<BTreeMap<usize, usize>>);
 
@@ -463,7 +464,7 @@ mod tests {
     impl Drop for HostPages {
         fn drop(&mut self) {
             for (&start, &size) in self.0.get_mut().unwrap().iter() {
-                // SAFETY: it came from `map` with this layout, and the heap that knew it is gone.
+                // SAFETY: it came from `map` with this layout, and the heap that used it is gone.
                 unsafe { System.dealloc(start as *mut u8, Layout::from_size_align(size, PAGE).unwrap()) }
             }
         }
@@ -545,7 +546,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(64))]
 
-        /// Against a list of what is allocated: blocks never overlap, are aligned, and keep their contents.
+        /// Against a list of live blocks: blocks never overlap, are aligned, and keep their contents.
         #[test]
         fn blocks_are_disjoint_aligned_and_kept(steps in steps()) {
             let heap = Heap::new(HostPages::default());

@@ -1,21 +1,21 @@
-//! Threads: code with a stack of its own that may wait in the kernel (clone(2)), and what they wait for each other
-//! with.
+//! Threads (clone(2)): code with a stack of its own that may block in the kernel, and the locks between threads.
 //!
-//! Coroutines are what this system is made for. Threads are for code that cannot be one, because it waits in the middle
-//! of a call or was written for threads; and to compare the two. A thread is no worker: it runs its function and
-//! nothing else. It may spawn coroutines, wake them and send to their channels; it cannot await. What blocks it, a
-//! synchronous call or a [`Mutex`] here, blocks no worker.
+//! Coroutines are the normal unit of execution of this system. Threads are for code that cannot be a coroutine, because
+//! it blocks in the middle of a call or was written for threads; and to compare the two. A thread is no worker: it runs
+//! its function and nothing else. It may spawn coroutines, wake them and send to their channels; it cannot await. A
+//! synchronous call or a [`Mutex`] of this module blocks the thread and no worker.
 //!
-//! # What a thread costs
+//! # Cost of a thread
 //!
-//! A block with its number, its caches of the heap and its thread-local values, and a stack below which a page is never
-//! mapped. Blocks of threads that have ended are used again, and some of them keep their stack: starting a thread is
-//! then one call. A block may be used again when the kernel has set the thread's number to 0, which it does last.
+//! A block with its number, its caches of the heap and its thread-local values, and a stack above a guard page. Blocks
+//! of threads that have ended are used again, and some of them keep their stack: starting a thread is then one call. A
+//! block may be used again when the kernel has set the thread's number to 0, which is the last step of the thread's
+//! end.
 //!
 //! # Locks
 //!
-//! [`Mutex`] and [`Condvar`] cost no call unless somebody waits. A coroutine that takes one blocks its whole worker
-//! while it waits: between coroutines use [`crate::sync`].
+//! [`Mutex`] and [`Condvar`] cost no call without contention. A coroutine that takes one blocks its whole worker while
+//! it waits: between coroutines use [`crate::sync`].
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -34,48 +34,48 @@ use unix::{Errno, Result};
 use crate::local::{self, Local};
 use crate::lock::Lock;
 
-/// Bytes of a thread's stack unless it is said otherwise; pages come at their first use.
+/// Default bytes of a thread's stack; pages come at their first use.
 pub const STACK: usize = 256 * 1024;
-/// Bytes below a stack that cannot be used.
+/// Bytes of the guard below a stack.
 const GUARD: usize = 4096;
-/// Stacks that are kept for threads to come.
+/// Stacks that are kept for later threads.
 const KEPT_STACKS: usize = 64;
 
-/// What a thread runs; it gives back what is told when everything of the thread but its stack is gone.
+/// A thread's function; it returns the packet to be marked done when everything of the thread but its stack is gone.
 type Body = Box<dyn FnOnce() -> Arc<dyn Finish> + Send>;
 
-/// A thread's own memory beside its stack. Blocks live for ever, and are used again.
+/// A thread's own memory beside its stack. Blocks are never freed, and are used again.
 struct Block {
     local: Local,
-    /// The thread's number while the kernel has it or will have it; 0 when the stack is free.
+    /// Number of the thread while the kernel has it or will have it; 0 when the stack is free.
     number: AtomicU32,
-    /// The mapping of the stack with its guard, and its size; null if there is none.
+    /// Mapping of the stack with its guard, and the stack's size; null if there is none.
     stack: Cell<*mut u8>,
     size: Cell<usize>,
     body: Cell<Option<Body>>,
 }
 
-// SAFETY: the cells are used by whoever has taken the block out of the pool, then by its thread alone until that has
-// put it back; the pool's lock, and the number that the kernel sets to 0, order the two.
+// SAFETY: the cells are used by the code that has taken the block out of the pool, then by its thread alone until that
+// has put it back; the pool's lock, and the number that the kernel sets to 0, order the two.
 unsafe impl Sync for Block {}
 
-/// Blocks without a running thread.
+/// The blocks without a running thread.
 struct Pool {
-    /// With a stack; those whose thread ended first come first.
+    /// Blocks with a stack, in the order in which their threads ended.
     with_stack: VecDeque<&'static Block>,
-    /// Without.
+    /// Blocks without a stack.
     bare: Vec<&'static Block>,
 }
 
 static POOL: Lock<Pool> = Lock::new(Pool { with_stack: VecDeque::new(), bare: Vec::new() });
 
 impl Block {
-    /// A block with a stack of this size for a new thread.
+    /// Takes a block with a stack of this size for a new thread.
     fn take(size: usize) -> Result<&'static Block> {
         let block = {
             let mut pool = POOL.lock();
-            // The one that ended first; if the kernel is not done with that, it is with none.
-            // Acquire: pairs with the kernel's release when it was done.
+            // The block whose thread ended first; if the kernel still has that thread, it has the later ones too.
+            // Acquire: pairs with the kernel's release when it set the number to 0.
             match pool.with_stack.front() {
                 Some(block) if block.number.load(Ordering::Acquire) == 0 => pool.with_stack.pop_front(),
                 _ => pool.bare.pop(),
@@ -102,7 +102,7 @@ impl Block {
 
     fn map_stack(&self, size: usize) -> Result<()> {
         let mapping = unix::memory::map(GUARD + size)?;
-        // SAFETY: the mapping is new; nothing uses its first page.
+        // SAFETY: the mapping is new, and its first page is unused.
         if let Err(error) = unsafe { unix::memory::protect(mapping, GUARD, 0) } {
             // SAFETY: as above.
             let _ = unsafe { unix::memory::unmap(mapping, GUARD + size) };
@@ -137,7 +137,7 @@ impl Block {
     }
 }
 
-/// How a thread is to be.
+/// Options for a new thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
     stack: usize,
@@ -150,12 +150,12 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// With a stack of [`STACK`] bytes.
+    /// Options with a stack of [`STACK`] bytes.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// With a stack of this many bytes, rounded up to whole pages.
+    /// Sets the size of the stack, rounded up to whole pages.
     pub fn stack_size(mut self, bytes: usize) -> Builder {
         self.stack = bytes.max(2 * GUARD).next_multiple_of(GUARD);
         self
@@ -165,7 +165,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the process has as many as it may have, `ENOMEM`.
+    /// `EAGAIN` if the process has reached its limit of threads, `ENOMEM`.
+    #[doc(alias = "pthread_create")]
     pub fn spawn<F, T>(self, body: F) -> Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -175,7 +176,7 @@ impl Builder {
         let theirs = packet.clone();
         let body: Body = Box::new(move || {
             let value = body();
-            // SAFETY: the thread is alone with it until `done` is set.
+            // SAFETY: only the thread uses it until `done` is set.
             unsafe { *theirs.value.get() = Some(value) };
             theirs
         });
@@ -205,11 +206,12 @@ impl Builder {
     }
 }
 
-/// Starts a thread with a stack of [`STACK`] bytes. It goes on if the handle is dropped.
+/// Starts a thread with a stack of [`STACK`] bytes. Dropping the handle detaches it.
 ///
 /// # Errors
 ///
-/// `EAGAIN` if the process has as many as it may have, `ENOMEM`.
+/// `EAGAIN` if the process has reached its limit of threads, `ENOMEM`.
+#[doc(alias("spawn_blocking", "pthread_create", "clone"))]
 pub fn spawn<F, T>(body: F) -> Result<JoinHandle<T>>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -220,14 +222,14 @@ where
 
 /// A thread's first function.
 extern "C" fn enter(block: usize) -> ! {
-    // SAFETY: `spawn` passed a block, which lives for ever.
+    // SAFETY: `spawn` passed a block, and blocks are never freed.
     let block: &'static Block = unsafe { &*(block as *const Block) };
     let finished = block.body.take().map(|body| body());
     drop_values(&block.local.values);
     if let Some(finished) = finished {
         finished.finish();
     }
-    // From here on only the stack is used, until the kernel says that it is not.
+    // From here on only the stack is used, until the kernel sets the number to 0.
     block.put_back();
     unix::worker::exit()
 }
@@ -237,19 +239,19 @@ pub fn yield_now() {
     unix::worker::yield_now();
 }
 
-/// Blocks the calling thread (a coroutine's whole worker) for a time.
+/// Blocks the calling thread (a coroutine's whole worker) for a duration.
 pub fn sleep(duration: Duration) {
     let word = AtomicU32::new(0);
     let _ = futex_wait(&word, 0, Some(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)));
 }
 
-/// Where a thread leaves its result.
+/// The place in which a thread leaves its result.
 struct Packet<T> {
     done: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the value is the thread's until `done` is set, and then the handle's.
+// SAFETY: the value is the thread's until `done` is set, and the handle's afterwards.
 unsafe impl<T: Send> Sync for Packet<T> {}
 
 trait Finish: Send + Sync {
@@ -258,24 +260,24 @@ trait Finish: Send + Sync {
 
 impl<T: Send> Finish for Packet<T> {
     fn finish(&self) {
-        // Release: the value comes with it.
+        // Release: publishes the value.
         self.done.store(1, Ordering::Release);
         futex_wake(&self.done, u32::MAX);
     }
 }
 
-/// A thread's end, and its result.
+/// A handle to wait for a thread's end, and to take its result. Dropping it detaches the thread.
 pub struct JoinHandle<T> {
     packet: Arc<Packet<T>>,
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether the thread's function has returned.
+    /// Returns whether the thread's function has returned.
     pub fn is_finished(&self) -> bool {
         self.packet.done.load(Ordering::Acquire) != 0
     }
 
-    /// Blocks until the thread's function has returned, and gives its result. (A panic in a thread ends the process.)
+    /// Blocks until the thread's function has returned, and returns its result. (A panic in a thread ends the process.)
     ///
     /// # Panics
     ///
@@ -300,13 +302,13 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may wait in the kernel.
+/// Held, and a thread may wait in the kernel.
 const CONTENDED: u32 = 2;
 
-/// How often a held lock is looked at before the kernel is asked: holders on other harts are often done by then.
+/// Number of looks at a held lock before the call into the kernel: a holder on another hart is often done by then.
 const SPINS: u32 = 40;
 
-/// A mutual exclusion between threads: who waits sleeps in the kernel. (U. Drepper, "Futexes are tricky", mutex 3.)
+/// A mutual exclusion between threads: a waiter sleeps in the kernel. (U. Drepper, "Futexes are tricky", mutex 3.)
 #[derive(Default)]
 pub struct Mutex<T: ?Sized> {
     state: AtomicU32,
@@ -322,29 +324,29 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 #[must_use]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// Not `Send`: a coroutine would take it to another worker. Harmless, but nothing would be said of it.
+    /// Makes it not `Send`: a coroutine would take it to another worker, which is harmless but unspecified.
     here: PhantomData<*const ()>,
 }
 
 impl<T> Mutex<T> {
-    /// A free one.
+    /// Creates a free mutex.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Locks it, when it is free.
+    /// Locks the mutex; blocks while it is held.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        // Acquire: what the last holder did is seen.
+        // Acquire: the last holder's writes are visible.
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_contended();
         }
         MutexGuard { mutex: self, here: PhantomData }
     }
 
-    /// Locks it if it is free.
+    /// Locks the mutex if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let exchanged = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
@@ -356,12 +358,13 @@ impl<T: ?Sized> Mutex<T> {
         for _ in 0..SPINS {
             match self.state.load(Ordering::Relaxed) {
                 FREE if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() => return,
-                // Others wait already: it is their turn.
+                // Other threads wait already: it is their turn.
                 CONTENDED => break,
                 _ => core::hint::spin_loop(),
             }
         }
-        // Whoever takes it here cannot know whether others still wait, so it is contended for whoever unlocks.
+        // Further waiters are unknown here, so the lock is taken as contended, and the unlocking thread calls the
+        // kernel.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             let _ = futex_wait(&self.state, CONTENDED, None);
         }
@@ -404,34 +407,35 @@ impl<T: ?Sized> fmt::Debug for Mutex<T> {
     }
 }
 
-/// A condition of what a [`Mutex`] protects, to wait for. Notifying costs no call while nobody waits.
+/// A condition of the data that a [`Mutex`] protects. Notifying costs no call while no thread waits.
 #[derive(Debug, Default)]
 pub struct Condvar {
-    /// Changes with each notification that somebody may wait for.
+    /// Changes with each notification while a thread may wait.
     turn: AtomicU32,
-    /// How many wait. Changed and read under the mutex, or after it was released by whoever changed the condition.
+    /// Number of waiters. Changed and read under the mutex, or read after its release by the thread that changed the
+    /// condition.
     waiters: AtomicU32,
 }
 
 impl Condvar {
-    /// With nobody waiting.
+    /// Creates a condition variable without waiters.
     pub const fn new() -> Condvar {
         Condvar { turn: AtomicU32::new(0), waiters: AtomicU32::new(0) }
     }
 
-    /// Releases the lock, waits for a notification, and locks again. It may also come back without one.
+    /// Releases the lock, waits for a notification, and locks again. May also return without one (a spurious wake-up).
     pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.wait_at_most(guard, None).0
     }
 
-    /// The same for a limited time; whether the time has passed.
+    /// [`Condvar::wait`] for a limited time; `true` if the time has passed.
     pub fn wait_timeout<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> (MutexGuard<'a, T>, bool) {
         self.wait_at_most(guard, Some(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     fn wait_at_most<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>, ns: Option<u64>) -> (MutexGuard<'a, T>, bool) {
         let mutex = guard.mutex;
-        // Relaxed, both: the mutex orders them with whoever changes the condition, and notifies after that.
+        // Relaxed, both: the mutex orders them with the thread that changes the condition, and notifies after that.
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);
         drop(guard);
@@ -441,13 +445,13 @@ impl Condvar {
         (mutex.lock(), result == Err(Errno::ETIMEDOUT))
     }
 
-    /// Wakes one who waits. The condition must have been changed under the mutex, which may be released by now.
+    /// Wakes one waiter. The condition must have been changed under the mutex, which may be released by now.
     #[inline]
     pub fn notify_one(&self) {
         self.notify(1);
     }
 
-    /// Wakes all who wait. The condition must have been changed under the mutex, which may be released by now.
+    /// Wakes all waiters. The condition must have been changed under the mutex, which may be released by now.
     #[inline]
     pub fn notify_all(&self) {
         self.notify(u32::MAX);
@@ -456,7 +460,7 @@ impl Condvar {
     #[inline]
     fn notify(&self, count: u32) {
         if self.waiters.load(Ordering::Relaxed) != 0 {
-            // Relaxed: the kernel compares the word under a lock, and the condition is the mutex's.
+            // Relaxed: the kernel compares the word under a lock, and the mutex protects the condition.
             self.turn.fetch_add(1, Ordering::Relaxed);
             futex_wake(&self.turn, count);
         }
@@ -465,7 +469,7 @@ impl Condvar {
 
 // ---- thread-local storage ----
 
-/// A thread-local value and what drops it.
+/// A thread-local value and its destructor.
 struct Value {
     address: *mut u8,
     drop: unsafe fn(*mut u8),
@@ -481,7 +485,7 @@ impl Values {
     }
 }
 
-/// Drops a thread's values, and those that their destructors make, up to a point.
+/// Drops a thread's values, and up to four rounds of values that their destructors make.
 fn drop_values(values: &Values) {
     for _ in 0..4 {
         // SAFETY: the values are the calling thread's, and no reference to the list is kept.
@@ -490,14 +494,14 @@ fn drop_values(values: &Values) {
             return;
         }
         for value in list.into_iter().flatten() {
-            // SAFETY: it is dropped once, as what it is.
+            // SAFETY: it is dropped once, as the type that it was made of.
             unsafe { (value.drop)(value.address) };
         }
     }
 }
 
-/// A variable of which every thread has its own. Of coroutines, those of one worker share one, so that it must not be
-/// relied on from one `await` to the next.
+/// A variable with one instance for each thread. The coroutines of one worker share an instance, and a coroutine may
+/// change its worker: do not rely on it from one `await` to the next.
 ///
 /// ```ignore
 /// static COUNT: cops::thread::LocalKey<Cell<u32>> = LocalKey::new(|| Cell::new(0));
@@ -506,12 +510,12 @@ fn drop_values(values: &Values) {
 #[derive(Debug)]
 pub struct LocalKey<T: 'static> {
     initial: fn() -> T,
-    /// Its number plus one; 0 before its first use.
+    /// Number of the key plus one; 0 before its first use.
     number: AtomicUsize,
 }
 
 impl<T: 'static> LocalKey<T> {
-    /// A variable that `initial` gives its first value in each thread.
+    /// Creates a variable with its initial value in each thread.
     pub const fn new(initial: fn() -> T) -> LocalKey<T> {
         LocalKey { initial, number: AtomicUsize::new(0) }
     }
@@ -531,7 +535,7 @@ impl<T: 'static> LocalKey<T> {
         }
     }
 
-    /// Uses the calling thread's own.
+    /// Calls a function with the calling thread's instance.
     pub fn with<R>(&'static self, act: impl FnOnce(&T) -> R) -> R {
         let number = self.number();
         let values = &local::current().values;
@@ -542,9 +546,9 @@ impl<T: 'static> LocalKey<T> {
         };
         let address = find().unwrap_or_else(|| {
             let fresh = Box::into_raw(Box::new((self.initial)())).cast::<u8>();
-            // Making it may have made it already, if it uses itself.
+            // `initial` may have made the value already, if it uses this variable.
             if let Some(address) = find() {
-                // SAFETY: it was just made, and nobody knows it.
+                // SAFETY: it was just made, and no other code has its address.
                 drop(unsafe { Box::from_raw(fresh.cast::<T>()) });
                 return address;
             }
@@ -555,7 +559,7 @@ impl<T: 'static> LocalKey<T> {
             }
             list[number] = Some(Value {
                 address: fresh,
-                // SAFETY: `drop_values` passes what `Box::into_raw` gave, once.
+                // SAFETY: `drop_values` passes the result of `Box::into_raw`, once.
                 drop: |address| drop(unsafe { Box::from_raw(address.cast::<T>()) }),
             });
             fresh
