@@ -1,24 +1,25 @@
 //! Asynchronous system calls: a trap that returns at once, or a request in a ring, and a completion if the call has to
 //! wait.
 //!
-//! # The way of a call
+//! # Path of a call
 //!
-//! An [`Operation`] traps when it is first polled. Most calls find what they want and are done there: nothing was
-//! allocated, queued or locked. Only if the kernel answers *will be posted* does the call occupy a *record*, where its
-//! completion finds the waker, and the coroutine waits. The executor looks at the completion ring before each take and
-//! hands what it finds to the records ([`drain`]).
+//! An [`Operation`] traps when it is first polled. Most calls can be done at once and end there: nothing was allocated,
+//! queued or locked. Only if the kernel answers *will be posted* does the call occupy a *record*, where its completion
+//! finds the waker, and the coroutine waits. The executor looks at the completion ring before each take and hands the
+//! completions to the records ([`drain`]).
 //!
 //! The kernel needs the token with the call, before it is known whether a record is needed. So each worker keeps one
-//! *spare* record ready whose token it offers with every call, and replaces it only when the kernel kept it.
+//! *spare* record whose token it passes with every call, and replaces it only when the kernel kept it.
 //!
-//! That is the direct way. If others could make calls too, the call goes through the worker's request ring instead,
-//! with the same token, and always occupies the record ([`set_way`]; the module `submission` says when and why).
+//! That is the direct way, the default. After [`set_way`] calls may go through the worker's request ring instead, with
+//! the same token; such a call always occupies the record (the module `submission` says when and why).
 //!
 //! # Dropping
 //!
-//! A future that is dropped while its call is in flight asks the kernel to cancel it and leaves its buffer in the
-//! record, where it stays until the completion says that the kernel has let go; then it is freed. If the call had
-//! succeeded in the meantime its effect is not undone, except that a descriptor which nobody will ever see is closed.
+//! A future that is dropped while its call is in flight requests the kernel to cancel the call and leaves its buffer in
+//! the record. The buffer stays there until the completion says that the kernel has let go of it; then it is freed. If
+//! the call had succeeded in the meantime its effect is not undone, except that a descriptor which no future will
+//! receive is closed.
 //!
 //! # A record's states
 //!
@@ -33,28 +34,28 @@
 //!                 future dropped                      kernel posts
 //! ```
 //!
-//! *Own* and *foreign* say whose waker the future was polled with. Nearly always it is the executor's, which is a cid;
-//! then the cid is all there is to keep, and waking it is allowed anywhere, even in the handler of an interrupt. The
-//! waker of a combinator may do anything, allocate and free among it, so it is kept in an `AtomicWaker` and woken by
-//! the executor only.
+//! *Own* and *foreign* tell the waker with which the future was polled. Nearly always it is the executor's, which is a
+//! cid; then only the cid is kept, and waking it is allowed anywhere, even in an interrupt handler. The waker of a
+//! combinator may run anything, including allocation, so it is kept in an `AtomicWaker` and woken by the executor only.
 //!
-//! Every change of the state is one read-modify-write, so there is one order of them. The tempting wrong way is to
+//! Every change of the state is one read-modify-write, so the changes have one order. The tempting wrong way is to
 //! store the cid and then only *load* the state: the completion could come between the two without either side seeing
 //! the other.
 //!
-//! | field | who may touch it |
-//! |---|---|
-//! | `state` | all: the future (to own, foreign, abandoned), who drains (to done), who frees (to waiting) |
-//! | `result` | who drains, before `done` (release); the future after it (acquire) |
-//! | `cid` | the future before `own` (release, or before it publishes the request); who drains after it (acquire) |
-//! | `waker` | future and drainer; an `AtomicWaker` sorts them out |
-//! | `has_waker` | the future |
-//! | `abandoned` | the future before `abandoned` (release); who drains after it (acquire) |
-//! | `token` | who frees the record, before it is offered again |
-//! | `next` | the owner of the free list that the record is in |
+//! Access to the fields. The *drainer* is the code that takes completions, the *releaser* the code that frees the
+//! record:
 //!
-//! Whoever makes a record done may find it freed and in use again when it comes to waking. Then it wakes the new user,
-//! who looks and waits on; the old one has its result.
+//! * `state`: all: the future (to own, foreign, abandoned), the drainer (to done), the releaser (to waiting).
+//! * `result`: the drainer, before `done` (release); the future after it (acquire).
+//! * `cid`: the future before `own` (release, or before it publishes the request); the drainer after it (acquire).
+//! * `waker`: future and drainer; an `AtomicWaker` orders them.
+//! * `has_waker`: the future.
+//! * `abandoned`: the future before `abandoned` (release); the drainer after it (acquire).
+//! * `token`: the releaser, before the record is offered again.
+//! * `next`: the owner of the free list that holds the record.
+//!
+//! A drainer that has made a record done may find it freed and in use again when it comes to waking. Then it wakes the
+//! new user, a spurious wake-up; the old one has its result.
 
 use core::cell::{Cell, UnsafeCell};
 use core::future::Future;
@@ -82,9 +83,9 @@ use unix::Result;
 
 pub use crate::submission::{Way, set_way, way};
 
-/// Records are made this many at a time.
+/// Number of records that are allocated at a time.
 const CHUNK: usize = 128;
-/// Chunks that there can be: over a million calls in flight.
+/// Most chunks: records for over a million calls in flight.
 const CHUNKS: usize = 8192;
 /// Free records that a worker keeps before it gives half of them to the others.
 const LOCAL_RECORDS: u32 = 128;
@@ -95,14 +96,14 @@ const FOREIGN: u32 = 2;
 const DONE: u32 = 3;
 const ABANDONED: u32 = 4;
 
-/// What an abandoned call leaves behind: a box, since there is a record for each call in flight, and few are abandoned.
+/// The remains of an abandoned call: in a box, since there is a record for each call in flight, and few are abandoned.
 struct Abandoned {
     payload: *mut (),
-    /// Drops the payload and undoes a result that nobody will see.
+    /// Drops the payload and undoes the call's success.
     release: unsafe fn(*mut (), usize),
 }
 
-/// Where a completion finds the one who waits for it.
+/// The meeting point of a call's future and its completion.
 struct Record {
     token: AtomicU64,
     result: AtomicUsize,
@@ -137,15 +138,15 @@ impl Record {
 pub struct LocalCalls {
     /// The record that is offered with the next call; null only before the first.
     spare: Cell<*const Record>,
-    /// Its token; 0 if there is no spare one.
+    /// Token of the spare record; 0 if there is none.
     spare_token: Cell<u64>,
-    /// Free records, and how many.
+    /// Free records, and their number.
     free: Cell<*const Record>,
     count: Cell<u32>,
 }
 
 impl LocalCalls {
-    /// Without records.
+    /// Creates the state of a worker without records.
     pub const fn new() -> LocalCalls {
         LocalCalls {
             spare: Cell::new(ptr::null()),
@@ -160,7 +161,7 @@ impl LocalCalls {
         self.spare_token.get() != 0
     }
 
-    /// The spare record and its token. The record is this worker's alone until the kernel has the token.
+    /// Returns the spare record and its token. The record is this worker's alone until the kernel has the token.
     #[inline(always)]
     fn spare(&self) -> core::result::Result<(&'static Record, u64), Errno> {
         if self.spare_token.get() == 0 {
@@ -170,15 +171,15 @@ impl LocalCalls {
         Ok((unsafe { &*self.spare.get() }, self.spare_token.get()))
     }
 
-    /// The kernel has the token of the spare record, which is in use now.
+    /// Marks the spare record as in use, because the kernel has its token, and returns it.
     #[inline(always)]
     fn keep(&self) -> &'static Record {
         self.spare_token.set(0);
-        // SAFETY: whoever had a token to give found a record here, and records are never freed.
+        // SAFETY: the caller had a token, so there is a record, and records are never freed.
         unsafe { &*self.spare.get() }
     }
 
-    /// Makes sure that there is a spare record.
+    /// Takes a spare record from the free ones.
     #[inline]
     fn refill(&self) -> core::result::Result<(), Errno> {
         if self.free.get().is_null() {
@@ -189,7 +190,7 @@ impl LocalCalls {
         self.free.set(record.next.get());
         self.count.set(self.count.get() - 1);
         self.spare.set(record);
-        // Relaxed: whoever freed the record wrote its token before it came to this list.
+        // Relaxed: the token was written before the record came to this list.
         self.spare_token.set(record.token.load(Ordering::Relaxed));
         Ok(())
     }
@@ -207,15 +208,15 @@ struct Pool {
     shared: Lock<Shared>,
 }
 
-/// What the workers share.
+/// The part of the pool behind the lock.
 struct Shared {
-    /// Lists of free records of [`LOCAL_RECORDS`] / 2 each would be quicker to hand over one by one; one list does,
+    /// Free records in one list. Lists of [`LOCAL_RECORDS`] / 2 each would be quicker to hand over; one list is enough,
     /// because handing over is rare.
     free: *const Record,
     chunks: usize,
 }
 
-// SAFETY: the list's records are nobody's but the pool's.
+// SAFETY: the list's records belong to the pool alone.
 unsafe impl Send for Shared {}
 
 static POOL: Pool = Pool {
@@ -224,7 +225,7 @@ static POOL: Pool = Pool {
 };
 
 impl Pool {
-    /// Gives the worker free records: some that others gave back, or new ones.
+    /// Gives the worker free records: some that other workers gave back, or new ones.
     #[cold]
     #[inline(never)]
     fn refill(&self, calls: &LocalCalls) -> core::result::Result<(), Errno> {
@@ -253,7 +254,7 @@ impl Pool {
         }
         // SAFETY: every record was written.
         let records = Box::into_raw(unsafe { records.assume_init() });
-        // Release: whoever finds a token of this chunk sees the records.
+        // Release: a worker that finds a token of this chunk sees the records.
         self.chunks[chunk].store(records, Ordering::Release);
         shared.chunks += 1;
         drop(shared);
@@ -264,14 +265,14 @@ impl Pool {
         Ok(())
     }
 
-    /// The record of a token, if the call is the one that this token was made for.
+    /// Returns the record of a token, unless the token is of an earlier generation.
     fn find(&self, token: u64) -> Option<&'static Record> {
         let index = token as u32 as usize;
         let records = self.chunks.get(index / CHUNK)?.load(Ordering::Acquire);
         if records.is_null() {
             return None;
         }
-        // SAFETY: chunks that are in the table are complete and never freed.
+        // SAFETY: chunks in the table are complete and never freed.
         let record = unsafe { &(*records)[index % CHUNK] };
         (record.token.load(Ordering::Relaxed) == token).then_some(record)
     }
@@ -287,7 +288,7 @@ impl LocalCalls {
 }
 
 /// Makes a record that is done free for the next call.
-// What is rare comes last in each of these, so that the rest of them needs no stack.
+// Rare cases are tail calls, so that the common path needs no stack frame.
 #[inline(never)]
 fn release(record: &'static Record) {
     if record.has_waker.get() { forget_and_release(record) } else { recycle(record) }
@@ -302,7 +303,7 @@ fn forget_and_release(record: &'static Record) {
 
 #[inline(always)]
 fn recycle(record: &'static Record) {
-    // The next generation; there is none with number 0.
+    // The next generation; no generation has the number 0.
     let mut token = record.token.load(Ordering::Relaxed).wrapping_add(1 << 32);
     if token >> 32 == 0 {
         token += 1 << 32;
@@ -311,7 +312,7 @@ fn recycle(record: &'static Record) {
     record.state.store(WAITING, Ordering::Relaxed);
     let calls = &local::current().calls;
     if calls.spare_token.get() == 0 {
-        // The last call took the spare one: this is the next.
+        // The last call took the spare record: this is the next one.
         calls.spare.set(record);
         calls.spare_token.set(token);
         return;
@@ -322,7 +323,7 @@ fn recycle(record: &'static Record) {
     }
 }
 
-/// Gives half of a worker's free records to the pool: they come to where calls end, not to where they begin.
+/// Gives half of a worker's free records to the pool: records are freed where calls end, and needed where they begin.
 #[cold]
 fn give_back(calls: &LocalCalls) {
     let mut shared = POOL.shared.lock();
@@ -341,28 +342,28 @@ fn give_back(calls: &LocalCalls) {
     }
 }
 
-/// Where the completion ring of this process lies; null before the start-up code has found it.
+/// Address of the process's completion ring; null before the start-up code has found it.
 static RING: AtomicPtr<CompletionHeader> = AtomicPtr::new(ptr::null_mut());
-/// Its entries. Changes while `DRAINING` is set, and is used for taking by whoever has set that.
+/// Number of the ring's entries. Changed, and used for taking, only by the code that has set `DRAINING`.
 static CAPACITY: AtomicUsize = AtomicUsize::new(completion::INITIAL_CAPACITY);
 
-/// Tells where the completion ring is.
+/// Sets the address of the completion ring.
 ///
 /// # Safety
 ///
-/// It must be the process's completion ring, and stay.
+/// It must be the process's completion ring, and stay mapped.
 pub(crate) unsafe fn set_ring(ring: *mut CompletionHeader) {
     RING.store(ring, Ordering::Relaxed);
 }
 
-/// The first page of the completion ring, once it is known.
+/// Returns the first page of the completion ring, once its address is set.
 #[inline(always)]
 pub(crate) fn ring_header() -> Option<&'static CompletionHeader> {
-    // SAFETY: `set_ring`'s caller promised that it is there to stay; every word of it is atomic.
+    // SAFETY: it stays mapped by the promise of `set_ring`'s caller; every word of it is atomic.
     unsafe { RING.load(Ordering::Relaxed).as_ref() }
 }
 
-/// The completion ring, once it is known.
+/// Returns the completion ring, once its address is set.
 #[inline(always)]
 fn ring() -> Option<Completions<'static>> {
     let header = ring_header()?;
@@ -376,8 +377,8 @@ fn ring() -> Option<Completions<'static>> {
     Some(Completions::new(header, entries))
 }
 
-/// Makes a call that can enlarge the completion ring to this capacity, while nobody takes from it and it is empty. If
-/// it does not become so, the call is asked not to enlarge it (0).
+/// Makes a call that can enlarge the completion ring to this capacity, while no worker takes from the ring and it is
+/// empty. If it does not become empty, the call is made without enlarging it (capacity 0).
 pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacity: usize) -> Result<T> {
     for _ in 0..4 {
         drain();
@@ -388,7 +389,7 @@ pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacit
         let result = call(capacity);
         if result.is_ok() {
             let now = ring_header().map_or(0, |header| header.capacity.load(Ordering::Relaxed)) as usize;
-            // The kernel's word; a program that has overwritten it gets what it had.
+            // Written by the kernel, but in memory of the process: an impossible value is ignored.
             if now.is_power_of_two() && now <= completion::LARGEST_CAPACITY {
                 CAPACITY.store(now, Ordering::Relaxed);
             }
@@ -405,13 +406,13 @@ pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacit
 /// Set while a worker takes completions: the ring has one taker at a time.
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
-/// How often in a row workers have found another one taking.
+/// How many looks in a row have found another worker taking completions.
 static HELD_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// A worker that takes on another hart is done within so many looks of others; one that does not run needs a hart.
+/// A taker that runs on another hart is done within this many looks; one that does not run needs a hart.
 const LOOKS: usize = 32;
 
-/// Takes what the kernel has posted and wakes those who wait for it. Cheap if there is nothing.
+/// Takes the completions that the kernel has posted and wakes their waiters. Cheap if there is none.
 #[inline]
 pub fn drain() {
     if has_completions() {
@@ -419,7 +420,7 @@ pub fn drain() {
     }
 }
 
-/// Whether there is something in the completion ring; a cheap look without any guarantee for the next moment.
+/// Returns whether the completion ring has entries; a cheap look without any guarantee for the next moment.
 #[inline(always)]
 pub(crate) fn has_completions() -> bool {
     ring_header().is_some_and(|header| header.tail.load(Ordering::Relaxed) != header.head.load(Ordering::Relaxed))
@@ -428,15 +429,15 @@ pub(crate) fn has_completions() -> bool {
 #[cold]
 #[inline(never)]
 fn drain_ring() {
-    // Who is put aside here would keep the others from it.
+    // A drainer that is preempted here would keep other workers from the ring.
     let _section = Section::begin();
     while has_completions() {
-        // Acquire: the ring's `head` as the last taker left it. If another worker is at it, it looks once more after
-        // it has let go, so nothing is left behind.
+        // Acquire: the ring's `head` as the last taker left it. If another worker is taking, it looks once more after
+        // it has cleared `DRAINING`, so no entry is left behind.
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // The other one may have been interrupted, and wait for a hart behind this worker, which the completions in
-            // the ring make important: the ring would stay full while this worker makes ever more calls. To a worker
-            // that gives way the kernel prefers those of its process that wait.
+            // The taker may have been preempted and wait for a hart behind this worker, whose priority the unread
+            // completions raise: the ring would stay full while this worker makes ever more calls. When a worker
+            // yields, the kernel prefers waiting workers of its process.
             if HELD_UP.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1 {
                 unix::worker::yield_now();
             }
@@ -444,30 +445,31 @@ fn drain_ring() {
         }
         HELD_UP.store(0, Ordering::Relaxed);
         let Some(ring) = ring() else { return };
-        // What comes meanwhile is found by the next look, above.
+        // Completions that come meanwhile are found by the next look, above.
         let taken = ring.take_all(|completion| complete(completion.token, completion.cid, completion.result as usize));
         DRAINING.store(false, Ordering::Release);
         ROOM.made(taken);
     }
 }
 
-/// What the handler of user interrupts does for calls: wakes those whose completions have come while a coroutine runs,
-/// so that the process publishes what is ready now, and not when that coroutine next pauses.
+/// Handles completions in the handler of user interrupts: wakes the coroutines whose completions have come while
+/// another one runs, so that the process publishes its ready priorities now, and not when that coroutine next pauses.
 ///
-/// It runs between any two instructions of a coroutine, so it takes only what can be handed over without a lock and
-/// without the heap, and leaves the rest, in order, to the executor's next look.
+/// It runs between any two instructions of a coroutine, so it takes only completions that need neither a lock nor the
+/// heap, and leaves the rest, in order, to the executor's next look.
 pub(crate) fn on_interrupt() {
     crate::executor::look_at_mode_if_changed();
-    // Those who wait for room are woken under a lock, and by each completion: they are all left to the executor.
+    // Coroutines that wait for room are woken under a lock, and by each completion: they are all left to the executor.
     while has_completions() {
         if DRAINING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // The interrupted code, or another worker, is at it, and looks again when it is done.
+            // The interrupted code, or another worker, is taking, and looks again when it is done.
             return;
         }
         let Some(ring) = ring() else { return };
         let mut rest = Rest::Nothing;
         while let Some(completion) = ring.peek() {
-            // Asked after the look at the ring: whoever was refused before this was posted has said so.
+            // Checked after the look at the ring: a call that was refused before this completion was posted is in the
+            // queue by now.
             if ROOM.is_short() || !complete_simply(completion.token, completion.cid, completion.result as usize) {
                 rest = Rest::ForTheExecutor;
                 break;
@@ -481,13 +483,13 @@ pub(crate) fn on_interrupt() {
     }
 }
 
-/// What the handler of interrupts leaves behind.
+/// The completions that the interrupt handler leaves behind.
 enum Rest {
     Nothing,
     ForTheExecutor,
 }
 
-/// The part of [`complete`] that is allowed in an interrupt; `false` if this completion needs more.
+/// Does the part of [`complete`] that is allowed in an interrupt; `false` if this completion needs more.
 fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
     if token == 0 {
         executor::wake_raw(cid);
@@ -502,7 +504,7 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
         match state {
             WAITING | OWN => {}
             DONE => return true,
-            // What a combinator's waker does, and what an abandoned buffer needs, is too much here.
+            // A combinator's waker, or an abandoned buffer, needs more than is allowed here.
             _ => return false,
         }
         record.result.store(result, Ordering::Relaxed);
@@ -519,8 +521,8 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
     }
 }
 
-/// Hands a result to the one who waits for it. A token that is unknown, old or done already is ignored: only this
-/// process can have written it to the ring.
+/// Hands a result to its waiter. A token that is unknown, old or done already is ignored: only this process can have
+/// written it to the ring.
 #[inline(always)]
 fn complete(token: u64, cid: u64, result: usize) {
     // No record has the token 0 or an alarm's.
@@ -531,7 +533,7 @@ fn complete(token: u64, cid: u64, result: usize) {
         OWN => executor::wake_raw(record.cid.load(Ordering::Relaxed)),
         FOREIGN => record.waker.wake(),
         ABANDONED => {
-            // SAFETY: the dropped future wrote this before it set the state, and left it to us.
+            // SAFETY: the dropped future wrote this before it set the state, and left it to the drainer.
             unsafe {
                 let abandoned = (*record.abandoned.get()).assume_init_read();
                 (abandoned.release)(abandoned.payload, result);
@@ -552,16 +554,16 @@ fn complete_without_record(token: u64, cid: u64) {
     }
 }
 
-/// The kernel's answer to a call beyond the number that a process may have in flight.
+/// The kernel's answer to a call beyond the limit of calls in flight.
 const TOO_MANY: usize = abi_unix::errno::encode(Err(Errno::EBUSY));
 
 enum Stage {
-    /// Not made yet. The number is the cid of the coroutine that waits, or 0 if that is the one that runs.
+    /// Not made yet. The number is the cid of the waiting coroutine, or 0 if that is the running one.
     New(u64),
-    /// There were too many calls in flight; the number is the place in [`ROOM`].
+    /// Refused because too many calls are in flight; the number is the place in [`ROOM`].
     Waiting(u64),
     InFlight(&'static Record),
-    /// Done at once, and its result not looked at yet.
+    /// Done at once; the result was not taken yet.
     Done(usize),
     Finished,
 }
@@ -570,18 +572,17 @@ enum Stage {
 ///
 /// # Cancellation
 ///
-/// Dropped before the first poll, or while it waits because too many calls are in flight, it does nothing. Dropped
-/// while the call is in flight it asks the kernel to cancel; the buffer is freed when the kernel has let go of it. A
-/// call that had succeeded by then has had its effect: bytes that were read are lost, bytes that were written have been
-/// written; a connection that was accepted is closed.
+/// Weak. Dropped before the first poll, or while it waits because too many calls are in flight, the call has no effect.
+/// Dropped while the call is in flight, it requests the kernel to cancel; the buffer is freed when the kernel has let
+/// go of it. A call that had succeeded by then has had its effect: bytes that were read are lost, bytes that were
+/// written stay written; a connection that was accepted is closed.
 #[must_use = "a call that is not awaited is not made"]
 pub struct Operation<B, const N: usize> {
     buffer: Option<B>,
     arguments: [usize; N],
     discard: fn(usize),
-    /// [`abandon`] for this buffer. Only `new` asks what a buffer must be able to do: bounds on the type itself would
-    /// be asked for again wherever a coroutine that holds one is to be sent, and there the compiler does not know
-    /// lifetimes.
+    /// [`abandon`] for this buffer. Only `new` has the bounds that it needs: bounds on the type itself would be
+    /// required again wherever a coroutine that holds one is to be sent, and there the compiler cannot check lifetimes.
     abandon: fn(&'static Record, B, fn(usize)),
     call: SystemCall,
     stage: Stage,
@@ -595,9 +596,8 @@ impl<B, const N: usize> Operation<B, N> {
     ///
     /// # Safety
     ///
-    /// All memory that the arguments name for the kernel to read or write must belong to `buffer`, stay where it is
-    /// when
-    /// `buffer` moves, and be used by nobody else; or be static.
+    /// All memory that the arguments name for the kernel to read or write must belong to `buffer`, not move with it,
+    /// and be used by no other code; or be static.
     #[inline]
     pub unsafe fn new(call: SystemCall, arguments: [usize; N], buffer: B) -> Operation<B, N>
     where
@@ -614,15 +614,15 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Says how to undo a success that nobody will see, because the future was dropped.
+    /// Sets the function that undoes a success whose future was dropped.
     #[inline]
     pub fn or_discard(mut self, discard: fn(usize)) -> Self {
         self.discard = discard;
         self
     }
 
-    /// Names the coroutine that waits to the kernel. The runtime itself goes by the waker that the call is polled with.
-    /// A call that was made already stays as it is.
+    /// Passes the cid of the waiting coroutine to the kernel. The runtime itself uses the waker that the call is polled
+    /// with. No effect on a call that was made already.
     #[inline]
     pub fn with_waiter(mut self, cid: u64) -> Self {
         if let Stage::New(waiter) = &mut self.stage {
@@ -639,7 +639,7 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Result and buffer of a call that is done.
+    /// Returns result and buffer of a call that is done.
     #[inline(always)]
     fn into_done(mut self) -> (Result<usize>, B) {
         match (core::mem::replace(&mut self.stage, Stage::Finished), self.buffer.take()) {
@@ -648,11 +648,10 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call directly, with a token for the case that it has to wait: the kernel's answer.
+    /// Makes the call directly, with a token in case it has to wait, and returns the kernel's answer.
     #[inline(always)]
     fn trap(&self, priority: Priority, token: u64) -> usize {
-        // The completion finds its way by the token; the cid is for the kernel to know who waits, if somebody has said
-        // it.
+        // The completion is matched by the token; the cid tells the kernel the waiter, if `with_waiter` was used.
         let waiter = match self.stage {
             Stage::New(waiter) => waiter,
             _ => 0,
@@ -670,7 +669,7 @@ impl<B, const N: usize> Operation<B, N> {
         arguments
     }
 
-    /// What follows from the kernel's answer, if that is no result of a call that has succeeded.
+    /// Handles an answer of the kernel other than immediate success.
     #[inline]
     fn answered(&mut self, answer: usize) -> Poll<usize> {
         if answer != WILL_BE_POSTED {
@@ -692,16 +691,16 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call through the ring, so that its completion wakes the coroutine with this cid, or 0 for nobody;
-    /// `false` if it has to be made directly.
-    // Everything is in its place before the request is published: whoever has to be woken for it then is woken last,
-    // and no register has to be kept for after that.
+    /// Makes the call through the ring, so that its completion wakes the coroutine with this cid, or none if it is 0;
+    /// `false` if the call has to be made directly.
+    // All fields are written before the request is published: a flusher that has to be woken for it is woken last, and
+    // no register has to be kept for after that.
     #[inline(always)]
     fn request(&mut self, priority: Priority, cid: u64) -> bool {
         let calls = &local::current().calls;
         let Ok((record, token)) = calls.spare() else { return false };
         if cid != 0 {
-            // Nobody else knows the record yet: whoever sees the request sees this.
+            // No other code has the record yet: a reader of the request sees these stores.
             record.cid.store(cid, Ordering::Relaxed);
             record.state.store(OWN, Ordering::Relaxed);
         }
@@ -709,12 +708,12 @@ impl<B, const N: usize> Operation<B, N> {
         submission::submit(self.call, || self.six_arguments(), priority, token) || self.take_request_back()
     }
 
-    /// After all the request was not published, so its record is free; `false`.
+    /// Frees the record of a request that was not published after all; returns `false`.
     #[cold]
     #[inline(never)]
     fn take_request_back(&mut self) -> bool {
         if let Stage::InFlight(record) = core::mem::replace(&mut self.stage, Stage::New(0)) {
-            // There may be another spare record by now: a ring that is set up takes completions.
+            // There may be another spare record by now: setting up a ring takes completions.
             release(record);
         }
         false
@@ -735,7 +734,7 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// The same without a spare record, or for a waker that somebody else has made.
+    /// Submits without a spare record, or for a foreign waker.
     #[cold]
     #[inline(never)]
     fn submit_unusually(&mut self, context: &Context<'_>) -> Poll<usize> {
@@ -746,7 +745,7 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call directly, and waits for its completion if there will be one.
+    /// Makes the call directly, and waits for its completion if one will come.
     #[inline]
     fn submit(&mut self, context: &Context<'_>) -> Poll<usize> {
         match self.make(executor::current_priority()) {
@@ -755,8 +754,8 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// Makes the call directly, and waits for its completion if there will be one; [`TOO_MANY`] if it is to be tried
-    /// again when another one has ended.
+    /// Makes the call directly, and waits for its completion if one will come; [`TOO_MANY`] if it has to be tried again
+    /// when another call has ended.
     fn try_submit(&mut self, context: &Context<'_>) -> Poll<usize> {
         let polled = self.make(executor::current_priority());
         self.wait_if_in_flight(polled, context)
@@ -770,7 +769,7 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// One step, whatever the call waits for.
+    /// Advances the call by one step, in any stage.
     #[inline]
     fn advance(&mut self, context: &Context<'_>) -> Poll<usize> {
         let polled = match self.stage {
@@ -781,13 +780,13 @@ impl<B, const N: usize> Operation<B, N> {
             Stage::Finished => panic!("a finished call was polled"),
         };
         match polled {
-            // What came through a ring learns it only now.
+            // A call made through a ring learns of the refusal only now.
             Poll::Ready(TOO_MANY) => self.submit_when_there_is_room(context),
             polled => polled,
         }
     }
 
-    /// Waits with others for the end of some call.
+    /// Waits with other coroutines for the end of some call.
     #[cold]
     #[inline(never)]
     fn submit_when_there_is_room(&mut self, context: &Context<'_>) -> Poll<usize> {
@@ -808,7 +807,7 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// One who waited for room was let try.
+    /// Tries again, after a wait for room.
     #[cold]
     #[inline(never)]
     fn submit_again(&mut self, ticket: u64, context: &Context<'_>) -> Poll<usize> {
@@ -852,8 +851,8 @@ impl<B, const N: usize> Operation<B, N> {
 impl<B, const N: usize> Future for Operation<B, N> {
     type Output = (Result<usize>, B);
 
-    // What happens to most calls is here; everything else is a function of its own, so that a coroutine which awaits
-    // many calls stays small, and saves no registers for what it does not do.
+    // The common path is here; everything else is a function of its own, so that a coroutine which awaits many calls
+    // stays small, and saves no registers for the rare paths.
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = match self.stage {
@@ -889,7 +888,7 @@ impl<B, const N: usize> Operation<B, N> {
         self.advance(context)
     }
 
-    /// The call was made directly, and has not succeeded at once.
+    /// Continues after a direct call that has not succeeded at once.
     #[inline(never)]
     fn go_on(&mut self, answer: usize, context: &Context<'_>) -> Poll<usize> {
         match self.answered(answer) {
@@ -898,32 +897,32 @@ impl<B, const N: usize> Operation<B, N> {
         }
     }
 
-    /// The completion says that the call has failed.
+    /// Handles a completion with an error.
     #[cold]
     fn fail(&mut self, result: usize, context: &Context<'_>) -> Poll<usize> {
         self.stage = Stage::Finished;
-        // What came through a ring learns it only now.
+        // A call made through a ring learns of the refusal only now.
         if result == TOO_MANY { self.submit_when_there_is_room(context) } else { Poll::Ready(result) }
     }
 }
 
-/// Makes many calls at once and waits for all: results and buffers in the order of the calls.
+/// Makes many calls at once and waits for all of them: results and buffers in the order of the calls.
 ///
-/// They share traps as far as they can: the kernel takes them from the request ring together, and the coroutine is
-/// woken once for those that are done together. In which order they take effect is undefined.
+/// With the ring they share traps as far as possible: the kernel takes them from the ring together, and the coroutine
+/// is woken once for calls that are done together. The order in which they take effect is undefined.
 ///
 /// # Cancellation
 ///
-/// Dropping it drops every call; see [`Operation`].
+/// Weak. Drops every call; see [`Operation`].
 pub fn all<B, const N: usize>(operations: Vec<Operation<B, N>>) -> All<B, N> {
     All { left: operations.len(), operations, made: false }
 }
 
-/// The future of [`all`].
+/// Future of [`all`].
 #[must_use = "calls that are not awaited are not made"]
 pub struct All<B, const N: usize> {
     operations: Vec<Operation<B, N>>,
-    /// So many of them, the first ones, may not be done.
+    /// Number of the first operations that may not be done.
     left: usize,
     made: bool,
 }
@@ -939,7 +938,7 @@ impl<B, const N: usize> Future for All<B, N> {
             this.made = true;
             let priority = executor::current_priority();
             let through_ring = submission::prefers_ring_for(this.operations.len());
-            // Somebody may have polled one before it came here; that one is under way.
+            // A caller may have polled an operation before it came here; that one is in flight.
             for operation in this.operations.iter_mut().filter(|operation| matches!(operation.stage, Stage::New(_))) {
                 if through_ring && operation.request(priority, 0) {
                     continue;
@@ -971,7 +970,7 @@ impl<B, const N: usize> Drop for Operation<B, N> {
 }
 
 impl<B, const N: usize> Operation<B, N> {
-    /// Takes back what the call has begun, since nobody waits for it any more.
+    /// Cancels the call, because its future is dropped.
     #[cold]
     #[inline(never)]
     fn give_up(&mut self) {
@@ -983,7 +982,7 @@ impl<B, const N: usize> Operation<B, N> {
             }
             Stage::Waiting(ticket) => ROOM.leave(ticket),
             Stage::Done(result) => {
-                // Its success will be seen by nobody.
+                // Undo the success, which no future will receive.
                 if let Ok(value) = decode(result) {
                     (self.discard)(value);
                 }
@@ -993,7 +992,7 @@ impl<B, const N: usize> Operation<B, N> {
     }
 }
 
-/// Drops the waker of a combinator, if the record has one. For the future that has the record.
+/// Drops the waker of a combinator, if the record has one. Called by the future that owns the record.
 #[inline(always)]
 fn forget_waker(record: &Record) {
     if record.has_waker.get() {
@@ -1007,7 +1006,7 @@ fn forget_waker(record: &Record) {
 fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(usize)) {
     /// # Safety
     ///
-    /// The payload must be of a box with a `(B, fn(usize))`, and be used no more.
+    /// The payload must be of a box with a `(B, fn(usize))`, and must not be used again.
     unsafe fn release_payload<B>(payload: *mut (), result: usize) {
         // SAFETY: the caller's promise.
         let (buffer, discard) = *unsafe { Box::from_raw(payload.cast::<(B, fn(usize))>()) };
@@ -1019,16 +1018,16 @@ fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(us
     let token = record.token.load(Ordering::Relaxed);
     forget_waker(record);
     let payload = Box::into_raw(Box::new((buffer, discard))).cast();
-    // SAFETY: until the state is `abandoned` nobody but the future touches the cell.
+    // SAFETY: until the state is `abandoned` only the future uses the cell.
     unsafe { (*record.abandoned.get()).write(Abandoned { payload, release: release_payload::<B> }) };
-    // Release: the payload before the state. Acquire: the result, if the completion was quicker. What the state was
-    // before does not matter otherwise: who would be woken is gone.
+    // Release: the payload before the state. Acquire: the result, if the completion was quicker. An earlier waker need
+    // not be woken: its future is dropped.
     if record.state.swap(ABANDONED, Ordering::AcqRel) == DONE {
-        // SAFETY: the call is done, so nobody but us has the payload, which was made just now.
+        // SAFETY: the call is done, so only this code has the payload, which was made just now.
         unsafe { release_payload::<B>(payload, record.result.load(Ordering::Relaxed)) };
         release(record);
     }
-    // If the completion has come by now the answer is ENOENT, and all is done.
+    // If the completion has come by now the answer is ENOENT, and everything is done.
     let _ = unix::worker::cancel(token);
 }
 
@@ -1053,7 +1052,7 @@ mod tests {
         (count.clone(), Waker::from(count))
     }
 
-    /// An operation whose call the kernel has kept, and its token.
+    /// Makes an operation whose call the kernel has kept, and its token.
     fn in_flight<B: Send + 'static>(buffer: B) -> (Operation<B, 0>, u64) {
         let calls = &local::current().calls;
         if calls.spare_token.get() == 0 {
@@ -1102,13 +1101,13 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         let (mut operation, token) = in_flight(());
         assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
-        // The waker is not the executor's.
+        // The waker is foreign.
         assert!(!complete_simply(token, 0, 2));
         complete(token, 0, 2);
         assert!(complete_simply(token, 0, 2));
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(Pin::new(&mut operation).poll(&mut context).is_ready());
-        // Not looked at yet: there is nobody to wake.
+        // Not polled yet: there is no coroutine to wake.
         let (mut operation, token) = in_flight(());
         assert!(complete_simply(token, 0, 9));
         assert_eq!(Pin::new(&mut operation).poll(&mut context), Poll::Ready((Ok(9), ())));
@@ -1125,7 +1124,7 @@ mod tests {
             DISCARDED.fetch_add(value, Ordering::Relaxed);
         }
         let buffer = Arc::new([0u8; 100]);
-        // A small one, and a larger one.
+        // A small buffer, and a larger one.
         let (operation, token) = in_flight(buffer.clone());
         drop(operation.or_discard(discard));
         assert_eq!(Arc::strong_count(&buffer), 2);
@@ -1136,7 +1135,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&buffer), 2);
         complete(token, 0, usize::MAX);
         assert_eq!((Arc::strong_count(&buffer), DISCARDED.load(Ordering::Relaxed)), (1, 10));
-        // The completion was quicker.
+        // The completion comes before the drop.
         let (operation, token) = in_flight(buffer.clone());
         complete(token, 0, 3);
         drop(operation.or_discard(discard));
@@ -1159,7 +1158,7 @@ mod tests {
                             polled = Pin::new(&mut operation).poll(&mut Context::from_waker(&waker));
                         }
                     }
-                    // Waits like a coroutine: polled again only when woken.
+                    // Like a coroutine: polled again only when woken.
                     while index % 3 == 2 && polled.is_pending() {
                         if count.0.swap(0, Ordering::Relaxed) > 0 {
                             polled = Pin::new(&mut operation).poll(&mut Context::from_waker(&waker));
@@ -1186,7 +1185,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a list of what is in flight: every result reaches its own future once, every buffer is freed once.
+        /// Against a list of the calls in flight: every result reaches its own future once, every buffer is freed once.
         #[test]
         fn every_completion_finds_its_call(
             steps in prop::collection::vec(
@@ -1238,7 +1237,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                // Each buffer is in its future, or in the record of a call that is in flight.
+                // Each buffer is in its future, or in the record of an abandoned call in flight.
                 let abandoned = tokens.iter().filter(|token| !operations.iter().any(|(_, other)| other == *token)).count();
                 prop_assert_eq!(Arc::strong_count(&buffer), 1 + operations.len() + abandoned);
             }

@@ -13,10 +13,10 @@ use crate::call::Operation;
 use crate::io::{owns_descriptor, stream};
 use unix::{Descriptor, Errno, Result};
 
-/// Connections that may wait to be accepted, if nobody says otherwise.
+/// Default number of connections that may wait to be accepted.
 pub const BACKLOG: u32 = 128;
 
-/// Room for an address and its length, which the kernel reads or writes.
+/// Memory for an address and its length, which the kernel reads or writes.
 #[repr(C)]
 struct Place {
     bytes: [u8; SocketAddress::SIZE],
@@ -46,7 +46,7 @@ fn from_abi(address: SocketAddress) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
 }
 
-/// Closes a connection that was accepted for a coroutine that is gone.
+/// Closes a connection that was accepted for a dropped future.
 fn close_unseen(result: usize) {
     drop(Descriptor::from_result(result));
 }
@@ -58,7 +58,7 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at an address; port 0 means any that is free.
+    /// Listens at an address; port 0 means any free port.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl TcpListener {
         TcpListener::bind_with_backlog(address, BACKLOG)
     }
 
-    /// The same with another number of connections that may wait to be accepted.
+    /// Listens with another number of connections that may wait to be accepted.
     ///
     /// # Errors
     ///
@@ -80,15 +80,15 @@ impl TcpListener {
         Ok(TcpListener { descriptor })
     }
 
-    /// Waits for a connection and gives it with the peer's address.
+    /// Waits for a connection and returns it with the peer's address.
     ///
     /// # Errors
     ///
-    /// `EMFILE` and `ENOMEM`, after which trying again later makes sense; `ECONNABORTED`, after which at once.
+    /// `EMFILE` and `ENOMEM`: try again later; `ECONNABORTED`: try again at once.
     ///
     /// # Cancellation
     ///
-    /// No connection is lost that others could accept, but one that had just been accepted is closed.
+    /// Weak. A connection that had been accepted by then is closed; others stay for the next call.
     pub async fn accept(&self) -> Result<(TcpStream, SocketAddrV4)> {
         let mut place = Place::empty();
         let arguments = [
@@ -104,29 +104,30 @@ impl TcpListener {
         Ok((TcpStream { descriptor }, place.get()))
     }
 
-    /// Where it listens.
+    /// Returns the address at which the socket listens.
     ///
     /// # Errors
     ///
     /// None while it is open.
+    #[doc(alias("local_addr", "getsockname"))]
     pub fn local_address(&self) -> Result<SocketAddrV4> {
         unix::network::local_address(self.descriptor.raw()).map(from_abi)
     }
 }
 
-/// Which directions of a connection to end.
+/// The directions of a connection to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
     /// Nothing more will be received.
     Read,
     /// Nothing more will be sent; the peer sees the end.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// A connection. Several coroutines may use it at once through shared references (`Arc<TcpStream>`), one to read and
-/// one to write usually.
+/// A TCP connection. Several coroutines may use it at once through shared references (`Arc<TcpStream>`), usually one to
+/// read and one to write.
 #[derive(Debug)]
 pub struct TcpStream {
     descriptor: Descriptor,
@@ -145,7 +146,7 @@ impl TcpStream {
     ///
     /// # Cancellation
     ///
-    /// The connection is given up.
+    /// Weak. The connection is given up.
     pub async fn connect(address: SocketAddrV4) -> Result<TcpStream> {
         let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
         let place = Place::of(address);
@@ -169,42 +170,45 @@ impl TcpStream {
         unix::network::shutdown(self.descriptor.raw(), how)
     }
 
-    /// Sends small writes at once instead of collecting them.
+    /// Sends small writes at once instead of collecting them (disables Nagle's algorithm).
     ///
     /// # Errors
     ///
     /// None while it is open.
+    #[doc(alias("set_nodelay", "TCP_NODELAY"))]
     pub fn send_small_writes_at_once(&self) -> Result<()> {
         unix::network::set_option(self.descriptor.raw(), socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY, 1)
     }
 
-    /// The address at this end.
+    /// Returns the address of this end.
     ///
     /// # Errors
     ///
     /// None while it is open.
+    #[doc(alias("local_addr", "getsockname"))]
     pub fn local_address(&self) -> Result<SocketAddrV4> {
         unix::network::local_address(self.descriptor.raw()).map(from_abi)
     }
 
-    /// The address at the other end.
+    /// Returns the address of the other end.
     ///
     /// # Errors
     ///
     /// `ENOTCONN`.
+    #[doc(alias("peer_addr", "getpeername"))]
     pub fn peer_address(&self) -> Result<SocketAddrV4> {
         unix::network::peer_address(self.descriptor.raw()).map(from_abi)
     }
 }
 
-/// A socket for datagrams.
+/// A UDP socket.
 #[derive(Debug)]
 pub struct UdpSocket {
     descriptor: Descriptor,
 }
 
 impl UdpSocket {
-    /// Opens a socket at an address; port 0 means any that is free.
+    /// Opens a socket at an address; port 0 means any free port.
     ///
     /// # Errors
     ///
@@ -223,7 +227,7 @@ impl UdpSocket {
     ///
     /// # Cancellation
     ///
-    /// It has been sent, or not.
+    /// Weak. The datagram may have been sent.
     pub async fn send_to<B: Buffer>(&self, buffer: B, address: SocketAddrV4) -> (Result<usize>, B) {
         let place = Place::of(address);
         let arguments = [
@@ -239,7 +243,7 @@ impl UdpSocket {
         (result, buffer)
     }
 
-    /// Receives one datagram and the address it came from; what does not fit into the buffer is lost.
+    /// Receives one datagram and the address of its sender; bytes beyond the buffer are lost.
     ///
     /// # Errors
     ///
@@ -247,7 +251,8 @@ impl UdpSocket {
     ///
     /// # Cancellation
     ///
-    /// A datagram that had been received by then is lost.
+    /// Weak. A datagram that had been received by then is lost.
+    #[doc(alias = "recv_from")]
     pub async fn receive_from<B: BufferMut>(&self, mut buffer: B) -> (Result<(usize, SocketAddrV4)>, B) {
         let mut place = Place::empty();
         let arguments = [
@@ -264,17 +269,18 @@ impl UdpSocket {
         (result.map(|count| (count, place.get())), buffer)
     }
 
-    /// The address at this end.
+    /// Returns the address of this end.
     ///
     /// # Errors
     ///
     /// None while it is open.
+    #[doc(alias("local_addr", "getsockname"))]
     pub fn local_address(&self) -> Result<SocketAddrV4> {
         unix::network::local_address(self.descriptor.raw()).map(from_abi)
     }
 }
 
-/// Reads `a.b.c.d:port`, as the commands of the demo programs have it.
+/// Parses `a.b.c.d:port`, the form used by the commands of the demo programs.
 ///
 /// # Errors
 ///

@@ -1,37 +1,36 @@
-//! Asynchronous system calls, the ring way: requests are written to memory that the kernel reads, many for one trap.
+//! Asynchronous system calls through a ring: requests are written to memory that the kernel reads, many for one trap.
 //!
-//! # When the kernel is told
+//! # When the kernel is notified
 //!
-//! A request that is in the ring is not made yet: on one hart nobody looks there while coroutines run. So each ring has
-//! a
-//! *flusher*, a coroutine that is woken with the first request of a batch, at that request's priority. It stands in the
-//! ready list behind all that were ready then, so when its turn comes each of them has had one and has added its
-//! request; then it enters the kernel once, which takes the whole batch and posts what could be done at once. Requests
-//! never wait for less important coroutines, and never for the clock. If the kernel's side is awake, on another hart,
-//! no call is made.
+//! A request in the ring is not made yet: on one hart the kernel does not read the ring while coroutines run. So each
+//! ring has a *flusher*, a coroutine that is woken with the first request of a batch, at that request's priority. It is
+//! queued behind all coroutines that were ready then, so each of them has had a turn and has added its request before
+//! the flusher runs. The flusher enters the kernel once; the kernel takes the whole batch and posts the completions of
+//! all calls that could be done at once. Requests never wait for less important coroutines, and never for the clock. If
+//! the kernel's side is awake, on another hart, no call is made.
 //!
-//! Who takes the batch is decided by what else there is to run. If nothing is, the worker does it itself in that one
-//! entry: it would only wait for another hart, which has to be called first. If something less important is ready, the
-//! flusher asks for the kernel's own side, and an idle hart takes the batch while the worker goes on (`RING_WAKE`;
-//! without an idle hart it is the same as before).
+//! The batch is taken by this worker or by an idle hart, depending on the ready coroutines. If none is ready, the
+//! worker takes it in that one entry: it would only wait for another hart, which has to be called first. If a less
+//! important coroutine is ready, the flusher wakes the kernel's own side, and an idle hart takes the batch while the
+//! worker continues (`RING_WAKE`; without an idle hart the worker takes the batch as before).
 //!
 //! # Direct or ring
 //!
 //! A direct call costs a trap; a request costs a few stores, a wake-up and one more poll, and a part of the trap. The
-//! ring pays if several calls share a trap. Before a call is made nobody knows whether it will, but the ready bitmap
-//! says whether another coroutine that is at least as important could make one too: if none could, the call is made
-//! directly, so that a lone coroutine pays one look at a word. If some could, the ring is tried, and the flusher sees
-//! how many requests came together. Fewer than [`WORTHWHILE`], and the next [`PAUSE`] calls of the worker are direct;
-//! twice as many each time, up to [`LONGEST_PAUSE`], as long as no batch is worthwhile: somebody ready may never make a
-//! call.
+//! ring pays if several calls share a trap. Whether they will is unknown before a call is made, but the ready bitmap
+//! shows whether another coroutine that is at least as important could make a call too. If there is none, the call is
+//! made directly, so that a lone coroutine pays one look at a word. If there is one, the ring is tried, and the flusher
+//! counts the requests that came together. If they are fewer than [`WORTHWHILE`], the next [`PAUSE`] calls of the
+//! worker are direct; twice as many each time, up to [`LONGEST_PAUSE`], as long as no batch is worthwhile: the ready
+//! coroutine may never make a call.
 //!
-//! # Who may touch what
+//! # Shared fields
 //!
-//! A worker alone writes to its ring ([`LocalRing`]). The flusher is an ordinary coroutine and may be polled by any
-//! worker, so what it shares with the ring's owner are atomics ([`Flusher`]). `armed` is swapped on both sides: the
-//! owner sets it after it has published a request, the flusher clears it before it enters the kernel. If the owner's
-//! swap finds it set, the flusher's comes later and acquires what the owner released, the request included; if not, the
-//! owner wakes the flusher.
+//! Only its worker writes to a ring ([`LocalRing`]). The flusher is an ordinary coroutine and may be polled by any
+//! worker, so the fields that it shares with the ring's owner are atomics ([`Flusher`]). `armed` is swapped on both
+//! sides: the owner sets it after it has published a request, the flusher clears it before it enters the kernel. If the
+//! owner's swap finds it set, the flusher's comes later and acquires the owner's release, the request included; if not,
+//! the owner wakes the flusher.
 
 use core::cell::{Cell, UnsafeCell};
 use core::future::poll_fn;
@@ -48,40 +47,40 @@ use crate::{call, executor, local};
 
 /// Entries of a worker's ring, and of the completion ring of a process with such a ring.
 const ENTRIES: usize = 1024;
-/// A batch of so many requests costs less than as many direct calls.
+/// Smallest batch that costs less than as many direct calls.
 const WORTHWHILE: u64 = 6;
-/// So many calls are made directly after a batch that was not worthwhile.
+/// Number of direct calls after a batch that was not worthwhile.
 const PAUSE: u32 = 64;
-/// No more than so many calls are.
+/// Largest number of direct calls after such a batch.
 const LONGEST_PAUSE: u32 = 512;
 
-/// How asynchronous calls are made.
+/// The way in which asynchronous calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {
-    /// By what is in flight: directly as long as little is, else through the ring.
+    /// Direct if no other coroutine that is as important is ready, or if the last batch was too small; else through the
+    /// ring.
     Adaptive = 0,
-    /// Each traps into the kernel, and returns at once.
+    /// Each call traps into the kernel, which returns at once.
     Direct = 1,
-    /// All go through the worker's request ring.
+    /// All calls go through the worker's request ring.
     Ring = 2,
 }
 
 static WAY: AtomicU8 = AtomicU8::new(Way::Direct as u8);
 
-/// Says how the process makes its asynchronous calls from now on.
+/// Sets the way in which the process makes its asynchronous calls from now on.
 ///
-/// A process begins with [`Way::Direct`], because a request costs more instructions than the trap that it spares
-/// (`cargo xtask bench async-calls`; decision 018); where traps are dear, [`Way::Adaptive`] is better.
+/// A process begins with [`Way::Direct`], because a request costs more instructions than the trap that it saves
+/// (`cargo xtask bench async-calls`; decision 018); where traps are expensive, [`Way::Adaptive`] is better.
 ///
-/// The results are the same, and the order in which calls of *different* coroutines take effect is undefined, either
-/// way.
+/// The results are the same either way, and so is the order, which is undefined for calls of *different* coroutines.
 pub fn set_way(way: Way) {
-    // Relaxed: whoever makes a call a moment earlier makes it the old way.
+    // Relaxed: a call that is made a moment earlier goes the old way.
     WAY.store(way as u8, Ordering::Relaxed);
 }
 
-/// How the process makes its asynchronous calls.
+/// Returns the way in which the process makes its asynchronous calls.
 pub fn way() -> Way {
     match WAY.load(Ordering::Relaxed) {
         1 => Way::Direct,
@@ -90,15 +89,15 @@ pub fn way() -> Way {
     }
 }
 
-/// What a ring's owner shares with the ring's flusher.
+/// The state that a ring's owner shares with the ring's flusher.
 struct Flusher {
-    /// Not 0: there are requests that the flusher has to tell the kernel of.
+    /// Not 0: there are requests that the kernel has not been notified of.
     armed: AtomicU32,
-    /// Its cid; 0 before there is one.
+    /// Cid of the flusher; 0 before there is one.
     cid: AtomicU64,
-    /// Its priority, as far as the owner knows.
+    /// Priority that the owner gave the flusher last.
     priority: AtomicU8,
-    /// So many calls are still to be made directly.
+    /// Number of calls that are still to be made directly.
     direct: AtomicU32,
     header: AtomicPtr<RequestHeader>,
 }
@@ -113,23 +112,23 @@ static FLUSHERS: [Flusher; MAXIMUM_WORKERS] = [const {
     }
 }; MAXIMUM_WORKERS];
 
-/// A ring, and what its owner shares with its flusher.
+/// A ring, and the state shared with its flusher.
 #[derive(Clone, Copy)]
 struct OwnRing {
     requests: Requests<'static>,
     flusher: &'static Flusher,
 }
 
-/// A worker's request ring. Only that worker uses it.
+/// The request ring of a worker. Only that worker uses it.
 pub struct LocalRing {
     ring: Cell<Option<OwnRing>>,
     producer: UnsafeCell<Producer>,
-    /// Whether it has asked for one.
+    /// Whether the worker has requested a ring from the kernel.
     was_tried: Cell<bool>,
 }
 
 impl LocalRing {
-    /// No ring yet.
+    /// Creates the state of a worker without a ring.
     pub const fn new() -> LocalRing {
         LocalRing {
             ring: Cell::new(None),
@@ -145,7 +144,7 @@ impl Default for LocalRing {
     }
 }
 
-/// Whether the next call of the running coroutine should go through the ring.
+/// Returns whether the next call of the running coroutine should go through the ring.
 #[inline(always)]
 pub(crate) fn prefers_ring() -> bool {
     match WAY.load(Ordering::Relaxed) {
@@ -155,7 +154,7 @@ pub(crate) fn prefers_ring() -> bool {
     }
 }
 
-/// The same for so many calls of one coroutine.
+/// Returns whether a coroutine's next `count` calls should go through the ring.
 pub(crate) fn prefers_ring_for(count: usize) -> bool {
     match WAY.load(Ordering::Relaxed) {
         0 => count as u64 >= WORTHWHILE || prefers_ring(),
@@ -164,7 +163,7 @@ pub(crate) fn prefers_ring_for(count: usize) -> bool {
     }
 }
 
-/// Whether the last batch was large enough, or long enough ago.
+/// Returns whether the last batch was large enough, or long enough ago.
 #[inline]
 fn is_worthwhile() -> bool {
     let flusher = &FLUSHERS[local::current().index.get() % MAXIMUM_WORKERS];
@@ -177,18 +176,18 @@ fn is_worthwhile() -> bool {
 }
 
 /// Puts a call into the worker's ring. `false` if it has to be made directly.
-// A function for the arguments: each way asks for them itself, and the usual one has them in registers.
+// A closure for the arguments: each branch evaluates it itself, and the usual one has them in registers.
 #[inline(always)]
 pub(crate) fn submit(call: SystemCall, arguments: impl Fn() -> [usize; 6], priority: Priority, token: u64) -> bool {
     let local = &local::current().ring;
     let Some(OwnRing { requests, flusher }) = local.ring.get() else {
         return set_up() && submit_late(call, arguments(), priority, token);
     };
-    // SAFETY: the ring is this worker's, and neither this function nor what it calls here comes back to it.
+    // SAFETY: the ring is this worker's, and neither this function nor its callees here use the producer again.
     let producer = unsafe { &mut *local.producer.get() };
     let Ok(place) = producer.next_place(&requests) else { return submit_late(call, arguments(), priority, token) };
     requests.submit_at(producer, place, request_of(call, arguments(), priority, token), request::urgency(priority));
-    // Release: the request, for the flusher. Acquire: nothing, but the two swaps have one order.
+    // Release: publishes the request to the flusher. Acquire: nothing, but the two swaps have one order.
     if flusher.armed.swap(1, Ordering::AcqRel) == 0 || flusher.priority.load(Ordering::Relaxed) > priority.number() {
         rouse(flusher, priority);
     }
@@ -213,8 +212,8 @@ fn rouse(flusher: &Flusher, priority: Priority) {
     let _ = executor::wake(cid);
 }
 
-/// For a ring that is full, or new: has the kernel take what is in it, which is the time that the submitter waits, and
-/// tries again. `false` if there is still no room, because completions have not been taken either; the call is made
+/// Submits to a ring that is full, or new: first lets the kernel take the requests in it, which is the time that the
+/// submitter waits. `false` if there is still no room, because completions have not been taken either; the call is made
 /// directly then.
 #[cold]
 #[inline(never)]
@@ -231,7 +230,7 @@ fn submit_late(call: SystemCall, arguments: [usize; 6], priority: Priority, toke
     true
 }
 
-/// Asks the kernel for a ring, once.
+/// Requests a ring from the kernel, once.
 #[cold]
 #[inline(never)]
 fn set_up() -> bool {
@@ -258,14 +257,14 @@ fn set_up() -> bool {
     true
 }
 
-/// The flusher of a worker's ring, which never ends.
+/// The flusher of a worker's ring; it never ends.
 async fn flush(index: usize) {
     let (mut before, mut pause) = (0, PAUSE);
     poll_fn(move |_| {
         let flusher = &FLUSHERS[index];
         // Acquire: the requests, see `submit`.
         if flusher.armed.swap(0, Ordering::AcqRel) != 0 {
-            // SAFETY: the ring is there before its flusher, and stays.
+            // SAFETY: the ring exists before its flusher, and stays mapped.
             let header = unsafe { &*flusher.header.load(Ordering::Relaxed) };
             let made = header.tail.load(Ordering::Relaxed);
             if made.wrapping_sub(before) < WORTHWHILE {
@@ -276,7 +275,7 @@ async fn flush(index: usize) {
             }
             before = made;
             if ring::must_be_called(&header.state) {
-                // An error says that the ring is broken: this process has written to it what it should not.
+                // An error means that the ring is broken: this process has overwritten it.
                 let flags = if executor::has_something_ready() { RING_WAKE } else { 0 };
                 let _ = unix::worker::ring_enter(index, flags);
             }

@@ -1,7 +1,7 @@
 //! `#[cops::main]`.
 //!
-//! The attribute reads four tokens of the function and adds an item behind it; for that it needs no parser, so this
-//! crate has no dependencies.
+//! The attribute reads four tokens of the function and adds an item behind it; that needs no parser, so this crate has
+//! no dependencies.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, TokenStream, TokenTree};
@@ -29,7 +29,7 @@ pub fn main(arguments: TokenStream, function: TokenStream) -> TokenStream {
     }
 }
 
-/// The name of the function, if it is an async function without parameters.
+/// Returns the name of the function, if it is an async function without parameters.
 fn check(tokens: &[TokenTree]) -> Result<String, String> {
     let is =
         |token: &TokenTree, word: &str| matches!(token, TokenTree::Ident(identifier) if identifier.to_string() == word);
@@ -48,7 +48,7 @@ fn check(tokens: &[TokenTree]) -> Result<String, String> {
     }
 }
 
-/// Number of workers and priority, as Rust expressions.
+/// Returns the number of workers and the priority, as Rust expressions.
 fn options(arguments: TokenStream) -> Result<(String, String), String> {
     let (mut workers, mut priority) = ("1".to_string(), "::cops::Priority::DEFAULT".to_string());
     let tokens: Vec<TokenTree> = arguments.into_iter().collect();
