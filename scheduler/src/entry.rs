@@ -1,4 +1,4 @@
-//! The scheduler's functions in the shape that the image exports: C types, numbers for errors.
+//! The scheduler's functions with the signatures that the image exports: C types, numbers for errors.
 //!
 //! Each is the [`Executor`] function of the same name. The image gives them the names in [`NAMES`]; `user/c/cops.h` is
 //! their C declaration.
@@ -9,17 +9,17 @@ use crate::executor::{Counters, Executor, Header, Hooks, Signals, Stale};
 use crate::sync::AtomicU64;
 use crate::{ReadyWord, SHARDS};
 
-/// Version of these functions and of the layouts they use. The major version is in the upper 16 bits; another one means
-/// that a caller must not use the image.
+/// Version of these functions and of the layouts that they use. The upper 16 bits are the major version. A caller must
+/// not use an image with another major version.
 pub const VERSION: u32 = 2 << 16;
 
-/// The call did what it says.
+/// The call succeeded.
 pub const OK: isize = 0;
-/// The cid names no coroutine of this executor.
+/// The cid identifies no coroutine of this executor.
 pub const STALE: isize = 1;
-/// The executor has all the slots it can have.
+/// The executor has the largest possible number of slots.
 pub const FULL: isize = 2;
-/// As [`STALE`], from functions whose other answers are numbers from 0.
+/// As [`STALE`], from functions whose other results are numbers from 0.
 pub const NONE: isize = -1;
 
 /// Names of the exported functions, in the order of the Rust binding's table.
@@ -54,12 +54,12 @@ fn status(result: Result<(), Stale>) -> isize {
     }
 }
 
-/// Gives [`VERSION`].
+/// Returns [`VERSION`].
 pub extern "C" fn version() -> u32 {
     VERSION
 }
 
-/// Gives the bytes that an executor needs; it must be aligned to 128.
+/// Returns the size of an executor in bytes; its alignment is 128.
 pub extern "C" fn executor_size() -> usize {
     size_of::<Executor>()
 }
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn executor_init(
     unsafe { Executor::initialise(executor, ready, *hooks) }
 }
 
-/// See [`Executor::add_slots`]; gives [`OK`] or [`FULL`].
+/// See [`Executor::add_slots`]; returns [`OK`] or [`FULL`].
 ///
 /// # Safety
 /// As there; `executor` was initialised.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn remove_worker(executor: *const Executor, worker: u32) {
     unsafe { (*executor).remove_worker(worker as usize) }
 }
 
-/// See [`Executor::spawn`]; gives the cid, or 0 if slots are needed.
+/// See [`Executor::spawn`]; returns the cid, or 0 if slots are needed.
 ///
 /// # Safety
 /// As there; `executor` was initialised.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn spawn(executor: *const Executor, header: *mut Header, h
     unsafe { (*executor).spawn_or_0(header, hint as usize) }
 }
 
-/// See [`Executor::wake`]; gives [`OK`] or [`STALE`].
+/// See [`Executor::wake`]; returns [`OK`] or [`STALE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn wake(executor: *const Executor, cid: u64) -> isize {
     unsafe { (*executor).wake_or_1(cid) }
 }
 
-/// See [`Executor::wake_here`]; gives [`OK`] or [`STALE`].
+/// See [`Executor::wake_here`]; returns [`OK`] or [`STALE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn wake_here(executor: *const Executor, cid: u64, worker: 
     status(unsafe { (*executor).wake_here(cid, worker as usize) })
 }
 
-/// See [`Executor::cancel`]; gives [`OK`] or [`STALE`].
+/// See [`Executor::cancel`]; returns [`OK`] or [`STALE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn cancel(executor: *const Executor, cid: u64) -> isize {
     status(unsafe { (*executor).cancel(cid) })
 }
 
-/// See [`Executor::set_priority`]; gives [`OK`] or [`STALE`].
+/// See [`Executor::set_priority`]; returns [`OK`] or [`STALE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn set_priority(executor: *const Executor, cid: u64, prior
     status(unsafe { (*executor).set_priority(cid, priority.min(u8::MAX.into()) as u8) })
 }
 
-/// See [`Executor::priority`]; gives the number, or [`NONE`].
+/// See [`Executor::priority`]; returns the number, or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn priority(executor: *const Executor, cid: u64) -> isize 
     unsafe { (*executor).priority(cid) }.map_or(NONE, |number| number as isize)
 }
 
-/// See [`Executor::kind`]; gives the kind, or [`NONE`].
+/// See [`Executor::kind`]; returns the kind, or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn kind(executor: *const Executor, cid: u64) -> isize {
     unsafe { (*executor).kind(cid) }.map_or(NONE, |kind| kind as isize)
 }
 
-/// See [`Executor::state`]; gives the number of a [`State`](crate::State), or [`NONE`].
+/// See [`Executor::state`]; returns the number of a [`State`](crate::State), or [`NONE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn state(executor: *const Executor, cid: u64) -> isize {
     unsafe { (*executor).state(cid) }.map_or(NONE, |state| state as isize)
 }
 
-/// See [`Executor::current`]; gives the cid, or 0.
+/// See [`Executor::current`]; returns the cid, or 0.
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn current(executor: *const Executor, worker: u32) -> u64 
     unsafe { (*executor).current(worker as usize) }.unwrap_or(0)
 }
 
-/// See [`Executor::suspend`]; gives the cid, or 0.
+/// See [`Executor::suspend`]; returns the cid, or 0.
 ///
 /// # Safety
 /// `executor` was initialised; the call comes from the worker, inside a poll.
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn suspend(executor: *const Executor, worker: u32) -> u64 
     unsafe { (*executor).suspend(worker as usize) }.unwrap_or(0)
 }
 
-/// See [`Executor::resume`]; gives [`OK`] or [`STALE`].
+/// See [`Executor::resume`]; returns [`OK`] or [`STALE`].
 ///
 /// # Safety
 /// `executor` was initialised.
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn resume(executor: *const Executor, cid: u64) -> isize {
     status(unsafe { (*executor).resume(cid) })
 }
 
-/// See [`Executor::run`]; gives the number of an [`Outcome`](crate::Outcome).
+/// See [`Executor::run`]; returns the number of an [`Outcome`](crate::Outcome).
 ///
 /// # Safety
 /// As there; `executor` was initialised.
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn run(executor: *const Executor, worker: u32, frame: *mut
     unsafe { (*executor).run(worker as usize, frame) as u32 }
 }
 
-/// See [`Executor::run_one`]; gives the number of an [`Outcome`](crate::Outcome).
+/// See [`Executor::run_one`]; returns the number of an [`Outcome`](crate::Outcome).
 ///
 /// # Safety
 /// As there; `executor` was initialised.
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn run_one(executor: *const Executor, worker: u32, frame: 
     unsafe { (*executor).run_one(worker as usize, frame) as u32 }
 }
 
-/// See [`Executor::run_strictly`]; gives the number of an [`Outcome`](crate::Outcome).
+/// See [`Executor::run_strictly`]; returns the number of an [`Outcome`](crate::Outcome).
 ///
 /// # Safety
 /// As there; `executor` was initialised.

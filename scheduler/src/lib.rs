@@ -1,10 +1,9 @@
 //! The priority coroutine scheduler: ready sets, states, many workers.
 //!
 //! The same code schedules the coroutines of both kernels and, through the shared image (crate `vdso`), of every
-//! process. It knows no machine and no kernel, allocates nothing, has no globals and never panics: all its state is an
-//! [`Executor`] and its slots, in memory of whoever calls. Rust programs use the crate `coroutine`, which makes this
-//! safe; C programs use
-//! `user/c/cops.h`.
+//! process. It depends on no machine and no kernel, allocates nothing, has no globals and never panics: all its state
+//! is an [`Executor`] and its slots, in the caller's memory. Rust programs use the crate `coroutine`, a safe interface;
+//! C programs use `user/c/cops.h`.
 //!
 //! # The objects
 //!
@@ -20,27 +19,27 @@
 //!            Slot: state word, header pointer -----------+        * in the caller's ready words
 //! ```
 //!
-//! * A [`Header`] is the control block of one coroutine, at the front of whatever the caller keeps for it.
-//! * A [`Slot`] stays when the coroutine is gone. A *cid* is the slot's index and its generation, so that a cid that is
-//!   kept too long is an error ([`Stale`]) and never somebody else.
+//! * A [`Header`] is the control block of one coroutine, at the beginning of the caller's data for it.
+//! * A [`Slot`] outlives its coroutine. A *cid* is the slot's index and its generation, so that an old cid is an error
+//!   ([`Stale`]) and never identifies another coroutine.
 //! * A *shard* (`shard`) holds the ready coroutines of one worker. A *worker* is a stack that calls [`Executor::run`].
 //!
-//! # What it promises
+//! # Guarantees
 //!
 //! * A worker takes the most important ready coroutine that it can see in any shard; among equals its own shard's, in
 //!   the order in which they became ready.
-//! * A wake is never lost: one that comes during the poll makes the coroutine ready again. What the waker wrote before
-//!   is seen by the poll that follows.
-//! * [`Executor::set_priority`] is right in every state.
+//! * A wake is never lost: a wake during the poll makes the coroutine ready again. The poll that follows sees
+//!   everything that the waking thread wrote before the wake.
+//! * [`Executor::set_priority`] works in every state.
 //! * A cancelled coroutine is not polled again, and `finish` is called exactly once for each.
-//! * Every operation costs the same with one coroutine and with a hundred thousand.
-//! * The caller's functions are called without a lock held. If whoever preempts workers does not do so inside this
-//!   code, no worker ever waits for one that does not run.
+//! * The cost of every operation is independent of the number of coroutines.
+//! * The caller's functions are called without a lock held. If workers are not preempted inside this code, no worker
+//!   ever waits for one that does not run.
 //!
-//! How, and why so: `state` has the state word and each transition, `shard` the ready set, `executor` who may touch
-//! what, and `docs/decisions/001-ready-set.md` what was rejected.
+//! Implementation: `state` documents the state word and each transition, `shard` the ready set, `executor` the
+//! permitted access to each field, and `docs/decisions/001-ready-set.md` the rejected designs.
 //!
-//! # How it is proved
+//! # Verification
 //!
 //! Traces on one thread; random histories against a naive model (`tests`); every interleaving of small cases
 //! (`loom_tests`); and
@@ -77,7 +76,7 @@ pub const CHUNKS: usize = 1024;
 #[cfg(not(loom))]
 pub const SLOTS_IN_CHUNK: usize = 256;
 
-// The model checker tracks every word, so it gets few of them.
+// The model checker tracks every word, so under loom there are only few.
 #[cfg(loom)]
 #[allow(missing_docs)]
 mod small {
@@ -89,5 +88,5 @@ mod small {
 #[cfg(loom)]
 pub use small::*;
 
-/// Bytes of a chunk of slots: a page.
+/// Size of a chunk of slots in bytes: a page.
 pub const CHUNK_BYTES: usize = SLOTS_IN_CHUNK * size_of::<Slot>();

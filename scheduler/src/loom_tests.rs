@@ -20,7 +20,7 @@ use crate::{
     Sharing, Signals, Slot, SpawnError, State, YIELDED,
 };
 
-/// An executor with what it needs, and sleeping places for its workers.
+/// An executor with its ready words, and a place to sleep for each worker.
 struct World {
     executor: *mut Executor,
     ready: Box<[ReadyWord; SHARDS]>,
@@ -34,7 +34,7 @@ struct Bed {
     changed: Condvar,
 }
 
-// SAFETY: the executor is Sync, the rest is only read.
+// SAFETY: the executor is Sync, the other fields are only read.
 unsafe impl Sync for World {}
 // SAFETY: as above.
 unsafe impl Send for World {}
@@ -82,7 +82,7 @@ impl World {
 
     fn add_workers(&self, count: usize) {
         for worker in 0..count {
-            // SAFETY: nobody runs yet.
+            // SAFETY: no worker runs yet.
             unsafe { self.executor().add_worker(worker, Signals::NONE) };
         }
     }
@@ -92,7 +92,7 @@ impl World {
             // SAFETY: the task is fresh and lives until `take_back`.
             match unsafe { self.executor().spawn(core::ptr::from_ref(task).cast::<Header>().cast_mut(), hint) } {
                 Ok(cid) => return cid,
-                // The shard that has the free slots was locked.
+                // The shard with the free slots was locked.
                 Err(SpawnError::NeedSlots) => thread::yield_now(),
             }
         }
@@ -103,7 +103,7 @@ impl World {
         unsafe { self.executor().run(worker, core::ptr::null_mut()) }
     }
 
-    /// Runs, and sleeps while there is nothing to do, until the tasks have ended. A wake that got lost is a deadlock.
+    /// Runs a worker, which sleeps while it is idle, until the tasks have ended. A lost wake is a deadlock.
     fn run_until_finished(&self, worker: usize, tasks: &[&'static Task]) {
         loop {
             assert_eq!(self.run(worker), Outcome::Idle);
@@ -126,7 +126,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no thread uses it any more.
         unsafe {
             for slot in 0..crate::SLOTS_IN_CHUNK {
                 core::ptr::drop_in_place(self.slots.cast::<Slot>().add(slot));
@@ -150,11 +150,11 @@ struct Task {
     polls: AtomicUsize,
     finished: AtomicUsize,
     outcome: RealAtomicUsize,
-    /// What a waker hands over.
+    /// Data passed from a waker to a poll.
     data: Plain<usize>,
 }
 
-// SAFETY: loom watches the rest.
+// SAFETY: loom checks the other fields.
 unsafe impl Sync for Task {}
 
 unsafe extern "C" fn poll(header: *mut Header, _: *mut c_void) -> u32 {
@@ -168,8 +168,8 @@ unsafe extern "C" fn finish(header: *mut Header, outcome: u32) {
     // SAFETY: as above.
     let task = unsafe { &*header.cast::<Task>() };
     task.outcome.store(outcome as usize, RealOrdering::Relaxed);
-    // The block is ours again: a scheduler that still reads it will be caught at these writes.
-    // SAFETY: that is the claim that loom checks.
+    // The block belongs to the test again: loom reports a scheduler that still reads it at these writes. SAFETY: loom
+    // checks this claim.
     unsafe {
         task.header.slot.set(core::ptr::null());
         task.header.cid.set(0);
@@ -202,11 +202,11 @@ impl Task {
         self.finished.load(Ordering::Acquire) == 1
     }
 
-    /// Ends the life of a task, so that loom's objects do not pile up.
+    /// Frees a task, so that loom's objects do not accumulate.
     fn take_back(&'static self) -> (usize, u32) {
         assert!(self.is_finished());
         let result = (self.polls.load(Ordering::Relaxed), self.outcome.load(RealOrdering::Relaxed) as u32);
-        // SAFETY: it came from `new`, and nobody uses it any more.
+        // SAFETY: it came from `new`, and no thread uses it any more.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self).cast_mut()) });
         result
     }
@@ -219,7 +219,7 @@ fn check(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// Ends when it was woken once more than it was polled first; reads what the waker wrote.
+/// The body of a task that ends at its second poll, in which it reads the data that the waker wrote.
 fn wait_for_data(task: &Task, polls: usize) -> u32 {
     if polls == 0 {
         return PENDING;
@@ -234,8 +234,8 @@ fn a_wake_meets_the_first_poll() {
     check(5, || {
         let world = World::new();
         world.add_workers(1);
-        // The waker may come before, during and after the first poll, so the poll cannot know whether it may look at
-        // plain data. It looks at a relaxed flag.
+        // The wake may come before, during and after the first poll, so the poll must not read plain data. It reads a
+        // relaxed flag.
         let task = Task::new(0, |task, _| if task.data_is_there() { DONE } else { PENDING });
         let cid = world.spawn(task, 0);
         let waker = thread::spawn({
@@ -255,7 +255,7 @@ fn a_wake_meets_the_first_poll() {
 }
 
 impl Task {
-    // A relaxed flag made of the poll counter's upper bits.
+    // Sets a relaxed flag, in the poll counter's upper bits.
     fn announce(&self) {
         self.polls.fetch_add(1 << 16, Ordering::Relaxed);
     }
@@ -275,7 +275,7 @@ fn a_wake_hands_over_what_was_written_before() {
         let waker = thread::spawn({
             let world = world.clone();
             move || {
-                // SAFETY: it is blocked, so nobody polls it before the wake.
+                // SAFETY: it is blocked, so it is not polled before the wake.
                 unsafe { task.data.set(7) };
                 world.executor().wake(cid).unwrap();
             }
@@ -321,7 +321,7 @@ fn a_wake_during_a_poll_hands_over_too() {
         let waker = thread::spawn({
             let world = world.clone();
             move || {
-                // SAFETY: nobody looks at it in the first poll, and the second comes after a wake.
+                // SAFETY: the first poll does not access it, and the second comes after a wake.
                 unsafe { task.data.set(7) };
                 world.executor().wake(cid).unwrap();
             }
@@ -344,7 +344,7 @@ fn the_next_worker_sees_what_the_last_poll_wrote() {
         let world = World::new();
         world.add_workers(2);
         let task = Task::new(0, |task, polls| {
-            // SAFETY: the claim under test: one poll comes after the other, whoever polls.
+            // SAFETY: the claim under test: one poll comes after the other, on any worker.
             unsafe { task.data.set(task.data.get() + 1) };
             if polls == 0 { PENDING } else { DONE }
         });
@@ -401,7 +401,7 @@ fn an_idle_worker_hears_of_work_in_another_shard() {
         let task = Task::new(0, |_, _| DONE);
         let worker = thread::spawn({
             let world = world.clone();
-            // Nobody runs worker 0, so it is this one that must be notified.
+            // No thread runs worker 0, so worker 1 must be notified.
             move || world.run_until_finished(1, &[task])
         });
         world.spawn(task, 0);
@@ -415,7 +415,7 @@ fn what_is_left_to_a_busy_worker_is_not_forgotten() {
     check(4, || {
         let world = World::sharing(Sharing::Lazy);
         world.add_workers(2);
-        // Worker 1 sleeps and is not there to hear anything.
+        // Worker 1 sleeps and does not run again.
         assert_eq!(world.run(1), Outcome::Idle);
         let (first, second) = (Task::new(1, |_, _| DONE), Task::new(1, |_, _| DONE));
         world.spawn(first, 0);
@@ -430,7 +430,7 @@ fn what_is_left_to_a_busy_worker_is_not_forgotten() {
     });
 }
 
-/// A world with lazy sharing, in which worker 0 is the one that calls.
+/// A world with lazy sharing, in which worker 0 is the caller.
 fn world_of_worker_0() -> Arc<World> {
     unsafe extern "C" fn worker_0(_: *mut c_void) -> u32 {
         0
@@ -446,7 +446,7 @@ fn what_comes_to_the_worker_that_wakes_it_is_seen_by_all() {
         let task = Task::new(1, wait_for_data);
         let cid = world.spawn(task, 1);
         assert_eq!(world.run(1), Outcome::Idle);
-        // Worker 1 sleeps, or is waking up for some other reason, or somebody changes the priority.
+        // Worker 1 sleeps, or wakes up for another reason, or another thread changes the priority.
         let other = thread::spawn({
             let world = world.clone();
             move || {
@@ -454,7 +454,7 @@ fn what_comes_to_the_worker_that_wakes_it_is_seen_by_all() {
                 world.run(1);
             }
         });
-        // SAFETY: it is blocked, so nobody polls it before the wake.
+        // SAFETY: it is blocked, so it is not polled before the wake.
         unsafe { task.data.set(7) };
         world.executor().wake(cid).unwrap();
         world.run(0);
@@ -611,7 +611,7 @@ fn what_comes_to_another_worker_brings_what_was_written_before() {
         let waker = thread::spawn({
             let world = world.clone();
             move || {
-                // SAFETY: it is blocked, so nobody polls it before the wake.
+                // SAFETY: it is blocked, so it is not polled before the wake.
                 unsafe { task.data.set(7) };
                 world.executor().wake_here(cid, 1).unwrap();
             }
@@ -646,7 +646,7 @@ fn a_cancellation_meets_a_wake_that_brings() {
         for other in others {
             other.join().unwrap();
         }
-        // Which worker was notified is the choice of whoever made it ready.
+        // The thread that made the coroutine ready chose the worker that it notified, so both run.
         world.run(1);
         world.run(0);
         let (polls, outcome) = task.take_back();

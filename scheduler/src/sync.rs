@@ -1,8 +1,8 @@
-//! The words that the scheduler shares between threads, in two versions.
+//! The words that threads share in the scheduler, in two versions.
 //!
-//! Normally these are the machine's own atomics and plain memory. Under `cfg(loom)` every one of them is loom's, so
-//! that the model checker sees each access and tries each interleaving; in particular it reports a [`Plain`] that two
-//! threads touch without the lock that should protect it.
+//! Normally these are the machine's atomics and plain memory. Under `cfg(loom)` all of them are loom's, so that the
+//! model checker sees each access and tries each interleaving; in particular it reports a [`Plain`] that two threads
+//! access without the lock that should protect it.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -18,7 +18,7 @@ pub(crate) fn spin() {
     loom::thread::yield_now();
 }
 
-/// A word that is not atomic: a lock, or the ownership that a state gives, keeps its readers and writers apart.
+/// A word that is not atomic: a lock, or ownership by a state, prevents concurrent access.
 #[repr(transparent)]
 pub struct Plain<T: Copy>(#[cfg(not(loom))] core::cell::UnsafeCell<T>, #[cfg(loom)] loom::cell::UnsafeCell<T>);
 
@@ -38,12 +38,12 @@ impl<T: Copy> Plain<T> {
     /// Reads the word.
     ///
     /// # Safety
-    /// Nobody writes it at the same time.
+    /// No other thread writes it at the same time.
     #[inline(always)]
     #[cfg_attr(loom, track_caller)]
     pub(crate) unsafe fn get(&self) -> T {
         #[cfg(not(loom))]
-        // SAFETY: the caller says that there is no writer.
+        // SAFETY: the caller promises that there is no writer.
         unsafe {
             *self.0.get()
         }
@@ -55,12 +55,12 @@ impl<T: Copy> Plain<T> {
     /// Writes the word.
     ///
     /// # Safety
-    /// Nobody reads or writes it at the same time.
+    /// No other thread reads or writes it at the same time.
     #[inline(always)]
     #[cfg_attr(loom, track_caller)]
     pub(crate) unsafe fn set(&self, value: T) {
         #[cfg(not(loom))]
-        // SAFETY: the caller says that nobody else touches the word.
+        // SAFETY: the caller promises that no other thread accesses the word.
         unsafe {
             *self.0.get() = value;
         }
@@ -70,7 +70,7 @@ impl<T: Copy> Plain<T> {
     }
 }
 
-/// What one worker publishes; see [`abi_queue::ReadyWord`], which this is outside the model checker.
+/// The priorities that one worker publishes; see [`abi_queue::ReadyWord`].
 #[cfg(not(loom))]
 pub use abi_queue::ReadyWord;
 
@@ -79,7 +79,7 @@ pub use abi_queue::ReadyWord;
 #[derive(Debug, Default)]
 pub struct ReadyWord(pub AtomicU64, pub AtomicU64);
 
-/// Puts a value into fresh memory.
+/// Writes a value to fresh memory.
 ///
 /// # Safety
 /// `place` is valid for a write of `T` and aligned.

@@ -1,4 +1,4 @@
-//! Traces on one thread, and random histories against a model that is too simple to be wrong.
+//! Traces on one thread, and random histories against a naive model.
 
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
@@ -19,7 +19,7 @@ struct World {
 }
 
 thread_local! {
-    /// What hooks and polls have noted.
+    /// Records of hooks and polls.
     static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -44,12 +44,12 @@ unsafe extern "C" fn calling_worker(_: *mut c_void) -> u32 {
 }
 
 unsafe extern "C" fn note_resume(_: *mut c_void, header: *mut Header) {
-    // SAFETY: no spawn of this header is going on.
+    // SAFETY: the spawn of this header is over.
     log(format!("resume {:x}", unsafe { (*header).cid() }));
 }
 
 thread_local! {
-    /// Happens once while a call waits for a lock, which it must give back.
+    /// A function that runs once while a call waits for a lock, which the function must release.
     static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
@@ -81,7 +81,7 @@ impl World {
         let world = World { executor, ready };
         world.add_slots().unwrap();
         for worker in 0..workers {
-            // SAFETY: nobody runs.
+            // SAFETY: no worker runs.
             unsafe { executor.add_worker(worker, Signals::NONE) };
         }
         world
@@ -121,8 +121,7 @@ impl World {
         self.ready[worker].0.load(Ordering::Relaxed)
     }
 
-    /// Calls something that has to wait for the lock of a shard, and does something else meanwhile, after whoever had
-    /// the lock.
+    /// Runs `call`, which has to wait for the lock of a shard, and meanwhile `other`, after the lock is released.
     fn while_waiting_for<T>(&self, shard: usize, other: impl FnOnce() + 'static, call: impl FnOnce() -> T) -> T {
         let shard = self.executor.shard(shard);
         assert!(shard.try_lock());
@@ -238,13 +237,13 @@ fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
         "the second one is too many"
     );
     assert_eq!(world.run(1), Outcome::Idle);
-    // Nor what is less important: the poll may go on for ever with turns of its own.
+    // A less important coroutine is announced to worker 1, since the polled coroutine may yield for ever.
     executor.set_priority(woken[0], 9).unwrap();
     assert_eq!(wake_in_a_poll_of_0(&[0]), ["notify 1", "woken", "polled by 0"]);
     executor.set_priority(woken[0], 5).unwrap();
     assert_eq!(world.run(1), Outcome::Idle);
     take_log();
-    // A worker in a poll may wait in it. Who is no worker does not look after it, and calls another one.
+    // A worker in a poll will run the coroutine. A caller that is not a worker will not, and notifies a worker.
     for nobody in [2, SHARDS as u32, u32::MAX] {
         world.spawn(task(5, move || {
             CALLER.set(nobody);
@@ -269,7 +268,7 @@ fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
     assert_eq!(take_log(), ["polled by 0"]);
     executor.wake(woken[2]).unwrap();
     assert_eq!(take_log(), ["notify 0"]);
-    // Somebody who is no worker.
+    // A caller that is not a worker.
     assert_eq!(world.run(0), Outcome::Idle);
     CALLER.set(u32::MAX);
     executor.wake(woken[2]).unwrap();
@@ -285,7 +284,7 @@ fn lazy_sharing_leaves_one_coroutine_to_the_worker_that_polls() {
     assert_eq!(world.run(1), Outcome::Idle);
     let blocked: &'static [u64] =
         (0..4).map(|index| world.spawn(task([5, 5, 4, 5][index], || PENDING))).collect::<Vec<_>>().leak();
-    // Worker 0 does not run yet, so worker 1 hears of it, once.
+    // Worker 0 does not run yet, so worker 1 is notified, once.
     assert_eq!(take_log(), ["notify 1"]);
     assert_eq!(world.run(0), Outcome::Idle);
     assert_eq!(world.run(1), Outcome::Idle);
@@ -338,7 +337,7 @@ fn what_is_woken_here_comes_here() {
     assert_eq!(take_log(), ["woken 0", "notify 1", "woken 1", "woken 2"], "the second one is too many");
     assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
     assert_eq!(executor.wake_here(blocked[0] + (1 << 32), 0), Err(Stale));
-    // One that does not wait stays where it is.
+    // A coroutine that is not blocked stays in its shard.
     executor.wake_here(blocked[0], 1).unwrap();
     assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
 }
@@ -351,12 +350,12 @@ fn a_removed_worker_passes_its_work_on() {
     let left = task(0, || DONE);
     world.spawn_at(1, left);
     assert_eq!(take_log(), ["notify 1"]);
-    // It goes away instead of looking.
+    // The worker is removed instead of running.
     world.executor.remove_worker(1);
     assert_eq!(take_log(), ["notify 0"]);
     assert_eq!(world.run(0), Outcome::Idle);
     assert_eq!(left.finished.get(), Some(COMPLETED));
-    // And what is woken there later is found too.
+    // A coroutine that becomes ready there later is found too.
     world.spawn_at(1, task(0, || DONE));
     assert_eq!(take_log(), ["notify 0"]);
 }
@@ -403,20 +402,20 @@ fn a_strict_worker_gives_way_to_what_is_more_important_elsewhere() {
     assert_eq!(strictly(0), Outcome::Outranked);
     assert_eq!(take_log(), ["2", "3"]);
     assert_eq!(world.bitmap(0), 1 << 4 | 1 << 5);
-    // Whoever was chosen in spite of it makes progress, by one poll.
+    // A worker that was chosen although it is outranked makes progress, by one poll.
     assert_eq!(strictly(0), Outcome::Outranked);
     assert_eq!(take_log(), ["4"]);
-    // What another worker has ready counts, since this one could take it.
+    // Ready coroutines of another worker count, since this worker could take them.
     world.spawn_at(1, note("other 1", 1));
     assert_eq!(strictly(0), Outcome::Outranked);
     assert_eq!(take_log(), ["other 1"]);
     elsewhere.store(0, Ordering::Relaxed);
     assert_eq!(strictly(0), Outcome::Idle);
     assert_eq!(take_log(), ["4", "4", "5"]);
-    // Nothing outranks a worker that has nothing to do.
+    // An idle worker is not outranked.
     elsewhere.store(1, Ordering::Relaxed);
     assert_eq!(strictly(0), Outcome::Idle);
-    // Beyond its ceiling nothing of it counts.
+    // Priorities above the ceiling count as the ceiling.
     elsewhere.store(1 << 4, Ordering::Relaxed);
     world.spawn(note("first", 0));
     world.spawn(note("second", 0));
@@ -456,8 +455,8 @@ fn a_suspended_coroutine_goes_on_where_it_was() {
         if polls.replace(polls.get() + 1) > 0 {
             return DONE;
         }
-        // What an interruption would do, on the interrupted stack: the nested calls stand for another one.
-        // SAFETY: this is worker 0, inside a poll.
+        // As in an interruption, on the interrupted stack: the nested calls represent another stack. SAFETY: this is
+        // worker 0, inside a poll.
         let cid = unsafe { executor.suspend(0) }.unwrap();
         assert_eq!(executor.state(cid), Ok(State::Suspended));
         assert_eq!(executor.current(0), None);
@@ -473,7 +472,7 @@ fn a_suspended_coroutine_goes_on_where_it_was() {
         executor.resume(cid).unwrap();
         executor.resume(cid).unwrap();
         assert_eq!(executor.state(cid), Ok(State::Ready));
-        // Another worker cannot take it, and does not wait for it either.
+        // Another worker can neither take it nor waits for it.
         assert_eq!(run_one(1), Outcome::Idle);
         assert_eq!(run_one(0), Outcome::Ran);
         assert_eq!(executor.state(cid), Ok(State::Running));
@@ -508,11 +507,11 @@ fn a_suspended_coroutine_goes_before_its_equals_and_holds_up_nobody_elsewhere() 
     let suspended = task(3, move || {
         // SAFETY: this is worker 0, inside a poll.
         let cid = unsafe { executor.suspend(0) }.unwrap();
-        // SAFETY: as above, and in none now.
+        // SAFETY: as above, and the poll is suspended now.
         assert_eq!(unsafe { executor.suspend(0) }, None);
         executor.resume(cid).unwrap();
-        // What stands behind it is not for somebody who has better, and is for somebody who has not.
-        // SAFETY: the tasks are fresh and never freed.
+        // A coroutine behind it in the shard is taken by a worker without a more important one, and not by a worker
+        // with one. SAFETY: the tasks are fresh and never freed.
         let spawn = |task: &'static Task, worker| unsafe {
             executor.spawn(core::ptr::from_ref(task).cast::<Header>().cast_mut(), worker).unwrap()
         };
@@ -556,7 +555,7 @@ fn slots_are_used_again_with_other_cids_and_end_at_the_limit() {
 #[test]
 fn a_generation_that_is_used_up_retires_its_slot() {
     let world = World::new(1);
-    // A chunk as it is after four thousand million uses of its first slot.
+    // A chunk whose first slot has been used four thousand million times.
     let task_before = task(0, || DONE);
     let cid = world.spawn(task_before);
     world.run(0);
@@ -578,7 +577,7 @@ fn a_generation_that_is_used_up_retires_its_slot() {
 #[test]
 fn a_coroutine_that_begins_blocked_waits_for_a_wake() {
     let world = World::new(1);
-    // Who says it twice says it.
+    // `blocked` is idempotent.
     for times in 1..3 {
         let header = (0..times).fold(Header::new(poll, finish, 0xbeef, 7), |header, _| header.blocked());
         let task: &'static Task =
@@ -666,7 +665,7 @@ fn a_shard_without_slots_takes_those_of_another_unless_that_is_busy() {
     assert!(other.try_lock(), "the lock was given back");
 }
 
-/// Between a call's look at a coroutine and its lock, others may do anything with it.
+/// Between a call's first load of a coroutine's state and its lock, other threads may change the coroutine in any way.
 #[test]
 fn a_state_is_that_of_the_moment_under_the_lock() {
     let world = World::new(2);
@@ -679,7 +678,7 @@ fn a_state_is_that_of_the_moment_under_the_lock() {
     let exits = world.spawn(task(0, || DONE));
     assert_eq!(world.while_waiting_for(0, run_0, || executor.state(exits)), Err(Stale));
 
-    // Another in its slot, in the same place.
+    // Another coroutine in its slot, in the same shard.
     let replaced = world.spawn(task(0, || DONE));
     let replace = move || {
         run_0();
@@ -720,7 +719,7 @@ fn a_priority_changes_whatever_happens_before_the_lock() {
     assert_eq!(world.bitmap(0), 1 << 6);
     run_0();
 
-    // Another in its slot keeps its place before its equals.
+    // Another coroutine in its slot keeps its place before its equals.
     let replaced = world.spawn(task(5, || DONE));
     let noting = |name: &'static str| {
         task(6, move || {
@@ -767,11 +766,11 @@ fn a_wake_meets_what_happens_before_the_lock() {
     world.while_waiting_for(0, move || executor.set_priority(cid, 5).unwrap(), || executor.wake_here(cid, 1)).unwrap();
     assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0), "whoever changes it makes it an ordinary wake");
     assert_eq!(run(), 1);
-    // Also one that comes here is woken once.
+    // A coroutine that migrates is woken once, too.
     world.while_waiting_for(0, wake, || executor.wake_here(cid, 1)).unwrap();
     assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0));
     assert_eq!(run(), 1);
-    // And nobody, if it has ended.
+    // No coroutine is woken if it has ended.
     let end = move || {
         executor.cancel(cid).unwrap();
         assert_eq!(world.run_one(0), Outcome::Ran);
@@ -808,7 +807,7 @@ fn waiting_for_a_lock_is_counted_and_gives_way_now_and_then() {
     let cid = world.spawn(task(0, || DONE));
     let shard = world.executor.shard(0);
     assert!(shard.try_lock());
-    // The holder gets its processor back the third time that the waiting one gives way.
+    // The holder runs again at the waiting thread's third call of `relax`.
     MEANWHILE.set(Some(Box::new(|| {
         log("first");
         MEANWHILE.set(Some(Box::new(|| {
@@ -828,11 +827,11 @@ fn a_worker_does_not_sleep_beside_work_in_a_busy_shard() {
     let world = World::new(3);
     let left = task(0, || DONE);
     world.spawn_at(1, left);
-    // The theft is given up, since somebody else is at the shard; before it sleeps the worker waits for the lock.
+    // The worker gives up stealing, since the shard is locked; before it sleeps it waits for the lock.
     let outcome = world.while_waiting_for(1, || (), || world.run(0));
     assert_eq!(outcome, Outcome::Idle);
     assert_eq!(left.finished.get(), Some(COMPLETED));
-    // Work that comes while it waits is no reason for others not to hear of the next.
+    // Work that arrives while it waits does not suppress later notifications of other workers.
     let left = task(0, || DONE);
     let come = move || {
         assert_eq!(world.run(2), Outcome::Idle);
@@ -866,7 +865,7 @@ fn a_worker_takes_from_all_others_and_begins_behind_itself() {
     }
 }
 
-/// The functions in the shape that the image exports do what the methods do.
+/// The exported functions have the same effects as the methods.
 #[test]
 fn exported_functions_are_the_methods() {
     use crate::entry;
@@ -882,7 +881,7 @@ fn exported_functions_are_the_methods() {
     let body = move || {
         polls.set(polls.get() + 1);
         let executor = this.get();
-        // SAFETY: this is worker 0, inside a poll; the nested call stands for another stack.
+        // SAFETY: this is worker 0, inside a poll; the nested call represents another stack.
         unsafe {
             let cid = entry::current(executor, 0);
             log(format!("current {cid:x}"));
@@ -899,7 +898,7 @@ fn exported_functions_are_the_methods() {
     let header = Header::new(poll, finish, 0xbeef, 5);
     let task: &'static Task = Box::leak(Box::new(Task { header, body: Box::new(body), finished: Cell::new(None) }));
     let nothing = core::ptr::null_mut();
-    // SAFETY: fresh memory of the right layout that is never freed, a task that is not either, and one thread.
+    // SAFETY: fresh memory of the right layout, a task, neither of which is ever freed, and one thread.
     unsafe {
         let memory = alloc_zeroed(Layout::from_size_align(entry::executor_size(), 128).unwrap()).cast::<Executor>();
         entry::executor_init(memory, ready, &hooks);
@@ -961,7 +960,7 @@ fn exported_functions_are_the_methods() {
         assert_eq!(counters, (*memory).counters(0));
         assert_eq!(counters.polls, u64::from(polls.get()) + 1);
 
-        // A worker that is removed is not idle any more.
+        // A removed worker is not idle any more.
         entry::remove_worker(memory, 0);
         assert_eq!((*memory).idle.load(Ordering::Relaxed), 0);
     }
@@ -977,7 +976,7 @@ unsafe extern "C" fn finish_none(_: *mut Header, outcome: u32) {
 
 // ---- the model ----
 
-/// What a history is made of. Numbers choose among the coroutines there are.
+/// A step of a history. Numbers select one of the existing coroutines.
 #[derive(Clone, Debug)]
 enum Step {
     Spawn {
@@ -988,7 +987,7 @@ enum Step {
     WakeHere(usize, usize),
     SetPriority(usize, u8),
     Cancel(usize),
-    /// A poll: what the coroutine does to itself during it, and its answer.
+    /// A poll: the coroutine's operations on itself during the poll, and the poll's answer.
     Run {
         worker: usize,
         during: Vec<During>,
@@ -1020,7 +1019,7 @@ struct Naive {
     outcome: Option<u32>,
 }
 
-/// Lists of ready coroutines by shard, in the order of their arrival; the rest in each coroutine.
+/// Lists of ready coroutines by shard, in the order of their arrival; the other state is in each coroutine.
 #[derive(Default)]
 struct Model {
     coroutines: Vec<Naive>,
@@ -1082,7 +1081,7 @@ impl Model {
         self.ready[shard].iter().map(|&index| self.coroutines[index].priority).min()
     }
 
-    /// The coroutine that a worker takes now.
+    /// Takes the coroutine that a worker would take now.
     fn take(&mut self, worker: usize) -> Option<usize> {
         let (own, other) = (self.best(worker), self.best(1 - worker));
         let shard = match (own, other) {
@@ -1106,7 +1105,7 @@ impl Model {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few priorities and few coroutines, so that histories meet.
+    // Few priorities and few coroutines, so that operations coincide.
     let priority = || prop_oneof![0u8..4, 60u8..64];
     let during = prop_oneof![Just(During::Wake), priority().prop_map(During::SetPriority), Just(During::Cancel),];
     prop_oneof![
@@ -1121,9 +1120,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 thread_local! {
-    /// Who was polled.
+    /// The coroutine that was polled.
     static POLLED: Cell<Option<usize>> = const { Cell::new(None) };
-    /// What whoever is polled next does, and answers.
+    /// Operations and answer of the coroutine that is polled next.
     static SCRIPT: RefCell<(Vec<During>, u32)> = const { RefCell::new((Vec::new(), PENDING)) };
 }
 
@@ -1247,7 +1246,7 @@ proptest! {
     ) {
         let world = World::new(1);
         let elsewhere: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
-        // Polls of the run that goes on.
+        // Number of polls in the current run.
         let polls: &'static Cell<u32> = Box::leak(Box::default());
         let mut expected = 0;
         for (priority, script) in scripts {
@@ -1270,7 +1269,7 @@ proptest! {
             total += polls.get();
             if outcome == Outcome::Idle {
                 prop_assert_eq!(world.bitmap(0), 0);
-                // Those who wait are woken, all of them; slots are numbered from 0.
+                // All blocked coroutines are woken; slots are numbered from 0.
                 let woken = (0..64u64).filter(|index| world.executor.state(1 << 32 | index) == Ok(State::Blocked));
                 let woken = woken.map(|index| world.executor.wake(1 << 32 | index)).collect::<Vec<_>>();
                 if woken.is_empty() {
