@@ -1,15 +1,15 @@
 //! Random bytes for programs and for the kernel's own secrets: ChaCha20, seeded by the firmware, stirred with the clock
-//! and with what the machine's entropy device gives.
+//! and with the bytes of the machine's entropy device.
 //!
-//! **What a captured state tells.** Nothing about what was given out before: a key is used once, to make the next key
-//! and a few bytes to give out, and each of these is overwritten as it is given (fast key erasure, Bernstein 2017). And
-//! nothing about what will be given out after the next stir: the device is asked again about once in a minute of
-//! use, and whenever it answers late.
+//! **Knowledge from a captured state.** It tells nothing about bytes that were given out before: a key is used once, to
+//! make the next key and a few bytes to give out, and each of these is overwritten as it is given (fast key erasure,
+//! Bernstein 2017). And it tells nothing about bytes that will be given out after the next stir: the device is read
+//! again about once in a minute of use, and whenever it answers late.
 //!
-//! **Waiting.** The device answers when it likes. The firmware's seed is enough to begin with, so usually nobody waits;
-//! the boot waits for the device, for a while, only without such a seed. If there is none even then, `getrandom` waits
-//! until the device has answered, as getrandom(2) has it; with a machine that has nothing to give, for ever. The
-//! kernel's own secrets cannot wait, and the log says so.
+//! **Waiting.** The device answers at a time of its own. The firmware's seed is enough to begin with, so usually no
+//! caller waits; the boot waits for the device, for a while, only without such a seed. If there is none even then,
+//! `getrandom` waits until the device has answered, as in getrandom(2); on a machine without any source, for ever. The
+//! kernel's own secrets cannot wait, and the log reports this.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
@@ -29,22 +29,22 @@ use crate::process::user::UserBuffer;
 use crate::scheduling::steps;
 use crate::time;
 
-/// `getrandom`: do not wait.
+/// Flag of `getrandom`: do not wait.
 const NONBLOCK: u32 = 1;
-/// `getrandom`: from the other pool (there is one).
+/// Flag of `getrandom`: from the other pool (there is one).
 const RANDOM: u32 = 2;
-/// `getrandom`: even before the generator is seeded.
+/// Flag of `getrandom`: even before the generator is seeded.
 const INSECURE: u32 = 4;
 
-/// Most bytes of one step: kernel code is not interrupted.
+/// Greatest number of bytes of one step: kernel code is not interrupted.
 pub(crate) const STEP: usize = 256;
-/// Most bytes that one call gives, as on Linux.
+/// Greatest number of bytes that one call gives, as on Linux.
 const LARGEST_FILL: usize = 32 * 1024 * 1024 - 1;
-/// Fewer bytes are no seed.
+/// Least number of bytes of a seed.
 const ENOUGH: usize = 16;
-/// How long the boot waits for the device if the firmware gives no seed.
+/// Time that the boot waits for the device if the firmware gives no seed.
 const PATIENCE_NS: u64 = 100_000_000;
-/// How old a stir may be when the device is asked again.
+/// Age of a stir after which the device is read again.
 const STIR_INTERVAL_NS: u64 = 60_000_000_000;
 
 static GENERATOR: Mutex<Generator> = Mutex::new(Generator::new());
@@ -52,14 +52,14 @@ static GENERATOR: Mutex<Generator> = Mutex::new(Generator::new());
 /// The entropy device.
 static DEVICE: Mutex<Option<Entropy<Mapped, Piece>>> = Mutex::new(None);
 
-/// Whether the generator has had a seed; set once, under its lock.
+/// Set once the generator has had a seed; written under its lock.
 static IS_SEEDED: AtomicBool = AtomicBool::new(false);
 
 /// Calls that wait for the seed.
 static WAITERS: Mutex<Option<Waiters>> = Mutex::new(None);
 
 const KEY: usize = 32;
-/// Bytes that are made at once: four blocks of ChaCha20.
+/// Number of bytes that are made together: four blocks of ChaCha20.
 const MADE: usize = 256;
 
 /// ChaCha20 with fast key erasure.
@@ -68,18 +68,18 @@ struct Generator {
     /// Bytes to give out, from `given` on; those before are zero.
     ready: [u8; MADE - KEY],
     given: usize,
-    /// When to ask the device again.
+    /// Time at which the device is read again.
     stir_at_ns: u64,
 }
 
-/// Overwrites what is a secret no more.
+/// Overwrites a secret.
 fn erase(bytes: &mut [u8]) {
     bytes.fill(0);
-    // Nobody reads them again, so a compiler would leave that out.
+    // The bytes are not read again, so a compiler would leave that out.
     core::hint::black_box(bytes);
 }
 
-/// Gives a whole stream of a key, and overwrites the key and the generator on the way.
+/// Makes a whole stream of a key, and overwrites the key and the generator on the way.
 fn stream(key: &mut [u8; KEY], destination: &mut [u8]) {
     let mut generator = ChaCha20Rng::from_seed(*key);
     erase(key);
@@ -104,7 +104,7 @@ impl Generator {
         erase(&mut made);
     }
 
-    /// Gives a few bytes.
+    /// Gives bytes out.
     fn give(&mut self, mut destination: &mut [u8]) {
         while !destination.is_empty() {
             if self.given == self.ready.len() {
@@ -120,7 +120,7 @@ impl Generator {
         }
     }
 
-    /// Makes all that will be given depend on `bytes` too, and on all that it depended on.
+    /// Makes all later bytes depend on `bytes` too, and on everything that they depended on.
     fn stir(&mut self, bytes: &[u8]) {
         self.refill();
         for (position, &byte) in bytes.iter().enumerate() {
@@ -128,11 +128,11 @@ impl Generator {
         }
         erase(&mut self.ready);
         self.given = self.ready.len();
-        // The key with the bytes is used once, like every other.
+        // The key with `bytes` in it is used once, like every other.
         self.refill();
     }
 
-    /// Whether it is time to ask the device again; at most once in each interval.
+    /// Returns whether the device must be read again; `true` at most once in each interval.
     fn is_due(&mut self, now_ns: u64) -> bool {
         let is_due = now_ns >= self.stir_at_ns;
         if is_due {
@@ -142,7 +142,7 @@ impl Generator {
     }
 }
 
-/// Stirs something in; `source` says whether that is a seed.
+/// Stirs bytes in; `source` tells whether they are a seed.
 fn stir(bytes: &[u8], source: Source) {
     let mut generator = GENERATOR.lock();
     generator.stir(bytes);
@@ -157,12 +157,12 @@ fn stir(bytes: &[u8], source: Source) {
     }
 }
 
-/// What bytes are that are stirred in.
+/// Origin of bytes that are stirred in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// Nobody can guess them.
+    /// Cannot be guessed.
     Entropy,
-    /// They do no harm.
+    /// Does no harm.
     Clock,
 }
 
@@ -170,8 +170,8 @@ fn is_seeded() -> bool {
     IS_SEEDED.load(Ordering::Acquire)
 }
 
-/// Seeds the generator. If neither the firmware nor a device helps, only the clock makes two boots differ, and the log
-/// says so.
+/// Seeds the generator. Without a seed from the firmware or a device only the clock makes two boots differ, and the log
+/// reports this.
 pub(crate) fn start(platform: &'static Platform) {
     stir(&(Machine::now() ^ time::epoch_ns()).to_le_bytes(), Source::Clock);
     stir(platform.random_seed, Source::Entropy);
@@ -189,14 +189,14 @@ pub(crate) fn start(platform: &'static Platform) {
     }
 }
 
-/// How a device tells that it has something.
+/// The way in which a device announces its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tells {
     ByInterrupts,
     WhenAsked,
 }
 
-/// Looks for an entropy device and asks it for a seed.
+/// Looks for an entropy device and requests a seed from it.
 fn start_device(platform: &'static Platform) -> Option<Tells> {
     for device in &platform.virtio {
         let Some(registers) = Mapped::new((device.address, device.length)) else { continue };
@@ -220,7 +220,7 @@ fn start_device(platform: &'static Platform) -> Option<Tells> {
     None
 }
 
-/// What became of asking the device.
+/// Result of reading the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     NotYet,
@@ -229,8 +229,8 @@ enum Answer {
     Never,
 }
 
-/// Stirs in what the device has, if it has anything. It then gets the next request at once, and is silent about the
-/// answer until somebody has asked for it in vain.
+/// Stirs in the device's bytes, if it has any. It then gets the next request immediately, and interrupts for the answer
+/// only after a reading that has found nothing.
 fn ask_device() -> Answer {
     let mut device = DEVICE.lock();
     let Some(entropy) = device.as_mut() else { return Answer::Never };
@@ -263,7 +263,7 @@ pub(crate) fn bytes(destination: &mut [u8]) {
     generator.give(destination);
 }
 
-/// A number that nobody can guess.
+/// Returns a number that cannot be guessed.
 pub(crate) fn word() -> u64 {
     let mut word = [0; 8];
     bytes(&mut word);
@@ -276,7 +276,7 @@ pub(crate) fn check_flags(flags: u32) -> Result<(), Errno> {
     if is_both || flags & !(NONBLOCK | RANDOM | INSECURE) != 0 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// Whether a call with these flags may wait.
+/// Returns whether a call with these flags may wait.
 pub(crate) fn may_wait(flags: u32) -> bool {
     flags & NONBLOCK == 0
 }
@@ -288,7 +288,7 @@ fn poll_seed(flags: u32, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
     }
     if let Some(waker) = waker {
         WAITERS.lock().get_or_insert_default().register(waker).map_err(|_| Errno::ENOMEM)?;
-        // It may have come before the registration.
+        // The seed may have come before the registration.
         if is_seeded() {
             return Poll::Ready(Ok(()));
         }
@@ -296,14 +296,14 @@ fn poll_seed(flags: u32, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
     Poll::Pending
 }
 
-/// Takes back what a pending [`fill`] registered.
+/// Takes back the registration of a pending [`fill`].
 pub(crate) fn forget(waker: &Waker) {
     if let Some(waiters) = WAITERS.lock().as_mut() {
         waiters.forget(waker);
     }
 }
 
-/// `getrandom`, in steps: goes on from `*done`.
+/// Performs `getrandom` in steps: goes on from `*done`.
 pub(crate) fn fill(
     process: &Process,
     buffer: UserBuffer,
@@ -342,7 +342,7 @@ pub(crate) fn fill(
     }
 }
 
-/// One step of reading `/dev/random` or `/dev/urandom`: as much as one step gives.
+/// Does one step of reading `/dev/random` or `/dev/urandom`: gives as many bytes as one step may.
 pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
     let mut done = 0;
     let step = UserBuffer::new(buffer.address(), buffer.len().min(STEP))?;
@@ -369,7 +369,7 @@ mod tests {
     fn every_source_matters() {
         let seed = [7; 40];
         assert_eq!(next(&mut started(&seed)), next(&mut started(&seed)));
-        // What exceeds the generator's own key is not lost.
+        // Bytes beyond the length of the generator's own key have an effect.
         let mut other = seed;
         other[39] = 8;
         assert_ne!(next(&mut started(&seed)), next(&mut started(&other)));
@@ -387,7 +387,7 @@ mod tests {
         assert_ne!(stirred(&seed, b"entropy"), stirred(&other, b"entropy"));
     }
 
-    /// A stream is the same however it is asked for, and never repeats.
+    /// A stream is the same in any pieces, and never repeats.
     #[test]
     fn pieces_join_to_one_stream() {
         let mut whole = [0; 3000];
@@ -410,8 +410,8 @@ mod tests {
         assert_eq!(words.len(), 3000 / 8);
     }
 
-    /// Who captures the state learns nothing of what was given before: neither a byte of it nor a key that leads to it
-    /// is left.
+    /// A captured state tells nothing about bytes that were given before: neither one of them nor a key that leads to
+    /// them is left.
     #[test]
     fn what_was_given_is_gone_from_the_state() {
         let mut generator = started(b"seed");
@@ -423,12 +423,12 @@ mod tests {
                 assert!(!state.windows(8).any(|window| window == part), "round {round}");
             }
             assert!(generator.ready[..generator.given].iter().all(|&byte| byte == 0));
-            // A key that has made bytes is gone when these are given.
+            // A key that has made bytes is gone when its bytes are given.
             if generator.given < before {
                 assert_ne!(generator.key, key_before);
             }
         }
-        // Two whole turns of the state later, a captured one gives other bytes than were given: nothing leads back.
+        // Two whole turns of the state later, a captured one gives other bytes: nothing leads back.
         let mut captured = Generator { ..generator };
         let mut after = [0; 1000];
         captured.give(&mut after);
@@ -461,7 +461,7 @@ mod tests {
         assert!(may_wait(0) && may_wait(RANDOM) && !may_wait(NONBLOCK));
         let bell = std::sync::Arc::new(Bell::default());
         let waker = Waker::from(bell.clone());
-        // The only test that looks at whether there is a seed.
+        // The only test that reads whether there is a seed.
         stir(b"a clock says nothing about the next boot", Source::Clock);
         stir(&[1; ENOUGH - 1], Source::Entropy);
         assert_eq!(poll_seed(INSECURE, None), Poll::Ready(Ok(())));

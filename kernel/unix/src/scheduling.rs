@@ -1,54 +1,54 @@
-//! Who may run when: ceilings, budgets, the starvation bound, and the mode that executors follow.
+//! Limits of scheduling: ceilings, budgets, the starvation bound, and the mode that executors follow.
 //!
-//! The order of priorities is the scheduler's. What a process publishes in its process page is only a claim, and this
-//! module is what keeps claims from being worth more than they should:
+//! The order of priorities is the scheduler's. The priority that a process publishes in its process page is only a
+//! claim, and this module limits the effective priority of a claim:
 //!
-//! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim at all counts for as much as
-//!   the most important priority of the kernel's executor: a claim counts for the priority behind its own
-//!   ([`MOST_CLAIM`]).
+//! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim counts for as much as the
+//!   most important priority of the kernel's executor: a claim counts for the priority behind its own ([`MOST_CLAIM`]).
 //! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used
-//!   up the process is [`EXHAUSTED`], behind everybody who has not used up theirs, until the next period. What it takes
-//!   at that priority is what nobody else wanted, and costs it nothing; all other time is charged, and an overrun, at
-//!   most a slice on each hart, is paid back in the periods to come. Everybody has the default budget; a budget that
-//!   somebody set covers the children that are started afterwards too, so that it cannot be escaped by starting more of
+//!   up, the process is [`EXHAUSTED`], behind all processes that have budget left, until the next period. Time that it
+//!   takes at that priority was wanted by no other process, and is free; all other time is charged, and an overrun, at
+//!   most a slice on each hart, is paid back in the periods to come. Every process has the default budget. A budget
+//!   that was set covers the children that are started afterwards too, so that it cannot be escaped by starting more of
 //!   them. The limit that a parent or a privileged process has given is one, and the limit that a process has chosen
-//!   for itself is another: both count, so that the second cannot replace the first. Neither forgets what was used when
-//!   it is changed.
+//!   for itself is another: both count, so that the second cannot replace the first. Changing a limit forgets nothing
+//!   that was used.
 //! * **Starvation bound.** A process in which something has been ready for that long runs, however unimportant it is:
-//!   the *watchdog*, a kernel coroutine, looks twice in each bound at what is ready, and lets one worker, thread or call
-//!   of each process that has not had a turn from one look to the next be the most important of all until it has had a
-//!   slice: one at a time, and each in its turn. So N processes that starve run within N slices and the bound, however
-//!   many threads they have, and whatever others claim: watchdog and preferred ones have a priority that no claim has,
-//!   and stand in line there. (Linking them in front of those with the best claim would do for one of them, but the
-//!   last one that was linked would be the first to run, and processes that starve again and again would hold back one
-//!   that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its budget is refilled.
-//!   The watchdog looks at all processes only if something was ready at one priority at both looks, which is rare on a
-//!   machine that keeps up; it looks in short steps, and charges what it does to the process that it looks at.
+//!   the *watchdog*, a kernel coroutine, looks twice in each bound at the ready priorities, and lets one worker, thread or
+//!   call of each process that has not had a turn from one look to the next be the most important of all until it has
+//!   had a slice: one at a time, and each in its turn. So N processes that starve run within N slices and the bound,
+//!   however many threads they have, and whatever others claim: the watchdog and preferred members have a priority that
+//!   no claim has, and stand in line there. (Linking them in front of those with the best claim would do for one of
+//!   them, but the last one that was linked would be the first to run, and processes that starve again and again would
+//!   hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its
+//!   budget is refilled. The watchdog looks at all processes only if something was ready at one priority at both looks,
+//!   which is rare on a machine that keeps up; it looks in short steps, and charges its work to the process that it
+//!   looks at.
 //!
 //! # EVERY-TICK
 //!
 //! Every tick that a hart spends for a process is charged to that process, and none is spent at a priority above
-//! [`EXHAUSTED`] once the budget is used up, but for the rest of the poll in which that is noticed. Two things make it
-//! so. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is
+//! [`EXHAUSTED`] once the budget is used up, but for the rest of the poll in which that is noticed. Two things ensure
+//! this. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is
 //! charged as a whole, or is one of the kernel's own few; there is no third way to start one. And a poll for a process
 //! without budget lowers its coroutine instead of going on. So exhausting a budget costs the same however many threads
-//! and calls the process has: each is lowered when it is met. The watchdog raises them again, in steps that are charged
-//! as well.
+//! and calls the process has: each is lowered at its next poll. The watchdog raises them again, in steps that are
+//! charged as well.
 //!
-//! The network's coroutine is one of the kernel's own, and charges what it does for a frame or a connection to whoever
-//! waits for that ([`network::stack`](crate::network::stack)). Charged to nobody are interrupts that find no process
-//! running, the choice of the next coroutine, looks that tell whose a frame is, frames for nobody, and waking the rest
-//! of thousands who wait for one thing ([`rests`](crate::scheduling::rests)).
+//! The network's coroutine is one of the kernel's own, and charges its work for a frame or a connection to the process
+//! that waits for it ([`network::stack`](crate::network::stack)). No process is charged for interrupts that find no
+//! process running, the choice of the next coroutine, looks that find a frame's reader, frames without a reader, and
+//! waking the rest of thousands that wait for one thing ([`rests`](crate::scheduling::rests)).
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
 //! its polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first
 //! process asks for it ([`strictness_matters`]).
 //!
-//! Setting any of this is decoded here too. A process may restrict itself and those below it; more needs
+//! The calls that set any of this are decoded here too. A process may restrict itself and those below it; more needs
 //! authority ([`crate::process::authority`]).
 //!
-//! The rejected way of a budget is a priority that decays with use (Unix's, and fair schedulers'): it makes all
-//! priorities soft, and the most important coroutine of a server that is at its work would fall behind a batch job.
+//! Rejected for budgets: a priority that decays with use (Unix's, and fair schedulers'). It makes all priorities soft,
+//! and the most important coroutine of a busy server would fall behind a batch job.
 
 pub(crate) mod executor;
 pub(crate) mod rests;
@@ -77,40 +77,41 @@ use crate::process::{self, Look, Member, Process, authority, shared};
 use crate::scheduling::executor::Cid;
 use crate::time;
 
-/// The priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
+/// Priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
 /// others.
 pub(crate) const EXHAUSTED: Priority = Priority::LOWEST;
-/// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for what ends, and for
-/// those that starve: they stand in front of all claims, and in one line among themselves. If they shared a priority
-/// with claims, whoever has many workers that never rest would stand in front of them, a slice for each.
+/// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for processes that end,
+/// and for those that starve: they stand in front of all claims, and in one line among themselves. If they shared a
+/// priority with claims, a process with many workers that never rest would stand in front of them, a slice for each
+/// worker.
 pub(crate) const MOST_CLAIM: Priority = Priority::saturating(1);
 /// The least that a claim counts for while there is budget left.
 pub(crate) const LEAST_CLAIM: Priority = Priority::saturating(abi_queue::PRIORITIES as u64 - 2);
 
-/// The period of budgets that nobody set.
+/// Period of the default budget.
 const DEFAULT_PERIOD_NS: u64 = 100_000_000;
-/// What of it everybody has, in hundredths of the time of all harts.
+/// Default budget of a process, in hundredths of the time of all harts.
 const DEFAULT_BUDGET_PERCENT: u64 = 95;
-/// Budgets that cover children can lie within each other this deep.
+/// Greatest depth of budgets that cover children within each other.
 const DEEPEST: u32 = 8;
-/// The starvation bound unless the boot command line says otherwise.
+/// Starvation bound, unless the boot command line sets another.
 const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
-/// After looking at so many processes the watchdog sees to interrupts.
+/// Number of processes after which the watchdog looks for interrupts.
 const PROCESSES_AT_A_TIME: usize = 64;
-/// After so many workers, threads and calls of one process, too.
+/// Number of workers, threads and calls of one process after which it does so, too.
 const MEMBERS_AT_A_TIME: usize = 128;
-/// After so many of these steps it lets others run. Not after each: its next turn may be a slice of each that it has
-/// preferred away.
+/// Number of these steps after which it lets others run. Not after each: its next turn may be a slice of each preferred
+/// member away.
 const STEPS_AT_A_TIME: usize = 32;
-/// What the watchdog rests for each exhausted process that it has looked at in vain.
+/// Time that the watchdog rests for each process that it has found exhausted.
 const LOOK_AT_ONE_NS: u64 = 10_000;
 
 // ---- budgets ----
 
-/// A limit of processor time in ticks, and what was used of it.
+/// A limit of processor time in ticks, and the time used of it.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    /// Ticks in each period; all ones: no limit.
+    /// Ticks in each period; all ones for no limit.
     ticks: u64,
     period: u64,
     used: u64,
@@ -122,7 +123,7 @@ impl Limit {
         Limit { ticks, period, used: 0, period_start: now }
     }
 
-    /// Begins the periods that have begun by now. Each pays back what the ones before took too much.
+    /// Begins the periods that have begun by now. Each pays back the overrun of those before it.
     fn advance(&mut self, now: u64) {
         let periods = now.saturating_sub(self.period_start) / self.period.max(1);
         if periods > 0 {
@@ -135,7 +136,7 @@ impl Limit {
         self.used >= self.ticks
     }
 
-    /// Takes time off it. Time that was taken while all others went before is free if nothing is left.
+    /// Charges time to the limit. Time that was taken while all others went before is free if nothing is left.
     fn charge(&mut self, ticks: u64, now: u64, behind_all: bool) {
         self.advance(now);
         if !behind_all || !self.is_used_up() {
@@ -143,7 +144,7 @@ impl Limit {
         }
     }
 
-    /// When a period begins in which it is not used up; `now` if it is not.
+    /// Returns the beginning of the next period in which the limit is not used up; `now` if it is not.
     fn refilled_at(&mut self, now: u64) -> u64 {
         self.advance(now);
         if !self.is_used_up() {
@@ -153,14 +154,14 @@ impl Limit {
         self.period_start.saturating_add(periods.max(1).saturating_mul(self.period))
     }
 
-    /// Whether this much time in each period is neither a greater share nor more at once.
+    /// Returns whether this much time in each period is neither a greater share nor more at once.
     fn allows(&self, ticks: u64, period: u64) -> bool {
         // Shares are compared as products, which 128 bits hold.
         ticks <= self.ticks
             && u128::from(ticks) * u128::from(self.period) <= u128::from(self.ticks) * u128::from(period)
     }
 
-    /// Becomes another limit in which the same part was used, at the same place of the period: changing a limit refills
+    /// Becomes another limit with the same part used, at the same place of the period: changing a limit refills
     /// nothing.
     fn change(&mut self, ticks: u64, period: u64, now: u64) {
         self.advance(now);
@@ -170,7 +171,7 @@ impl Limit {
         };
         let elapsed = scaled(now.saturating_sub(self.period_start), self.period, period);
         self.used = match (self.ticks, ticks) {
-            // What was used of everything is nothing.
+            // The part used of an unlimited amount is nothing.
             (u64::MAX, _) | (_, u64::MAX) => 0,
             (before, ticks) => scaled(self.used, before, ticks),
         };
@@ -181,9 +182,9 @@ impl Limit {
 /// The limits of one process.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// What its parent or a privileged process has given, or else everybody has.
+    /// The limit that its parent or a privileged process has given, or the default.
     given: Limit,
-    /// What it has chosen itself.
+    /// The limit that the process has chosen itself.
     chosen: Option<Limit>,
 }
 
@@ -196,7 +197,7 @@ impl Limits {
         self.given.is_used_up() || self.chosen.is_some_and(|chosen| chosen.is_used_up())
     }
 
-    /// The one that restricts more.
+    /// Returns the limit that restricts more.
     fn effective(&self) -> Limit {
         match self.chosen {
             Some(chosen) if chosen.is_used_up() || self.given.allows(chosen.ticks, chosen.period) => chosen,
@@ -209,11 +210,11 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Budget {
     limits: Mutex<Limits>,
-    /// A limit was used up when somebody looked last; written with the limits locked.
+    /// Set if a limit was used up at the last look; written with the limits locked.
     used_up: AtomicBool,
-    /// Somebody set it, so that it covers children.
+    /// Set if the budget was set, so that it covers children.
     covers_children: AtomicBool,
-    /// That of a process further up, which covers this one.
+    /// The budget of an ancestor that covers this process too.
     above: Option<Arc<Budget>>,
     depth: u32,
 }
@@ -229,7 +230,7 @@ impl Budget {
         }
     }
 
-    /// The budget of a process that nobody restricts, whose parent has this one.
+    /// Creates the default budget of a process whose parent has this one.
     pub(crate) fn below(parent: Option<&Arc<Budget>>) -> Arc<Budget> {
         let above = parent.and_then(|parent| {
             if parent.covers_children.load(Ordering::Relaxed) { Some(parent.clone()) } else { parent.above.clone() }
@@ -240,7 +241,7 @@ impl Budget {
         Arc::new(Budget::new(Limit::new(ticks, period, Machine::now()), above))
     }
 
-    /// Takes time off this budget and those above; whether one of them is used up.
+    /// Charges time to this budget and those above; returns whether one of them is used up.
     fn charge(&self, ticks: u64, now: u64, behind_all: bool) -> bool {
         let above = self.above.as_ref().is_some_and(|above| above.charge(ticks, now, behind_all));
         let mut limits = self.limits.lock();
@@ -251,14 +252,14 @@ impl Budget {
         self.note(&limits) | above
     }
 
-    /// Notes whether one of the limits is used up.
+    /// Records whether one of the limits is used up.
     fn note(&self, limits: &Limits) -> bool {
         let used_up = limits.is_used_up();
         self.used_up.store(used_up, Ordering::Relaxed);
         used_up
     }
 
-    /// When a period begins in which none of the budgets is used up; `now` if none is.
+    /// Returns the beginning of the next period in which none of the budgets is used up; `now` if none is.
     fn refilled_at(&self, now: u64) -> u64 {
         let above = self.above.as_ref().map_or(now, |above| above.refilled_at(now));
         let mut limits = self.limits.lock();
@@ -267,7 +268,7 @@ impl Budget {
         at
     }
 
-    /// Whether a budget above was used up when somebody looked last. Mostly there is none.
+    /// Returns whether a budget above was used up at its last look. Mostly there is none.
     #[inline(always)]
     fn was_used_up_above(&self) -> bool {
         self.above.as_ref().is_some_and(|above| above.was_used_up())
@@ -277,8 +278,8 @@ impl Budget {
         self.used_up.load(Ordering::Relaxed) || self.was_used_up_above()
     }
 
-    /// Changes the limit that the process was given, or the one that it has chosen. `EPERM` for more than it was
-    /// given, unless a privileged process asks for it.
+    /// Changes the limit that the process was given, or the one that it has chosen. `EPERM` for more than it was given,
+    /// unless the caller is privileged.
     fn change(&self, ticks: u64, period: u64, by: By, now: u64) -> Result<(), Errno> {
         let mut limits = self.limits.lock();
         if by != By::Privileged && (ticks == u64::MAX || !limits.given.allows(ticks, period)) {
@@ -307,25 +308,25 @@ enum By {
     Privileged,
 }
 
-/// What is known and set about how one process is scheduled.
+/// Scheduling state and settings of one process.
 #[derive(Debug)]
 pub(crate) struct Standing {
     ceiling: AtomicU8,
     mode: AtomicU8,
     budget: Arc<Budget>,
-    /// Its claims are worth nothing until its budget is refilled.
+    /// Set while its claims count for nothing, until its budget is refilled.
     exhausted: AtomicBool,
-    /// It is one of [`PENALTY_BENCH`]; written with that locked.
+    /// Set while it is on [`PENALTY_BENCH`]; written with that locked.
     benched: AtomicBool,
-    /// Frames for it stand behind those of others because its budget is used up.
+    /// Set while frames for it stand behind those of others because its budget is used up.
     frames_behind: AtomicBool,
     /// Its worker, thread or call that runs before its turn, because of the starvation bound.
     preferred: AtomicU64,
-    /// Where the watchdog's next look at it begins.
+    /// Member with which the watchdog's next look at it begins.
     next_look: AtomicU64,
     times_exhausted: AtomicU32,
     boosts: AtomicU32,
-    /// Ticks that its workers have used and were charged.
+    /// Ticks that were charged to it.
     cpu: AtomicU64,
 }
 
@@ -346,56 +347,57 @@ impl Standing {
         }
     }
 
-    /// Says that frames for the process are put behind others until its budget is refilled. Whether it has been is to
-    /// be looked at after that.
+    /// Records that frames for the process are put behind others until its budget is refilled. The caller must look
+    /// afterwards whether it has been.
     pub(crate) fn frames_stand_behind(&self) {
         self.frames_behind.store(true, Ordering::Relaxed);
-        // Either whoever refills it sees this, or whoever has said it sees that.
+        // Either the coroutine that refills the budget sees this flag, or the caller sees the refill.
         fence(Ordering::SeqCst);
     }
 
-    /// That of the first process.
+    /// Creates the standing of the first process.
     pub(crate) fn of_the_first() -> Standing {
         Standing::new(Priority::HIGHEST, Mode::Relaxed, Budget::below(None))
     }
 
-    /// That of a child: it inherits ceiling and mode, and is covered by budgets that were set.
+    /// Creates the standing of a child: it inherits ceiling and mode, and is covered by budgets that were set.
     pub(crate) fn inherited(&self) -> Standing {
         Standing::new(self.ceiling(), self.mode(), Budget::below(Some(&self.budget)))
     }
 
-    /// No claim counts for more than this.
+    /// Returns the most that a claim counts for.
     pub(crate) fn ceiling(&self) -> Priority {
         Priority::saturating(self.ceiling.load(Ordering::Relaxed).into())
     }
 
-    /// What the process asked its executor to be.
+    /// Returns the mode that the process has set for its executor.
     pub(crate) fn mode(&self) -> Mode {
         Mode::from_number(self.mode.load(Ordering::Relaxed).into()).unwrap_or_default()
     }
 
-    /// A priority as the process itself may use it. Among its own calls and coroutines all that lie within its ceiling
-    /// differ; what each is worth beside other processes [`worth`](Self::worth) says.
+    /// Limits a priority for use within the process. Among its own calls and coroutines all priorities within its
+    /// ceiling differ; [`worth`](Self::worth) tells their effective priority beside other processes.
     pub(crate) fn within_ceiling(&self, priority: Priority) -> Priority {
         priority.limited_to(self.ceiling())
     }
 
-    /// What a claim counts for while there is budget left.
+    /// Returns the effective priority of a claim while there is budget left.
     fn claim(&self, claim: Priority) -> Priority {
         worth_of(self.within_ceiling(claim))
     }
 
-    /// What a priority that the process may have is worth now: the lowest, if the budget is used up.
+    /// Limits a priority that the process may have to the lowest one while the budget is used up.
     pub(crate) fn limit(&self, priority: Priority) -> Priority {
         if self.exhausted.load(Ordering::Relaxed) { EXHAUSTED } else { priority }
     }
 
-    /// What a claim is worth now.
+    /// Returns the present effective priority of a claim.
     pub(crate) fn worth(&self, claim: Priority) -> Priority {
         self.limit(self.claim(claim))
     }
 
-    /// The process has ended: what is left of it is charged, but goes on at once, since others wait for what it holds.
+    /// Lifts exhaustion from a process that has ended: the rest of its work is charged, but goes on immediately, since
+    /// others wait for the things that it holds.
     pub(crate) fn has_ended(&self) {
         self.exhausted.store(false, Ordering::Relaxed);
         if self.benched.load(Ordering::Relaxed) {
@@ -403,27 +405,27 @@ impl Standing {
         }
     }
 
-    /// Counts that a worker was let run because of the starvation bound.
+    /// Counts a member that was preferred because of the starvation bound.
     pub(crate) fn boosted(&self) {
         self.boosts.fetch_add(1, Ordering::Relaxed);
         counters::count(Counter::StarvationBoosts);
     }
 
-    /// Ticks that were charged to it.
+    /// Returns the ticks that were charged to it.
     pub(crate) fn charged(&self) -> u64 {
         self.cpu.load(Ordering::Relaxed)
     }
 }
 
-/// Who pays for the polls of a coroutine.
+/// Payer of a coroutine's polls.
 pub(crate) trait Owner {
-    /// The process that does.
+    /// Returns the process that pays.
     fn process(&self) -> &Arc<Process>;
 
-    /// A poll begins.
+    /// Begins a poll.
     fn begins(&self, _now: u64) {}
 
-    /// A poll that began at `start` ends: charges what has not been charged of it.
+    /// Ends a poll that began at `start`: charges the part of it that has not been charged.
     fn ends(&self, start: u64);
 }
 
@@ -438,15 +440,16 @@ impl Owner for Arc<Process> {
     }
 }
 
-/// Whether the budget of a process, or one that covers it, is used up: then nothing of it is polled at another priority
-/// than [`EXHAUSTED`]. A process that has ended has no claims and goes on, so that what it holds is free soon.
+/// Returns whether the budget of a process, or one that covers it, is used up: then nothing of it is polled at another
+/// priority than [`EXHAUSTED`]. A process that has ended has no claims and goes on, so that the things that it holds
+/// are free soon.
 #[inline(always)]
 pub(crate) fn has_no_claim(process: &Arc<Process>) -> bool {
     let standing = &process.standing;
     standing.exhausted.load(Ordering::Relaxed) || standing.budget.was_used_up_above() && is_exhausted_above(process)
 }
 
-/// Another process has used up a budget that covers this one too.
+/// Handles a covering budget that another process has used up.
 #[cold]
 fn is_exhausted_above(process: &Arc<Process>) -> bool {
     let now = Machine::now();
@@ -456,7 +459,7 @@ fn is_exhausted_above(process: &Arc<Process>) -> bool {
     process.standing.exhausted.load(Ordering::Relaxed)
 }
 
-/// Does something for a process in a coroutine of the kernel's own, and charges the process for it.
+/// Does work for a process in a coroutine of the kernel's own, and charges the process for it.
 fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
     let start = Machine::now();
     let result = work();
@@ -466,15 +469,15 @@ fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
 
 /// Charges a process for time that was spent for it.
 ///
-/// Nobody runs for much longer than a slice without being charged: the timer interrupts. If very much more time has
-/// passed, the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). Who
-/// happened to run then pays for one period at most, and is not behind everybody else for many.
+/// No process runs for much longer than a slice without being charged: the timer interrupts. If very much more time has
+/// passed, the whole machine stood still meanwhile (under a hypervisor, or an emulator without a processor). The
+/// process that happened to run then pays for one period at most, and is not behind all others for many.
 pub(crate) fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
     charge_for(process, ticks, now, executor::current_priority() == EXHAUSTED);
 }
 
-/// The same, if it is known whether all others went before: who does something for somebody may be more important
-/// itself.
+/// Does as [`charge`], for a caller that knows whether all others went before: a coroutine that works for a process may
+/// be more important than it.
 pub(crate) fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_all: bool) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.
@@ -490,7 +493,7 @@ pub(crate) fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_al
 /// Processes whose budget is used up.
 static PENALTY_BENCH: Mutex<Vec<Arc<Process>>> = Mutex::new(Vec::new());
 
-/// Makes a process's claims worth nothing. That is all: what is ready of it is lowered when it is polled.
+/// Exhausts a process: its claims count for nothing. Its ready coroutines are lowered when they are polled.
 #[cold]
 fn exhaust(process: &Arc<Process>) {
     let standing = &process.standing;
@@ -500,7 +503,7 @@ fn exhaust(process: &Arc<Process>) {
     {
         let mut bench = PENALTY_BENCH.lock();
         if !standing.benched.load(Ordering::Relaxed) {
-            // Without memory to remember it by it could not be forgiven; it will be charged again.
+            // Without room on the bench its budget's refill would be missed; it will be charged again.
             if bench.try_reserve(1).is_err() {
                 return;
             }
@@ -516,7 +519,7 @@ fn exhaust(process: &Arc<Process>) {
     wake_watchdog();
 }
 
-/// Forgets a process that has ended.
+/// Takes a process that has ended off the bench.
 pub(crate) fn forget(process: &Arc<Process>) {
     if process.standing.benched.load(Ordering::Relaxed) {
         let found = {
@@ -528,7 +531,8 @@ pub(crate) fn forget(process: &Arc<Process>) {
     }
 }
 
-/// Lets those go whose budget has been refilled; gives when the next one will be, and how many there are.
+/// Takes the processes off the bench whose budgets have been refilled; returns the time of the next refill, and the
+/// number of processes left.
 ///
 /// # Cancellation
 /// Dropping it leaves processes on the bench. The watchdog never does.
@@ -570,10 +574,10 @@ async fn forgive() -> (u64, usize) {
     }
 }
 
-/// Gives everything of a process the priority that it is worth now.
+/// Gives each worker, thread and call of a process its present effective priority.
 ///
 /// # Cancellation
-/// Dropping it leaves some at the priority that they had. The watchdog never does.
+/// Dropping it leaves some of them at their old priority. The watchdog never does.
 async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
     let mut next = Some(Member::FIRST);
     // Once the budget is used up again, the rest would be lowered at its next poll.
@@ -587,7 +591,7 @@ async fn order_anew(process: &Arc<Process>, pace: &mut Pace) {
 
 // ---- the watchdog ----
 
-/// How much a coroutine of the kernel's own has done since it let others run.
+/// Counter of a kernel coroutine's steps since it let others run.
 #[derive(Default)]
 pub(crate) struct Pace {
     steps: usize,
@@ -622,7 +626,7 @@ fn wake_watchdog() {
     }
 }
 
-/// The starvation bound in ticks; `None` if there is none.
+/// Returns the starvation bound in ticks; `None` if there is none.
 pub(crate) fn bound_ticks() -> Option<u64> {
     match BOUND_NS.load(Ordering::Relaxed) {
         0 => None,
@@ -630,22 +634,23 @@ pub(crate) fn bound_ticks() -> Option<u64> {
     }
 }
 
-/// What a claim is worth in the kernel's executor, if no process limits it: the priority behind it, and never that of
-/// exhausted ones. So the three least important claims are worth the same.
+/// Returns the effective priority of a claim in the kernel's executor, if no process limits it: the priority behind it,
+/// and never that of exhausted processes. So the three least important claims count for the same.
 pub(crate) fn worth_of(claim: Priority) -> Priority {
     Priority::saturating((u64::from(claim.number()) + 1).min(u64::from(LEAST_CLAIM.number())))
 }
 
-/// The most important claim that is worth this; the least important one for [`EXHAUSTED`], which no claim is worth.
+/// Returns the most important claim of this effective priority; the least important one for [`EXHAUSTED`], which is no
+/// claim's.
 pub(crate) fn claim_worth(priority: Priority) -> Priority {
     if priority == EXHAUSTED { priority } else { Priority::saturating(u64::from(priority.number()).saturating_sub(1)) }
 }
 
-/// The same for a bitmap of priorities: as programs are shown it, whose own bitmaps are of claims. What is exhausted
-/// stays behind all claims.
+/// Converts a bitmap of priorities to one of claims, for programs, whose own bitmaps are of claims. Exhausted processes
+/// stay behind all claims.
 ///
-/// The least important claims, which are worth the same, are shown as the last of them: they are equals, and none gives
-/// way to another.
+/// The least important claims, which count for the same, are shown as the last of them: they are equals, and none
+/// yields to another.
 pub(crate) fn claims_worth(priorities: u64) -> u64 {
     let last = EXHAUSTED.bit() | LEAST_CLAIM.bit();
     let others = priorities & Priority::HIGHEST.bit() | (priorities & !last) >> 1;
@@ -681,16 +686,16 @@ pub(crate) fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(),
     Ok(())
 }
 
-/// The watchdog: refills budgets, and sees to it that whoever is ready runs within the starvation bound.
+/// Runs the watchdog: refills budgets, and makes every ready coroutine run within the starvation bound.
 async fn keep(reservation: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let mut next_look = 0;
     let mut ready_before = 0;
-    // No look at the bench before this: however often processes are exhausted, looking at all of them takes no more
-    // than a fraction of a hart.
+    // No look at the bench before this time: however often processes are exhausted, looking at all of them takes no
+    // more than a fraction of a hart.
     let mut rests_until = 0;
     loop {
-        // Before the look at what there is to do: who adds to that afterwards ends the sleep.
+        // Before the look for work: work that is added afterwards ends the sleep.
         *WATCHDOG.lock() = Some(waker.clone());
         let mut deadline = rests_until;
         if Machine::now() >= rests_until {
@@ -705,8 +710,8 @@ async fn keep(reservation: time::Reservation) {
                 if now >= next_look {
                     rests::boost();
                     let ready = executor::waiting() & !EXHAUSTED.bit();
-                    // Whoever has waited since the last look was ready then, at the same priority; but for calls that
-                    // their process's completer has not come to.
+                    // A coroutine that has waited since the last look was ready then, at the same priority; except for
+                    // calls to which their process's completer has not come.
                     let some_are_unseen = input::some_may_starve_unseen();
                     if ready & ready_before != 0 || some_are_unseen {
                         look_at_everybody().await;
@@ -718,7 +723,7 @@ async fn keep(reservation: time::Reservation) {
             }
         }
         if WATCHDOG.lock().is_none() {
-            // There is more to do since, and what let others run above has taken the wake-up.
+            // There is more work since, and a step above that let others run has taken the wake-up.
             if now >= rests_until {
                 continue;
             }
@@ -728,10 +733,10 @@ async fn keep(reservation: time::Reservation) {
     }
 }
 
-/// Waits for a time (all ones: for ever), or until somebody wakes the calling coroutine.
+/// Waits for a time (all ones: for ever), or until the calling coroutine is woken.
 ///
 /// # Cancellation
-/// Dropping it leaves an alarm behind that wakes for nothing. The watchdog never does.
+/// Dropping it leaves an alarm behind whose wake-up is spurious. The watchdog never does.
 async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
     let mut alarm = None;
     let mut slept = false;
@@ -766,7 +771,7 @@ async fn look_at_everybody() {
 }
 
 /// Prefers one worker, thread or call of a process that has been ready since an earlier look without a turn: the next
-/// one after the last that was preferred. As long as that one waits for its turn no other is.
+/// one after the last that was preferred. No other is preferred while that one waits for its turn.
 async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
     let standing = &process.standing;
     let preferred = Cid::from_raw(standing.preferred.load(Ordering::Relaxed));
@@ -799,14 +804,14 @@ async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
 
 static STRICTNESS_MATTERS: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody may look at the global bitmap before each poll, so that it must be right at each return to user
-/// mode.
+/// Returns whether each return to user mode must update the global bitmap, because an executor may look at it before
+/// each poll.
 #[inline(always)]
 pub(crate) fn strictness_matters() -> bool {
     STRICTNESS_MATTERS.load(Ordering::Relaxed)
 }
 
-/// Has each return to user mode pass by where the bitmap is brought up to date, for somebody else who looks there.
+/// Makes each return to user mode take the way on which the bitmap is updated, for a measurement that looks there.
 pub(crate) fn watch_returns() {
     STRICTNESS_MATTERS.store(true, Ordering::Relaxed);
 }
@@ -825,12 +830,12 @@ fn set_system_mode(mode: SystemMode) {
 
 // ---- calls ----
 
-/// The process that a call means: 0 is the caller.
+/// Returns the process that a call names: 0 is the caller.
 fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
     if id == 0 || id == caller.id { Ok(caller.clone()) } else { process::find(id).ok_or(Errno::ESRCH) }
 }
 
-/// The `get_scheduling` call.
+/// Performs the `get_scheduling` call.
 pub(crate) fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<usize, Errno> {
     let process = meant(caller, id)?;
     authority::permit_towards(caller, &process, Act::Inspect)?;
@@ -843,7 +848,7 @@ pub(crate) fn get(caller: &Arc<Process>, id: u32, buffer: UserBuffer) -> Result<
     Ok(bytes.len())
 }
 
-/// How a process is scheduled now.
+/// Describes the present scheduling of a process.
 pub(crate) fn describe(process: &Process) -> Scheduling {
     let standing = &process.standing;
     let limit = {
@@ -866,7 +871,7 @@ pub(crate) fn describe(process: &Process) -> Scheduling {
     }
 }
 
-/// The `set_scheduling` call.
+/// Performs the `set_scheduling` call.
 pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns: u64) -> Result<(), Errno> {
     let process = meant(caller, id)?;
     if attribute != scheduling::PRIVILEGE {
@@ -877,7 +882,7 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
     match attribute {
         scheduling::CEILING => {
             let ceiling = u8::try_from(value).ok().and_then(Priority::new).ok_or(Errno::EINVAL)?;
-            // Nobody gives more than it has.
+            // No process gives more than it has.
             if !privileged && ceiling.is_more_important_than(caller.standing.ceiling()) {
                 return Err(Errno::EPERM);
             }
@@ -904,8 +909,8 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
             let before = standing.budget.refilled_at(now);
             standing.budget.change(ticks, period, by, now)?;
             standing.budget.covers_children.store(true, Ordering::Relaxed);
-            // The watchdog sleeps until the first refill that it knows of. Its looks are charged to nobody, so it is not
-            // woken for any other change.
+            // The watchdog sleeps until the first refill that it has seen. Its looks are charged to no process, so no
+            // other change wakes it.
             if standing.budget.refilled_at(now) < before {
                 wake_watchdog();
             }
@@ -930,7 +935,7 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
     Ok(())
 }
 
-/// The `set_system_scheduling` call.
+/// Performs the `set_system_scheduling` call.
 pub(crate) fn set_system(caller: &Process, attribute: u32, value: u64) -> Result<(), Errno> {
     if !matches!(attribute, system_scheduling::MODE | system_scheduling::STARVATION_BOUND) {
         return Err(Errno::EINVAL);
@@ -964,7 +969,7 @@ mod tests {
         assert!(budget.charge(11, 40, false), "an overrun is possible");
         assert!(budget.charge(50, 90, true), "what is taken behind everybody else is free");
         assert_eq!(budget.refilled_at(90), 100);
-        // Ten were too many.
+        // Ten ticks were an overrun.
         assert!(!budget.charge(19, 119, false));
         assert!(budget.charge(1, 120, false));
         assert_eq!(budget.refilled_at(120), 200);
@@ -1018,7 +1023,7 @@ mod tests {
     fn changing_a_budget_refills_nothing() {
         let budget = budget(30, 100, None);
         assert!(!budget.charge(29, 129, false));
-        // The same again, and a smaller share, by whoever may.
+        // The same limit again, and a smaller share, set by each caller that may.
         for by in [By::Itself, By::Parent] {
             assert_eq!(budget.change(30, 100, by, 129), Ok(()));
         }
@@ -1072,7 +1077,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// A process that takes what it can while it may never gets more than its share, but for one overrun.
+        /// A process that takes as much as it can while it may never gets more than its share, but for one overrun.
         #[test]
         fn the_share_holds_over_time(
             ticks in 1u64..90,
@@ -1090,7 +1095,7 @@ mod tests {
             }
         }
 
-        /// The same, if it asks for other limits all the time, and its parent for the one that it has given.
+        /// This holds too if it sets other limits all the time, and its parent sets the one that it has given.
         #[test]
         fn no_change_gives_more(
             ticks in 1u64..90,

@@ -1,31 +1,30 @@
-//! The kernel's executor: the same scheduler as in every process, with one worker for each hart.
+//! The kernel's executor: the scheduler that every process has too, with one worker for each hart.
 //!
-//! A worker's number is its hart's. A hart that finds nothing ready waits for an interrupt; whoever makes something
-//! ready for it sends one ([`platform::Machine`]'s interprocessor interrupt), which stays pending until the hart looks,
-//! so that it cannot come too early.
+//! A worker's number is its hart's. A hart that finds nothing ready waits for an interrupt. A hart that makes something
+//! ready for it sends one ([`platform::Machine`]'s interprocessor interrupt), which stays pending until the idle hart
+//! looks, so that it cannot come too early.
 //!
 //! There are two ways to start a coroutine. One [works for an owner](spawn_for): each of its polls is charged to a
-//! process and is worth what that process's claims are worth ([`scheduling`]). The others are the [kernel's
+//! process and has the effective priority of that process's claim ([`scheduling`]). The others are the [kernel's
 //! own](spawn_for_kernel), and there are a handful of them. EVERY-TICK rests on there being no third way.
 //!
 //! # No hart visits a program while something more important waits
 //!
-//! A hart looks at all shards before each poll and takes the most important coroutine it finds there, so only a poll
-//! that lasts can keep something more important waiting: a visit to a program. Two rules see to that.
+//! A hart looks at all shards before each poll and takes the most important coroutine it finds there, so only a long
+//! poll, a visit to a program, can keep something more important waiting. Two rules prevent that.
 //!
 //! * *Before a visit* a hart looks once more ([`may_visit`]). It leaves the visit for later if something more important
-//!   is ready on any hart; and if the best of what is ready goes before what another hart visits, it interrupts that
-//!   hart.
-//! * *During visits* something becomes ready only by calls and interrupts. An interrupt brings what it wakes to its own
-//!   hart, which then looks. A call, which returns to its program, leaves what it wakes to the hart where it ran last;
-//!   so whoever wakes ([`find_hart`]) interrupts the hart that visits the least important process, if what it has woken
-//!   goes before that and no hart is idle.
+//!   is ready on any hart; and if the best ready coroutine goes before another hart's visit, it interrupts that hart.
+//! * *During visits* only calls and interrupts make something ready. An interrupt brings the coroutine that it wakes to
+//!   its own hart, which then looks. A call, which returns to its program, leaves the woken coroutine to the hart where
+//!   it ran last; so the waking hart ([`find_hart`]) interrupts the hart that visits the least important process, if
+//!   the woken coroutine goes before that visit and no hart is idle.
 //!
-//! A hart that begins a visit says so, and then looks at the shards; whoever wakes enters the coroutine in a shard, and
-//! then looks at the harts. With a fence on both sides one of the two sees the other. A hart that is interrupted
-//! compares for itself: the interrupt is only a hint.
+//! A hart that begins a visit publishes it, and then looks at the shards; a waking hart enters the coroutine in a
+//! shard, and then looks at the visits. With a fence on both sides one of the two sees the other. A hart that is
+//! interrupted compares for itself: the interrupt is only a hint.
 //!
-//! How important a visit is, its hart publishes in one word ([`Visits`]) when the visit begins and after each
+//! Each hart publishes the importance of its visit in one word ([`Visits`]) when the visit begins and after each
 //! interrupt. A claim that falls while the program runs is seen by others at the next interrupt or tick, as it is in
 //! relaxed mode. A wake reads one word of each hart, and takes no lock.
 
@@ -53,14 +52,14 @@ static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMU
 struct Harts;
 static HARTS: Harts = Harts;
 
-/// What each hart visits.
+/// The visit of each hart.
 static VISITS: Visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
 
-/// For each hart one word: the process whose program the hart visits and how important the visit is, or 0. Numbers of
+/// For each hart one word: the process whose program the hart visits and the priority of the visit, or 0. Numbers of
 /// processes begin with 1.
 ///
-/// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and what it must be ordered with,
-/// the ready bitmaps, is ordered by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
+/// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and its order with the ready
+/// bitmaps is ensured by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
 struct Visits([AtomicU64; MAXIMUM_WORKERS]);
 
 impl Visits {
@@ -89,23 +88,24 @@ impl Visits {
     }
 }
 
-/// Says that this hart begins a visit to a program of this process, which is so important, or goes on with it after an
+/// Publishes that this hart begins a visit of this priority to a program of this process, or goes on with it after an
 /// interrupt. Called before the hart looks whether something goes before the visit ([`may_visit`]).
 #[inline]
 pub(crate) fn begin_visit(hart: usize, process: u32, priority: Priority) {
     VISITS.begin(hart, process, priority);
     // Pairs with the fences of `find_hart` and of `Worker::call_back`: either those see this visit, or this hart sees
-    // what they are about.
+    // the change that they announce.
     fence(Ordering::SeqCst);
 }
 
-/// Says that this hart is back from its program, for good or for an interrupt, and will soon look for what is ready.
+/// Publishes that this hart is back from its program, for good or for an interrupt, and will soon look for ready
+/// coroutines.
 #[inline]
 pub(crate) fn end_visit(hart: usize) {
     VISITS.end(hart);
 }
 
-/// The process whose program a hart visits; 0 for none.
+/// Returns the process whose program a hart visits; 0 for none.
 pub(crate) fn visited_process(hart: usize) -> u32 {
     VISITS.process(hart)
 }
@@ -113,9 +113,9 @@ pub(crate) fn visited_process(hart: usize) -> u32 {
 impl coroutine::Platform for Harts {
     const HAS_AFFINITY: bool = true;
 
-    /// What an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a packet is
-    /// received, its call completed and the program that waits for it entered without another hart, unless there is
-    /// more to do than one thing after the other.
+    /// A coroutine that an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a
+    /// packet is received, its call completed and the program that waits for it entered without another hart, unless
+    /// there is more to do than one thing after the other.
     #[inline]
     fn wake_affinity(&self) -> Option<usize> {
         let hart = Machine::hart();
@@ -144,7 +144,7 @@ impl coroutine::Platform for Harts {
     }
 }
 
-/// Makes the executor of the scheduler's functions. Called once.
+/// Makes the executor from the scheduler's functions. Called once.
 pub(crate) fn start(table: Table) -> Result<(), &'static str> {
     EXECUTOR.initialise(table, &READY, &HARTS).map_err(|_| "the executor was started twice")
 }
@@ -162,15 +162,15 @@ impl Worker {
         Worker(worker.expect("each hart makes its worker once"))
     }
 
-    /// Polls the most important ready coroutine; `false` if none is ready.
+    /// Polls the most important ready coroutine; returns `false` if none is ready.
     pub(crate) fn run_one(&mut self) -> bool {
         self.0.run_one() == Outcome::Ran
     }
 }
 
 pin_project! {
-    /// A future that works for a process: each poll is charged to its owner, and is not made at a priority that the
-    /// owner's budget does not give.
+    /// A future that works for a process: each poll is charged to its owner, and is made only at a priority that the
+    /// owner's budget allows.
     pub struct Owned<O, F> {
         owner: O,
         #[pin]
@@ -179,7 +179,7 @@ pin_project! {
 }
 
 impl<O, F> Owned<O, F> {
-    /// The future that was given.
+    /// Returns the inner future.
     pub(crate) fn into_future(self) -> F {
         self.future
     }
@@ -196,8 +196,7 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
         owner.begins(start);
         memory::faults::works_for(owner.process().id);
         if scheduling::has_no_claim(owner.process()) && current_priority() != EXHAUSTED {
-            // Lowered when it is met, not when the budget ran out: a process has more coroutines than one step may
-            // change.
+            // Lowered at its poll, not when the budget ran out: a process has more coroutines than one step may change.
             set_priority(current(), EXHAUSTED);
             cx.waker().wake_by_ref();
             owner.ends(start);
@@ -215,8 +214,8 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
 
 /// Starts a coroutine that works for a process; it goes on by itself.
 ///
-/// If there is no memory for it, or there are too many coroutines, the future comes back: what it holds may be wanted,
-/// or may not be dropped under the caller's locks.
+/// If there is no memory for it, or there are too many coroutines, the future is returned: the caller may need its
+/// contents, or may hold locks under which it must not be dropped.
 pub(crate) fn spawn_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
 where
     O: Owner + Send + 'static,
@@ -232,7 +231,7 @@ where
     Ok(cid)
 }
 
-/// As [`spawn_for`], for a coroutine that is polled for the first time when somebody wakes it, with [its waker](waker)
+/// Does as [`spawn_for`], for a coroutine that is polled for the first time when it is woken, with [its waker](waker)
 /// for instance.
 pub(crate) fn spawn_blocked_for<O, F>(owner: O, priority: Priority, future: F) -> Result<Cid, SpawnError<F>>
 where
@@ -246,12 +245,13 @@ where
     Ok(cid)
 }
 
-/// The waker of a coroutine.
+/// Returns a coroutine's waker.
 pub(crate) fn waker(cid: Cid) -> Waker {
     EXECUTOR.waker(cid)
 }
 
-/// Starts a coroutine of the kernel itself, which works for no process and goes on by itself, when the machine starts.
+/// Starts a coroutine of the kernel itself, which works for no process and goes on by itself, at the start of the
+/// machine.
 ///
 /// # Panics
 /// If there is no memory for it.
@@ -262,21 +262,21 @@ pub(crate) fn spawn_for_kernel(priority: Priority, future: impl Future<Output = 
     cid
 }
 
-/// A coroutine of the kernel itself that has something to do now and then. Whoever finds that there is summons it.
+/// A coroutine of the kernel itself that has work now and then. Code that finds such work summons it.
 pub(crate) struct Attendant {
     is_summoned: AtomicBool,
     coroutine: Mutex<Option<Cid>>,
 }
 
 impl Attendant {
-    /// Nobody so far.
+    /// Creates an attendant without a coroutine.
     pub(crate) const fn new() -> Attendant {
         Attendant { is_summoned: AtomicBool::new(false), coroutine: Mutex::new(None) }
     }
 
-    /// Has the coroutine look for what there is to do.
+    /// Makes the coroutine look for work.
     pub(crate) fn summon(&self) {
-        // One that was summoned and has not looked since will see what there is now.
+        // An attendant that was summoned and has not looked since will see the present work.
         if !self.is_summoned.swap(true, Ordering::AcqRel) {
             let coroutine = *self.coroutine.lock();
             if let Some(coroutine) = coroutine {
@@ -285,27 +285,27 @@ impl Attendant {
         }
     }
 
-    /// Waits, as the attendant, until it was summoned since it looked last.
+    /// Waits, as the attendant, for a summons since its last look.
     pub(crate) async fn summoned(&self) {
-        // Entered before the look: whoever summons it after that look finds it.
+        // Entered before the look: a summons after that look finds it.
         *self.coroutine.lock() = Some(current());
         poll_fn(|_| if self.is_summoned.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
 
-/// Makes a coroutine ready. One that has ended is not waiting any more, so that is no error.
+/// Makes a coroutine ready. One that has ended waits no longer, so that is no error.
 pub(crate) fn wake(cid: Cid) {
     if EXECUTOR.wake(cid).is_ok() && crate::harts() > 1 {
         coroutine::Platform::woken_at_home(&HARTS, cid);
     }
 }
 
-/// Changes a coroutine's priority; one that has ended has none.
+/// Changes a coroutine's priority; does nothing if it has ended.
 pub(crate) fn set_priority(cid: Cid, priority: Priority) {
     let _ = EXECUTOR.set_priority(cid, priority);
 }
 
-/// The coroutine that calls.
+/// Returns the calling coroutine.
 ///
 /// # Panics
 /// Outside of a coroutine.
@@ -313,65 +313,66 @@ pub(crate) fn current() -> Cid {
     EXECUTOR.current().expect("only coroutines ask who they are")
 }
 
-/// The priority at which the calling coroutine runs.
+/// Returns the priority at which the calling coroutine runs.
 pub(crate) fn current_priority() -> Priority {
     let running = READY[Machine::hart()].1.load(Ordering::Relaxed);
     Priority::most_important_in(running).unwrap_or(Priority::DEFAULT)
 }
 
-/// The priority of a coroutine; `None` if it has ended.
+/// Returns the priority of a coroutine; `None` if it has ended.
 pub(crate) fn priority(cid: Cid) -> Option<Priority> {
     EXECUTOR.priority(cid).ok()
 }
 
-/// Where a coroutine is at this moment; `None` if it has ended.
+/// Returns the present state of a coroutine; `None` if it has ended.
 pub(crate) fn state(cid: Cid) -> Option<State> {
     EXECUTOR.state(cid).ok()
 }
 
-/// What is ready in the shard of this hart.
+/// Returns the ready bitmap of this hart's shard.
 #[inline]
 pub(crate) fn ready_here() -> &'static AtomicU64 {
     &READY[Machine::hart()].0
 }
 
-/// What is ready in the shard of a hart, and the bit of what it runs.
+/// Returns the ready bitmap of a hart's shard, and the bit of the priority that it runs.
 pub(crate) fn words(hart: usize) -> (u64, u64) {
     let word = &READY[hart % MAXIMUM_WORKERS];
     (word.0.load(Ordering::Relaxed), word.1.load(Ordering::Relaxed))
 }
 
-/// Whether anything at all is ready on this hart.
+/// Returns whether anything is ready on this hart.
 #[inline]
 pub(crate) fn is_anything_ready() -> bool {
     ready_here().load(Ordering::Relaxed) != 0
 }
 
-/// Whether something more important than `priority` is ready on this hart.
+/// Returns whether something more important than `priority` is ready on this hart.
 #[inline]
 pub(crate) fn is_ready_above(priority: Priority) -> bool {
     ready_here().load(Ordering::Relaxed) & (priority.bit() - 1) != 0
 }
 
-/// Whether something at least as important as `priority` is ready on this hart.
+/// Returns whether something at least as important as `priority` is ready on this hart.
 #[inline]
 pub(crate) fn is_ready_at_least(priority: Priority) -> bool {
     ready_here().load(Ordering::Relaxed) & ((priority.bit() - 1) | priority.bit()) != 0
 }
 
-/// The priorities at which something is ready and waits for a hart, over all harts.
+/// Returns the priorities at which something is ready and waits for a hart, over all harts.
 pub(crate) fn waiting() -> u64 {
     READY.iter().take(crate::harts()).fold(0, |all, word| all | word.0.load(Ordering::Relaxed))
 }
 
-/// Whether something that waits is more important than `priority`, on whatever hart it was made ready.
+/// Returns whether something more important than `priority` waits, on any hart.
 #[inline]
 pub(crate) fn is_ready_above_anywhere(priority: Priority) -> bool {
     crate::harts() > 1 && waiting() & (priority.bit() - 1) != 0
 }
 
-/// For a hart that is about to visit a program of this priority, and has said so: `false` if something more important
-/// is to run before. What else is ready gets an idle hart, or one whose visit it goes before.
+/// Returns whether a hart may visit a program of this priority, after publishing the visit: `false` if something more
+/// important must run before. For other ready coroutines it interrupts an idle hart, or a hart whose visit they go
+/// before.
 #[inline]
 pub(crate) fn may_visit(priority: Priority) -> bool {
     if crate::harts() == 1 {
@@ -387,8 +388,8 @@ pub(crate) fn may_visit(priority: Priority) -> bool {
     }
 }
 
-/// For a hart whose visit was interrupted, when something is ready on it: calls a hart that is idle. If there is none,
-/// and this one goes on with its visit (it is not outranked), one whose visit is less important than what is ready.
+/// Finds a hart for coroutines that are ready here after an interrupt of this hart's visit: an idle one; or, if there
+/// is none and this hart goes on with its visit (it is not outranked), one whose visit is less important than they are.
 pub(crate) fn share_what_is_ready_here(is_outranked: bool) {
     if crate::harts() == 1 {
         return;
@@ -402,8 +403,8 @@ pub(crate) fn share_what_is_ready_here(is_outranked: bool) {
     }
 }
 
-/// For a hart that was interrupted and goes on with its visit, of which it has published how important it is: finds
-/// another hart for the most important of what is ready anywhere.
+/// Finds another hart for the most important of all ready coroutines, for a hart that was interrupted, has published
+/// its visit's importance and goes on with it.
 pub(crate) fn pass_on() {
     if crate::harts() > 1
         && let Some(waiting) = Priority::most_important_in(waiting())
@@ -412,7 +413,7 @@ pub(crate) fn pass_on() {
     }
 }
 
-/// Calls an idle hart; whether there was one.
+/// Interrupts an idle hart; returns whether there was one.
 fn interrupt_idle_hart() -> bool {
     let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);
     if let Some(hart) = idle {
@@ -429,27 +430,28 @@ fn share(waiting: Priority) {
     }
 }
 
-/// For something that was made ready and has this priority: interrupts the hart whose visit to a program is the least
-/// important of all, if that is less important than this. An idle hart was notified when it was made ready, and nothing
-/// else is done then.
+/// Interrupts the hart whose visit to a program is the least important of all, for a coroutine of this priority that
+/// was made ready, if the visit is less important than that. Does nothing if a hart is idle: it was notified when the
+/// coroutine was made ready.
 #[cold]
 #[inline(never)]
 pub(crate) fn find_hart(priority: Priority) {
-    // The other one is in `begin_visit`; see above.
+    // Pairs with the fence in `begin_visit`; see the module's documentation.
     fence(Ordering::SeqCst);
     if let Some(hart) = hart_for(priority, (0..crate::harts()).map(does)) {
         HARTS.interrupt(hart);
     }
 }
 
-/// The hart to interrupt for something of this priority, of harts that are at these things; `None` if none is to be.
+/// Returns the hart to interrupt for a coroutine of this priority, given the state of each hart; `None` for no
+/// interrupt.
 fn hart_for(priority: Priority, harts: impl Iterator<Item = Doing>) -> Option<usize> {
     let mut least = priority;
     let mut found = None;
     for (hart, doing) in harts.enumerate() {
         match doing {
             Doing::Nothing => return None,
-            // It looks at what is ready before it goes on to anything else.
+            // It looks at the ready bitmaps before it goes on to anything else.
             Doing::Kernel => {}
             Doing::Visit(visit) => {
                 if least.is_more_important_than(visit) {
@@ -461,13 +463,13 @@ fn hart_for(priority: Priority, harts: impl Iterator<Item = Doing>) -> Option<us
     found
 }
 
-/// What a hart is at, as others see it.
+/// State of a hart, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// It polls a coroutine of the kernel, or is about to take another one.
+    /// Polls a coroutine of the kernel, or is about to take another one.
     Kernel,
-    /// It is in a program, and the visit is so important.
+    /// Is in a program, on a visit of this priority.
     Visit(Priority),
 }
 
@@ -481,14 +483,14 @@ fn does(hart: usize) -> Doing {
 }
 
 impl Harts {
-    /// Makes a hart look around, also the calling one, which does so when it is back in its program.
+    /// Interrupts a hart, which then looks around; the calling hart does so when it is back in its program.
     fn interrupt(&self, hart: usize) {
         counters::count(Counter::HartInterrupts);
         Machine::send_ipi(hart);
     }
 }
 
-/// Whether a hart other than this one has nothing to do; a look without any guarantee.
+/// Returns whether a hart other than this one is idle, at some moment during the call.
 pub(crate) fn is_another_hart_idle() -> bool {
     let own = Machine::hart();
     let harts = READY.iter().take(crate::harts()).enumerate();
@@ -532,8 +534,8 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Whoever is interrupted visits something less important, nobody visits anything less important than that, and
-        /// if nobody is interrupted, there is an idle hart, or no visit is less important.
+        /// The interrupted visit is less important than the waking coroutine, and no visit is less important than that
+        /// one; if none is interrupted, there is an idle hart, or no visit is less important.
         #[test]
         fn the_least_important_visit_is_interrupted(
             number in 0..64u64,

@@ -1,11 +1,11 @@
-//! Those who wait for one thing by the thousand: they are woken in portions, by a coroutine of the kernel's own.
+//! Waking thousands of waiters for one thing in portions, by a coroutine of the kernel's own.
 //!
-//! Whoever changes a condition holds its lock, and wakes a [portion](waiters::PORTION) of those who wait for it. The
-//! rest comes here, and is woken with a look after each portion, at the priority of whoever changed the condition: so
-//! nobody makes the kernel work for long at a higher priority than its own. Those who wait may be more important than
+//! A caller that changes a condition holds the condition's lock, and wakes a [portion](waiters::PORTION) of its
+//! waiters. The rest comes here, and is woken with a look after each portion, at the priority of that caller: so no
+//! caller makes the kernel work for long at a higher priority than its own. The waiters may be more important than
 //! that; so the watchdog of the starvation bound lets some portions go before everything else at each of its looks
-//! ([`boost`]). What it takes is charged to nobody. It is a small part of what those who are woken have been charged
-//! for coming to wait, and will be for looking again.
+//! ([`boost`]). No process is charged for this work. It is a small part of the time that the woken processes have been
+//! charged for coming to wait, and will be for looking again.
 
 use alloc::collections::VecDeque;
 use core::future::poll_fn;
@@ -18,10 +18,10 @@ use waiters::Rest;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::{EXHAUSTED, LEAST_CLAIM, MOST_CLAIM, steps};
 
-/// Rests by priority, equals in their order. What is done with them takes as long for one as for thousands.
+/// Rests by priority, equals in their order. Each operation takes as long for one rest as for thousands.
 struct Pending<T> {
     levels: [VecDeque<T>; PRIORITIES],
-    /// A bit for each level that is not empty.
+    /// Bitmap of the levels that are not empty.
     present: u64,
 }
 
@@ -30,13 +30,13 @@ impl<T> Pending<T> {
         Pending { levels: [const { VecDeque::new() }; PRIORITIES], present: 0 }
     }
 
-    /// Makes room for one more, if there is memory for that.
+    /// Makes room for one more rest, if there is memory.
     fn level(&mut self, priority: Priority) -> Option<&mut VecDeque<T>> {
         let level = &mut self.levels[usize::from(priority.number())];
         level.try_reserve(1).is_ok().then_some(level)
     }
 
-    /// Enters a rest, or gives it back if there is no memory.
+    /// Enters a rest, or returns it if there is no memory.
     fn push(&mut self, priority: Priority, rest: T) -> Result<(), T> {
         match self.level(priority) {
             Some(level) => level.push_back(rest),
@@ -46,7 +46,7 @@ impl<T> Pending<T> {
         Ok(())
     }
 
-    /// Takes the most important one out.
+    /// Takes the most important rest out.
     fn pop(&mut self) -> Option<(Priority, T)> {
         let priority = Priority::most_important_in(self.present)?;
         let level = &mut self.levels[usize::from(priority.number())];
@@ -58,19 +58,19 @@ impl<T> Pending<T> {
         Some((priority, rest))
     }
 
-    /// Exchanges a rest of which some were woken for a more important one, if there is one. It goes on before its
-    /// equals.
+    /// Exchanges a rest of which some were woken for a more important one, if there is one. The old rest goes on before
+    /// its equals.
     fn exchange(&mut self, rest: &mut (Priority, T)) {
         let priority = rest.0;
         let is_outranked =
             Priority::most_important_in(self.present).is_some_and(|first| first.is_more_important_than(priority));
-        // Without memory to put it back it is woken to its end.
+        // Without memory to put it back, all of it is woken now.
         if is_outranked
             && self.level(priority).is_some()
             && let Some(next) = self.pop()
         {
             let (_, before) = core::mem::replace(rest, next);
-            // There is room, and whatever was taken is of another level.
+            // There is room, and the rest just taken is of another level.
             self.levels[usize::from(priority.number())].push_front(before);
             self.present |= priority.bit();
         }
@@ -79,27 +79,27 @@ impl<T> Pending<T> {
 
 struct Rests {
     pending: Pending<Rest>,
-    /// For so many more portions their coroutine goes before everything else, since it has been ready for long.
+    /// Number of portions for which the coroutine still goes before everything else, since it has been ready for long.
     boosted: usize,
-    /// The coroutine that wakes them; and how to wake it while it has nothing to do.
+    /// The coroutine that wakes them, and its waker while it has nothing to do.
     coroutine: Option<Cid>,
     idle: Option<Waker>,
 }
 
-/// Portions that are woken before everything else, when they have waited for long.
+/// Number of portions that are woken before everything else, when they have waited for long.
 const BOOSTED: usize = 64;
 
 static RESTS: Mutex<Rests> = Mutex::new(Rests { pending: Pending::new(), boosted: 0, coroutine: None, idle: None });
 
-/// Starts the coroutine.
+/// Starts the coroutine that wakes rests.
 pub(crate) fn start() {
     RESTS.lock().coroutine = Some(executor::spawn_for_kernel(Priority::HIGHEST, wake_rests()));
     waiters::wake_rests_with(keep);
 }
 
-/// Notes a rest that is to be woken. It is called under locks, which this module's own lock comes behind.
+/// Keeps a rest that is to be woken. Called under other locks, which are taken before this module's own.
 fn keep(rest: Rest) {
-    // Not of whoever runs before its turn, or behind everybody: that is so for a turn or a period, and a rest may take
+    // Not the priority of a preferred or exhausted caller: that holds for a turn or a period, and a rest may take
     // longer.
     let priority = executor::current_priority().limited_to(MOST_CLAIM);
     let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
@@ -114,7 +114,7 @@ fn keep(rest: Rest) {
     let idle = rests.idle.take();
     drop(rests);
     if let Err(mut rest) = kept {
-        // There is no memory even for this: then at once.
+        // There is no memory even for this: the rest is woken immediately.
         while rest.wake_portion() {}
     }
     if let Some(idle) = idle {
@@ -123,7 +123,7 @@ fn keep(rest: Rest) {
 }
 
 impl Rests {
-    /// Gives the calling coroutine the priority of what it does next.
+    /// Gives the calling coroutine the priority of its next rest.
     fn follow(&mut self, priority: Priority) {
         self.boosted = self.boosted.saturating_sub(1);
         let priority = if self.boosted == 0 { priority } else { Priority::HIGHEST };
@@ -131,8 +131,8 @@ impl Rests {
     }
 }
 
-/// Takes the most important rest out, which the calling coroutine is to be as important as. (Under the lock: what comes
-/// afterwards may raise it.) Without any, who keeps the next one wakes the caller.
+/// Takes the most important rest out, and gives the calling coroutine its priority. (Under the lock: a later rest may
+/// raise it.) If there is none, [`keep`] wakes the caller for the next one.
 fn take(waker: &Waker) -> Poll<(Priority, Rest)> {
     let mut rests = RESTS.lock();
     let Some(next) = rests.pending.pop() else {
@@ -150,8 +150,8 @@ fn exchange(rest: &mut (Priority, Rest)) {
     rests.follow(rest.0);
 }
 
-/// For the watchdog of the starvation bound: has the coroutine go before everything else for a while, if it has something
-/// to do. Whoever has changed a condition may be unimportant, and those who wait for it important.
+/// Makes the coroutine go before everything else for a while, if it has work; the watchdog of the starvation bound
+/// calls this. The caller that has changed a condition may be unimportant, and the waiters important.
 pub(crate) fn boost() {
     let mut rests = RESTS.lock();
     if rests.idle.is_none()
@@ -168,7 +168,7 @@ async fn wake_rests() {
         let mut rest = poll_fn(|cx| take(cx.waker())).await;
         loop {
             let has_more = rest.1.wake_portion();
-            // Also between two small ones.
+            // A pause between two small rests, too.
             steps::pause_at_the_end().await;
             if !has_more {
                 break;
@@ -194,8 +194,8 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a list that is searched. Each access is one step under the lock, so histories of steps are all that
-        /// harts can make of them.
+        /// Compares with a list that is searched. Each access is one step under the lock, so histories of steps cover
+        /// everything that harts can do.
         #[test]
         fn the_most_important_rest_comes_first(
             steps in prop::collection::vec(

@@ -1,22 +1,22 @@
 //! Long work in steps, so that no call keeps a hart for longer than a stated time.
 //!
-//! Kernel code is not interrupted. An interrupt that comes during a call, and whatever it makes ready, waits until the
-//! hart *looks*: until it is back in user mode or in the executor's loop, or until a long call asks [`hart_is_wanted`].
-//! So LONGEST STRETCH is a promise about work that goes in steps, and a goal for every call. The promise: a step is a
-//! bounded number of bytes, pages, waiters or entries, no lock is held between two steps, and the kernel looks after
-//! each. The goal: **between two looks there are at most 50,000 instructions**, whatever a program asks for.
-//! [`stretch`](crate::scheduling::stretch) measures it, and `cargo xtask bench fairness --scenario longest_stretch`
-//! drives calls at their largest.
+//! Kernel code is not interrupted. An interrupt that comes during a call, and everything that it makes ready, waits
+//! until the hart *looks*: until it is back in user mode or in the executor's loop, or until a long call calls
+//! [`hart_is_wanted`]. So LONGEST STRETCH is a promise about work that goes in steps, and a goal for every call. The
+//! promise: a step is a bounded number of bytes, pages, waiters or entries, no lock is held between two steps, and the
+//! kernel looks after each. The goal: **between two looks there are at most 50,000 instructions**, whatever a program
+//! asks for. [`stretch`](crate::scheduling::stretch) measures it, and `cargo xtask bench fairness --scenario
+//! longest_stretch` drives calls at their largest.
 //!
 //! # Tables
 //!
-//! A table that doubles copies all that is in it. So whatever a process can fill by the thousand is in [`tables`],
-//! which grow and shrink a little at a time, or in a tree: calls in flight, completions that find their ring full,
-//! those who wait for one thing, deadlines, descriptors, the names of a directory. What is dropped by the thousand is
-//! taken apart in steps first. Those who wait for one thing by the thousand are woken in portions
+//! A table that doubles copies all of its entries. So everything that a process can fill by the thousand is in
+//! [`tables`], which grow and shrink a little at a time, or in a tree: calls in flight, completions that find their
+//! ring full, waiters for one thing, deadlines, descriptors, the names of a directory. Objects that are dropped by the
+//! thousand are taken apart in steps first. Waiters for one thing are woken in portions, if there are thousands
 //! ([`rests`](crate::scheduling::rests)).
 //!
-//! # What may miss the goal
+//! # Work that may miss the goal
 //!
 //! Nothing that the scenario drives misses it. Not driven by it, and not in steps:
 //!
@@ -25,30 +25,31 @@
 //!   another program;
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
-//! * batches of a request ring, and turns of the completer; what one call moves through a socket; lists of robust locks;
+//! * batches of a request ring, and turns of the completer; the bytes that one call moves through a socket; lists of
+//!   robust locks;
 //! * signals of the terminal's keys to a large group; dropping a program that was loaded in part;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes.
 //!
 //! Frames of the network are not measured here.
 //!
-//! A look deals with the interrupts that are pending, as the executor's loop does, and then says whether the hart is
-//! wanted: by something more important than the coroutine that works, or, when that has worked for a slice, by an
-//! equal. If so the operation is put aside as any other that has to wait, and goes on when its coroutine has its turn
-//! again. If not it goes on in place: a look costs little beside a step, and long work is not slower on a hart that
-//! nobody else wants.
+//! A look handles the interrupts that are pending, as the executor's loop does, and then tells whether the hart is
+//! wanted: by something more important than the working coroutine, or, when that has worked for a slice, by an equal.
+//! If so, the operation is put aside like any other that has to wait, and goes on when its coroutine has its turn
+//! again. If not, it goes on in place: a look costs little beside a step, and long work is not slower on a hart that
+//! nothing else wants.
 //!
 //! # Operations that go on
 //!
-//! There is one kernel stack for each hart, so work that is put aside has to be a value. Reading and writing keep what
-//! they have moved in their [`Operation`](crate::asynchronous::operation::Operation). All other long work is written as
-//! an `async` function that awaits [`pause`] between its steps, and becomes a [`Long`] operation: awaited by the
-//! worker's coroutine, or by a coroutine of its own if the call is asynchronous.
+//! There is one kernel stack for each hart, so work that is put aside has to be a value. Reading and writing keep the
+//! number of bytes moved in their [`Operation`](crate::asynchronous::operation::Operation). All other long work is
+//! written as an `async` function that awaits [`pause`] between its steps, and becomes a [`Long`] operation: awaited by
+//! the worker's coroutine, or by a coroutine of its own if the call is asynchronous.
 //!
 //! # Cancellation
 //!
 //! A long operation that has begun is completed: cancelling an asynchronous one comes too late. It is dropped between
-//! two steps when its process ends or executes another program, and then nobody is left who could see half of the work;
-//! each step leaves the kernel's own tables whole.
+//! two steps when its process ends or executes another program, and then no program is left that could see half of the
+//! work; each step leaves the kernel's own tables whole.
 
 use alloc::boxed::Box;
 use core::future::Future;
@@ -65,24 +66,24 @@ use crate::process::Process;
 use crate::scheduling::{executor, stretch};
 use crate::time;
 
-/// Bytes that are copied in a step, pages being made for them.
+/// Bytes that are copied in a step, with pages made for them.
 pub(crate) const BYTES: usize = 16 * 1024;
-/// Entries of a table in a step, each of which costs a few hundred instructions: somebody is woken, a descriptor asked,
-/// or something closed.
+/// Entries of a table in a step, each of which costs a few hundred instructions: a waiter is woken, a file's readiness
+/// is looked up, or something is closed.
 pub(crate) const ENTRIES: usize = 32;
 
 /// A call that goes on in steps until it is done.
 pub(crate) type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
 
-/// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself touches its
+/// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself accesses its
 /// words.
 static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MAXIMUM_HARTS];
 
-/// Looks: deals with pending interrupts, and says whether the calling coroutine is to let go of the hart, for something
-/// more important, or for an equal after a slice.
+/// Looks: handles pending interrupts, and returns whether the calling coroutine must leave the hart, for something more
+/// important, or for an equal after a slice.
 ///
-/// Called between two steps, outside of every lock that an interrupt's handler, or somebody that it wakes, may want.
+/// Called between two steps, outside of every lock that an interrupt's handler, or a coroutine that it wakes, may need.
 pub(crate) fn hart_is_wanted() -> bool {
     let _ = crate::on_interrupt();
     counters::count(Counter::Looks);
@@ -101,17 +102,17 @@ pub(crate) fn hart_is_wanted() -> bool {
     let is_over = now.saturating_sub(since.load(Ordering::Relaxed)) >= time::slice_ticks();
     let is_wanted = if is_over { executor::is_ready_at_least(priority) } else { executor::is_ready_above(priority) };
     if is_wanted {
-        // Its next turn is another one.
+        // Its next turn is a new one.
         holder.store(0, Ordering::Relaxed);
     }
     is_wanted
 }
 
-/// Looks after a step of an operation that is polled with this waker: whether the operation is to go on when it is
-/// polled again, which is as soon as nothing more important is ready.
+/// Looks after a step of an operation that is polled with this waker: returns whether the operation must pause. It then
+/// goes on when it is polled again, which is as soon as nothing more important is ready.
 ///
-/// Without a waker, which is the first attempt in place, one step is all: what is left goes on outside of the visit to
-/// the program. The executor does not look in between, so an operation that has begun asks before its next step.
+/// Without a waker, which is the first attempt in place, one step is all: the rest goes on outside of the visit to the
+/// program. The executor does not look in between, so an operation that has begun calls this before its next step.
 pub(crate) fn must_pause(process: &Process, waker: Option<&Waker>) -> bool {
     must_pause_for(Some(process), waker)
 }
@@ -125,7 +126,7 @@ fn must_pause_for(process: Option<&Process>, waker: Option<&Waker>) -> bool {
     is_wanted
 }
 
-/// Ends a step of work for a process: looks, and lets go of the hart if it is wanted, or if the process has ended.
+/// Ends a step of work for a process: looks, and leaves the hart if it is wanted, or if the process has ended.
 ///
 /// # Cancellation
 /// Dropping it has no effect.
@@ -133,7 +134,7 @@ pub(crate) fn pause(process: &Process) -> Pause<'_> {
     Pause { process: Some(process), state: PauseState::Before }
 }
 
-/// As [`pause`], for work that is done although its process has ended, or because of that.
+/// Does as [`pause`], for work that is done although its process has ended, or because of that.
 ///
 /// # Cancellation
 /// Dropping it has no effect.
@@ -159,11 +160,11 @@ impl Future for Pause<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // The first attempt in place has nobody to wake.
+        // The first attempt in place has no waker.
         let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(Waker::noop()));
         self.state = match (&self.state, waker) {
             (PauseState::Before, None) => PauseState::InPlace,
-            // Nobody has looked since the attempt in place: its step and the next one would be one stretch.
+            // No look has come since the attempt in place: its step and the next one would be one stretch.
             (PauseState::Before | PauseState::InPlace, Some(_)) if must_pause_for(self.process, waker) => {
                 PauseState::Paused
             }

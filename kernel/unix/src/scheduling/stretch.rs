@@ -6,8 +6,8 @@
 //! with one hart and one nanosecond for each instruction that time is a number of instructions, as exact as the
 //! machine's clock.
 //!
-//! Off until somebody asks for it (`snapshot`). While it is off, traps and returns to user mode pay nothing for it
-//! (both ask already whether somebody watches), and a turn of the executor's loop one load and a branch that is never
+//! Off until a `snapshot` call begins it. While it is off, traps and returns to user mode pay nothing for it (both
+//! check already whether they are watched), and a turn of the executor's loop one load and a branch that is never
 //! taken.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::{scheduling, time};
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// A hart's stretch: the tick at which it began, and for what. Only the hart itself touches it.
+/// A hart's stretch: the tick at which it began, and its cause. Only the hart itself accesses it.
 struct Stretch {
     since: AtomicU64,
     cause: AtomicU64,
@@ -31,10 +31,10 @@ struct Stretch {
 static STRETCHES: [Stretch; MAXIMUM_HARTS] =
     [const { Stretch { since: AtomicU64::new(0), cause: AtomicU64::new(0) } }; MAXIMUM_HARTS];
 
-/// The longest so far, in ticks, by cause.
+/// Longest stretch so far, in ticks, by cause.
 static LONGEST: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
 
-/// Begins to measure, or forgets what was measured and begins anew.
+/// Begins to measure, or forgets the measurements and begins anew.
 pub(crate) fn begin_anew() {
     for stretch in &STRETCHES {
         stretch.since.store(Machine::now(), Ordering::Relaxed);
@@ -42,19 +42,19 @@ pub(crate) fn begin_anew() {
     for longest in &LONGEST {
         longest.store(0, Ordering::Relaxed);
     }
-    // These make the places look that are on the way of every trap.
+    // Watching makes every trap and every return pass these places.
     trace::watch_traps();
     scheduling::watch_returns();
     ON.store(true, Ordering::Relaxed);
 }
 
-/// Whether stretches are measured.
+/// Returns whether stretches are measured.
 #[inline(always)]
 pub(crate) fn is_measured() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// The number under which the stretches of a call are kept: its own, or if that is one of ours, a number behind
+/// Returns the number under which the stretches of a call are kept: its own, or for one of our calls a number behind
 /// Linux's.
 fn index(number: usize) -> usize {
     let place = if number >= cause::FIRST_OF_OURS { number - cause::FIRST_OF_OURS + cause::OURS } else { number };
@@ -67,7 +67,7 @@ fn begin(cause: usize) {
     stretch.since.store(Machine::now(), Ordering::Relaxed);
 }
 
-/// A program has trapped, to make this call or for another reason: a stretch begins.
+/// Begins a stretch: a program has trapped, to make this call or for another reason.
 #[cold]
 pub(crate) fn trapped(call: Option<usize>) {
     if is_measured() {
@@ -75,7 +75,7 @@ pub(crate) fn trapped(call: Option<usize>) {
     }
 }
 
-/// The work that goes on now belongs to this call.
+/// Assigns the stretch in progress to this call.
 #[inline(always)]
 pub(crate) fn goes_on_with(call: SystemCall) {
     if is_measured() {
@@ -83,7 +83,7 @@ pub(crate) fn goes_on_with(call: SystemCall) {
     }
 }
 
-/// The work that goes on now belongs to this cause, which is no call.
+/// Assigns the stretch in progress to this cause, which is no call.
 #[inline(always)]
 pub(crate) fn goes_on_as(cause: usize) {
     if is_measured() {
@@ -91,7 +91,7 @@ pub(crate) fn goes_on_as(cause: usize) {
     }
 }
 
-/// The hart has looked, or is about to return to user mode: one stretch ends, and the next begins for the same call.
+/// Ends a stretch and begins the next for the same call: the hart has looked, or is about to return to user mode.
 #[inline(always)]
 pub(crate) fn looked() {
     if is_measured() {
@@ -106,7 +106,7 @@ fn note() {
     LONGEST[stretch.cause.load(Ordering::Relaxed) as usize % CAUSES].fetch_max(took, Ordering::Relaxed);
 }
 
-/// The executor's loop has looked: what it runs next belongs to no call that is known yet.
+/// Ends a stretch after the look of the executor's loop; the next one belongs to no call that is known yet.
 #[inline(always)]
 pub(crate) fn looked_by_the_executor() {
     if is_measured() {
@@ -115,7 +115,7 @@ pub(crate) fn looked_by_the_executor() {
     }
 }
 
-/// The hart had nothing to do: the time up to now was no stretch.
+/// Begins a stretch after an idle time, which was none.
 #[inline(always)]
 pub(crate) fn waited() {
     if is_measured() {
@@ -123,7 +123,7 @@ pub(crate) fn waited() {
     }
 }
 
-/// The longest stretch of a cause, in nanoseconds.
+/// Returns the longest stretch of a cause, in nanoseconds.
 pub(crate) fn longest_ns(cause: usize) -> u64 {
     LONGEST.get(cause).map_or(0, |ticks| time::ns_at_ticks(ticks.load(Ordering::Relaxed)))
 }
