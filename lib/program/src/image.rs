@@ -11,23 +11,23 @@ use elf::file::{Class, FileHeader, parse_ident};
 use elf::parse::ParsingTable;
 use elf::segment::ProgramHeader;
 
-/// The size of a page: segments are placed, and protected, in these units.
+/// Size of a page: segments are placed, and protected, in these units.
 pub const PAGE_SIZE: u64 = 4096;
 
-/// The addresses at which a program's segments may lie.
+/// Addresses at which a program's segments may lie.
 ///
 /// Page 0 stays unmapped, so that a null pointer faults; the top of the user half belongs to stacks and to the pages
 /// the kernel shares with the process.
 pub const USER_ADDRESSES: Range<u64> = 0x1000..0x3f_0000_0000;
 
-/// Where a position-independent executable goes when the caller has no wish: far above what is linked at a fixed
+/// Base of a position-independent executable without a base from the caller: far above programs linked at a fixed
 /// address, and with most of the user half left above it.
 pub const DEFAULT_BASE: u64 = 0x10_0000_0000;
 
-/// How much of the start of a file [`Image::parse_head`] needs at most: the headers must lie in this many bytes.
+/// Length of the start of a file that suffices for [`Image::parse_head`]: the headers must lie in these bytes.
 pub const HEAD_LENGTH: usize = 4096;
 
-/// How many load segments an image may have. Linkers make two to six.
+/// Maximum number of load segments. Linkers make two to six.
 pub const MAX_SEGMENTS: usize = 32;
 
 const HEADER_LENGTH: usize = 64;
@@ -36,11 +36,12 @@ const PROGRAM_HEADER_LENGTH: u16 = 56;
 
 /// `e_flags`: the program uses only the sixteen registers of RV64E, with its own calling convention.
 const FLAG_REDUCED_REGISTERS: u32 = 0x8;
-/// `e_flags`: which floating-point registers carry arguments; the value is "quad", which no supported hart has.
+/// `e_flags`: floating-point registers that carry arguments; the value is "quad", which no supported hart has.
 const FLAG_FLOAT_MASK: u32 = 0x6;
 const FLAG_FLOAT_QUAD: u32 = 0x6;
 
-/// Why a file cannot be run. Each variant is another consequence for whoever asked; the message says the rest.
+/// Reason why a file cannot be run. Each variant calls for a different reaction of the caller; the message has the
+/// details.
 ///
 /// Every variant except [`ImageError::OutOfMemory`] is `ENOEXEC` on Unix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +52,18 @@ pub enum ImageError {
     WrongMachine(&'static str),
     /// A good program that needs something this system does not have: link it in another way.
     Unsupported(&'static str),
-    /// The file contradicts itself or asks for what no program may have.
+    /// The file contradicts itself or violates a rule for programs.
     Damaged(&'static str),
-    /// The file may be good; there was no memory to find out.
+    /// The file may be good; there was no memory to check it.
     OutOfMemory,
 }
 
 impl ImageError {
-    /// A sentence without its full stop, to print after the file's name and a colon.
+    /// Returns a sentence without its full stop, to print after the file's name and a colon.
     pub fn message(&self) -> &'static str {
         match self {
             ImageError::NotElf => "not an ELF executable",
-            ImageError::WrongMachine(what) | ImageError::Unsupported(what) | ImageError::Damaged(what) => what,
+            ImageError::WrongMachine(text) | ImageError::Unsupported(text) | ImageError::Damaged(text) => text,
             ImageError::OutOfMemory => "not enough memory to read the executable's headers",
         }
     }
@@ -76,19 +77,19 @@ impl fmt::Display for ImageError {
 
 impl core::error::Error for ImageError {}
 
-/// How the linker fixed the program's addresses.
+/// Rule by which a program got its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// At the addresses in the file (`ET_EXEC`).
     Fixed,
     /// At any address (`ET_DYN`); this one was moved up by `bias` bytes. The program relocates itself.
     Moved {
-        /// What was added to every address in the file: a multiple of the page size, modulo 2^64.
+        /// Offset added to every address in the file: a multiple of the page size, modulo 2^64.
         bias: u64,
     },
 }
 
-/// What a program may do with a segment. There is no "writable and executable", on purpose.
+/// Access that a program has to a segment. There is no "writable and executable", on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protection {
     /// Constants.
@@ -102,32 +103,31 @@ pub enum Protection {
 /// A range of memory to fill from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The bytes of the file that come first in memory; may be empty.
+    /// Bytes of the file that come first in memory; may be empty.
     pub file: Range<u64>,
-    /// The addresses the segment covers, never empty and at least as long as `file`. What `file` does not fill is zero.
-    /// The start is not always page-aligned, but its offset within the page is that of `file.start` if `file` is not
-    /// empty.
+    /// Addresses of the segment, never empty and at least as long as `file`. Memory beyond `file` is zero. The start is
+    /// not always page-aligned, but its offset within the page is that of `file.start` if `file` is not empty.
     pub memory: Range<u64>,
-    /// What the program may do there.
+    /// Access that the program has.
     pub protection: Protection,
 }
 
 impl Segment {
-    /// The pages the segment touches, as a range of addresses that starts and ends on page boundaries.
+    /// Returns the pages of the segment, as a range of addresses that starts and ends on page boundaries.
     pub fn pages(&self) -> Range<u64> {
         // Both ends lie below `USER_ADDRESSES.end`, so that rounding up cannot overflow.
         round_down(self.memory.start)..round_up(self.memory.end)
     }
 }
 
-/// Where the program finds its own program headers: the values of `AT_PHDR`, `AT_PHENT` and `AT_PHNUM`.
+/// Location of the program's own headers: the values of `AT_PHDR`, `AT_PHENT` and `AT_PHNUM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramHeaders {
-    /// The address of the table in memory.
+    /// Address of the table in memory.
     pub address: u64,
-    /// The size of one entry in bytes.
+    /// Size of one entry in bytes.
     pub entry_size: u64,
-    /// How many entries there are.
+    /// Number of entries.
     pub count: u64,
 }
 
@@ -137,29 +137,29 @@ pub struct ProgramHeaders {
 /// the first thread's storage, and for tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadStorage {
-    /// The bytes of the file with the initial contents; may be empty.
+    /// Bytes of the file with the initial contents; may be empty.
     pub file: Range<u64>,
-    /// The address at which those bytes are in memory, inside a load segment unless `file` is empty.
+    /// Address of those bytes in memory, inside a load segment unless `file` is empty.
     pub address: u64,
-    /// The size of one thread's copy: at least as long as `file`; the rest is zero.
+    /// Size of one thread's copy: at least as long as `file`; the rest is zero.
     pub size: u64,
-    /// The alignment of a copy: a power of two, at most the page size.
+    /// Alignment of a copy: a power of two, at most the page size.
     pub alignment: u64,
 }
 
-/// What the program says about its stack (`PT_GNU_STACK`).
+/// The program's request for its stack (`PT_GNU_STACK`).
 ///
 /// A request, not a promise: stacks here are never executable. An assembler makes the executable request by omission,
-/// so that refusing such programs would refuse many that never do it.
+/// so that refusing such programs would refuse many that never execute their stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackRequest {
-    /// The size asked for in bytes, if any.
+    /// Requested size in bytes, if any.
     pub size: Option<u64>,
-    /// Whether the program says that it executes instructions on its stack; it will fault if it does.
+    /// Whether the program requests an executable stack; executing it will fault.
     pub wants_execution: bool,
 }
 
-/// An executable file, checked: see the crate's documentation for what holds.
+/// An executable file, checked: see the crate's documentation for the guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     entry: u64,
@@ -180,7 +180,7 @@ impl Image {
     }
 
     /// Checks a whole file; a position-independent executable goes to the first suitably aligned address at or above
-    /// `base`. One that is linked at a fixed address goes there, whatever `base` is.
+    /// `base`. A file linked at a fixed address goes there; `base` is then ignored.
     ///
     /// # Errors
     /// As [`Image::parse_head`].
@@ -193,7 +193,7 @@ impl Image {
     /// `head` is the start of the file: all of it, or at least [`HEAD_LENGTH`] bytes.
     ///
     /// # Errors
-    /// What is wrong with the file, or [`ImageError::OutOfMemory`].
+    /// The file's defect, or [`ImageError::OutOfMemory`].
     pub fn parse_head(head: &[u8], file_length: u64, base: u64) -> Result<Image, ImageError> {
         let header = file_header(head)?;
         let headers = program_headers(&header, head)?;
@@ -257,22 +257,24 @@ impl Image {
         })
     }
 
-    /// The address of the first instruction (`AT_ENTRY`).
+    /// Returns the address of the first instruction (`AT_ENTRY`).
+    #[doc(alias = "e_entry")]
     pub fn entry(&self) -> u64 {
         self.entry
     }
 
-    /// Whether, and by how much, the program was moved.
+    /// Returns whether, and by how much, the program was moved.
     pub fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// What to load, in ascending order of addresses; at least one.
+    /// Returns the segments to load, in ascending order of addresses; at least one.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// From the first page of the first segment to the end of the last page of the last: the heap may begin at its end.
+    /// Returns the range from the first page of the first segment to the end of the last page of the last: the heap may
+    /// begin at its end.
     pub fn pages(&self) -> Range<u64> {
         match (self.segments.first(), self.segments.last()) {
             (Some(first), Some(last)) => first.pages().start..last.pages().end,
@@ -280,19 +282,20 @@ impl Image {
         }
     }
 
-    /// The initial thread-local storage, if the program has any.
+    /// Returns the initial thread-local storage, if the program has any.
+    #[doc(alias = "PT_TLS")]
     pub fn thread_storage(&self) -> Option<&ThreadStorage> {
         self.thread_storage.as_ref()
     }
 
-    /// Where the program finds its own headers; `None` if no segment contains them.
+    /// Returns the location of the program's own headers; `None` if no segment contains them.
     ///
-    /// This is derived from what is loaded, as Linux does, and not from `PT_PHDR`, which could say anything.
+    /// This is derived from the loaded segments, as on Linux, and not from `PT_PHDR`, which may be wrong.
     pub fn program_headers(&self) -> Option<ProgramHeaders> {
         self.program_headers
     }
 
-    /// What the program asks of its stack.
+    /// Returns the program's request for its stack.
     pub fn stack(&self) -> StackRequest {
         self.stack
     }
@@ -351,7 +354,7 @@ fn program_headers<'file>(header: &Header, head: &'file [u8]) -> Result<Headers<
     Ok(ParsingTable::new(LittleEndian, Class::ELF64, bytes))
 }
 
-/// Decides where the program goes.
+/// Decides the placement of the program.
 fn place(header: &Header, headers: &Headers<'_>, base: u64) -> Result<Placement, ImageError> {
     if header.e_type == abi::ET_EXEC {
         return Ok(Placement::Fixed);
@@ -432,7 +435,7 @@ fn protection(flags: u32) -> Result<Protection, ImageError> {
         (true, false) => Ok(Protection::ReadWrite),
         (false, true) => Ok(Protection::ReadExecute),
         (false, false) if flags & abi::PF_R != 0 => Ok(Protection::Read),
-        (false, false) => Err(ImageError::Damaged("a segment that nobody may read")),
+        (false, false) => Err(ImageError::Damaged("a segment without any permission")),
     }
 }
 

@@ -1,13 +1,13 @@
-//! Where the parts of a process's memory lie, so that somebody who attacks a program cannot know it.
+//! Random arrangement of a process's memory (ASLR).
 //!
-//! An error in a program that lets others write where they should not is worth more to them if they know what lies
-//! where. So a loader asks [`Layout::random`] for another arrangement each time:
+//! An error in a program that lets attackers write out of bounds is worth more to them if they know the addresses. So a
+//! loader requests another arrangement from [`Layout::random`] each time:
 //!
 //! ```text
 //! 4 GiB × 4 … 12      a program that can be moved                     23 bits
 //! behind the program  up to 1 GiB, then the heap of `brk`             18 bits
 //! a gigabyte between 144 and 256 GiB, in which lie                     almost 7 bits, and more for each:
-//!   in the lower half   the top of what `mmap` places, downwards      17 bits
+//!   in the lower half   the top of the region of `mmap`, downwards   17 bits
 //!   in the upper half   in any order: the first stack with its        17 bits, and 8 for the first word
 //!                       guard, the pages shared with the kernel,      17 bits
 //!                       the scheduler's image                         17 bits
@@ -24,21 +24,21 @@ use core::ops::Range;
 use crate::image::{PAGE_SIZE, USER_ADDRESSES};
 
 const GIGABYTE: u64 = 1 << 30;
-/// Where programs that can be moved begin.
+/// Range in which position-independent programs begin.
 const PROGRAMS: Range<u64> = 0x4_0000_0000..0xc_0000_0000;
-/// How far behind a program the heap of `brk` begins at most.
+/// Maximum distance from a program to the heap of `brk` behind it.
 const BREAK_GAP: u64 = GIGABYTE;
-/// The gigabytes of which one is chosen for everything else.
+/// Gigabytes of which one is chosen for all other parts.
 const GIGABYTES: Range<u64> = 144..256;
-/// What stays free between the parts in the upper half of that, and at its end.
+/// Free room between the parts in the upper half of that gigabyte, and at its end.
 const SPACING: u64 = 64 * 1024;
 
-/// Bytes of the first stack; its pages come into being when they are touched.
+/// Bytes of the first stack; its pages are made when they are touched.
 pub const STACK_SIZE: u64 = 8 << 20;
-/// Bytes below it in which nothing may lie, so that an overflow is noticed (Linux's `stack_guard_gap`).
+/// Bytes of the guard below it, which stay unmapped, so that an overflow faults (Linux's `stack_guard_gap`).
 pub const STACK_GUARD: u64 = 1 << 20;
 
-/// How much room is needed for what the kernel shares with a process.
+/// Sizes of the parts that the kernel shares with a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// The shared pages.
@@ -47,18 +47,19 @@ pub struct Sizes {
     pub image: u64,
 }
 
-/// Where everything lies. All but [`stack_start`](Self::stack_start) are multiples of the page size.
+/// Addresses of all parts. All but [`stack_start`](Self::stack_start) are multiples of the page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ASLR")]
 pub struct Layout {
-    /// Where a program goes that can be moved.
+    /// Base of a position-independent program.
     pub program: u64,
-    /// How many bytes behind the program the heap of `brk` begins.
+    /// Distance from the program's end to the heap of `brk`, in bytes.
     pub break_gap: u64,
-    /// `mmap` places below this what may lie anywhere.
+    /// Top of the region in which `mmap` places mappings without a fixed address.
     pub mapping_top: u64,
-    /// The first address above the first stack.
+    /// First address above the first stack.
     pub stack_top: u64,
-    /// Below this the first words of the stack go; at most a page below the top.
+    /// Address below which the first words of the stack go; at most a page below the top.
     pub stack_start: u64,
     /// The pages shared with the kernel.
     pub shared: u64,
@@ -67,7 +68,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The arrangement of a machine that wants the same one each time.
+    /// The arrangement of a machine without randomization.
     pub const FIXED: Layout = Layout {
         program: PROGRAMS.start,
         break_gap: 0,
@@ -78,7 +79,7 @@ impl Layout {
         image: 0x3f_ffe0_0000,
     };
 
-    /// An arrangement that depends on random words.
+    /// Makes an arrangement of random words.
     ///
     /// It needs about ten of them; more if parts would have met, which happens once in twenty times.
     pub fn random(sizes: Sizes, mut word: impl FnMut() -> u64) -> Layout {
@@ -90,7 +91,7 @@ impl Layout {
         let half = GIGABYTE / 2;
         let mapping_top = gigabyte + pages_within(half);
         let lengths = [STACK_GUARD + STACK_SIZE, sizes.shared, sizes.image];
-        // A bounded number of attempts: words that are not random at all must not keep a loader for ever.
+        // A bounded number of attempts: words that are not random must not keep a loader for ever.
         let starts = (0..32).find_map(|_| {
             let starts = lengths.map(|length| pages_within(half - SPACING - length.min(half - SPACING - PAGE_SIZE)));
             let meet = |one: usize, other: usize| {
@@ -106,17 +107,17 @@ impl Layout {
         Layout { program, break_gap, mapping_top, stack_top, stack_start, shared: starts[1], image: starts[2] }
     }
 
-    /// The addresses of the first stack.
+    /// Returns the addresses of the first stack.
     pub fn stack(&self) -> Range<u64> {
         self.stack_top - STACK_SIZE..self.stack_top
     }
 
-    /// The addresses below it in which nothing may lie.
+    /// Returns the guard region below the stack, which must stay unmapped.
     pub fn stack_guard(&self) -> Range<u64> {
         self.stack().start - STACK_GUARD..self.stack().start
     }
 
-    /// Whether a program at these addresses, which its file fixes, is in nobody's way.
+    /// Whether a program at these addresses, which its file fixes, overlaps none of the parts.
     pub fn leaves_room_for(&self, program: &Range<u64>, sizes: Sizes) -> bool {
         let parts = [
             self.stack_guard().start..self.stack_top,
@@ -127,7 +128,7 @@ impl Layout {
     }
 }
 
-/// A number below a limit. Limits are far below 2^32, so that all are as likely as makes no difference.
+/// Returns a number below a limit. Limits are far below 2^32, so that the bias is negligible.
 fn below(word: u64, limit: u64) -> u64 {
     ((u128::from(word) * u128::from(limit)) >> 64) as u64
 }

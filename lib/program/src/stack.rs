@@ -13,9 +13,9 @@
 //! top ->           the first address above the stack, rounded down to 16
 //! ```
 //!
-//! Where everything lies is decided before anything is written, so that it can be checked against a limit before the
-//! old program is given up, and this code knows nothing of address spaces. It gives words and pieces of bytes one after
-//! the other: with thousands of arguments the whole takes long, and whoever copies them can pause in between. The
+//! The layout is decided before anything is written, so that it can be checked against a limit before the old program
+//! is given up, and this code is independent of address spaces. It yields words and pieces of bytes one after the
+//! other: with thousands of arguments the whole takes long, and the code that copies them can pause in between. The
 //! numbers of auxiliary types belong to the system-call interface; here they are only numbers.
 
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ use core::fmt;
 
 use tables::Segments;
 
-/// The alignment the RISC-V calling convention demands of the stack pointer.
+/// Alignment of the stack pointer in the RISC-V calling convention.
 const ALIGNMENT: u64 = 16;
 const WORD: u64 = 8;
 
@@ -38,7 +38,7 @@ pub enum AuxiliaryValue<'data> {
     Text(&'data [u8]),
 }
 
-/// Why a stack could not be built.
+/// Reason why a stack could not be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackError {
     /// The arguments and the environment together do not fit: `E2BIG`.
@@ -66,11 +66,11 @@ impl core::error::Error for StackError {}
 #[derive(Debug, Default)]
 pub struct Texts {
     pieces: Vec<Vec<u8>>,
-    /// Of each string, with its NUL.
+    /// Length of each string, with its NUL.
     lengths: Segments<u32>,
-    /// Of all.
+    /// Length of all strings.
     total: usize,
-    /// Of the one that is not finished.
+    /// Length of the unfinished string.
     unfinished: usize,
 }
 
@@ -78,12 +78,12 @@ pub struct Texts {
 const PIECE: usize = 4096;
 
 impl Texts {
-    /// None.
+    /// Makes an empty list.
     pub const fn new() -> Texts {
         Texts { pieces: Vec::new(), lengths: Segments::new(), total: 0, unfinished: 0 }
     }
 
-    /// These strings.
+    /// Makes a list of these strings.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -95,17 +95,17 @@ impl Texts {
         Ok(texts)
     }
 
-    /// How many there are.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.lengths.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
 
-    /// Bytes of all of them, with their NULs.
+    /// Returns the length of all strings, with their NULs, in bytes.
     pub fn bytes(&self) -> usize {
         self.total
     }
@@ -113,7 +113,7 @@ impl Texts {
     /// Adds a string.
     ///
     /// # Errors
-    /// [`StackError`]; then the texts are of no use any more.
+    /// [`StackError`]; then the list must be discarded.
     pub fn push(&mut self, string: &[u8]) -> Result<(), StackError> {
         self.push_part(string)?;
         self.end()
@@ -147,7 +147,7 @@ impl Texts {
             match self.pieces.last_mut() {
                 Some(piece) if piece.len() < PIECE => {
                     let (now, later) = bytes.split_at(bytes.len().min(PIECE - piece.len()));
-                    // The first grows by doubling.
+                    // The first piece grows by doubling.
                     piece.try_reserve(now.len()).map_err(|_| StackError::OutOfMemory)?;
                     piece.extend_from_slice(now);
                     bytes = later;
@@ -165,12 +165,12 @@ impl Texts {
         Ok(())
     }
 
-    /// Where each begins, if the first is at `start`.
+    /// Returns the address of each string, if the first is at `start`.
     fn addresses(&self, start: u64) -> impl Iterator<Item = u64> {
         self.lengths.iter().scan(start, |next, &length| Some(core::mem::replace(next, *next + u64::from(length))))
     }
 
-    /// The pieces, if the first is at `start`.
+    /// Returns the pieces with their addresses, if the first is at `start`.
     fn pieces(&self, start: u64) -> impl Iterator<Item = (u64, &[u8])> {
         self.pieces
             .iter()
@@ -178,7 +178,7 @@ impl Texts {
     }
 }
 
-/// What goes on the stack.
+/// Contents of the first stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents<'data> {
     /// `argv`, the program's name first.
@@ -189,14 +189,14 @@ pub struct Contents<'data> {
     pub auxiliary: &'data [(u64, AuxiliaryValue<'data>)],
 }
 
-/// What lies where on the first stack: start the program with [`StackImage::pointer`], and before that copy the
-/// [words](StackImage::words) there and the [data](StackImage::data) to where they belong. The bytes in between are 0,
-/// as fresh memory is.
+/// Layout of the first stack: start the program with [`StackImage::pointer`], and before that copy the
+/// [words](StackImage::words) there and the [data](StackImage::data) to their addresses. The bytes in between are 0,
+/// like fresh memory.
 #[derive(Clone, Copy, Debug)]
 pub struct StackImage<'data> {
     contents: Contents<'data>,
     pointer: u64,
-    /// The first byte above the words.
+    /// First byte above the words.
     data: u64,
 }
 
@@ -231,13 +231,13 @@ impl<'data> Contents<'data> {
     fn word_count(&self) -> Option<u64> {
         let pointers = self.arguments.len().checked_add(self.environment.len())?;
         let pairs = self.auxiliary.len().checked_add(1)?;
-        // The count and the two null pointers are the three.
+        // The three are the count and the two null pointers.
         let words = pointers.checked_add(pairs.checked_mul(2)?)?.checked_add(3)?;
         u64::try_from(words).ok()
     }
 
-    /// The bytes of the part above the vectors. Aligned bytes come first, so that nothing is lost between them and
-    /// text.
+    /// Returns the length of the part above the vectors. Aligned bytes come first, so that no padding is needed between
+    /// them and text.
     fn data_length(&self) -> Option<u64> {
         let mut length = self.aligned_length()?;
         for text in self.texts() {
@@ -246,7 +246,7 @@ impl<'data> Contents<'data> {
         length.checked_add(self.arguments.bytes() as u64)?.checked_add(self.environment.bytes() as u64)
     }
 
-    /// Of the aligned bytes.
+    /// Returns the length of the aligned bytes.
     fn aligned_length(&self) -> Option<u64> {
         let mut length = 0u64;
         for (_, value) in self.auxiliary {
@@ -257,7 +257,7 @@ impl<'data> Contents<'data> {
         Some(length)
     }
 
-    /// The texts of the auxiliary vector.
+    /// Returns the texts of the auxiliary vector.
     fn texts(&self) -> impl Iterator<Item = &'data [u8]> {
         self.auxiliary.iter().filter_map(|(_, value)| match value {
             AuxiliaryValue::Text(text) => Some(*text),
@@ -267,19 +267,20 @@ impl<'data> Contents<'data> {
 }
 
 impl<'data> StackImage<'data> {
-    /// The initial stack pointer, 16-byte aligned: the address of the first byte.
+    /// Returns the initial stack pointer, 16-byte aligned: the address of the first byte.
     pub fn pointer(&self) -> u64 {
         self.pointer
     }
 
-    /// Where the arguments, the environment and the texts of the auxiliary vector begin, behind the aligned bytes.
+    /// Returns the starts of the arguments, the environment and the texts of the auxiliary vector, behind the aligned
+    /// bytes.
     fn starts(&self) -> [u64; 3] {
         let arguments = self.data + self.contents.aligned_length().unwrap_or(0);
         let environment = arguments + self.contents.arguments.bytes() as u64;
         [arguments, environment, environment + self.contents.environment.bytes() as u64]
     }
 
-    /// What lies from the stack pointer upwards: the count, the pointers and the auxiliary vector.
+    /// Returns the words from the stack pointer upwards: the count, the pointers and the auxiliary vector.
     pub fn words(&self) -> impl Iterator<Item = u64> {
         let Contents { arguments, environment, auxiliary } = self.contents;
         let [first, second, mut text] = self.starts();
@@ -302,7 +303,7 @@ impl<'data> StackImage<'data> {
         [arguments.len() as u64].into_iter().chain(pointers).chain(auxiliary).chain([0, 0])
     }
 
-    /// What lies above that, in pieces with their addresses.
+    /// Returns the data above the words, in pieces with their addresses.
     pub fn data(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
         let Contents { arguments, environment, auxiliary } = self.contents;
         let [first, second, text] = self.starts();

@@ -75,7 +75,7 @@ impl File {
     }
 }
 
-/// Constants with the headers, code, data with thread-local storage in it, and zeros: what a linker makes.
+/// Constants with the headers, code, data with thread-local storage in it, and zeros: a typical output of a linker.
 fn sample(kind: u16) -> File {
     let base = if kind == EXECUTABLE { 0x1_0000 } else { 0 };
     File {
@@ -140,7 +140,7 @@ fn position_independent_program_goes_where_it_is_told() {
     let image = Image::parse_at(&coarse.bytes(), 0x7_0001).unwrap();
     assert_eq!(image.pages().start, 0x8_0000);
 
-    // A fixed program does not care.
+    // A fixed program is not affected.
     let fixed = sample(EXECUTABLE);
     assert_eq!(Image::parse_at(&fixed.bytes(), 0x7_0000).unwrap(), fixed.parse().unwrap());
 
@@ -198,7 +198,7 @@ fn contradictions_are_refused() {
     type Change = fn(&mut File);
     let changes: [(Change, &str); 19] = [
         (|file| file.entries[1].flags = R | W | X, "a segment is both writable and executable"),
-        (|file| file.entries[0].flags = 0, "a segment that nobody may read"),
+        (|file| file.entries[0].flags = 0, "a segment without any permission"),
         (|file| file.entries[1].address += 1, "a segment's file offset and address differ within the page"),
         (|file| file.entries[2].memory_size = 0x1ff, "a segment is shorter in memory than in the file"),
         (|file| file.length = 0xdff, "the file is cut short"),
@@ -253,7 +253,7 @@ fn number_of_segments_is_limited() {
 fn zeros_alone_need_no_place_in_the_file() {
     let mut file = sample(EXECUTABLE);
     file.entries.push(load(R | W, 0x123, 0x2_0000, 0, 0x3000));
-    // An empty segment is nothing at all, wherever it claims to be.
+    // An empty segment is ignored, at any address.
     file.entries.push(load(R | W | X, u64::MAX, 0, 0, 0));
     let image = file.parse().unwrap();
     let last = image.segments().last().unwrap();
@@ -268,7 +268,7 @@ fn headers_that_are_not_loaded_have_no_address() {
     assert_eq!(file.parse().unwrap().program_headers(), None);
 }
 
-/// What a loader relies on; `length` is the file's.
+/// Checks the guarantees for a loader; `length` is the file's.
 fn check_invariants(image: &Image, length: u64) {
     assert!(!image.segments().is_empty());
     let mut free = USER_ADDRESSES.start;
@@ -405,7 +405,7 @@ proptest! {
         }
     }
 
-    /// Wherever a program goes, everything in it goes together.
+    /// At any base, all parts of a program move together.
     #[test]
     fn a_slide_moves_everything_alike(
         mut entries in prop::collection::vec(entry(), 0..6),

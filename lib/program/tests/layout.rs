@@ -1,5 +1,4 @@
-//! Arrangements of a process's memory: whatever the words are, nothing overlaps, and they are as random as the text
-//! says.
+//! Arrangements of a process's memory: for any words nothing overlaps, and they are as random as documented.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -35,7 +34,7 @@ fn check(layout: &Layout) {
             assert!(part.end <= other.start || other.end <= part.start, "{layout:#x?}");
         }
     }
-    // What the program and `brk` begin with is far below what `mmap` begins with.
+    // The region of the program and `brk` is far below that of `mmap`.
     assert!(program >= USER_ADDRESSES.start && program + break_gap + (64 << 30) < mapping_top, "{layout:#x?}");
 }
 
@@ -86,7 +85,7 @@ fn every_bit_that_is_promised_is_there() {
             smallest[index] = smallest[index].min(number);
         }
     }
-    // How many different ones are to be expected among so many draws from 2^bits.
+    // Expected number of different values among so many draws from 2^bits.
     for (index, bits) in [23.0, 18.0, 112f64.log2(), 17.0, 17.0, 17.0, 17.0].into_iter().enumerate() {
         let all = 2f64.powf(bits);
         let expected = all * (1.0 - (1.0 - 1.0 / all).powf(COUNT as f64));

@@ -1,4 +1,4 @@
-//! A naive reader of the initial stack, written from the layout and not from the builder, gets back what went in.
+//! A naive reader of the initial stack, written from the layout and not from the builder, gets the contents back.
 
 use program::stack::{AuxiliaryValue, Contents, StackError, StackImage, Texts};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ const TOP: u64 = 0x3f_0000_0000;
 struct Reader(u64, Vec<u8>);
 
 impl Reader {
-    /// Copies everything to where it belongs, and checks that it comes in its order.
+    /// Copies everything to its address, and checks that it comes in its order.
     fn new(image: &StackImage<'_>, top: u64) -> Reader {
         let mut bytes = vec![0; (top - image.pointer()) as usize];
         let mut end = image.pointer();
@@ -156,7 +156,7 @@ fn empty_stack_is_a_zero_count_and_three_ends() {
     assert!(none.is_empty());
 }
 
-/// However long the lists are, what is copied comes in pieces that are bounded, and in their order.
+/// For lists of any length, copies come in bounded pieces, and in their order.
 #[test]
 fn long_lists_come_in_pieces() {
     let strings: Vec<Vec<u8>> = (0..3000).map(|number| vec![b'a' + (number % 26) as u8; number % 100]).collect();

@@ -1,15 +1,14 @@
 //! Rings in shared memory: one producer, one consumer, and either may be hostile.
 //!
 //! Asynchronous calls travel through two rings, requests to a kernel and completions back. Their layouts stand in
-//! [`abi_queue`]; this is the algorithm, the same for requests and completions, for kernels, for processes and for the
-//! model checker. What differs between these is where the words lie ([`Words`]): in a mapping of the process, in
-//! frames that a kernel sees page by page, or in loom's fake memory.
+//! [`abi_queue`]; this is the algorithm, shared by requests and completions, by kernels, by processes and by the model
+//! checker. These differ in the location of the words ([`Words`]): in a mapping of the process, in frames that a kernel
+//! sees page by page, or in loom's fake memory.
 //!
 //! # The algorithm
 //!
 //! Two indexes that only grow, `tail` of the producer and `head` of the consumer. The entry with index `i` lies at
-//! place
-//! `i % capacity`.
+//! place `i % capacity`.
 //!
 //! ```text
 //!   producer                                        consumer
@@ -21,7 +20,7 @@
 //!                                                   advance head   (release)
 //! ```
 //!
-//! * `tail`, release and acquire: whoever sees the index sees the words of all entries before it.
+//! * `tail`, release and acquire: a consumer that sees the index sees the words of all entries before it.
 //! * `head`, release and acquire: a place is written again only after its last entry has been read.
 //! * Each side reads its *own* index from its own memory, not from the shared word, so that the other side cannot
 //!   change it.
@@ -30,19 +29,19 @@
 //!
 //! Several entries can be made, or taken, before the index that shows it is stored: a batch costs one store.
 //!
-//! # What a hostile other side can do
+//! # A hostile other side
 //!
-//! To a producer: write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst is that
-//! entries are overwritten that the other side has not read, or that it never gets any.
+//! Against a producer it can write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst
+//! is that entries are overwritten that the other side has not read, or that it never gets any.
 //!
-//! To a consumer: write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead cannot come
-//! from the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the consumer checks
-//! what it takes as if it came from a stranger, because it does.
+//! Against a consumer it can write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead
+//! cannot come from the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the
+//! consumer checks every entry as if it came from a stranger, because it does.
 //!
-//! # Who wakes whom
+//! # Sleeping and waking
 //!
-//! A consumer that has nothing to do sleeps, and the producer must then call it; while it is awake the call would be a
-//! waste. The `state` word says which it is:
+//! A consumer without work sleeps, and the producer must then call it; while it is awake the call would be a waste. The
+//! `state` word distinguishes the two:
 //!
 //! ```text
 //!   producer                                        consumer
@@ -53,9 +52,9 @@
 //! ```
 //!
 //! Each side writes its word and then reads the other's. Release and acquire alone allow both to read the old values:
-//! the entry would stay, with nobody called. With a sequentially consistent fence between write and read on both sides,
-//! at least one of them sees what the other wrote. The tempting wrong way is to store `state` with release, "because it
-//! publishes something".
+//! the entry would stay, and the consumer would not be called. With a sequentially consistent fence between write and
+//! read on both sides, at least one of them sees the other's write. The tempting wrong way is to store `state` with
+//! release, "because it publishes something".
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![forbid(unsafe_code)]
 
@@ -76,7 +75,7 @@ use abi_queue::request::{AWAKE, SLEEPING};
 #[cfg(not(loom))]
 pub use process::{Completions, Requests};
 
-/// A ring as one side sees it: where its words are. `N` is the number of words of an entry.
+/// A ring as one side sees it: the location of its words. `N` is the number of words of an entry.
 pub trait Words<const N: usize> {
     /// The producer's index.
     fn tail(&self) -> &AtomicU64;
@@ -92,7 +91,7 @@ pub trait Words<const N: usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The producer's index is further ahead than the ring is long: the ring cannot be used any more.
+/// The producer's index is further ahead than the capacity: the ring cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -101,55 +100,56 @@ pub struct Broken;
 pub struct Producer {
     /// Index of the next entry.
     tail: u64,
-    /// Up to here entries were published.
+    /// Index up to which entries were published.
     published: u64,
-    /// The consumer's index when it was last looked at.
+    /// The consumer's index when it was last read.
     head: u64,
     capacity: u64,
 }
 
 impl Producer {
-    /// For a ring whose memory is all zero. The capacity is a power of two.
+    /// Makes the producer of a ring whose memory is all zero. The capacity is a power of two.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not.
+    #[doc(alias = "io_uring")]
     pub const fn new(capacity: usize) -> Producer {
         assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
         Producer { tail: 0, published: 0, head: 0, capacity: capacity as u64 }
     }
 
-    /// For a ring through which `tail` entries have gone so far, by a producer that kept nothing else. The capacity is
-    /// a power of two.
+    /// Makes the producer of a ring through which `tail` entries have gone so far, by a producer that kept no other
+    /// state. The capacity is a power of two.
     #[inline(always)]
     pub const fn resume(capacity: usize, tail: u64) -> Producer {
-        // As if the ring were full: so the consumer's index is looked at before anything is written.
+        // As if the ring were full: so the consumer's index is read before anything is written.
         Producer { tail, published: tail, head: tail.wrapping_sub(capacity as u64), capacity: capacity as u64 }
     }
 
-    /// How many entries it can hold.
+    /// Returns the capacity in entries.
     pub const fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
-    /// How many entries were published in all.
+    /// Returns the number of entries published in all.
     #[inline(always)]
     pub const fn published(&self) -> u64 {
         self.published
     }
 
-    /// How many entries have been made and not been published.
+    /// Returns the number of entries that were made and not published.
     #[inline(always)]
     pub const fn unpublished(&self) -> u64 {
         self.tail.wrapping_sub(self.published)
     }
 
-    /// Makes the ring larger or smaller, while nothing is in it: its next entry lies where the new capacity says.
+    /// Changes the capacity of an empty ring: its next entry lies at the place for the new capacity.
     ///
     /// # Errors
-    /// [`Full`] if something is in it, or if the other side says so.
+    /// [`Full`] if the ring is not empty, or if the other side claims so.
     ///
     /// # Panics
-    /// If the capacity is no power of two.
+    /// If the capacity is not a power of two.
     pub fn resize<const N: usize>(&mut self, words: &impl Words<N>, capacity: usize) -> Result<(), Full> {
         assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
         // Acquire: as in `free`.
@@ -161,14 +161,14 @@ impl Producer {
         Ok(())
     }
 
-    /// How many places are free.
+    /// Returns the number of free places.
     pub fn free<const N: usize>(&mut self, words: &impl Words<N>) -> usize {
         // Acquire: pairs with the consumer's release, so that the entries in these places have been read.
         self.head = words.head().load(Ordering::Acquire);
         self.capacity.saturating_sub(self.tail.wrapping_sub(self.head)) as usize
     }
 
-    /// Writes an entry, which nobody sees yet.
+    /// Writes an entry, which stays invisible to the consumer until it is published.
     ///
     /// # Errors
     /// [`Full`]; nothing was written.
@@ -182,11 +182,11 @@ impl Producer {
     /// Takes the next place, for an entry that the caller writes there before it is published.
     ///
     /// # Errors
-    /// [`Full`]; nothing has happened.
+    /// [`Full`]; nothing has changed.
     #[inline(always)]
     pub fn next_place<const N: usize>(&mut self, words: &impl Words<N>) -> Result<usize, Full> {
-        // What is known of `head` can only be too old, which is too careful. (A consumer whose index goes back is
-        // another matter: it overwrites what it has not read, until the next look.)
+        // The last known `head` can only be too old, which is too careful. (A consumer whose index goes back causes its
+        // own loss: entries that it has not read are overwritten, until the next look.)
         if self.tail.wrapping_sub(self.head) >= self.capacity && self.free(words) == 0 {
             return Err(Full);
         }
@@ -195,7 +195,7 @@ impl Producer {
         Ok(place as usize)
     }
 
-    /// Shows all entries that were pushed to the consumer.
+    /// Makes all pushed entries visible to the consumer.
     #[inline(always)]
     pub fn publish<const N: usize>(&mut self, words: &impl Words<N>) {
         self.published = self.tail;
@@ -215,39 +215,39 @@ impl Producer {
     }
 }
 
-/// The consumer's side, of one who does not trust the producer.
+/// The side of a consumer that does not trust the producer.
 #[derive(Debug)]
 pub struct Consumer {
     /// Index of the next entry to take.
     head: u64,
-    /// Up to here there are entries, as far as is known. Never more than the capacity ahead of `head`.
+    /// Index up to which entries are known to exist. Never more than the capacity ahead of `head`.
     tail: u64,
     capacity: u64,
 }
 
 impl Consumer {
-    /// For a ring whose memory is all zero. The capacity is a power of two.
+    /// Makes the consumer of a ring whose memory is all zero. The capacity is a power of two.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not.
     pub const fn new(capacity: usize) -> Consumer {
         assert!(capacity.is_power_of_two(), "the capacity of a ring is a power of two");
         Consumer { head: 0, tail: 0, capacity: capacity as u64 }
     }
 
-    /// For a ring of which `head` entries were taken so far, by a consumer that kept nothing else. The capacity is a
-    /// power of two.
+    /// Makes the consumer of a ring of which `head` entries were taken so far, by a consumer that kept no other state.
+    /// The capacity is a power of two.
     #[inline(always)]
     pub const fn resume(capacity: usize, head: u64) -> Consumer {
         Consumer { head, tail: head, capacity: capacity as u64 }
     }
 
-    /// How many entries were taken in all.
+    /// Returns the number of entries taken in all.
     pub const fn taken(&self) -> u64 {
         self.head
     }
 
-    /// Looks how many entries there are to take.
+    /// Reads the producer's index; returns the number of entries to take.
     ///
     /// # Errors
     /// [`Broken`] if the producer's index makes no sense.
@@ -256,7 +256,7 @@ impl Consumer {
         // Acquire: pairs with the producer's release, so that the entries' words are there.
         let tail = words.tail().load(Ordering::Acquire);
         let count = tail.wrapping_sub(self.head);
-        // One that goes back to what was seen before is nonsense too, and as harmless as a small step forward.
+        // An index that goes back to an earlier value is nonsense too, and as harmless as a small step forward.
         if count > self.capacity {
             return Err(Broken);
         }
@@ -271,7 +271,7 @@ impl Consumer {
         self.take_place().map(|place| words.read(place))
     }
 
-    /// The same, for a caller that reads the entry itself, each word once, before it hands the place back.
+    /// Takes the place of an entry, for a caller that reads it itself, each word once, before it hands the place back.
     #[inline(always)]
     pub fn take_place(&mut self) -> Option<usize> {
         if self.head == self.tail {
@@ -282,21 +282,21 @@ impl Consumer {
         Some(place as usize)
     }
 
-    /// Leaves the entry that was taken last in the ring after all, before its place was handed back. Whoever takes it
-    /// again reads it again, and may read something else.
+    /// Puts the entry that was taken last back, before its place was handed back. The next reader reads it again, and
+    /// may read other words.
     #[inline]
     pub fn leave_last(&mut self) {
         self.head = self.head.wrapping_sub(1);
     }
 
-    /// Hands the places of all entries that were taken back to the producer.
+    /// Hands the places of all taken entries back to the producer.
     #[inline(always)]
     pub fn hand_back<const N: usize>(&self, words: &impl Words<N>) {
         // Release: the entries were read before they may be overwritten.
         words.head().store(self.head, Ordering::Release);
     }
 
-    /// Goes to sleep unless there is something to take; says whether it sleeps.
+    /// Marks the consumer as asleep unless there is an entry to take; returns whether it sleeps.
     ///
     /// # Errors
     /// [`Broken`] if the producer's index makes no sense.
@@ -313,7 +313,9 @@ impl Consumer {
     }
 }
 
-/// Whether the consumer sleeps, and has to be called because of what was published before.
+/// Whether the consumer sleeps, and has to be called because of the entries published before.
+#[doc(alias = "notify")]
+#[doc(alias = "kick")]
 #[inline]
 pub fn must_be_called(state: &AtomicU64) -> bool {
     // Pairs with the fence in `fall_asleep`: if this reads the old state, the consumer's look sees the new tail.
@@ -321,27 +323,27 @@ pub fn must_be_called(state: &AtomicU64) -> bool {
     state.load(Ordering::Relaxed) == SLEEPING
 }
 
-/// The consumer's side of a process that takes completions of the kernel: it trusts the producer, and its index lies in
-/// the shared word, because its workers take turns. One worker at a time may call these; the caller ensures that.
+/// The side of a process that takes the kernel's completions: it trusts the producer, and its index lies in the shared
+/// word, because its workers take turns. One worker at a time may call these; the caller ensures that.
 pub mod trusting {
     use super::{Ordering, Words};
 
-    /// Whether nothing is there to take; a cheap look without any guarantee for the next moment.
+    /// Whether the ring is empty; a cheap look without any guarantee for the next moment.
     #[inline(always)]
     pub fn is_empty<const N: usize>(words: &impl Words<N>) -> bool {
         words.tail().load(Ordering::Relaxed) == words.head().load(Ordering::Relaxed)
     }
 
-    /// The oldest entry, which stays.
+    /// Returns the oldest entry, which stays.
     #[inline(always)]
     pub fn peek<const N: usize>(words: &impl Words<N>, capacity: usize) -> Option<[u64; N]> {
         peek_place(words, capacity).map(|place| words.read(place))
     }
 
-    /// The place of the oldest entry, which stays.
+    /// Returns the place of the oldest entry, which stays.
     #[inline(always)]
     pub fn peek_place<const N: usize>(words: &impl Words<N>, capacity: usize) -> Option<usize> {
-        // Relaxed: whoever took the last one handed the turn over with more than that.
+        // Relaxed: the previous taker handed its turn over with stronger ordering.
         let head = words.head().load(Ordering::Relaxed);
         // Acquire: pairs with the producer's release, so that the entry's words are there.
         if words.tail().load(Ordering::Acquire) == head {
@@ -350,7 +352,7 @@ pub mod trusting {
         Some((head & (capacity as u64 - 1)) as usize)
     }
 
-    /// How many entries there are to take.
+    /// Returns the number of entries to take.
     #[inline(always)]
     pub fn count<const N: usize>(words: &impl Words<N>) -> usize {
         // Relaxed and acquire: as in `peek_place`.
@@ -358,7 +360,7 @@ pub mod trusting {
         words.tail().load(Ordering::Acquire).wrapping_sub(head) as usize
     }
 
-    /// The entries that [`count`] has found, from the oldest on; they stay.
+    /// Returns the entries that [`count`] has found, from the oldest on; they stay.
     #[inline(always)]
     pub fn peek_all<const N: usize>(
         words: &impl Words<N>,
@@ -369,7 +371,7 @@ pub mod trusting {
         (0..count).map(move |index| words.read(head.wrapping_add(index) & (capacity - 1)))
     }
 
-    /// Takes away so many of the oldest entries, which were read.
+    /// Removes `count` of the oldest entries, which were read.
     #[inline(always)]
     pub fn advance<const N: usize>(words: &impl Words<N>, count: usize) {
         let head = words.head().load(Ordering::Relaxed);

@@ -41,7 +41,7 @@ impl Words<WORDS> for Memory {
     }
 }
 
-/// What is taken was made, whole, once and in order, also when places are used again.
+/// Entries are taken whole, once and in order, also when places are used again.
 #[test]
 fn entries_arrive_whole_and_in_order() {
     loom::model(|| {
@@ -51,7 +51,7 @@ fn entries_arrive_whole_and_in_order() {
             let mut producer = Producer::new(2);
             let mut made = 0;
             for number in 1..=3 {
-                // Does not wait: whether there is room depends on the interleaving.
+                // Does not wait: the room depends on the interleaving.
                 made += u64::from(producer.post(&*other, [number, number * 10]).is_ok());
                 if made < number {
                     break;
@@ -130,7 +130,7 @@ fn nobody_sleeps_beside_a_request() {
     });
 }
 
-/// The same with a consumer that serves, sleeps, and may be called in between: nothing is left at the end.
+/// A consumer serves, sleeps, and may be called in between: nothing is left at the end.
 #[test]
 fn everything_is_served_before_the_last_sleep() {
     loom::model(|| {
@@ -201,7 +201,7 @@ fn takers_that_exclude_each_other_take_each_once() {
     });
 }
 
-/// The same by all that are there at a time, in a ring that is full and fills up again meanwhile.
+/// Takers that take all available entries at a time, in a full ring that fills up again meanwhile.
 #[test]
 fn what_is_taken_together_is_taken_once() {
     loom::model(|| {
@@ -231,7 +231,7 @@ fn what_is_taken_together_is_taken_once() {
     });
 }
 
-/// Whatever the producer's side is made to say, the consumer gets no more than the ring is long.
+/// For any value of the producer's index, the consumer gets no more entries than the capacity.
 #[test]
 fn a_hostile_tail_is_an_error_or_a_few_entries() {
     loom::model(|| {

@@ -14,41 +14,41 @@ pub struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// From its header and its entries, of which there are a power of two.
+    /// Makes the view of a ring from its header and its entries, whose number is a power of two.
     ///
     /// # Panics
-    /// If there are not.
+    /// If it is not.
     #[inline(always)]
     pub fn new(header: &'a CompletionHeader, entries: &'a [completion::Entry]) -> Completions<'a> {
         assert!(entries.len().is_power_of_two(), "the capacity of a ring is a power of two");
         Completions { header, entries }
     }
 
-    /// The page with the indexes.
+    /// Returns the page with the indexes.
     pub fn header(&self) -> &'a CompletionHeader {
         self.header
     }
 
-    /// Whether nothing is there to take; a cheap look without any guarantee for the next moment.
+    /// Whether the ring is empty; a cheap look without any guarantee for the next moment.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         trusting::is_empty(self)
     }
 
-    /// The oldest completion, which stays. Only one taker at a time may call this; the caller ensures that.
+    /// Returns the oldest completion, which stays. Only one taker at a time may call this; the caller ensures that.
     #[inline(always)]
     pub fn peek(&self) -> Option<Completion> {
         trusting::peek(self, self.entries.len()).map(Completion::from_words)
     }
 
-    /// Takes away the completion that [`peek`](Self::peek) has shown. For the taker only.
+    /// Removes the completion that [`peek`](Self::peek) has shown. For the taker only.
     #[inline(always)]
     pub fn advance(&self) {
         trusting::advance(self, 1);
     }
 
-    /// Hands all completions that are there now to `take`, in their order, and then takes them away; says how many. For
-    /// the taker only.
+    /// Hands all present completions to `take`, in their order, and then removes them; returns their number. For the
+    /// taker only.
     #[inline(always)]
     pub fn take_all(&self, take: impl FnMut(Completion)) -> usize {
         let count = trusting::count(self);
@@ -96,24 +96,24 @@ pub struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// From its header and its entries, of which there are a power of two.
+    /// Makes the view of a ring from its header and its entries, whose number is a power of two.
     ///
     /// # Panics
-    /// If there are not.
+    /// If it is not.
     pub fn new(header: &'a RequestHeader, entries: &'a [request::Entry]) -> Requests<'a> {
         assert!(entries.len().is_power_of_two(), "the capacity of a ring is a power of two");
         Requests { header, entries }
     }
 
-    /// The page with the indexes.
+    /// Returns the page with the indexes.
     pub fn header(&self) -> &'a RequestHeader {
         self.header
     }
 
-    /// Makes a request and shows it to the kernel.
+    /// Makes a request and publishes it to the kernel.
     ///
     /// # Errors
-    /// [`Full`]; nothing has happened.
+    /// [`Full`]; nothing has changed.
     #[inline(always)]
     pub fn submit(&self, producer: &mut Producer, request: Request, urgency: u64) -> Result<(), Full> {
         let place = producer.next_place(self)?;
@@ -121,11 +121,11 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// The same at the place that the producer has just [given](Producer::next_place).
+    /// Publishes a request at the place that the producer has just [given](Producer::next_place).
     #[inline(always)]
     pub fn submit_at(&self, producer: &mut Producer, place: usize, request: Request, urgency: u64) {
         self.write(place, request.to_words());
-        // Before the tail, so that whoever sees the request sees how urgent it is; at worst the kernel takes back a
+        // Before the tail, so that a kernel that sees the request sees its urgency; at worst the kernel takes back a
         // claim that has just been made, and then it looks at the request itself.
         if self.header.urgency.load(Ordering::Relaxed) < urgency {
             self.header.urgency.store(urgency, Ordering::Relaxed);

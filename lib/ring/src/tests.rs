@@ -1,4 +1,4 @@
-//! Against a queue that nobody could get wrong, and against nonsense.
+//! Compares rings with a trivial queue, and exposes them to nonsense.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ impl Words<2> for Memory {
     }
 }
 
-/// An empty ring through which as many entries as `start` says have gone, modulo 2^64.
+/// An empty ring through which `start` entries have gone, modulo 2^64.
 fn started_at(memory: &Memory, capacity: usize, start: u64) -> (Producer, Consumer) {
     let (mut producer, mut consumer) = (Producer::new(capacity), Consumer::new(capacity));
     (producer.tail, producer.published, producer.head) = (start, start, start);
@@ -80,7 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Whatever the order of steps: what is taken is what was published, in order; full and empty are told rightly.
+    /// For any order of steps: entries are taken as published, in order; full and empty are reported correctly.
     #[test]
     fn it_is_a_queue(
         steps in prop::collection::vec(step(), 1..400),
@@ -155,7 +155,7 @@ proptest! {
         }
     }
 
-    /// Indexes and entries of nonsense: an error, or no more entries than the ring is long, and never a panic.
+    /// Indexes and entries of nonsense: an error, or no more entries than the capacity, and never a panic.
     #[test]
     fn nonsense_is_survived(
         tails in prop::collection::vec(property::edges(0..u64::MAX, &[5, 13, 8]), 1..50),
@@ -184,7 +184,7 @@ proptest! {
         }
     }
 
-    /// A head of nonsense makes the ring full, or lets the producer overwrite; it stays inside.
+    /// A head of nonsense makes the ring full, or lets the producer overwrite entries; it never leaves the ring.
     #[test]
     fn a_hostile_consumer_harms_itself(heads in prop::collection::vec(property::edges(0..u64::MAX, &[8]), 1..50)) {
         let memory = Memory::new(8);
@@ -201,7 +201,7 @@ proptest! {
     }
 }
 
-/// The other side writes what it likes into the words of the ring, between any two steps.
+/// The other side writes arbitrary words into the ring, between any two steps.
 #[test]
 fn fuzz_ring() {
     let seeds: [&[u8]; 2] =
@@ -245,7 +245,7 @@ fn fuzz_ring() {
 }
 
 /// Every history of seven steps of both sides, over rings of one and of two entries, from the first index and across
-/// the largest: what is taken is what was shown, in order.
+/// the largest: entries are taken as published, in order.
 #[test]
 fn every_short_history_is_one_of_a_queue() {
     const STEPS: u32 = if cfg!(miri) { 3 } else { 7 };
@@ -254,7 +254,7 @@ fn every_short_history_is_one_of_a_queue() {
             for history in 0..5u32.pow(STEPS) {
                 let memory = Memory::new(2);
                 let (mut producer, mut consumer) = started_at(&memory, capacity, start);
-                // Made, shown, seen, taken, handed back: how many entries in all have come so far.
+                // Entries made, shown, seen, taken and handed back so far.
                 let (mut made, mut shown, mut seen, mut taken, mut back) = (0u64, 0u64, 0u64, 0u64, 0u64);
                 let mut rest = history;
                 for _ in 0..STEPS {

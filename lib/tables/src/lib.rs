@@ -1,23 +1,23 @@
 //! Lists and hash tables that grow and shrink a little at a time.
 //!
 //! # The problem
-//! A vector doubles when it is full, and copies all that is in it; a hash table enters everything anew. On average that
-//! costs nothing. In a kernel, code is not interrupted, and the one call that meets it keeps its hart for as long as a
-//! process likes that has filled the table.
+//! A vector doubles when it is full, and copies its elements; a hash table enters all of them anew. On average that
+//! costs nothing. In a kernel, code is not interrupted, and the one call that meets it keeps its hart for as long as
+//! the process that filled the table likes.
 //!
 //! # The choice
-//! Nothing here ever moves more than a segment's worth of elements, [`SEGMENT`] bytes, and no operation on one element
+//! No operation moves more than a segment's worth of elements, [`SEGMENT`] bytes, and no operation on one element
 //! visits more than a few others:
 //!
 //! * [`Segments`] is a vector in pieces of equal size. Only the list of the pieces is copied when it grows or shrinks,
 //!   three words for each piece.
-//! * [`Queue`] is the same with two ends.
+//! * [`Queue`] has the same structure, with two ends.
 //! * [`Table`] is a hash table by *linear hashing* (Litwin, 1980): it has as many chains as entries, and each insertion
 //!   splits one chain in two, in turns. Entries lie dense in a [`Segments`], so that a table that empties gives its
 //!   memory back a segment at a time.
 //!
-//! Room is reserved first, which can fail; what follows cannot. Only dropping a large one at once takes long: whoever
-//! may have one takes its elements out in steps.
+//! Room is reserved first, which can fail; the insertion cannot. Only dropping a large one at once takes long: an owner
+//! of a large one takes its elements out in steps.
 //!
 //! # Rejected
 //! *Two tables, the old one and the new one, between which entries move*: the new one is large, and has to be made at
@@ -38,17 +38,17 @@ pub use queue::Queue;
 pub use segments::Segments;
 pub use table::Table;
 
-/// Bytes of a segment, at most, unless eight elements have more.
+/// Maximum bytes of a segment, unless eight elements need more.
 pub const SEGMENT: usize = 2048;
 
-/// A segment with room for so many elements, and with none.
+/// Makes an empty segment with room for `elements` elements.
 fn segment<T>(elements: usize) -> Result<Vec<T>, TryReserveError> {
     let mut segment = Vec::new();
     segment.try_reserve_exact(elements)?;
     Ok(segment)
 }
 
-/// Elements in a segment, as a power of two.
+/// Returns the number of elements in a segment, as a power of two.
 const fn shift_for(size: usize) -> u32 {
     let fitting = SEGMENT / if size == 0 { 1 } else { size };
     if fitting < 8 { 3 } else { fitting.ilog2() }

@@ -3,15 +3,16 @@ use alloc::vec::Vec;
 
 use crate::{segment, shift_for};
 
-/// Segments that are given back at once.
+/// Number of segments that are freed at once.
 const TRIMMED: usize = 8;
 
-/// A queue in pieces. Room for elements stays when they go, until it is [given back](Queue::trim).
+/// A queue in pieces. Room of removed elements stays, until it is [given back](Queue::trim).
 #[derive(Debug)]
+#[doc(alias = "VecDeque")]
 pub struct Queue<T> {
-    /// The oldest first. All in use are full but the last; empty ones, which are room, come behind.
+    /// Oldest elements first. All segments in use are full but the last; empty ones, which are room, come behind.
     segments: VecDeque<Vec<T>>,
-    /// Elements of the first segment that were taken.
+    /// Number of elements of the first segment that were taken.
     taken: usize,
     length: usize,
 }
@@ -25,33 +26,33 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     const PER_SEGMENT: usize = 1 << shift_for(size_of::<T>());
 
-    /// None.
+    /// Makes an empty queue.
     pub const fn new() -> Queue<T> {
         Queue { segments: VecDeque::new(), taken: 0, length: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// For how many there is room, with those that are there.
+    /// Returns the number of elements for which there is room, including those that are there.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.segments.len() * Self::PER_SEGMENT - self.taken
     }
 
-    /// Makes room for so many, with those that are there.
+    /// Makes room for `length` elements, including those that are there.
     ///
     /// # Errors
-    /// There is no memory; the elements are as they were.
+    /// There is no memory; the elements are unchanged.
     pub fn reserve(&mut self, length: usize) -> Result<(), TryReserveError> {
         while self.capacity() < length {
             self.segments.try_reserve(1)?;
@@ -60,7 +61,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Gives some room back, a few segments at most, if there is much more than for so many, with those that are there.
+    /// Frees some room, a few segments at most, if there is room for many more than `length` elements.
     #[cold]
     pub fn trim(&mut self, length: usize) {
         let needed = self.taken + length.max(self.length);
@@ -77,20 +78,20 @@ impl<T> Queue<T> {
         self.length += 1;
     }
 
-    /// Its pieces, for whoever drops a large one in steps.
+    /// Returns its pieces, for owners that drop a large queue in steps.
     pub fn into_segments(self) -> impl Iterator<Item = Vec<T>> {
         self.segments.into_iter()
     }
 }
 
 impl<T: Copy> Queue<T> {
-    /// The first.
+    /// Returns the first element.
     #[inline]
     pub fn front(&self) -> Option<&T> {
         self.segments.front()?.get(self.taken)
     }
 
-    /// Takes the first.
+    /// Takes the first element.
     pub fn pop_front(&mut self) -> Option<T> {
         let value = *self.front()?;
         self.taken += 1;
@@ -124,7 +125,7 @@ mod tests {
             queue.push_back(number);
         }
         assert_eq!((queue.len(), queue.is_empty()), (2 * SEGMENT, false));
-        // Places that were taken are no room until the segment is empty; then it comes behind the others.
+        // Places of taken elements are no room until the segment is empty; then it comes behind the others.
         for number in 0..SEGMENT as u64 - 1 {
             assert_eq!((queue.front().copied(), queue.pop_front()), (Some(number), Some(number)));
             assert_eq!(queue.capacity(), 2 * SEGMENT - 1 - number as usize);
@@ -139,7 +140,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against the standard library's queue.
+        /// Compares with the standard library's queue.
         #[test]
         fn a_queue_keeps_its_order_and_its_room(steps in prop::collection::vec((any::<bool>(), 0usize..60, any::<bool>()), 0..100)) {
             let mut queue: Queue<[usize; 30]> = Queue::new();

@@ -3,11 +3,12 @@ use alloc::vec::Vec;
 
 use crate::{segment, shift_for};
 
-/// Lists with room for more segments than this shrink, and are given back when one is left.
+/// Lists with room for more segments than this shrink, and are freed when one segment is left.
 const KEPT: usize = 16;
 
-/// A vector whose elements never move, but for those of a first small segment.
+/// A vector whose elements never move, except those of a small first segment.
 #[derive(Debug)]
+#[doc(alias = "Vec")]
 pub struct Segments<T> {
     /// All are full but the last in use; empty ones, which are room, come behind. The first grows by doubling, so that
     /// a few elements take little memory, and all others have their size from the beginning.
@@ -23,27 +24,27 @@ impl<T> Default for Segments<T> {
 
 impl<T> Segments<T> {
     const SHIFT: u32 = shift_for(size_of::<T>());
-    /// Elements in a segment.
+    /// Number of elements in a segment.
     pub const PER_SEGMENT: usize = 1 << Self::SHIFT;
 
-    /// None.
+    /// Makes an empty vector.
     pub const fn new() -> Segments<T> {
         Segments { segments: Vec::new(), length: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// For how many there is room, with those that are there.
+    /// Returns the number of elements for which there is room, including those that are there.
     pub fn capacity(&self) -> usize {
         match &self.segments[..] {
             [] => 0,
@@ -52,10 +53,10 @@ impl<T> Segments<T> {
         }
     }
 
-    /// Makes room for so many more.
+    /// Makes room for `more` further elements.
     ///
     /// # Errors
-    /// There is no memory; nothing has changed that can be seen.
+    /// There is no memory; nothing visible has changed.
     #[inline]
     pub fn reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
         let wanted = self.length + more;
@@ -68,7 +69,7 @@ impl<T> Segments<T> {
             self.segments.try_reserve(1)?;
             self.segments.push(Vec::new());
         }
-        // There is a first one now.
+        // There is a first segment now.
         if let Some(first) = self.segments.first_mut()
             && first.capacity() < Self::PER_SEGMENT.min(wanted)
         {
@@ -96,7 +97,7 @@ impl<T> Segments<T> {
         self.pop_keeping(0)
     }
 
-    /// The same, with room for so many more kept beside those that are left.
+    /// Takes the last element as [`pop`](Self::pop) does, and keeps room for `room` elements beside the rest.
     pub fn pop_keeping(&mut self, room: usize) -> Option<T> {
         let last = self.length.checked_sub(1)?;
         let value = self.segments[last >> Self::SHIFT].pop();
@@ -107,7 +108,7 @@ impl<T> Segments<T> {
         value
     }
 
-    /// Gives a segment back if more than one is empty, beside room for so many more.
+    /// Frees a segment if more than one is empty, beside room for `room` more elements.
     fn trim(&mut self, room: usize) {
         let needed = (self.length + room).div_ceil(Self::PER_SEGMENT).max(1);
         if self.segments.len() > needed + 1 {
@@ -120,7 +121,7 @@ impl<T> Segments<T> {
         }
     }
 
-    /// Lets the list of segments shrink to a half, if there is memory for that.
+    /// Shrinks the list of segments to a half, if there is memory for that.
     #[cold]
     fn shrink_list(&mut self) {
         if let Ok(mut list) = segment(self.segments.capacity() / 2) {
@@ -129,24 +130,24 @@ impl<T> Segments<T> {
         }
     }
 
-    /// An element.
+    /// Returns an element.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
         self.segments.get(index >> Self::SHIFT)?.get(index & (Self::PER_SEGMENT - 1))
     }
 
-    /// The same, to change it.
+    /// Returns a mutable element.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.segments.get_mut(index >> Self::SHIFT)?.get_mut(index & (Self::PER_SEGMENT - 1))
     }
 
-    /// The last one.
+    /// Returns the last element.
     pub fn last(&self) -> Option<&T> {
         self.get(self.length.checked_sub(1)?)
     }
 
-    /// Takes an element out, in whose place the last one comes.
+    /// Takes an element out; the last one moves to its place.
     pub fn swap_remove(&mut self, index: usize) -> Option<T> {
         if index + 1 == self.length {
             return self.pop();
@@ -158,17 +159,17 @@ impl<T> Segments<T> {
         self.get_mut(index).map(|place| core::mem::replace(place, last))
     }
 
-    /// All, in their order.
+    /// Iterates over all elements, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.segments.iter().flatten()
     }
 
-    /// All, in their order, to change them.
+    /// Iterates over all elements, in order, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.segments.iter_mut().flatten()
     }
 
-    /// All, each taken out. The memory of a segment is given back behind its last one.
+    /// Takes out all elements, in order. The memory of a segment is freed behind its last one.
     pub fn into_values(self) -> impl Iterator<Item = T> {
         self.segments.into_iter().flatten()
     }
@@ -200,7 +201,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against the standard library's vector, with elements of which few fit into a segment.
+        /// Compares with the standard library's vector, with elements of which few fit into a segment.
         #[test]
         fn segments_are_a_vector(steps in prop::collection::vec((0u8..8, 0usize..200), 0..400)) {
             let mut segments: Segments<[usize; 30]> = Segments::new();
@@ -252,7 +253,7 @@ mod tests {
         assert!(segments.capacity() <= 300 + 2 * Segments::<u64>::PER_SEGMENT);
     }
 
-    /// The number of segments and the capacity.
+    /// Returns the number of segments and the capacity.
     fn room<T>(segments: &Segments<T>) -> (usize, usize) {
         (segments.segments.len(), segments.capacity())
     }
@@ -279,7 +280,7 @@ mod tests {
             segments.reserve(wanted).unwrap();
             assert_eq!(room(&segments), expected, "for {wanted}");
         }
-        // Those that are there count, too.
+        // Present elements count, too.
         for number in 0..5 * SEGMENT as u64 {
             segments.push(number);
         }
@@ -320,7 +321,7 @@ mod tests {
             }
             assert_eq!(lengths, expected, "with room for {kept}");
         }
-        // The list of segments goes, too, if it is long, when nothing is left and no room is wanted.
+        // The list of segments is freed, too, if it is long, when no element is left and no room is requested.
         for (count, room, is_kept) in [(2, 0, true), (KEPT, 0, true), (KEPT + 1, 0, false), (KEPT + 1, 1, true)] {
             let mut segments = filled(count * SEGMENT);
             segments.segments.shrink_to(count);

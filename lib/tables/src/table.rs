@@ -2,31 +2,35 @@ use alloc::collections::TryReserveError;
 
 use crate::Segments;
 
-/// The end of a chain.
+/// End of a chain.
 const NONE: u32 = u32::MAX;
 
-/// So many chains are not worth uniting.
+/// Number of chains that are not worth uniting.
 const FEW: usize = 8;
 
 #[derive(Debug)]
 struct Slot<T> {
     hash: u32,
-    /// The next of the chain.
+    /// Next entry of the chain.
     next: u32,
     value: T,
 }
 
-/// A hash table of at most 2^32 - 1 entries. Each has an index, from 0 up without gaps, which is its own until an entry
-/// is removed: then the last one moves into the gap.
+/// A hash table of at most 2^32 - 1 entries. Each has an index, from 0 up without gaps, which stays until an entry is
+/// removed: then the last one moves into the gap.
 ///
-/// The caller computes hashes, of which the low bits count first, and compares. If outsiders choose what is entered,
-/// hashes have to depend on something that they do not know.
+/// The caller computes hashes, of which the low bits count first, and compares. If outsiders choose the entries, hashes
+/// have to depend on a secret.
 #[derive(Debug)]
+#[doc(alias = "HashMap")]
+#[doc(alias = "HashSet")]
+#[doc(alias = "HashTable")]
+#[doc(alias = "linear hashing")]
 pub struct Table<T> {
     slots: Segments<Slot<T>>,
-    /// The first of each chain.
+    /// First entry of each chain.
     chains: Segments<u32>,
-    /// All ones: as many as it takes for the number of the last chain.
+    /// All ones: as many as the number of the last chain has bits.
     mask: u32,
 }
 
@@ -37,32 +41,32 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// None.
+    /// Makes an empty table.
     pub const fn new() -> Table<T> {
         Table { slots: Segments::new(), chains: Segments::new(), mask: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Where a hash belongs: the chains that were not split in this round still have the entries of those that they
-    /// will be split into.
+    /// Returns the chain of a hash: the chains that were not split in this round still have the entries of those that
+    /// they will be split into.
     #[inline]
     fn chain(&self, hash: u32) -> usize {
         let chain = (hash & self.mask) as usize;
         if chain < self.chains.len() { chain } else { chain & (self.mask >> 1) as usize }
     }
 
-    /// The index of the entry with this hash that is meant.
+    /// Returns the index of the entry with this hash for which `is_meant` holds.
     #[inline]
     pub fn find(&self, hash: u32, mut is_meant: impl FnMut(&T) -> bool) -> Option<usize> {
         let mut at = *self.chains.get(self.chain(hash))?;
@@ -75,16 +79,16 @@ impl<T> Table<T> {
         None
     }
 
-    /// Makes room for one more.
+    /// Makes room for one more entry.
     ///
     /// # Errors
-    /// There is no memory; nothing has changed that can be seen.
+    /// There is no memory; nothing visible has changed.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.slots.reserve(1)?;
         self.chains.reserve(1)
     }
 
-    /// Enters what is not there, and for which there is [room](Self::reserve); gives its index, the last.
+    /// Enters a value that is not there yet, and for which there is [room](Self::reserve); returns its index, the last.
     pub fn insert(&mut self, hash: u32, value: T) -> usize {
         if self.chains.len() <= self.slots.len() {
             self.split();
@@ -96,7 +100,7 @@ impl<T> Table<T> {
         index
     }
 
-    /// Adds a chain, with its part of what was in another one.
+    /// Adds a chain, with its part of another chain's entries.
     fn split(&mut self) {
         let new = self.chains.len() as u32;
         if new > self.mask {
@@ -117,7 +121,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the last chain back into the one that it was split from.
+    /// Merges the last chain back into the one that it was split from.
     fn unite(&mut self) {
         let Some(mut at) = self.chains.pop() else { return };
         let left = self.chains.len() as u32;
@@ -159,7 +163,7 @@ impl<T> Table<T> {
             self.relink(self.slots[last].hash, last as u32, index as u32);
         }
         let slot = self.slots.swap_remove(index)?;
-        // Two, to keep up.
+        // Two unions, to keep up with removals.
         for _ in 0..2 {
             if self.chains.len() > FEW && self.chains.len() > 2 * self.slots.len() {
                 self.unite();
@@ -168,29 +172,29 @@ impl<T> Table<T> {
         Some(slot.value)
     }
 
-    /// The entry with this index.
+    /// Returns the entry with this index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
         self.slots.get(index).map(|slot| &slot.value)
     }
 
-    /// The same, to change it. Its hash stays the same.
+    /// Returns the entry with this index, to change it. Its hash must stay unchanged.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.slots.get_mut(index).map(|slot| &mut slot.value)
     }
 
-    /// All, by index.
+    /// Iterates over all values, by index.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().map(|slot| &slot.value)
     }
 
-    /// All, by index, to change them.
+    /// Iterates over all values, by index, to change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().map(|slot| &mut slot.value)
     }
 
-    /// All, each taken out.
+    /// Takes out all values.
     pub fn into_values(self) -> impl Iterator<Item = T> {
         self.slots.into_values().map(|slot| slot.value)
     }
@@ -205,7 +209,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a vector, with hashes that are often the same, in runs that fill the table and empty it again.
+        /// Compares with a vector, with hashes that are often equal, in runs that fill the table and empty it again.
         #[test]
         fn a_table_is_a_set_with_places(
             runs in prop::collection::vec((any::<bool>(), 0u32..200, 1u32..4000), 0..30),

@@ -1,14 +1,14 @@
-//! Whatever comes and goes, one element at a time, no allocation is large: nothing was copied at once, and nothing was
+//! With elements that come and go one at a time no allocation is large: nothing was copied at once, and nothing was
 //! made at once that would have to be filled.
 //!
-//! One test only: what is counted is the whole process's.
+//! One test only, because it counts the allocations of the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tables::{Queue, Segments, Table};
 
-/// The largest allocation so far, in bytes; and how many were given back.
+/// Largest allocation so far, in bytes; and number of frees.
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 static FREED: AtomicUsize = AtomicUsize::new(0);
 
@@ -42,7 +42,7 @@ const MANY: usize = 65_536;
 /// Bytes of an element.
 const SIZE: usize = 40;
 
-/// Does something for each number, and checks that none of it was large.
+/// Calls a function for each number, and checks that no allocation was large.
 fn each(mut act: impl FnMut(usize)) {
     LARGEST.store(0, Ordering::Relaxed);
     let mut most_freed = 0;

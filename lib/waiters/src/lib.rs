@@ -1,29 +1,29 @@
-//! Who waits for a condition: the wakers of those who found that it does not hold.
+//! Wait queues: the wakers of the tasks that wait for a condition.
 //!
 //! The owner of a condition keeps one list for each way in which it can change, under the lock that guards it. The
-//! protocol is always the same: under the lock, look whether one can go on; if not, [`register`](Waiters::register) and
-//! return; whoever changes it takes the lock, does so, and calls [`wake_all`](Waiters::wake_all). No wake-up can fall
-//! between the look and the registration, because both happen under one lock. Whoever gives up
+//! protocol is always: under the lock, check the condition; if it does not hold, [`register`](Waiters::register) and
+//! return; a task that changes it takes the lock, does so, and calls [`wake_all`](Waiters::wake_all). No wake-up can
+//! fall between the check and the registration, because both happen under one lock. A task that gives up
 //! [`forget`](Waiters::forget)s its waker.
 //!
-//! Whoever registers stays registered until the condition changes or until it is forgotten; nobody is woken to make
-//! room for somebody else. (A list with a limit that wakes its oldest entry for a newcomer never comes to rest when one
-//! more waits than it holds: each one that is woken for nothing registers again, and wakes the next.)
+//! A task stays registered until the condition changes or until it is forgotten; no waiter is woken to make room for
+//! another. (A list with a limit that wakes its oldest entry for a newcomer never comes to rest when one more waits
+//! than it holds: each task that is woken for nothing registers again, and wakes the next.)
 //!
-//! A change wakes all who wait, not one of them. The one that would be woken might not run for long, because something
-//! more important does, or might be given up before it runs; the others would sleep beside something that they could
-//! have. Those who find nothing left register again, behind those who came meanwhile, so that equals take turns.
+//! A change wakes all waiters, not one of them. The one that would be woken might not run for long, because a more
+//! important task runs, or might be given up before it runs; the others would sleep although they could go on. Waiters
+//! that find nothing left register again, behind those that came meanwhile, so that equals take turns.
 //!
 //! Any number may wait for one thing: entering, forgetting and waking cost the same for the first and for the
 //! thousandth. One waiter, the usual number, costs no allocation; if there is no memory for a further one, that one is
 //! refused.
 //!
 //! # Waking thousands
-//! Whoever changes a condition holds its lock, and in a kernel that takes no interrupts meanwhile. So no more than
-//! [`PORTION`] are woken there; the others are handed on as a [`Rest`] to whom the kernel has named
-//! ([`wake_rests_with`]), who wakes them in portions, without the lock. They are not in the list any more: one of them
-//! that gives up meanwhile is woken for nothing, and one that comes back is there twice. Who wakes them must wake them
-//! all; without anybody named, as on the developer's computer, all are woken at once.
+//! A task that changes a condition holds its lock, and in a kernel that takes no interrupts meanwhile. So no more than
+//! [`PORTION`] waiters are woken there; the others are handed on as a [`Rest`] to the function that the kernel has
+//! registered ([`wake_rests_with`]), which has them woken in portions, without the lock. They are not in the list any
+//! more: one of them that gives up meanwhile is woken for nothing, and one that comes back is there twice. The function
+//! must have all of them woken; without one, as on the developer's computer, all are woken at once.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -49,41 +49,45 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// As many are woken at once.
+/// Number of waiters that are woken at once.
 pub const PORTION: usize = 32;
 
-/// Who wakes rests.
+/// Function that takes over rests.
 static WAKES_RESTS: Once<fn(Rest)> = Once::new();
 
-/// Names a function that sees to it that all of a rest are woken, soon and in [portions](Rest::wake_portion). It is
-/// called under the locks of whoever wakes. The first that is named counts.
+/// Registers the function that takes over rests: it must have every waiter of a rest woken, soon and in
+/// [portions](Rest::wake_portion). It is called under the locks of the task that wakes. Only the first registration
+/// counts.
 pub fn wake_rests_with(wakes: fn(Rest)) {
     WAKES_RESTS.call_once(|| wakes);
 }
 
-/// Those who were not woken with the first, because they are many.
+/// Waiters that were not woken with the first portion.
 #[derive(Debug)]
-#[must_use = "whoever drops it lets some sleep for ever"]
+#[must_use = "dropping it lets its waiters sleep for ever"]
 pub struct Rest(Box<[Queue; 1]>);
 
 impl Rest {
-    /// Wakes some, in the order in which they came; whether there are more.
+    /// Wakes some waiters, in the order in which they came; returns whether there are more.
     pub fn wake_portion(&mut self) -> bool {
         let [queue] = &mut *self.0;
         queue.wake_portion()
     }
 }
 
-/// The wakers of those who wait for one condition. All are woken at once; each finds out for itself
-/// whether it was meant, and registers again if not.
+/// The wakers of the tasks that wait for one condition. All are woken at once; each checks the condition again, and
+/// registers again if it does not hold.
 #[derive(Debug, Default)]
+#[doc(alias = "WaitQueue")]
+#[doc(alias = "wait_queue_head")]
+#[doc(alias = "Notify")]
 pub struct Waiters {
     first: Option<Waker>,
     // An array of one, because a box can be made fallibly on stable Rust only from a vector.
     more: Option<Box<[Queue; 1]>>,
 }
 
-/// Wakers in the order in which they came, each at most once: a list, whose links are indices of the table.
+/// Wakers in the order in which they came, each at most once: a list whose links are indices of the table.
 #[derive(Debug)]
 struct Queue {
     waiting: Table<Waiting>,
@@ -98,10 +102,10 @@ struct Waiting {
     after: u32,
 }
 
-/// No index.
+/// Stands for "no index".
 const NONE: u32 = u32::MAX;
 
-/// Wakers are looked up by the address of what they wake. No outsider chooses these, so mixing is all that is needed.
+/// Wakers are looked up by the address of their data. No outsider chooses these addresses, so mixing suffices.
 fn hash(waker: &Waker) -> u32 {
     mixed(waker.data().addr() as u64)
 }
@@ -112,14 +116,13 @@ fn mixed(address: u64) -> u32 {
 }
 
 impl Waiters {
-    /// Nobody waits.
+    /// Makes an empty list.
     pub const fn new() -> Waiters {
         Waiters { first: None, more: None }
     }
 
-    /// Enters a waker, unless it is there.
+    /// Enters a waker, unless it is entered already.
     ///
-    /// # Errors
     /// [`OutOfMemory`] if others wait already; the waker is not entered then.
     #[inline]
     pub fn register(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
@@ -146,7 +149,7 @@ impl Waiters {
         queue.register(waker)
     }
 
-    /// Takes a waker out; nothing happens if it is not there, because it was woken.
+    /// Removes a waker; does nothing if it was woken before.
     #[inline]
     pub fn forget(&mut self, waker: &Waker) {
         if self.first.as_ref().is_some_and(|first| first.will_wake(waker)) {
@@ -156,14 +159,15 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody waits.
+    /// Whether the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.is_none() && self.more.as_deref().is_none_or(|[queue]| queue.waiting.is_empty())
     }
 
-    /// Wakes everybody, in the order in which they came, and forgets them.
+    /// Wakes all waiters, in the order in which they came, and removes them.
     #[inline]
+    #[doc(alias = "notify_all")]
     pub fn wake_all(&mut self) {
         if let Some(first) = self.first.take() {
             first.wake();
@@ -211,7 +215,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets the entries before and behind an index lead to it.
+    /// Links the entries before and behind an index to it.
     fn link(&mut self, index: u32, before: u32, after: u32) {
         match self.waiting.get_mut(before as usize) {
             Some(before) => before.after = index,
@@ -225,7 +229,7 @@ impl Queue {
 
     fn remove(&mut self, index: usize) -> Option<Waker> {
         let &Waiting { before, after, .. } = self.waiting.get(index)?;
-        // The two lead to each other.
+        // The two are linked to each other.
         match self.waiting.get_mut(before as usize) {
             Some(before) => before.after = after,
             None => self.first = after,
@@ -235,7 +239,7 @@ impl Queue {
             None => self.last = before,
         }
         let removed = self.waiting.remove(index)?;
-        // The last of the table has this index now.
+        // The last entry of the table has this index now.
         if let Some(&Waiting { before, after, .. }) = self.waiting.get(index) {
             self.link(index as u32, before, after);
         }
@@ -248,7 +252,7 @@ impl Queue {
         }
     }
 
-    /// Wakes some from the front; whether there are more.
+    /// Wakes some waiters from the front; returns whether there are more.
     fn wake_portion(&mut self) -> bool {
         for _ in 0..PORTION {
             match self.remove(self.first as usize) {
@@ -268,7 +272,7 @@ mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
     use proptest::prelude::*;
 
-    /// Says when it was woken for the last time, and how often it was.
+    /// Records the time of its last wake, and the number of wakes.
     #[derive(Default)]
     struct Bell {
         turn: AtomicUsize,
@@ -311,7 +315,7 @@ mod tests {
         assert!(bells.iter().all(|(bell, _)| bell.rings() == 1));
     }
 
-    /// However many wait, as many as a portion are woken at once: the others when their turn comes.
+    /// For any number of waiters, one portion is woken at once, the others when their turn comes.
     #[test]
     fn a_rest_is_woken_in_portions() {
         let bells = bells(1000);
@@ -321,7 +325,7 @@ mod tests {
         }
         let rung = || bells.iter().filter(|(bell, _)| bell.rings() == 1).count();
         let mut rest = Rest(waiters.more.take().unwrap());
-        // The first of all is not with the others.
+        // The very first waiter is not in the queue.
         let mut expected = 0;
         while rest.wake_portion() {
             expected += PORTION;
@@ -337,7 +341,7 @@ mod tests {
         use alloc::collections::BTreeSet;
         let low: BTreeSet<u32> = (0..1024).map(|index| mixed(0x7f12_3456_7000 + 64 * index) & 1023).collect();
         assert!(low.len() > 500, "{} of 1024 places", low.len());
-        // Also those of real wakers, which lie where the allocator puts them.
+        // Also the hashes of real wakers, which lie where the allocator puts them.
         let low: BTreeSet<u32> = bells(1024).iter().map(|(_, waker)| hash(waker) & 1023).collect();
         assert!(low.len() > 500, "{} of 1024 places for wakers", low.len());
     }
@@ -363,7 +367,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// A list of numbers without repetitions is all there is to see.
+        /// A list of numbers without repetitions is all that is visible.
         #[test]
         fn waiters_are_an_ordered_set(steps in prop::collection::vec((0usize..30, 0u8..20), 0..300)) {
             let bells = bells(30);

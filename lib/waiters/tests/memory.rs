@@ -1,4 +1,4 @@
-//! Without memory a newcomer is refused, and nobody else notices.
+//! Without memory a newcomer is refused, and the other waiters are not affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ fn newcomers_are_refused_when_memory_is_short() {
         let mut waiters = Waiters::new();
         outcomes.clear();
         with_memory(bytes, || {
-            // Twice, because who was refused may ask again, and who was not is there.
+            // Twice, because a refused waiter may try again, and an accepted one is registered.
             for _ in 0..2 {
                 outcomes.clear();
                 outcomes.extend(wakers.iter().map(|waker| waiters.register(waker)));

@@ -1,4 +1,4 @@
-//! Where somebody is named to wake rests, a change wakes one portion and hands the others on.
+//! With a registered function for rests, a change wakes one portion and hands the others on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ impl Wake for Bell {
 #[test]
 fn a_rest_is_handed_on_and_the_first_that_is_named_gets_it() {
     wake_rests_with(|rest| RESTS.lock().unwrap().push(rest));
-    wake_rests_with(|_| panic!("somebody else was named before"));
+    wake_rests_with(|_| panic!("only the first registration counts"));
     let bells: Vec<_> = (0..3 * PORTION).map(|_| Arc::new(Bell::default())).collect();
     let rings = || bells.iter().map(|bell| bell.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let mut waiters = Waiters::new();
@@ -28,7 +28,7 @@ fn a_rest_is_handed_on_and_the_first_that_is_named_gets_it() {
         waiters.register(&Waker::from(bell.clone())).unwrap();
     }
     waiters.wake_all();
-    // The first of all is not in the queue that portions are taken from.
+    // The very first waiter is not in the queue that portions are taken from.
     let at_once = PORTION + 1;
     let expected = |rung: usize| (0..bells.len()).map(|index| usize::from(index < rung)).collect::<Vec<_>>();
     assert_eq!(rings(), expected(at_once));
