@@ -141,8 +141,8 @@ pub async fn write(path: &str, contents: impl crate::buffer::Buffer) -> Result<(
 /// # Errors
 ///
 /// `ENOENT`, `EISDIR`, `EROFS`.
+#[doc(alias("unlink", "remove_file"))]
 pub fn remove(path: &str) -> Result<()> {
-    #[doc(alias("unlink", "remove_file"))]
     unix::file::unlink(&c_string(path)?, 0)
 }
 
