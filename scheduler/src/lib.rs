@@ -41,9 +41,8 @@
 //!
 //! # Verification
 //!
-//! Traces on one thread; random histories against a naive model (`tests`); every interleaving of small cases
-//! (`loom_tests`); and
-//! `coroutine::suite`, which runs on the host and on the target, there through the image.
+//! Four proofs: traces on one thread; random histories against a naive model (`tests`); every interleaving of small
+//! cases (`loom_tests`); and `coroutine::suite`, which runs on the host and on the target, there through the image.
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 pub mod entry;

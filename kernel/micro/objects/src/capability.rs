@@ -1,7 +1,7 @@
-//! What a slot holds: a capability, packed into two words.
+//! The contents of a slot: a capability, packed into two words.
 //!
-//! Packing is private, so that the references inside are those that were put in: a slot is a cell of [`Capability`]
-//! values that takes 16 bytes instead of the 24 that the compiler would choose.
+//! Packing is private, so that no reference can be forged: a slot is a cell of [`Capability`] values that takes 16
+//! bytes instead of the 24 that the compiler would choose.
 
 use core::cell::Cell;
 
@@ -12,10 +12,10 @@ use crate::Ref;
 use crate::reference::UNIT;
 use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, TCB_SLOTS, Tcb};
 
-/// What a page's capability allows programs to do with it.
+/// The accesses that a frame capability allows to programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VirtualRights {
-    /// Nothing.
+    /// No access.
     KernelOnly = 1,
     /// Read.
     ReadOnly = 2,
@@ -42,35 +42,35 @@ impl FrameSize {
     }
 }
 
-/// Where a page or a page table is mapped.
+/// The location at which a page or a page table is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The address space; not 0.
+    /// The ASID of the address space; not 0.
     pub asid: u16,
-    /// The address.
+    /// The virtual address.
     pub address: u64,
 }
 
-/// An object of which a part is still there after its last capability was deleted.
+/// An object that is partly destroyed after its last capability was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dying {
-    /// A thread, whose own slots are to be emptied.
+    /// A thread, whose own slots must be emptied.
     Thread(Ref<Tcb>),
-    /// A node, whose slots are to be emptied.
+    /// A CNode, whose slots must be emptied.
     CNode {
         /// The first slot.
         slots: Ref<Slot>,
         /// The logarithm of the number of slots.
         radix: u8,
     },
-    /// An endpoint at which threads wait.
+    /// An endpoint with waiting threads.
     Endpoint(Ref<Endpoint>),
-    /// A notification for which threads wait.
+    /// A notification with waiting threads.
     Notification(Ref<Notification>),
 }
 
 impl Dying {
-    /// The object's slots: the first, and how many.
+    /// The object's slots: the first slot and their number.
     #[inline(always)]
     pub fn slots(self) -> Option<(Ref<Slot>, u64)> {
         match self {
@@ -81,19 +81,19 @@ impl Dying {
     }
 }
 
-/// The neighbours of a dying object in its ring: the slots that hold their remains.
+/// The neighbours of a dying object in its ring: the slots that hold their zombie capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// The next.
+    /// The next slot.
     pub next: Ref<Slot>,
-    /// The one before.
+    /// The previous slot.
     pub previous: Ref<Slot>,
 }
 
 /// A capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// None.
+    /// No capability.
     Null,
     /// Memory.
     Untyped {
@@ -101,41 +101,41 @@ pub enum Capability {
         base: u64,
         /// Logarithm of the size in bytes.
         bits: u8,
-        /// Whether it is not ordinary memory.
+        /// Whether the memory is device memory.
         device: bool,
-        /// Bytes that objects have taken, from the beginning.
+        /// Number of bytes used by objects, from the beginning (seL4's watermark).
         used: u64,
     },
-    /// A place where threads meet to exchange messages.
+    /// An endpoint, at which threads exchange messages.
     Endpoint {
         /// The endpoint.
         endpoint: Ref<Endpoint>,
-        /// What receivers are told about who sends.
+        /// The badge, which receivers get with each message.
         badge: u64,
-        /// What may be done with it.
+        /// The rights of this capability.
         rights: Rights,
     },
     /// A word of signals.
     Notification {
         /// The notification.
         notification: Ref<Notification>,
-        /// The signals that are set with it.
+        /// The badge: the signals that are set through this capability.
         badge: u64,
-        /// What may be done with it.
+        /// The rights of this capability.
         rights: Rights,
-        /// The number of the page for sending that belongs to this capability.
+        /// The number of the sender page that belongs to this capability.
         page: Option<u8>,
     },
-    /// The right to answer a thread once.
+    /// A reply capability: the right to answer a thread once.
     Reply {
         /// The thread that waits for the answer.
         caller: Ref<Tcb>,
-        /// Whether it is the thread's own, from which the others are derived, and not a right.
+        /// Whether it is the thread's master reply capability, from which the others are derived, and conveys no right.
         master: bool,
-        /// Whether capabilities may come with the answer.
+        /// Whether the answer may carry capabilities (the grant right).
         grant: bool,
     },
-    /// A table of slots.
+    /// A CNode: a table of slots.
     CNode {
         /// The first slot.
         slots: Ref<Slot>,
@@ -143,7 +143,7 @@ pub enum Capability {
         radix: u8,
         /// Number of the guard's bits.
         guard_bits: u8,
-        /// The guard.
+        /// Value of the guard.
         guard: u64,
     },
     /// A thread.
@@ -151,46 +151,46 @@ pub enum Capability {
         /// The thread.
         tcb: Ref<Tcb>,
     },
-    /// The right to make interrupt handlers.
+    /// The right to make IRQ handler capabilities.
     IrqControl,
-    /// An interrupt.
+    /// The right to handle an interrupt.
     IrqHandler {
-        /// Its number.
+        /// Number of the interrupt.
         irq: u16,
     },
-    /// What remains of an object while it is taken apart. How many of its slots are still to be looked at stands in the
-    /// slot that holds this ([`Slot::left`]).
+    /// A zombie: an object that is being destroyed. The slot that holds this capability contains the number of the
+    /// object's slots that are still to be emptied ([`Slot::left`]).
     Remains {
         /// The object.
         object: Dying,
-        /// Its place among the objects that are taken apart together.
+        /// Its neighbours among the objects that are destroyed together.
         ring: Ring,
     },
-    /// The right to choose domains.
+    /// The right to set domains.
     Domain,
-    /// A page.
+    /// A frame: a page of memory.
     Frame {
         /// Physical address.
         base: u64,
         /// Its size.
         size: FrameSize,
-        /// What may be done with it.
+        /// The rights of this capability.
         rights: VirtualRights,
-        /// Whether it is not ordinary memory.
+        /// Whether the memory is device memory.
         device: bool,
-        /// Where this capability has mapped it.
+        /// The location at which this capability has mapped it.
         mapping: Option<Mapping>,
     },
     /// A page table, perhaps the root of an address space.
     PageTable {
         /// The table.
         table: Ref<PageTable>,
-        /// Where it is mapped; a root is mapped at address 0.
+        /// The location at which it is mapped; a root is mapped at address 0.
         mapping: Option<Mapping>,
     },
     /// The right to make ASID pools.
     AsidControl,
-    /// A set of address-space identifiers.
+    /// An ASID pool: a set of address-space identifiers.
     AsidPool {
         /// The pool.
         pool: Ref<AsidPool>,
@@ -199,7 +199,7 @@ pub enum Capability {
     },
 }
 
-/// The numbers of [`CapabilityTag`](abi_sel4::CapabilityTag) as constants, which patterns can name.
+/// The numbers of [`CapabilityTag`](abi_sel4::CapabilityTag) as constants, for use in patterns.
 #[allow(missing_docs, reason = "the names are those of the capabilities")]
 pub mod tag {
     use abi_sel4::CapabilityTag;
@@ -222,27 +222,27 @@ pub mod tag {
 }
 
 const TAG_MASK: u64 = 31;
-/// The kinds of remains; smaller numbers are radixes of nodes.
+/// The kinds of zombies; smaller numbers are radixes of CNodes.
 mod remains {
     pub const THREAD: u64 = 0xff;
     pub const ENDPOINT: u64 = 0xfe;
     pub const NOTIFICATION: u64 = 0xfd;
 }
 
-/// A capability packed. The layout, from bit 0: tag (5 bits), then small fields from bit 8 on, and a reference in the
-/// upper half of the first word; the large field in the second.
+/// A packed capability. The first word contains the tag (bits 0 to 4), small fields from bit 8 on, and a reference in
+/// the upper half; the second word contains the large field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Packed([u64; 2]);
 
 impl Capability {
-    /// The number of this kind of capability, as the debugging call tells it.
+    /// The number of this kind of capability, as in the answer of the debugging call.
     #[inline]
     pub fn tag(&self) -> u64 {
         self.pack().0[0] & TAG_MASK
     }
 
-    /// Packs it.
+    /// Packs the capability.
     #[inline(always)]
     pub(crate) fn pack(self) -> Packed {
         let reference = |raw: u32| u64::from(raw) << 32;
@@ -296,7 +296,7 @@ impl Capability {
 }
 
 impl Packed {
-    /// Unpacks it. What was never packed reads as no capability.
+    /// Unpacks the capability. A value without a valid packing reads as no capability.
     #[inline(always)]
     pub(crate) fn unpack(self) -> Capability {
         self.try_unpack().unwrap_or(Capability::Null)
@@ -358,7 +358,7 @@ impl Packed {
     }
 }
 
-/// The size in the small fields of a page's capability.
+/// Extracts the size from the small fields of a frame capability.
 #[inline(always)]
 fn frame_size(byte: u8) -> FrameSize {
     match byte & 15 {
@@ -368,7 +368,7 @@ fn frame_size(byte: u8) -> FrameSize {
     }
 }
 
-/// The rights in the small fields of a page's capability.
+/// Extracts the rights from the small fields of a frame capability.
 #[inline(always)]
 fn frame_rights(byte: u8) -> VirtualRights {
     match byte >> 4 {
@@ -378,7 +378,7 @@ fn frame_rights(byte: u8) -> VirtualRights {
     }
 }
 
-/// What [`Capability::CNode`] says.
+/// The contents of [`Capability::CNode`].
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     /// The first slot.
@@ -387,12 +387,12 @@ pub struct Node {
     pub radix: u64,
     /// Number of the guard's bits; at most 63.
     pub guard_bits: u64,
-    /// The guard in the highest bits, where an address that is to be resolved has it.
+    /// The guard in the highest bits, its position in an address that is resolved.
     pub high_guard: u64,
 }
 
 impl Node {
-    /// The node with a guard of at most 63 bits.
+    /// Makes a node with a guard of at most 63 bits.
     #[inline]
     pub fn new(slots: Ref<Slot>, radix: u8, guard_bits: u8, guard: u64) -> Node {
         let guard_bits = u64::from(guard_bits & 63);
@@ -406,26 +406,26 @@ impl Node {
     }
 }
 
-/// The lowest `count` bits, at most 63, moved to the highest places.
+/// Moves the lowest `count` bits, at most 63, to the highest places.
 #[inline(always)]
 fn high_bits(value: u64, count: u64) -> u64 {
     value << 1 << (63 - count)
 }
 
-/// The highest `count` bits, at most 63, as a number.
+/// Returns the highest `count` bits, at most 63, as a number.
 #[inline(always)]
 fn low_bits(value: u64, count: u64) -> u64 {
     value >> 1 >> (63 - count)
 }
 
-/// What can be deleted in one step: a page, or a page table that is mapped nowhere, which is as large as a small page.
+/// An object that is deleted in one step: a page, or an unmapped page table, which is as large as a small page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// The physical address.
+    /// Physical address.
     pub base: u64,
-    /// How large it is.
+    /// Size of the page.
     pub size: FrameSize,
-    /// Where a page is mapped.
+    /// The location at which a page is mapped.
     pub mapping: Option<Mapping>,
 }
 
@@ -434,20 +434,20 @@ pub struct Page {
 pub struct CapabilityCell(Cell<Packed>);
 
 impl CapabilityCell {
-    /// What is there.
+    /// The capability in the cell.
     #[inline(always)]
     pub fn get(&self) -> Capability {
         self.0.get().unpack()
     }
 
-    /// Which kind of capability is there: a constant of [`tag`].
+    /// The kind of the capability: a constant of [`tag`].
     #[inline(always)]
     pub fn tag(&self) -> u64 {
         self.0.get().0[0] & TAG_MASK
     }
 
-    /// The node that is there, if there is one. This and the next few exist beside [`get`](CapabilityCell::get) because
-    /// the ways that they stand on are walked by almost every system call.
+    /// The CNode in the cell, if there is one. This function and the following ones exist beside
+    /// [`get`](CapabilityCell::get) because almost every system call uses them.
     #[inline(always)]
     pub fn node(&self) -> Option<Node> {
         let Packed([first, high_guard]) = self.0.get();
@@ -458,7 +458,7 @@ impl CapabilityCell {
         Some(Node { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, high_guard })
     }
 
-    /// The endpoint that is there, with badge and rights, if there is one.
+    /// The endpoint in the cell, with badge and rights, if there is one.
     #[inline(always)]
     pub fn endpoint(&self) -> Option<(Ref<Endpoint>, u64, Rights)> {
         let Packed([first, badge]) = self.0.get();
@@ -468,7 +468,7 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, badge, Rights::from_word(first >> 8)))
     }
 
-    /// The page of ordinary memory that is there: where, how large, and with which rights, if there is one.
+    /// The page of ordinary memory in the cell: physical address, size and rights, if there is one.
     #[inline(always)]
     pub fn memory(&self) -> Option<(u64, FrameSize, VirtualRights)> {
         let Packed([first, second]) = self.0.get();
@@ -479,7 +479,7 @@ impl CapabilityCell {
         Some(((second & 0xffff_ffff) << 12, frame_size(byte), frame_rights(byte)))
     }
 
-    /// The page or unmapped page table that is there, if there is one.
+    /// The page or unmapped page table in the cell, if there is one.
     #[inline(always)]
     pub fn page(&self) -> Option<Page> {
         let Packed([first, second]) = self.0.get();
@@ -496,14 +496,14 @@ impl CapabilityCell {
         }
     }
 
-    /// The untyped memory that is there: where, and the logarithm of its size, if there is any.
+    /// The untyped memory in the cell: physical address and logarithm of the size, if there is any.
     #[inline(always)]
     pub fn untyped(&self) -> Option<(u64, u8)> {
         let Packed([first, base]) = self.0.get();
         (first & TAG_MASK == tag::UNTYPED).then_some((base, (first >> 8) as u8))
     }
 
-    /// The notification that is there, with its badge, if there is one that may be signalled.
+    /// The notification in the cell, with its badge, if there is one and the capability has the write right.
     #[inline(always)]
     pub fn signal(&self) -> Option<(Ref<Notification>, u64)> {
         let Packed([first, badge]) = self.0.get();
@@ -514,18 +514,18 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, badge))
     }
 
-    /// The thread that may be answered, and whether capabilities may be sent with the answer, if there is such a right.
+    /// The thread that the reply capability in the cell answers, and whether it has the grant right, if there is one.
     #[inline(always)]
     pub fn reply(&self) -> Option<(Ref<Tcb>, bool)> {
         let Packed([first, _]) = self.0.get();
-        // A thread's own reply capability is no right.
+        // A master reply capability is not a right to answer.
         if first & (TAG_MASK | 1 << 8) != tag::REPLY {
             return None;
         }
         Some((Ref::from_raw((first >> 32) as u32)?, first >> 9 & 1 != 0))
     }
 
-    /// The page table that is there and its address space, if there is one that is mapped.
+    /// The page table in the cell and its ASID, if there is one and it is mapped.
     #[inline(always)]
     pub fn mapped_table(&self) -> Option<(Ref<PageTable>, u16)> {
         let Packed([first, _]) = self.0.get();
@@ -536,13 +536,13 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, asid))
     }
 
-    /// Puts something else there.
+    /// Replaces the capability.
     #[inline(always)]
     pub fn set(&self, capability: Capability) {
         self.0.set(capability.pack());
     }
 
-    /// Whether nothing is there.
+    /// Whether the cell contains no capability.
     #[inline(always)]
     pub fn is_null(&self) -> bool {
         self.0.get().0[0] & TAG_MASK == tag::NULL

@@ -1,20 +1,19 @@
 //! The kernel's lock.
 //!
-//! Where there are several harts it is a lock. Without the feature `smp` one hart runs the kernel (ONE-HART: the binary
-//! starts no other), so there is nothing to exclude, and taking it costs nothing.
+//! With the feature `smp` it is a spinlock. Without the feature one hart runs the kernel (ONE-HART: the binary starts
+//! no other), so there is no other hart to exclude, and taking the lock costs nothing.
 //!
-//! It is not fair. A lock that is given in the order of asking was tried: where a hypervisor or emulator has fewer
-//! processors than the machine has harts, each turn then waits for a hart that does not run, and a million calls took
-//! minutes instead of seconds.
+//! The lock is not fair. A ticket lock was tried: if a hypervisor or emulator has fewer processors than the machine has
+//! harts, each turn waits for a hart that does not run, and a million calls took minutes instead of seconds.
 
 #[cfg(any(feature = "smp", not(target_os = "none")))]
 mod place {
-    /// The kernel's state behind its lock.
+    /// The kernel's lock and the state that it protects.
     pub type Lock<T> = spin::Mutex<T>;
-    /// The right to touch it, until it is dropped.
+    /// Exclusive access to the state, until it is dropped.
     pub type Locked<'lock, T> = spin::MutexGuard<'lock, T>;
 
-    /// Takes the lock; while another hart has it, does this again and again.
+    /// Takes the lock; while another hart holds it, calls `meanwhile` repeatedly.
     #[inline(always)]
     pub fn lock_with<T>(lock: &Lock<T>, mut meanwhile: impl FnMut()) -> Locked<'_, T> {
         loop {
@@ -31,9 +30,9 @@ mod place {
 
 #[cfg(not(any(feature = "smp", not(target_os = "none"))))]
 mod place {
-    /// The kernel's state.
+    /// The kernel's state, without a lock.
     pub struct Lock<T>(T);
-    /// The right to touch it.
+    /// Access to the state.
     pub struct Locked<'lock, T>(&'lock T);
 
     impl<T> core::ops::Deref for Locked<'_, T> {
@@ -45,23 +44,23 @@ mod place {
         }
     }
 
-    // SAFETY: ONE-HART: without the feature there is no other hart to share it with.
+    // SAFETY: ONE-HART: without the feature no other hart shares it.
     unsafe impl<T: Send> Sync for Lock<T> {}
 
     impl<T> Lock<T> {
-        /// As a lock that nobody has taken.
+        /// Makes a lock that is free.
         pub const fn new(state: T) -> Lock<T> {
             Lock(state)
         }
 
-        /// Whoever asks has it: the state is shared, never exclusive.
+        /// Gives access to the state, which is shared and never exclusive.
         #[inline(always)]
         pub fn lock(&self) -> Locked<'_, T> {
             Locked(&self.0)
         }
     }
 
-    /// Takes the lock, at once.
+    /// Takes the lock, without waiting.
     #[inline(always)]
     pub fn lock_with<T>(lock: &Lock<T>, _: impl FnMut()) -> Locked<'_, T> {
         lock.lock()

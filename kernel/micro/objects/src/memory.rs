@@ -1,11 +1,11 @@
-//! Physical memory as the kernel sees it.
+//! The kernel's access to physical memory.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::reference::UNIT;
 use crate::{PageTable, Ref, Words};
 
-/// What lives in retyped memory. The types of this crate, and no others: PLAIN is promised for them.
+/// A type of object in retyped memory. Only the types of this crate implement it, since PLAIN holds for them.
 pub trait Object: sealed::Object {}
 impl<T: sealed::Object> Object for T {}
 
@@ -20,13 +20,13 @@ pub(crate) mod sealed {
     impl Object for crate::Words {}
 }
 
-/// First and last address of what may hold objects; nothing before [`permit`].
+/// First and end address of memory for objects; empty before [`permit`].
 static FIRST: AtomicU64 = AtomicU64::new(u64::MAX);
 static END: AtomicU64 = AtomicU64::new(0);
 
 #[cfg(target_os = "none")]
 mod place {
-    /// Where physical address 0 appears. A constant, because every access to an object adds it.
+    /// Virtual address of physical address 0. A constant, because every access to an object adds it.
     pub const BASE: usize = 0xffff_ffc0_0000_0000;
 
     #[inline(always)]
@@ -39,7 +39,7 @@ mod place {
 mod place {
     use std::sync::OnceLock;
 
-    /// The fake memory of all tests of a process. Its pages come into being when they are touched.
+    /// Size of the fake memory of all tests of a process. The host allocates its pages at the first access.
     const SIZE: usize = 2 << 30;
     static BASE: OnceLock<usize> = OnceLock::new();
 
@@ -49,7 +49,7 @@ mod place {
             // SAFETY: the layout is not empty.
             let start = unsafe { std::alloc::alloc_zeroed(layout) } as usize;
             assert_ne!(start, 0, "the host has no memory for the fake machine");
-            // The host may put it below that.
+            // The difference wraps if the host allocates the memory below `FAKE_BASE`.
             start.wrapping_sub(super::FAKE_BASE as usize)
         })
     }
@@ -59,12 +59,11 @@ mod place {
 #[cfg(not(target_os = "none"))]
 pub const FAKE_BASE: u64 = 0x8000_0000;
 
-/// Pieces that [`give_back`] got, each list of one size, which is a power of two.
+/// Free pieces from [`give_back`], by the logarithm of their size.
 #[cfg(not(target_os = "none"))]
 static SPARE: std::sync::Mutex<[Vec<u64>; 32]> = std::sync::Mutex::new([const { Vec::new() }; 32]);
 
-/// For tests: a piece of the fake machine's memory, `1 << bits` bytes, aligned to that, that nobody else gets.
-/// Zeroed.
+/// For tests: allocates a piece of the fake machine's memory, `1 << bits` bytes, aligned to its size and zeroed.
 #[cfg(not(target_os = "none"))]
 pub fn fake(bits: u32) -> u64 {
     if let Some(start) = spare()[bits as usize].pop() {
@@ -81,7 +80,7 @@ pub fn fake(bits: u32) -> u64 {
     start
 }
 
-/// For tests: takes back a piece that [`fake`] gave. The caller keeps LIVE-OBJECT: nothing refers to it any more.
+/// For tests: frees a piece from [`fake`]. The caller keeps LIVE-OBJECT: no reference to it exists any more.
 #[cfg(not(target_os = "none"))]
 pub fn give_back(start: u64, bits: u32) {
     spare()[bits as usize].push(start);
@@ -89,12 +88,12 @@ pub fn give_back(start: u64, bits: u32) {
 
 #[cfg(not(target_os = "none"))]
 fn spare() -> std::sync::MutexGuard<'static, [Vec<u64>; 32]> {
-    // A test that failed in between left the lists whole: each change of them is one push or pop.
+    // A test that failed meanwhile has left the lists intact: each change of them is one push or pop.
     SPARE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Says where memory for objects is; once, at boot. BOOT-MEMORY: these addresses are in the direct map for ever, and
-/// what is there belongs to nobody else, except for pages that programs see.
+/// Permits objects in a range of memory; called once, at boot. BOOT-MEMORY: these addresses are in the direct map for
+/// ever, and the memory has no other user, except for pages that programs access.
 pub fn permit(first: u64, end: u64) {
     FIRST.fetch_min(first, Relaxed);
     END.fetch_max(end, Relaxed);
@@ -105,7 +104,7 @@ pub(crate) fn pointer(physical: u64) -> *mut u8 {
     place::base().wrapping_add(physical as usize) as *mut u8
 }
 
-/// The physical address of something in the direct map.
+/// The physical address of an object in the direct map.
 #[inline(always)]
 pub fn physical_of<T>(object: &T) -> u64 {
     (core::ptr::from_ref(object) as usize).wrapping_sub(place::base()) as u64
@@ -125,36 +124,36 @@ fn refuse(physical: u64) -> ! {
     panic!("no object can be at {physical:#x}")
 }
 
-/// A reference to the object that is, from now on, at this physical address. Retyping and boot call this, and keep
-/// LIVE-OBJECT: the memory holds no other object and is no program's, and it is cleared or already holds such an
+/// Makes a reference to the object that is at this physical address from now on. Retyping and boot call this, and keep
+/// LIVE-OBJECT: the memory holds no other object and belongs to no program, and it is cleared or already holds such an
 /// object.
 ///
 /// # Panics
-/// If there is no memory for objects, or the address is not aligned.
+/// If the address is outside the memory for objects or not aligned.
 #[inline(always)]
 pub fn claim<T: Object>(physical: u64) -> Ref<T> {
     check(physical, size_of::<T>() as u64, (align_of::<T>() as u64).max(UNIT));
     Ref::from_raw((physical / UNIT) as u32).expect("checked")
 }
 
-/// References to objects that lie in a row, one as far behind the other as these are apart.
+/// References to objects in a row, at equal distances.
 pub struct Row<T> {
     first: Ref<T>,
     units: u32,
 }
 
 impl<T> Row<T> {
-    /// The object with this index, which is smaller than the number of objects that were claimed.
+    /// The object with this index, which must be smaller than the number of claimed objects.
     #[inline(always)]
     pub fn get(&self, index: u64) -> Ref<T> {
         self.first.further(index as u32 * self.units)
     }
 }
 
-/// As [`claim`], for `count` objects of which each begins `1 << bits` bytes behind the other, and may use all of these.
+/// As [`claim`], for `count` objects in a row, each in `1 << bits` bytes of its own.
 ///
 /// # Panics
-/// As `claim`, or if objects are larger than this.
+/// As `claim`, or if an object is larger than `1 << bits` bytes.
 #[inline(always)]
 pub fn claim_row<T: Object>(physical: u64, count: u64, bits: u32) -> Row<T> {
     check(physical, count << bits, (align_of::<T>() as u64).max(UNIT));
@@ -172,45 +171,46 @@ pub fn claim_slice(physical: u64, count: u64) -> Ref<crate::Slot> {
     claim(physical)
 }
 
-/// Bytes that are cleared by instructions in a row.
+/// Number of bytes that one round of the clearing loop clears.
 const ROW: u64 = 64;
 
-/// Fills memory with zeros: `length` bytes, whole words. The caller keeps LIVE-OBJECT: nothing is there any more.
+/// Fills memory with zeros: `length` bytes, whole words. The caller keeps LIVE-OBJECT: the memory holds no object any
+/// more.
 ///
 /// # Panics
-/// If it is not memory for objects.
+/// If the range is outside the memory for objects.
 pub fn clear(physical: u64, length: u64) {
     check(physical, length, 8);
     let start = pointer(physical);
     let rows = length / ROW;
     for row in 0..rows {
-        // SAFETY: the range is memory in the direct map (BOOT-MEMORY), nothing refers to it (the caller), and programs
-        // that could still see it are no concern of Rust's, as no reference exists. Volatile, because the compiler
-        // would call its function for filling bytes, which takes several times as many instructions.
+        // SAFETY: the range is memory in the direct map (BOOT-MEMORY) without references to it (the caller's promise),
+        // so accesses by programs that still map it do not violate Rust's rules. Volatile, because the compiler would
+        // otherwise call its function for filling bytes, which takes several times as many instructions.
         unsafe { start.add((row * ROW) as usize).cast::<[u64; ROW as usize / 8]>().write_volatile([0; _]) };
     }
     // SAFETY: as above.
     unsafe { core::ptr::write_bytes(start.add((rows * ROW) as usize), 0, (length % ROW) as usize) };
 }
 
-/// Copies bytes to memory that nothing refers to yet; for the first program's image and the device tree, at boot.
+/// Copies bytes to memory without references to it: the first program's image and the device tree, at boot.
 ///
 /// # Panics
-/// If it is not memory for objects.
+/// If the range is outside the memory for objects.
 pub fn copy_in(physical: u64, bytes: &[u8]) {
     check(physical, bytes.len() as u64, 1);
     let target = pointer(physical);
-    // SAFETY: as for `clear`; the source is not in that range, as it is borrowed and the range is nobody's.
+    // SAFETY: as for `clear`; the source is not in that range, as it is borrowed and the range is not.
     unsafe { core::ptr::copy(bytes.as_ptr(), target, bytes.len()) };
 }
 
-/// A page's contents as words that are read and written one by one: programs may change them at any time.
+/// The contents of a page as words that are read and written one by one: programs may change them at any time.
 #[inline]
 pub(crate) fn words(physical: u64) -> Ref<Words> {
     claim(physical)
 }
 
-/// Makes page-table entries that were written visible to the walkers of all harts.
+/// Makes earlier writes to page-table entries visible to the page-table walkers of all harts.
 #[inline(always)]
 pub fn synchronise_page(_: Ref<PageTable>) {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);

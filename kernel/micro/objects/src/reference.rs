@@ -9,11 +9,11 @@ use crate::memory;
 
 /// A reference to a kernel object: its physical address in units of 16 bytes, the smallest object.
 ///
-/// Four bytes, so that a capability fits into two words, a slot into four, and a thread's links into little; the
-/// machine's direct map is not larger than what 32 bits of such units reach.
+/// A reference has four bytes, so that a capability fits into two words and a slot into four, and a thread's links are
+/// small. 32 bits of such units cover the machine's direct map.
 pub struct Ref<T>(NonZeroU32, PhantomData<*const T>);
 
-/// Bytes in a unit.
+/// Size of a unit in bytes.
 pub(crate) const UNIT: u64 = 16;
 
 // SAFETY: references move between harts with the kernel's lock only (ONE-HART).
@@ -41,7 +41,7 @@ impl<T> fmt::Debug for Ref<T> {
 }
 
 impl<T> Ref<T> {
-    /// The reference with this number, which [`raw`](Ref::raw) gave; `None` for 0.
+    /// The reference with this number from [`raw`](Ref::raw); `None` for 0.
     #[inline(always)]
     pub(crate) fn from_raw(raw: u32) -> Option<Ref<T>> {
         NonZeroU32::new(raw).map(|raw| Ref(raw, PhantomData))
@@ -59,14 +59,14 @@ impl<T> Ref<T> {
         u64::from(self.0.get()) * UNIT
     }
 
-    /// The reference to an object that was reached through a reference to what contains it.
+    /// The reference to an object from a Rust reference to it, for example as a part of another object.
     #[inline(always)]
     pub fn of(object: &T) -> Ref<T> {
         let physical = memory::physical_of(object);
         Ref::from_raw((physical / UNIT) as u32).expect("no object is at address 0")
     }
 
-    /// The object this many units of memory behind this one.
+    /// The object this many units of memory behind this object.
     #[inline(always)]
     pub(crate) fn further(self, units: u32) -> Ref<T> {
         Ref(self.0.saturating_add(units), PhantomData)
@@ -83,15 +83,15 @@ impl<T> Deref for Ref<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: LIVE-OBJECT: an object of this kind is there, at an address that `claim` checked for bounds and
-        // alignment; its parts are cells and atomics, of which every bit pattern is valid (PLAIN), and nobody else
-        // looks (ONE-HART).
+        // SAFETY: LIVE-OBJECT: an object of this kind is at the address, whose bounds and alignment `claim` has
+        // checked; its parts are cells and atomics, for which every bit pattern is valid (PLAIN), and no other hart
+        // accesses it (ONE-HART).
         unsafe { &*self.pointer() }
     }
 }
 
 impl Ref<crate::Slot> {
-    /// The slot `index` places further in the same node.
+    /// The slot `index` places further in the same CNode.
     #[inline(always)]
     pub fn slot(self, index: u64) -> Ref<crate::Slot> {
         let units = index as u32 * (size_of::<crate::Slot>() as u64 / UNIT) as u32;
@@ -100,15 +100,16 @@ impl Ref<crate::Slot> {
 }
 
 impl Ref<crate::Slot> {
-    /// This slot and those behind it, all of one node, which has so many from here on.
+    /// This slot and those behind it, `count` in all, which must be slots of one CNode.
     #[inline(always)]
     pub fn row(&self, count: u64) -> &[crate::Slot] {
-        // SAFETY: LIVE-OBJECT: a node's slots lie in a row, which are as many as the caller says; otherwise as in
+        // SAFETY: LIVE-OBJECT: a CNode's slots lie in a row, and the caller guarantees their number; otherwise as in
         // `deref`.
         unsafe { core::slice::from_raw_parts(self.pointer(), count as usize) }
     }
 
-    /// As [`slot`](Ref::slot), from the first slot of a node. Nodes are aligned to their size, so nothing carries.
+    /// As [`slot`](Ref::slot), from the first slot of a CNode. CNodes are aligned to their size, so an OR replaces the
+    /// addition.
     #[inline(always)]
     pub fn in_node(self, index: u64) -> Ref<crate::Slot> {
         let units = index as u32 * (size_of::<crate::Slot>() as u64 / UNIT) as u32;
@@ -130,14 +131,14 @@ impl Ref<crate::Tcb> {
     /// One of the thread's own slots.
     #[inline(always)]
     pub fn own_slot(self, index: usize) -> Ref<crate::Slot> {
-        // A thread begins with its slots, and is aligned to more than they take.
+        // A thread begins with its slots, and its alignment is larger than their size.
         Ref::<crate::Slot>(self.0, PhantomData).in_node(index as u64)
     }
 
     /// One of the slots of the thread's handler.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the index is too large.
     #[inline(always)]
     pub fn handler_slot(self, index: usize) -> Ref<crate::Slot> {
         assert!(index < crate::HANDLER_SLOTS, "a handler has no slot {index}");

@@ -10,19 +10,22 @@ use hal_api::UserContext;
 use crate::capability::{Capability, CapabilityCell};
 use crate::{Ref, memory, tag};
 
-/// What a new capability is to those of the same object that follow it.
+/// The relation of a new capability to the capabilities of the same object that follow it in the capability derivation
+/// tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lineage {
-    /// Its parent.
+    /// The parent of those that follow.
     Original,
-    /// Their sibling.
+    /// A sibling of those that follow.
     Copy,
 }
 
-/// A place for a capability, 32 bytes: the capability, and its place in the derivation tree.
+/// A slot for a capability (seL4's CTE), 32 bytes: the capability, and its links in the capability derivation tree
+/// (seL4's MDB).
 ///
-/// The tree is kept as a list in preorder: what was derived from a capability follows it, and it is told from a sibling
-/// by comparing the two. So insertion and removal are constant, and no memory is needed beyond the slot.
+/// The tree is stored as a list in preorder: the capabilities derived from a capability follow it, and a comparison of
+/// two capabilities distinguishes a child from a sibling. So insertion and removal take constant time, and no memory is
+/// needed beyond the slot.
 #[repr(C)]
 pub struct Slot {
     /// The capability.
@@ -35,14 +38,15 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Capabilities that are derived from this one count as its children.
+    /// Capabilities derived from this capability count as its children.
     const REVOCABLE: u64 = 1;
-    /// The first capability with its badge: others with the same badge are its children and not its siblings.
+    /// The first capability with its badge: further capabilities with the same badge are its children and not its
+    /// siblings.
     const FIRST_BADGED: u64 = 2;
-    /// Where the count begins that belongs to remains.
+    /// Position of the count of slots that belongs to a zombie.
     const LEFT_SHIFT: u32 = 8;
 
-    /// Whether capabilities of the same object behind this one are its children.
+    /// Whether the following capabilities of the same object are children of this capability.
     #[inline(always)]
     pub fn is_revocable(&self) -> bool {
         self.flags.get() & Slot::REVOCABLE != 0
@@ -54,7 +58,7 @@ impl Slot {
         self.flags.get() & Slot::FIRST_BADGED != 0
     }
 
-    /// Sets both flags, as they are for a capability that has just been put here.
+    /// Sets both flags for a new capability.
     #[inline(always)]
     pub fn set_lineage(&self, lineage: Lineage) {
         self.flags.set(match lineage {
@@ -63,32 +67,32 @@ impl Slot {
         });
     }
 
-    /// Notes that this is the first capability with its badge.
+    /// Marks this capability as the first with its badge.
     #[inline(always)]
     pub fn mark_first_badged(&self) {
         self.flags.set(self.flags.get() | Slot::FIRST_BADGED);
     }
 
-    /// How many slots of the object are still to be looked at whose remains are here: those before this one. All behind
-    /// are empty, except for this slot itself if it is among them.
+    /// For a zombie: the number of its object's slots that are still to be emptied. Slots from this index on are empty,
+    /// except for this slot itself if it is among them.
     #[inline(always)]
     pub fn left(&self) -> u64 {
         self.flags.get() >> Slot::LEFT_SHIFT
     }
 
-    /// Notes that number.
+    /// Sets the number of slots that are still to be emptied.
     #[inline(always)]
     pub fn set_left(&self, left: u64) {
         self.flags.set(self.flags.get() & ((1 << Slot::LEFT_SHIFT) - 1) | left << Slot::LEFT_SHIFT);
     }
 
-    /// Exchanges the flags, with what [`left`](Slot::left) says.
+    /// Exchanges the flags and the counts of [`left`](Slot::left).
     #[inline]
     pub fn swap_flags(&self, other: &Slot) {
         self.flags.swap(&other.flags);
     }
 
-    /// Copies place and flags in the tree, and not the capability.
+    /// Copies the links and flags of the derivation tree, without the capability.
     #[inline(always)]
     pub fn copy_place(&self, other: &Slot) {
         self.previous.set(other.previous.get());
@@ -96,7 +100,7 @@ impl Slot {
         self.flags.set(other.flags.get());
     }
 
-    /// Nothing, nowhere.
+    /// Empties the slot: no capability, no links, no flags.
     #[inline(always)]
     pub fn reset(&self) {
         self.capability.set(Capability::Null);
@@ -105,14 +109,14 @@ impl Slot {
         self.flags.set(0);
     }
 
-    /// Whether there is no capability.
+    /// Whether the slot contains no capability.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.capability.is_null()
     }
 
-    /// Whether there is no capability in any of these slots. Several at a time: this is done for all that one call
-    /// fills, without a look for interrupts.
+    /// Whether all of these slots are empty. Checks eight at a time: one call checks all slots that it fills, without a
+    /// preemption point.
     #[inline]
     pub fn are_empty(slots: &[Slot]) -> bool {
         let tags = |slots: &[Slot]| slots.iter().fold(0, |tags, slot| tags | slot.capability.tag());
@@ -125,9 +129,9 @@ impl Slot {
 #[repr(C)]
 #[derive(Default)]
 pub struct Queue {
-    /// The first.
+    /// The first thread.
     pub head: Cell<Option<Ref<Tcb>>>,
-    /// The last.
+    /// The last thread.
     pub tail: Cell<Option<Ref<Tcb>>>,
 }
 
@@ -138,30 +142,31 @@ impl Queue {
     }
 }
 
-/// A place where threads meet; 16 bytes. Either all who wait want to send, or all want to receive.
+/// An endpoint, at which threads exchange messages; 16 bytes. Either all waiting threads want to send, or all want to
+/// receive.
 #[repr(C, align(16))]
 pub struct Endpoint {
-    /// Who waits.
+    /// The waiting threads.
     pub queue: Queue,
-    /// Whether they want to send; means nothing while nobody waits.
+    /// Whether the waiting threads want to send; meaningless while the queue is empty.
     pub is_sending: Cell<u64>,
 }
 
-/// A word of signals; 32 bytes.
+/// A notification: a word of signals; 32 bytes.
 #[repr(C, align(32))]
 pub struct Notification {
-    /// Who waits for a signal.
+    /// The threads that wait for a signal.
     pub queue: Queue,
-    /// The signals that nobody has taken.
+    /// The signals that no thread has taken yet.
     pub badge: Cell<u64>,
-    /// The thread that also gets signals while it waits for messages.
+    /// The bound thread, which also gets signals while it waits for messages.
     pub bound: Cell<Option<Ref<Tcb>>>,
-    /// Whether there are signals: they may all be 0.
+    /// Whether there are signals, whose word may be 0.
     pub is_active: Cell<u32>,
 }
 
 impl Notification {
-    /// Takes the signals out; their badge.
+    /// Takes the signals; returns the word.
     #[inline(always)]
     pub fn take(&self) -> u64 {
         self.is_active.set(0);
@@ -169,21 +174,21 @@ impl Notification {
     }
 }
 
-/// What a thread does. The numbers are those of the state word that debugging output shows.
+/// The state of a thread. The numbers are those of the state word in debugging output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ThreadState {
-    /// Nothing, until it is resumed.
+    /// It is inactive until it is resumed.
     Inactive = 0,
-    /// It runs or could.
+    /// It runs or is ready.
     Running = 1,
-    /// It could run, and begins the instruction at its fault address again.
+    /// It is ready, and restarts the instruction at its fault address.
     Restart = 2,
     /// It waits for a message.
     BlockedOnReceive = 3,
     /// It waits to send a message.
     BlockedOnSend = 4,
-    /// It waits for an answer.
+    /// It waits for a reply.
     BlockedOnReply = 5,
     /// It waits for a signal.
     BlockedOnNotification = 6,
@@ -197,18 +202,18 @@ impl ThreadState {
     }
 }
 
-/// The fault of a thread: what its message says besides the contents of registers.
+/// The fault of a thread: the contents of its fault message besides the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadFault {
-    /// Nothing is wrong.
+    /// No fault.
     None,
-    /// A capability that was used is not there.
+    /// The lookup of a capability failed.
     Capability {
-        /// Its address.
+        /// Address of the capability.
         address: u64,
-        /// What the thread wanted to do with it.
+        /// The phase of the system call: send or receive.
         phase: Phase,
-        /// The reason.
+        /// Reason of the failure.
         failure: FailedLookup,
     },
     /// A system call that does not exist.
@@ -218,24 +223,24 @@ pub enum ThreadFault {
     },
     /// An exception.
     User {
-        /// The machine's number of it.
+        /// The machine's number of the exception.
         number: u64,
-        /// More about it.
+        /// The machine's additional value.
         code: u64,
     },
-    /// An address that is not mapped, or not for that.
+    /// An access to an address that is not mapped, or not with the necessary rights.
     Memory {
-        /// The address.
+        /// The accessed address.
         address: u64,
         /// The machine's number of the fault.
         status: u64,
-        /// Whether an instruction was to be fetched.
+        /// Whether the access was an instruction fetch.
         instruction: bool,
     },
 }
 
 impl ThreadFault {
-    /// The fault without its details, which says what message it is.
+    /// The kind of the fault, which is also the kind of its message.
     #[inline]
     pub const fn kind(self) -> Fault {
         match self {
@@ -248,33 +253,33 @@ impl ThreadFault {
     }
 }
 
-/// The index of each of a thread's own slots.
+/// Indexes of a thread's own slots.
 pub mod own {
     /// The root of its capability space.
     pub const CSPACE: usize = 0;
     /// The root of its address space.
     pub const VSPACE: usize = 1;
-    /// The reply capability from which those of the thread's callees derive.
+    /// The master reply capability, from which the reply capabilities of the thread's callees derive.
     pub const REPLY: usize = 2;
-    /// The right to answer the thread's last caller.
+    /// The reply capability for the thread's last caller.
     pub const CALLER: usize = 3;
-    /// The page of its message buffer.
+    /// The frame of its IPC buffer.
     pub const BUFFER: usize = 4;
 }
 
-/// How many slots a thread has.
+/// Number of slots of a thread.
 pub const TCB_SLOTS: usize = 5;
 
-/// How many slots a thread's handler of asynchronous invocations has: the notification that it signals, then the frames
+/// Number of slots of a thread's handler of asynchronous invocations: the notification that it signals, then the frames
 /// of its buffer.
 pub const HANDLER_SLOTS: usize = 9;
 
-/// What a thread's handler of asynchronous invocations does.
+/// The state of a thread's handler of asynchronous invocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandlerState {
-    /// There is none.
+    /// The thread has no handler.
     None,
-    /// It waits to be called.
+    /// It waits until it is woken.
     Asleep,
     /// It waits for a hart.
     Queued,
@@ -282,28 +287,28 @@ pub enum HandlerState {
     Served,
 }
 
-/// A thread's handler of asynchronous invocations, which is a coroutine whose frame is this: all that it keeps while it
-/// does not run.
+/// A thread's handler of asynchronous invocations: a coroutine, whose frame is this object. It contains all state that
+/// the handler keeps while it does not run.
 #[repr(C, align(16))]
 pub struct Handler {
     pub(crate) slots: [Slot; HANDLER_SLOTS],
-    /// The neighbours in the queue of handlers.
+    /// The next handler in the queue of handlers.
     pub next: Cell<Option<Ref<Tcb>>>,
-    /// As above.
+    /// The previous handler in the queue.
     pub previous: Cell<Option<Ref<Tcb>>>,
-    /// How many requests it has taken.
+    /// Number of requests that the handler has taken.
     pub requests: Cell<u64>,
-    /// How many responses it has posted.
+    /// Number of responses that the handler has posted.
     pub responses: Cell<u64>,
-    /// Places in each of the buffer's rings; a power of two.
+    /// Number of entries in each of the buffer's rings; a power of two.
     pub capacity: Cell<u32>,
-    /// How many frames the buffer has.
+    /// Number of frames of the buffer.
     pub frames: Cell<u8>,
     state: Cell<u8>,
 }
 
 impl Handler {
-    /// What it does.
+    /// The handler's state.
     #[inline(always)]
     pub fn state(&self) -> HandlerState {
         match self.state.get() {
@@ -314,45 +319,45 @@ impl Handler {
         }
     }
 
-    /// Changes the state and nothing else.
+    /// Sets the state word; no queue or other state changes.
     #[inline(always)]
     pub fn set_state(&self, state: HandlerState) {
         self.state.set(state as u8);
     }
 }
 
-/// How a thread gets the signals of the notification that is bound to it while it runs.
+/// User interrupts: the delivery of the signals of a bound notification to the thread while it runs.
 #[repr(C)]
 pub struct UserInterrupts {
-    /// Where its handler is; 0 for none.
+    /// Address of the thread's handler; 0 for none.
     pub handler: Cell<u64>,
-    /// `a0` and `a7` of the interrupted code. Means nothing unless the handler runs.
+    /// `a0` and `a7` of the interrupted code; meaningless unless the handler runs.
     pub interrupted: Cell<[u64; 2]>,
-    /// How often the handler was entered in the stretch between two ticks that `stretch` names.
+    /// Number of entries to the handler in the interval that ends at the tick `stretch`.
     pub deliveries: Cell<u64>,
-    /// As above.
+    /// Time of the tick that ends the interval of `deliveries`.
     pub stretch: Cell<u64>,
     is_in_handler: Cell<u64>,
-    /// The bits of a badge that come through an interrupt file; 0 if signals come through the kernel only.
+    /// The bits of a badge that are delivered through an interrupt file; 0 if all signals are delivered by the kernel.
     pub hints: Cell<u64>,
-    /// Its guest interrupt file, one of the hart's on which it is to run; 0 for none.
+    /// Its guest interrupt file, which belongs to the hart of its affinity; 0 for none.
     pub file: Cell<u64>,
     is_virtualised: Cell<u64>,
-    /// The next tick of its hart when the kernel last unmasked its external interrupts.
+    /// The time of its hart's next tick when the kernel last unmasked its external interrupts.
     pub unmasked_before: Cell<u64>,
-    /// Its system calls and faults since then.
+    /// Number of its system calls and faults since then.
     pub entries: Cell<u64>,
 }
 
 impl UserInterrupts {
-    /// Whether the thread has supervisor registers of its own. Once it has it keeps them: it may be anywhere in a
-    /// handler that uses them.
+    /// Whether the thread has supervisor registers of its own. It keeps them once it has them, since it may be at any
+    /// place of a handler that uses them.
     #[inline(always)]
     pub fn is_virtualised(&self) -> bool {
         self.is_virtualised.get() != 0
     }
 
-    /// Notes that.
+    /// Marks the thread as virtualised.
     pub fn set_virtualised(&self) {
         self.is_virtualised.set(1);
     }
@@ -363,7 +368,7 @@ impl UserInterrupts {
         self.is_in_handler.get() != 0
     }
 
-    /// Changes that and nothing else.
+    /// Sets whether the thread is in its handler; no other state changes.
     #[inline(always)]
     pub fn set_in_handler(&self, is_in_handler: bool) {
         self.is_in_handler.set(is_in_handler.into());
@@ -375,74 +380,74 @@ impl UserInterrupts {
 pub enum FloatingPointUse {
     /// It may.
     Allowed,
-    /// An instruction that needs it is an illegal one.
+    /// An instruction that needs it is an illegal instruction.
     Forbidden,
 }
 
 /// A thread; 2 KiB.
 #[repr(C, align(2048))]
 pub struct Tcb {
-    /// Its own slots, by [`own`]. Whoever needs references to them has [`Ref::own_slot`].
+    /// Its own slots, by [`own`]. [`Ref::own_slot`] makes references to them.
     pub slots: [Slot; TCB_SLOTS],
-    /// Its registers; `pc` is where it goes on.
+    /// Its registers; `pc` is the address of the next instruction.
     pub(crate) context: Cell<UserContext>,
-    /// Where the instruction is that brought it into the kernel.
+    /// Address of the instruction that entered the kernel (seL4's FaultIP).
     pub fault_pc: Cell<u64>,
     state: Cell<u8>,
     /// Its priority, 255 the highest.
     pub priority: Cell<u8>,
-    /// The highest priority it may give.
+    /// The highest priority that it may set (seL4's MCP).
     pub maximum_priority: Cell<u8>,
     /// Its domain.
     pub domain: Cell<u8>,
-    /// The hart that it runs on.
+    /// The hart on which it runs.
     pub affinity: Cell<u8>,
     /// Whether it is in a ready queue.
     pub is_queued: Cell<u8>,
-    /// Ticks until the next of the same priority has its turn.
+    /// Number of ticks until the next thread of the same priority has its turn.
     pub time_slice: Cell<u16>,
     /// Flags that users set; bit 0 forbids floating point.
     pub flags: Cell<u64>,
-    /// The neighbours in a ready queue.
+    /// The next thread in a ready queue.
     pub ready_next: Cell<Option<Ref<Tcb>>>,
-    /// As above.
+    /// The previous thread in the ready queue.
     pub ready_previous: Cell<Option<Ref<Tcb>>>,
-    /// The neighbours in the queue of an endpoint or a notification.
+    /// The next thread in the queue of an endpoint or a notification.
     pub wait_next: Cell<Option<Ref<Tcb>>>,
-    /// As above.
+    /// The previous thread in the queue of the endpoint or notification.
     pub wait_previous: Cell<Option<Ref<Tcb>>>,
-    /// The endpoint it waits at.
+    /// The endpoint at which it waits.
     pub waits_at: Cell<Option<Ref<Endpoint>>>,
-    /// The notification it waits for.
+    /// The notification for which it waits.
     pub waits_for: Cell<Option<Ref<Notification>>>,
-    /// The notification whose signals it gets while it waits for messages.
+    /// The bound notification, whose signals it gets while it waits for messages.
     pub bound: Cell<Option<Ref<Notification>>>,
-    /// What the capability could do through which it waits: bits of [`Rights`](abi_sel4::Rights), and
+    /// Rights of the capability through which it waits: bits of [`Rights`](abi_sel4::Rights), and
     /// [`IS_CALL`](Tcb::IS_CALL).
     pub wait_rights: Cell<u8>,
     /// The badge with which it waits to send.
     pub wait_badge: Cell<u64>,
-    /// The address of the capability to which its faults are sent.
+    /// The capability address of its fault handler's endpoint.
     pub fault_handler: Cell<u64>,
-    /// The address of its message buffer.
+    /// The address of its IPC buffer.
     pub buffer_address: Cell<u64>,
-    /// Its address space as the machine activates it, if `space_epoch` is the kernel's.
+    /// Its address space in the form for the machine; valid while `space_epoch` is the kernel's.
     pub(crate) space: Cell<u64>,
     pub(crate) space_epoch: Cell<u64>,
     fault_label: Cell<u64>,
     fault_words: Cell<[u64; 3]>,
     lookup_words: Cell<[u64; FailedLookup::WORDS]>,
-    /// What carries out its asynchronous invocations.
+    /// The handler of its asynchronous invocations.
     pub handler: Handler,
-    /// How it is interrupted.
+    /// The state of its user interrupts.
     pub interrupts: UserInterrupts,
 }
 
 impl Tcb {
-    /// In `wait_rights`: it waits for an answer once the message is delivered.
+    /// Bit of `wait_rights`: the thread waits for a reply once the message is delivered.
     pub const IS_CALL: u8 = 16;
 
-    /// What it does.
+    /// The thread's state.
     #[inline(always)]
     pub fn state(&self) -> ThreadState {
         match self.state.get() {
@@ -456,7 +461,7 @@ impl Tcb {
         }
     }
 
-    /// Changes the state and nothing else.
+    /// Sets the state word; no queue or other state changes.
     #[inline(always)]
     pub fn set_state_word(&self, state: ThreadState) {
         self.state.set(state as u8);
@@ -468,7 +473,7 @@ impl Tcb {
         match self.fault_kind() {
             Fault::CapFault => {
                 let phase = if second == 0 { Phase::Send } else { Phase::Receive };
-                // No words are those of an invalid root.
+                // Without words the failure is that of an invalid root.
                 let failure = FailedLookup::from_words(self.lookup_words.get()).unwrap_or(FailedLookup::InvalidRoot);
                 ThreadFault::Capability { address: first, phase, failure }
             }
@@ -479,7 +484,7 @@ impl Tcb {
         }
     }
 
-    /// The thread's fault without its details.
+    /// The kind of the thread's fault.
     pub fn fault_kind(&self) -> Fault {
         Fault::from_label(self.fault_label.get()).unwrap_or(Fault::NullFault)
     }
@@ -490,7 +495,7 @@ impl Tcb {
         self.fault_label.get() == Fault::NullFault.label()
     }
 
-    /// Notes a fault.
+    /// Stores a fault.
     pub fn set_fault(&self, fault: ThreadFault) {
         let words = match fault {
             ThreadFault::None => [0; 3],
@@ -506,54 +511,54 @@ impl Tcb {
         self.fault_words.set(words);
     }
 
-    /// Forgets the fault.
+    /// Clears the fault.
     #[inline(always)]
     pub fn clear_fault(&self) {
         self.fault_label.set(Fault::NullFault.label());
     }
 }
 
-/// A page table, as the machine reads it.
+/// A page table in the machine's format.
 #[repr(C, align(4096))]
 pub struct PageTable {
     /// The entries. Atomic, because the machine reads them at any time.
     pub entries: [AtomicU64; 1 << object::PAGE_TABLE_INDEX_BITS],
 }
 
-/// How many identifiers a pool has.
+/// Number of identifiers of a pool.
 const ROOTS: usize = 1 << object::ASID_POOL_INDEX_BITS;
 
-/// Address spaces by the low bits of their identifiers.
+/// An ASID pool: address spaces by the low bits of their identifiers.
 #[repr(C, align(4096))]
 pub struct AsidPool {
-    /// The root of each.
+    /// Root page table of each address space.
     pub roots: [Cell<Option<Ref<PageTable>>>; ROOTS],
     unused: [Cell<u32>; (1 << object::ASID_POOL_BITS) / size_of::<u32>() - ROOTS],
 }
 
-/// A kilobyte of a program's memory: a message buffer, or part of boot information.
+/// A kilobyte of a program's memory: an IPC buffer, or part of the boot information.
 #[repr(C, align(1024))]
 pub struct Words {
     words: [AtomicU64; Words::COUNT],
 }
 
 impl Words {
-    /// How many words these are.
+    /// Number of words in the kilobyte.
     pub const COUNT: usize = (1 << object::IPC_BUFFER_BITS) / size_of::<u64>();
 
     /// Reads a word that a program may write at any time.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// If the index is too large.
     #[inline(always)]
     pub fn get(&self, index: usize) -> u64 {
         self.words[index].load(Relaxed)
     }
 
-    /// A word as it is, for accesses that are ordered with the program's.
+    /// The atomic word itself, for accesses that are ordered with the program's.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// If the index is too large.
     #[inline(always)]
     pub fn atomic(&self, index: usize) -> &AtomicU64 {
         &self.words[index]
@@ -562,18 +567,18 @@ impl Words {
     /// Writes a word.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// If the index is too large.
     #[inline(always)]
     pub fn set(&self, index: usize, value: u64) {
         self.words[index].store(value, Relaxed);
     }
 }
 
-/// The kilobyte of a program's page at this physical address. Any memory for objects can be seen so, because every
-/// pattern of bits is one of words.
+/// The kilobyte of a program's page at this physical address. Any memory for objects can be accessed as words, because
+/// every bit pattern is valid.
 ///
 /// # Panics
-/// If there is no memory for objects, or the address is not a multiple of its size.
+/// If the address is outside the memory for objects, or not a multiple of a kilobyte.
 #[inline]
 pub fn frame_words(physical: u64) -> Ref<Words> {
     memory::words(physical)

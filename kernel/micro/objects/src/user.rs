@@ -12,7 +12,7 @@ use crate::types::{FloatingPointUse, PageTable, Tcb};
 use crate::{Ref, claim};
 
 impl Tcb {
-    /// Where the thread goes on.
+    /// Address of the thread's next instruction.
     #[inline(always)]
     pub fn pc(&self) -> &Cell<u64> {
         self.word(offset_of!(UserContext, pc) / 8)
@@ -28,36 +28,36 @@ impl Tcb {
     /// Register x`number`.
     ///
     /// # Panics
-    /// If there is no such register, or it is x0.
+    /// If the number is 0 or greater than 31.
     #[inline(always)]
     pub fn register_at(&self, number: usize) -> &Cell<u64> {
         assert!((1..=31).contains(&number), "a thread has the registers x1 to x31");
         self.word(offset_of!(UserContext, x) / 8 + number - 1)
     }
 
-    /// The word with this index among `pc` and the registers, which come first.
+    /// The word with this index among `pc` and the registers, the first fields of the context.
     #[inline(always)]
     fn word(&self, index: usize) -> &Cell<u64> {
         debug_assert!(index < 32);
         // SAFETY: the callers' indexes are those of `pc` and of `x`, 32 words in a row (assertions below); a cell of
-        // the whole is a cell of each part, and the lifetime is that of `self`.
+        // the whole context is a cell of each part, and the lifetime is that of `self`.
         unsafe { &*self.context.as_ptr().cast::<Cell<u64>>().add(index) }
     }
 
-    /// Makes all registers 0, the floating-point registers too, which are then those of nobody.
+    /// Sets all registers to 0, including the floating-point registers, whose contents no hart holds then.
     pub fn reset_context(&self) {
         self.context.set(UserContext::new(0, 0));
     }
 
     /// Allows or forbids floating point.
     pub fn use_floating_point(&self, wish: FloatingPointUse) {
-        // SAFETY: no reference to the context exists (RUNNING-CONTEXT: the thread does not run now).
+        // SAFETY: no other reference to the context exists (RUNNING-CONTEXT: the thread does not run now).
         let context = unsafe { &mut *self.context.as_ptr() };
         context.forbid_floating_point(wish == FloatingPointUse::Forbidden);
     }
 
-    /// Makes a thread that does not run take its own external interrupts at this address. It may be in a handler
-    /// already: what that needs to return stays.
+    /// Makes a thread that does not run take its own external interrupts at this address. The thread may be in a
+    /// handler already: the registers with which the handler returns are kept.
     pub fn take_own_interrupts(&self, vector: u64) {
         let is_first = !self.interrupts.is_virtualised();
         self.with_supervisor(|registers| {
@@ -69,12 +69,12 @@ impl Tcb {
         });
     }
 
-    /// Makes a thread that does not run notice external interrupts again if it has masked them.
+    /// Unmasks the external interrupts of a thread that does not run.
     pub fn unmask_own_interrupts(&self) {
         self.with_supervisor(|registers| registers.enabled |= EXTERNAL);
     }
 
-    /// Makes a thread that does not run take its own interrupts again, wherever in its handler it was.
+    /// Enables the interrupts of a thread that does not run, even if it is in its handler.
     pub fn enable_own_interrupts(&self) {
         self.with_supervisor(|registers| registers.status |= ENABLED);
     }
@@ -85,7 +85,8 @@ impl Tcb {
     }
 }
 
-/// In the supervisor's status: interrupts are enabled. And the external one in its enable register.
+/// Bit of the supervisor status: interrupts are enabled. The second constant is the external interrupt's bit in the
+/// enable register.
 const ENABLED: u64 = 1 << 1;
 const EXTERNAL: u64 = 1 << 9;
 
@@ -94,15 +95,15 @@ const _: () = {
     assert!(offset_of!(UserContext, x) == 8);
 };
 
-/// Runs a thread until something happens. The thread's address space is active, and this hart does not hold the
-/// kernel's lock.
+/// Runs a thread until it traps. The thread's address space is active, and this hart does not hold the kernel's lock.
 #[inline(always)]
 pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
-    // SAFETY: RUNNING-CONTEXT: until the trap the registers belong to this hart alone, which is here.
+    // SAFETY: RUNNING-CONTEXT: until the trap the registers belong to this hart alone, which is in this function.
     M::enter_user(unsafe { &mut *thread.context.as_ptr() })
 }
 
-/// As [`enter`], for a virtualised thread, which has this guest interrupt file of the hart or none (0).
+/// Runs a virtualised thread until it traps, with a guest interrupt file of the hart or none (0). Otherwise as
+/// [`enter`].
 pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Trap {
     // SAFETY: as in `enter`; the supervisor registers are complete again when this returns.
     let context = unsafe { &mut *thread.context.as_ptr() };
@@ -112,41 +113,43 @@ pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Tr
     trap
 }
 
-/// Four frames, the root of the table under which a hart runs virtualised threads. What programs map is copied from the
-/// thread's own root each time; the levels below are the thread's own.
+/// The root of the table under which a hart runs virtualised threads: four frames. The entries for programs are copied
+/// from the thread's own root at each activation; the tables of the lower levels are shared with the thread's own
+/// table.
 #[derive(Clone, Copy)]
 pub struct VirtualRoot(Ref<PageTable>);
 
 impl VirtualRoot {
-    /// Its size and its alignment.
+    /// Size and alignment in bytes.
     pub const SIZE: u64 = 4 << PAGE_TABLE_BITS;
 
-    /// The cleared memory of this size at a physical address that is nobody else's, for ever (LIVE-OBJECT, kept by
-    /// boot).
+    /// Makes a root of the memory of this size at a physical address. The memory must be cleared and have no other user
+    /// for ever (LIVE-OBJECT, kept by boot).
     ///
     /// # Panics
-    /// If it is not memory for objects, or not aligned.
+    /// If it is outside the memory for objects, or not aligned.
     pub fn claim(physical: u64) -> VirtualRoot {
         assert!(physical.is_multiple_of(VirtualRoot::SIZE), "the root of a virtualised address space is not aligned");
         let _: Ref<PageTable> = claim(physical + VirtualRoot::SIZE - (1 << PAGE_TABLE_BITS));
         VirtualRoot(claim(physical))
     }
 
-    /// Makes this the table of the hart's virtualised thread, with what programs see in the address space of this root.
-    /// The hart forgets what it knew.
+    /// Makes this the table of the hart's virtualised thread, with the program's half of this address space's root. The
+    /// hart's cached translations of virtualised programs are invalidated.
     pub fn activate<M: Virtualisation>(self, root: Ref<PageTable>) {
         for (own, program) in self.0.entries.iter().zip(&root.entries).take(root.entries.len() / 2) {
             own.store(program.load(Relaxed), Relaxed);
         }
-        // SAFETY: the lower half is that of an address space (as in `activate`), everything else is empty; boot has
-        // given the memory away for ever. Each hart that runs under an entry that is taken out of the program's root is
-        // made to leave and come here again.
+        // SAFETY: the lower half is that of an address space (as in `activate`), all other entries are empty; boot has
+        // reserved the memory for ever. When an entry is removed from the program's root, each hart that runs under it
+        // is made to leave the table and come here again.
         unsafe { M::activate_virtualised(self.0.physical() >> 12) };
     }
 }
 
-/// An address space as a machine activates it, in a word: the number of the root's page, from bit 44 on the identifier,
-/// and in the highest bit whether the machine tells fewer identifiers apart.
+/// An address space in the form in which the machine activates it, in one word: the number of the root's page, from bit
+/// 44 on the identifier, and in the highest bits flags: whether the identifier is too large for the machine, and
+/// whether the space is for a virtualised thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space(u64);
 
@@ -155,20 +158,20 @@ impl Space {
     const IS_TOO_LARGE: u64 = 1 << 63;
     const IS_VIRTUALISED: u64 = 1 << 62;
 
-    /// The address space of a root with its identifier.
+    /// Makes the address space of a root with its identifier.
     #[inline]
     pub fn new<M: Machine>(root: Ref<PageTable>, asid: u16) -> Space {
         let flag = if asid > M::maximum_asid() { Space::IS_TOO_LARGE } else { 0 };
         Space(root.physical() >> 12 | u64::from(asid) << Space::ASID_SHIFT | flag)
     }
 
-    /// The kernel's own, in which programs may access nothing.
+    /// The kernel's own address space, in which programs have no access.
     #[inline]
     pub fn kernel<M: Machine>() -> Space {
         Space(M::kernel_root_ppn())
     }
 
-    /// The same for a virtualised thread, for which the machine's table is another one.
+    /// This address space for a virtualised thread, which the machine runs under another table.
     #[inline]
     pub fn virtualised(self) -> Space {
         Space(self.0 | Space::IS_VIRTUALISED)
@@ -180,7 +183,7 @@ impl Space {
         self.0 & Space::IS_VIRTUALISED != 0
     }
 
-    /// Its identifier.
+    /// The ASID.
     #[inline(always)]
     pub fn asid(self) -> u16 {
         (self.0 >> Space::ASID_SHIFT) as u16
@@ -188,20 +191,20 @@ impl Space {
 }
 
 impl Tcb {
-    /// The address space that was noted in this epoch, if one was.
+    /// The cached address space, if it was stored in this epoch.
     #[inline(always)]
     pub fn space_in(&self, epoch: u64) -> Option<Space> {
         (self.space_epoch.get() == epoch).then(|| Space(self.space.get()))
     }
 
-    /// Notes the address space that the thread has in this epoch.
+    /// Caches the address space that the thread has in this epoch.
     #[inline]
     pub fn note_space(&self, space: Space, epoch: u64) {
         self.space.set(space.0);
         self.space_epoch.set(epoch);
     }
 
-    /// Forgets what was noted.
+    /// Invalidates the cached address space.
     #[inline]
     pub fn forget_space(&self) {
         self.space_epoch.set(0);
@@ -212,12 +215,13 @@ impl Tcb {
 #[inline(always)]
 pub fn activate<M: Machine>(space: Space) {
     let root = space.0 & ((1 << Space::ASID_SHIFT) - 1);
-    // A machine that tells fewer identifiers apart gets none, and forgets everything at each change.
+    // An identifier that is too large for the machine is replaced by 0, and the hart flushes all translations at each
+    // activation.
     let is_too_large = space.0 & Space::IS_TOO_LARGE != 0;
     let asid = if is_too_large { 0 } else { space.asid() };
     // SAFETY: the upper half of every root is the kernel's, copied when the table becomes a root; the lower half maps
-    // only pages that were retyped as such, and tables. A table is taken out of its pool, and each hart that uses it is
-    // made to leave it, before its memory is anything else.
+    // only pages that were retyped as such, and tables. Before a table's memory is reused, the table is removed from
+    // its pool, and each hart that uses it is made to leave it.
     unsafe { M::activate(root, asid) };
     if is_too_large {
         M::flush_tlb(Flush::Local(Scope::All));
