@@ -21,6 +21,8 @@ mod observing;
 mod process;
 mod random;
 mod scheduling;
+#[cfg(test)]
+mod testing;
 mod time;
 
 use alloc::vec::Vec;

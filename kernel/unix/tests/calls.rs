@@ -5,6 +5,8 @@
 //! User mode is a script: each visit changes the registers as a program would that makes one more call. Nobody executes
 //! the program's instructions, so that its memory may become what it likes.
 
+mod common;
+
 use std::sync::{Arc, Mutex};
 
 use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT, Waiting};
@@ -12,20 +14,14 @@ use abi_unix::types::{SocketAddress, TimeSpec, WNOHANG, signal};
 use abi_unix::{Counter, Errno, SystemCall, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
-use hal_api::{Access, BootInformation, Status, Trap, UserContext};
+use hal_api::{Access, Status, Trap, UserContext};
 use hal_host::Simulation;
 use kernel_unix::Parts;
 
-static BOOT: BootInformation = BootInformation {
-    device_tree: include_bytes!("../../platform/fixtures/virt-plic.dtb"),
-    device_tree_address: 0x8700_0000,
-    boot_hart_id: 2,
-    image: (0x8020_0000, 0x8040_0000),
-};
+use crate::common::{BOOT, CODE, DATA};
 
-/// Where the program lies, and where its memory for arguments does.
-const CODE: u64 = 0x1_0000;
-const INPUT: usize = 0x2_0000;
+/// Where the program's memory for arguments lies.
+const INPUT: usize = DATA;
 const OUTPUT: usize = 0x2_8000;
 const AREA: usize = 0x8000;
 /// Distance of the things in the input area.
@@ -33,35 +29,6 @@ const STEP: usize = 256;
 /// The first things there: the program's path, its arguments, and the descriptors of a child.
 const ARGUMENTS: usize = INPUT + 64;
 const DESCRIPTORS: usize = INPUT + 128;
-
-/// A program: a page that may be executed, and the memory for arguments.
-fn program() -> Vec<u8> {
-    let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
-    bytes.resize(16, 0);
-    // An executable for RISC-V.
-    for half in [2u16, 243] {
-        bytes.extend(half.to_le_bytes());
-    }
-    bytes.extend(1u32.to_le_bytes());
-    for word in [CODE, 64, 0] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes.extend(5u32.to_le_bytes());
-    for half in [64u16, 56, 2, 64, 0, 0] {
-        bytes.extend(half.to_le_bytes());
-    }
-    for (flags, offset, address, length) in [(5u32, 0, CODE, 4096), (6, 4096, INPUT as u64, 2 * AREA as u64)] {
-        bytes.extend(1u32.to_le_bytes());
-        bytes.extend(flags.to_le_bytes());
-        for word in [offset, address, address, length, length, 4096] {
-            bytes.extend(word.to_le_bytes());
-        }
-    }
-    bytes.resize(4096, 0);
-    bytes.extend(input());
-    bytes.resize(4096 + 2 * AREA, 0);
-    bytes
-}
 
 /// What random calls read.
 fn input() -> Vec<u8> {
@@ -375,7 +342,7 @@ fn random_calls_of_many_processes_break_nothing() {
     for folder in ["bin", "tmp", "dev"] {
         archive.directory(folder.as_bytes(), 0o755).unwrap();
     }
-    archive.file(b"bin/hello", 0o755, &program()).unwrap();
+    archive.file(b"bin/hello", 0o755, &common::program(&input(), 2 * AREA)).unwrap();
     let archive: &'static [u8] = archive.finish().leak();
     let simulation = Simulation::with_memory(1);
     simulation.lose_hart(1);

@@ -868,3 +868,429 @@ impl EventCounter {
         self.waiting.lock().1.forget(waker);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types::{TimeSpec, open};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    const PAIRS: usize = 3;
+
+    fn epoll(program: &mut Program) -> usize {
+        program.call(SystemCall::EpollCreate, [0]).unwrap()
+    }
+
+    fn change(program: &mut Program, epoll: usize, operation: u32, file: usize, events: u32) -> Result<usize, Errno> {
+        let event = program.store(&Event { events, data: file as u64 + 1000 }.to_bytes());
+        program.call(SystemCall::EpollControl, [epoll, operation as usize, file, event])
+    }
+
+    /// The events that come without waiting, by descriptor.
+    fn events(program: &mut Program, epoll: usize, most: usize) -> Vec<(usize, u32)> {
+        events_within(program, epoll, most, 0)
+    }
+
+    fn events_within(program: &mut Program, epoll: usize, most: usize, timeout_ms: i32) -> Vec<(usize, u32)> {
+        let place = program.place(16 * most);
+        let count = program.call(SystemCall::EpollWait, [epoll, place, most, timeout_ms as usize, 0, 0]).unwrap();
+        let found = program.read(place, 16 * count);
+        let (found, _) = found.as_chunks();
+        found
+            .iter()
+            .map(|&bytes| Event::from_bytes(bytes))
+            .map(|event| (event.data as usize - 1000, event.events))
+            .collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Watch(usize, bool, u32),
+        Change(usize, bool, u32),
+        Forget(usize, bool),
+        Write(usize),
+        Drain(usize),
+        Wait(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let events =
+            || prop::sample::select(vec![event::IN, event::OUT, event::IN | event::OUT, 0, event::IN | event::ONESHOT]);
+        prop_oneof![
+            2 => (0..PAIRS, any::<bool>(), events()).prop_map(|(pipe, end, events)| Step::Watch(pipe, end, events)),
+            1 => (0..PAIRS, any::<bool>(), events()).prop_map(|(pipe, end, events)| Step::Change(pipe, end, events)),
+            1 => (0..PAIRS, any::<bool>()).prop_map(|(pipe, end)| Step::Forget(pipe, end)),
+            3 => (0..PAIRS).prop_map(Step::Write),
+            2 => (0..PAIRS).prop_map(Step::Drain),
+            4 => (1..4usize).prop_map(Step::Wait),
+        ]
+    }
+
+    /// Level-triggered watches report exactly what is so, whatever happened before; a one-shot watch is silent after
+    /// it was reported.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        let watching = epoll(program);
+        let pipes: Vec<_> = (0..PAIRS).map(|_| program.pipe(open::NONBLOCK)).collect();
+        let end_of = |pipe: usize, writes: bool| if writes { pipes[pipe].1 } else { pipes[pipe].0 };
+        let mut model: BTreeMap<usize, u32> = BTreeMap::new();
+        let mut full = [0usize; PAIRS];
+        for step in steps {
+            match *step {
+                Step::Watch(pipe, writes, events) => {
+                    let file = end_of(pipe, writes);
+                    let expected = if model.contains_key(&file) { Err(Errno::EEXIST) } else { Ok(0) };
+                    assert_eq!(change(program, watching, event::CTL_ADD, file, events), expected);
+                    model.entry(file).or_insert(events);
+                }
+                Step::Change(pipe, writes, events) => {
+                    let file = end_of(pipe, writes);
+                    let expected = if model.contains_key(&file) { Ok(0) } else { Err(Errno::ENOENT) };
+                    assert_eq!(change(program, watching, event::CTL_MOD, file, events), expected);
+                    model.entry(file).and_modify(|wanted| *wanted = events);
+                }
+                Step::Forget(pipe, writes) => {
+                    let file = end_of(pipe, writes);
+                    let expected = model.remove(&file).map_or(Err(Errno::ENOENT), |_| Ok(0));
+                    assert_eq!(change(program, watching, event::CTL_DEL, file, 0), expected);
+                }
+                Step::Write(pipe) => {
+                    if program.write_to(pipes[pipe].1, &[0; 30_000]).is_ok() {
+                        full[pipe] = (full[pipe] + 30_000).min(65536);
+                    }
+                }
+                Step::Drain(pipe) => {
+                    let mut left = full[pipe];
+                    while left > 0 {
+                        left -= program.read_from(pipes[pipe].0, 40_000).unwrap().len();
+                    }
+                    full[pipe] = 0;
+                }
+                Step::Wait(most) => {
+                    let mut expected = BTreeMap::new();
+                    for (&(reader, writer), &full) in pipes.iter().zip(&full) {
+                        let so = |file: usize, found: u32| {
+                            model.get(&file).map(|wanted| (file, wanted & found)).filter(|(_, found)| *found != 0)
+                        };
+                        expected.extend(so(reader, if full > 0 { event::IN } else { 0 }));
+                        expected.extend(so(writer, if 65536 - full >= 4096 { event::OUT } else { 0 }));
+                    }
+                    let found = events(program, watching, most);
+                    assert_eq!(found.len(), expected.len().min(most), "{found:?} of {expected:?}");
+                    for (file, events) in found {
+                        assert_eq!(expected.remove(&file), Some(events), "descriptor {file}");
+                        let wanted = model.get_mut(&file).unwrap();
+                        if *wanted & event::ONESHOT != 0 {
+                            *wanted = 0;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(48))]
+
+        #[test]
+        fn level_triggered_watches_say_what_is_so(steps in prop::collection::vec(step(), 0..50)) {
+            run(move |program| compare(program, &steps));
+        }
+    }
+
+    #[test]
+    fn an_edge_is_reported_once_and_a_level_until_it_is_gone() {
+        run(|program| {
+            let (edges, levels) = (epoll(program), epoll(program));
+            let (reader, writer) = program.pipe(0);
+            change(program, edges, event::CTL_ADD, reader, event::IN | event::ET).unwrap();
+            change(program, levels, event::CTL_ADD, reader, event::IN).unwrap();
+            assert_eq!(events(program, edges, 4), []);
+            program.write_to(writer, b"one").unwrap();
+            assert_eq!(events(program, edges, 4), [(reader, event::IN)]);
+            assert_eq!(events(program, edges, 4), [], "nothing new has come");
+            for _ in 0..2 {
+                assert_eq!(events(program, levels, 4), [(reader, event::IN)]);
+            }
+            program.write_to(writer, b"two").unwrap();
+            assert_eq!(events(program, edges, 4), [(reader, event::IN)], "more has come");
+            // What is there already is an edge for a watch that is new or changed.
+            change(program, edges, event::CTL_MOD, reader, event::IN | event::ET).unwrap();
+            assert_eq!(events(program, edges, 4), [(reader, event::IN)]);
+            program.read_from(reader, 100).unwrap();
+            assert_eq!(events(program, levels, 4), []);
+        });
+    }
+
+    #[test]
+    fn a_one_shot_watch_is_silent_until_it_is_changed() {
+        run(|program| {
+            let watching = epoll(program);
+            let (reader, writer) = program.pipe(0);
+            change(program, watching, event::CTL_ADD, reader, event::IN | event::ONESHOT).unwrap();
+            program.write_to(writer, b"one").unwrap();
+            assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
+            program.write_to(writer, b"two").unwrap();
+            assert_eq!(events(program, watching, 4), []);
+            // Not even the end is told.
+            program.close(writer).unwrap();
+            assert_eq!(events(program, watching, 4), []);
+            change(program, watching, event::CTL_MOD, reader, event::IN | event::ONESHOT).unwrap();
+            assert_eq!(events(program, watching, 4), [(reader, event::IN | event::HUP)]);
+        });
+    }
+
+    #[test]
+    fn ends_are_told_without_being_asked_for() {
+        run(|program| {
+            let watching = epoll(program);
+            let (reader, writer) = program.pipe(0);
+            let (other_reader, other_writer) = program.pipe(0);
+            change(program, watching, event::CTL_ADD, reader, 0).unwrap();
+            change(program, watching, event::CTL_ADD, other_writer, 0).unwrap();
+            assert_eq!(events(program, watching, 4), []);
+            program.close(writer).unwrap();
+            program.close(other_reader).unwrap();
+            let mut found = events(program, watching, 4);
+            found.sort();
+            assert_eq!(found, [(reader, event::HUP), (other_writer, event::ERR)]);
+        });
+    }
+
+    #[test]
+    fn who_waits_is_woken_by_an_event_by_a_new_watch_and_by_the_time_limit() {
+        run(|program| {
+            let watching = epoll(program);
+            let (reader, writer) = program.pipe(0);
+            assert_eq!(events_within(program, watching, 4, 5), []);
+            let (ready, later) = program.pipe(0);
+            program.write_to(later, b"x").unwrap();
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    change(program, watching, event::CTL_ADD, reader, event::IN).unwrap();
+                    program.sleep_ns(1_000_000);
+                    program.write_to(writer, b"x").unwrap();
+                    program.sleep_ns(1_000_000);
+                    change(program, watching, event::CTL_DEL, reader, 0).unwrap();
+                    change(program, watching, event::CTL_ADD, ready, event::IN).unwrap();
+                })
+                .unwrap();
+            assert_eq!(events_within(program, watching, 4, -1), [(reader, event::IN)]);
+            program.read_from(reader, 1).unwrap();
+            assert_eq!(events_within(program, watching, 4, -1), [(ready, event::IN)]);
+        });
+    }
+
+    #[test]
+    fn a_watch_ends_with_the_last_descriptor_of_its_file() {
+        run(|program| {
+            let watching = epoll(program);
+            let (reader, writer) = program.pipe(0);
+            let second = program.call(SystemCall::Duplicate, [reader]).unwrap();
+            change(program, watching, event::CTL_ADD, reader, event::IN).unwrap();
+            assert_eq!(change(program, watching, event::CTL_ADD, second, event::IN), Ok(0), "another descriptor");
+            program.write_to(writer, b"x").unwrap();
+            program.close(reader).unwrap();
+            // As on Linux, the file is watched under the number that is closed, too.
+            assert_eq!(events(program, watching, 4), [(reader, event::IN), (second, event::IN)]);
+            program.close(second).unwrap();
+            assert_eq!(events(program, watching, 4), []);
+            let (reader, _) = program.pipe(0);
+            assert_eq!(change(program, watching, event::CTL_ADD, reader, event::IN), Ok(0), "the number is free again");
+        });
+    }
+
+    #[test]
+    fn what_has_no_waiting_and_other_epolls_are_refused() {
+        run(|program| {
+            let (watching, other) = (epoll(program), epoll(program));
+            let (reader, _) = program.pipe(0);
+            let path = program.store(b"/bin/test\0");
+            let file = program.call(SystemCall::Open, [usize::MAX, path, 0, 0]).unwrap();
+            assert_eq!(change(program, watching, event::CTL_ADD, file, event::IN), Err(Errno::EPERM));
+            assert_eq!(change(program, watching, event::CTL_ADD, watching, event::IN), Err(Errno::EINVAL));
+            assert_eq!(change(program, watching, event::CTL_ADD, other, event::IN), Err(Errno::ELOOP));
+            assert_eq!(change(program, reader, event::CTL_ADD, reader, event::IN), Err(Errno::EINVAL));
+            assert_eq!(change(program, watching, event::CTL_ADD, 77, event::IN), Err(Errno::EBADF));
+            assert_eq!(change(program, watching, 9, reader, event::IN), Err(Errno::EINVAL));
+            assert_eq!(change(program, watching, event::CTL_MOD, reader, event::EXCLUSIVE), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::EpollControl, [watching, 1, reader, 0x1000]), Err(Errno::EFAULT));
+            for count in [0, usize::MAX] {
+                assert_eq!(program.call(SystemCall::EpollWait, [watching, 0x2_0000, count, 0]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::EpollWait, [reader, 0x2_0000, 1, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::EpollCreate, [1]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// An event that cannot be written is not lost.
+    #[test]
+    fn a_bad_address_loses_no_event() {
+        run(|program| {
+            let watching = epoll(program);
+            let (reader, writer) = program.pipe(0);
+            change(program, watching, event::CTL_ADD, reader, event::IN | event::ET).unwrap();
+            program.write_to(writer, b"x").unwrap();
+            assert_eq!(program.call(SystemCall::EpollWait, [watching, 0x1000, 1, 0]), Err(Errno::EFAULT));
+            assert_eq!(events(program, watching, 1), [(reader, event::IN)]);
+        });
+    }
+
+    /// Everybody has a turn although there is room for one event only.
+    #[test]
+    fn watches_that_are_ready_take_turns() {
+        run(|program| {
+            let watching = epoll(program);
+            let pipes: Vec<_> = (0..4).map(|_| program.pipe(0)).collect();
+            for &(reader, writer) in &pipes {
+                change(program, watching, event::CTL_ADD, reader, event::IN).unwrap();
+                program.write_to(writer, b"x").unwrap();
+            }
+            let mut seen: Vec<_> = (0..4).flat_map(|_| events(program, watching, 1)).collect();
+            seen.sort();
+            assert_eq!(seen, pipes.iter().map(|&(reader, _)| (reader, event::IN)).collect::<Vec<_>>());
+        });
+    }
+
+    /// More watches than one step asks, also when the epoll is closed: that is taken back in steps.
+    #[test]
+    fn hundreds_of_watches_come_and_go() {
+        run(|program| {
+            let watching = epoll(program);
+            let (reader, writer) = program.pipe(0);
+            let mut copies: Vec<_> = (0..600).map(|_| program.call(SystemCall::Duplicate, [reader]).unwrap()).collect();
+            for &copy in &copies {
+                let event = 0x2_0000;
+                program.write(event, &Event { events: event::IN, data: copy as u64 + 1000 }.to_bytes());
+                program.call(SystemCall::EpollControl, [watching, event::CTL_ADD as usize, copy, event]).unwrap();
+            }
+            assert_eq!(events(program, watching, 1), []);
+            program.write_to(writer, b"x").unwrap();
+            let mut found = Vec::new();
+            for _ in 0..100 {
+                found.extend(events(program, watching, 64).iter().map(|(file, _)| *file));
+                found.sort();
+                found.dedup();
+            }
+            copies.sort();
+            assert_eq!(found, copies);
+            program.close(watching).unwrap();
+            while free_remains() {}
+            assert!(!has_remains());
+        });
+    }
+
+    fn poll(program: &mut Program, list: &[(i32, u32)], timeout: Option<u64>) -> (Result<usize, Errno>, Vec<u32>) {
+        let bytes: Vec<u8> = list
+            .iter()
+            .flat_map(|(file, events)| [file.to_le_bytes(), (events | 0xabcd_0000).to_le_bytes()].concat())
+            .collect();
+        let place = program.store(&bytes);
+        let timeout = timeout.map_or(0, |ns| program.store(&TimeSpec::from_ns(ns).to_bytes()));
+        let result = program.call(SystemCall::Poll, [place, list.len(), timeout, 0, 0]);
+        let found = (0..list.len()).map(|index| program.read_u32(place + 8 * index + 4) >> 16).collect();
+        (result, found)
+    }
+
+    #[test]
+    fn poll_reports_every_descriptor_of_its_list() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let path = program.store(b"/bin/test\0");
+            let stored = program.call(SystemCall::Open, [usize::MAX, path, 0, 0]).unwrap();
+            let list = [
+                (reader as i32, event::IN),
+                (writer as i32, event::IN | event::OUT),
+                (-5, event::IN),
+                (99, event::IN),
+                (stored as i32, event::IN),
+                (reader as i32, 0),
+            ];
+            let (result, found) = poll(program, &list, None);
+            assert_eq!((result, found), (Ok(3), vec![0, event::OUT, 0, event::NVAL, event::IN, 0]));
+            assert_eq!(poll(program, &list[..1], Some(0)), (Ok(0), vec![0]));
+            assert_eq!(poll(program, &list[..1], Some(1_000_000)), (Ok(0), vec![0]));
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    program.write_to(writer, b"x").unwrap();
+                    program.sleep_ns(1_000_000);
+                    program.close(writer).unwrap();
+                })
+                .unwrap();
+            let both = [(reader as i32, event::IN), (reader as i32, 0)];
+            assert_eq!(poll(program, &both, None), (Ok(1), vec![event::IN, 0]));
+            assert_eq!(poll(program, &both[1..], None), (Ok(1), vec![event::HUP]));
+            assert_eq!(program.call(SystemCall::Poll, [0x1000, 1, 0, 0, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::Poll, [0x2_0000, 20_000, 0, 0, 0]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// A list that one step does not get through: asked anew when something comes at its end.
+    #[test]
+    fn a_long_list_is_woken_by_its_last_entry() {
+        run(|program| {
+            let (quiet, keeper) = program.pipe(0);
+            let (reader, writer) = program.pipe(0);
+            let mut list = vec![(quiet as i32, event::IN); 700];
+            list.push((reader as i32, event::IN));
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    program.write_to(writer, b"x").unwrap();
+                })
+                .unwrap();
+            let (result, found) = poll(program, &list, None);
+            assert_eq!(result, Ok(1));
+            assert_eq!(found.iter().position(|&found| found != 0), Some(700));
+            program.close(keeper).unwrap();
+            assert_eq!(poll(program, &list, None).0, Ok(701), "the other pipe has no writer");
+        });
+    }
+
+    fn counter(program: &mut Program, value: usize, flags: u32) -> usize {
+        program.call(SystemCall::EventCounter, [value, flags as usize]).unwrap()
+    }
+
+    #[test]
+    fn a_counter_adds_up_and_gives_all_or_one() {
+        run(|program| {
+            let all = counter(program, 3, open::NONBLOCK);
+            assert_eq!(program.write_to(all, &4u64.to_le_bytes()), Ok(8));
+            assert_eq!(program.read_from(all, 8), Ok(7u64.to_le_bytes().to_vec()));
+            assert_eq!(program.read_from(all, 8), Err(Errno::EAGAIN));
+            let one = counter(program, 2, open::NONBLOCK | abi_unix::types::EFD_SEMAPHORE);
+            for expected in [Ok(1u64.to_le_bytes().to_vec()), Ok(1u64.to_le_bytes().to_vec()), Err(Errno::EAGAIN)] {
+                assert_eq!(program.read_from(one, 8), expected);
+            }
+            assert_eq!(program.read_from(one, 7), Err(Errno::EINVAL));
+            assert_eq!(program.write_to(one, &[0; 7]), Err(Errno::EINVAL));
+            assert_eq!(program.write_to(one, &u64::MAX.to_le_bytes()), Err(Errno::EINVAL));
+            assert_eq!(program.write_to(one, &(u64::MAX - 1).to_le_bytes()), Ok(8));
+            assert_eq!(program.write_to(one, &1u64.to_le_bytes()), Err(Errno::EAGAIN), "it is full");
+            assert_eq!(program.write_to(one, &0u64.to_le_bytes()), Ok(8));
+        });
+    }
+
+    #[test]
+    fn readers_and_writers_of_a_counter_wake_each_other() {
+        run(|program| {
+            let shared = counter(program, 0, 0);
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    assert_eq!(program.write_to(shared, &(u64::MAX - 1).to_le_bytes()), Ok(8));
+                    // Waits until the first has read.
+                    assert_eq!(program.write_to(shared, &5u64.to_le_bytes()), Ok(8));
+                })
+                .unwrap();
+            assert_eq!(program.read_from(shared, 8), Ok((u64::MAX - 1).to_le_bytes().to_vec()));
+            assert_eq!(program.read_from(shared, 8), Ok(5u64.to_le_bytes().to_vec()));
+        });
+    }
+}

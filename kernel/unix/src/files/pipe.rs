@@ -228,3 +228,208 @@ impl Drop for Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types::open::NONBLOCK;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(usize),
+        Read(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let length = prop_oneof![0usize..100, ATOMIC - 1..ATOMIC + 2, Just(20_000)];
+        prop_oneof![length.clone().prop_map(Step::Write), length.prop_map(Step::Read)]
+    }
+
+    /// The bytes that stand behind so many others.
+    fn pattern(begin: usize, length: usize) -> Vec<u8> {
+        (begin..begin + length).map(|index| (index % 251) as u8).collect()
+    }
+
+    /// Does the steps with a pipe that never waits, and with a queue.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        let (reader, writer) = program.pipe(NONBLOCK);
+        let mut model = VecDeque::new();
+        let mut written = 0;
+        for step in steps {
+            match *step {
+                Step::Write(length) => {
+                    let room = CAPACITY - model.len();
+                    let expected = match length {
+                        0 => Ok(0),
+                        length if length <= ATOMIC && length > room => Err(Errno::EAGAIN),
+                        _ if room == 0 => Err(Errno::EAGAIN),
+                        length => Ok(length.min(room)),
+                    };
+                    let bytes = pattern(written, length);
+                    assert_eq!(program.write_to(writer, &bytes), expected, "{length} bytes, room for {room}");
+                    let count = expected.unwrap_or(0);
+                    model.extend(&bytes[..count]);
+                    written += count;
+                }
+                Step::Read(0) => assert_eq!(program.read_from(reader, 0), Ok(vec![])),
+                Step::Read(_) if model.is_empty() => assert_eq!(program.read_from(reader, 1), Err(Errno::EAGAIN)),
+                Step::Read(length) => {
+                    let expected: Vec<u8> = model.drain(..length.min(model.len())).collect();
+                    assert_eq!(program.read_from(reader, length), Ok(expected));
+                }
+            }
+        }
+        program.close(writer).unwrap();
+        while !model.is_empty() {
+            let expected: Vec<u8> = model.drain(..model.len().min(10_000)).collect();
+            assert_eq!(program.read_from(reader, 10_000), Ok(expected));
+        }
+        assert_eq!(program.read_from(reader, 10), Ok(vec![]), "the end of the file");
+        program.close(reader).unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(32))]
+
+        #[test]
+        fn a_pipe_behaves_as_a_bounded_queue(steps in prop::collection::vec(step(), 0..60)) {
+            run(move |program| compare(program, &steps));
+        }
+    }
+
+    #[test]
+    fn a_reader_waits_for_bytes_and_for_the_last_writer() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let second = program.call(SystemCall::Duplicate, [writer]).unwrap();
+            let done = program.place(8);
+            let worker = program.add_worker(move |program| {
+                assert_eq!(program.read_from(reader, 100), Ok(b"first".to_vec()));
+                assert_eq!(program.read_from(reader, 100), Ok(vec![]));
+                program.write(done, &[1]);
+            });
+            assert_eq!(worker, Ok(1));
+            program.sleep_ns(1000);
+            assert_eq!(program.write_to(writer, b"first"), Ok(5));
+            program.sleep_ns(1000);
+            program.close(writer).unwrap();
+            program.sleep_ns(1000);
+            assert_eq!(program.read(done, 1), [0], "there is another writer");
+            program.close(second).unwrap();
+            program.sleep_ns(1000);
+            assert_eq!(program.read(done, 1), [1]);
+        });
+    }
+
+    #[test]
+    fn a_writer_waits_for_room_for_all_of_a_short_write() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let bytes = pattern(0, CAPACITY / 2);
+            assert_eq!(program.write_to(writer, &bytes), Ok(CAPACITY / 2));
+            assert_eq!(program.write_to(writer, &bytes), Ok(CAPACITY / 2));
+            let done = program.place(8);
+            program
+                .add_worker(move |program| {
+                    assert_eq!(program.write_to(writer, &[7; 100]), Ok(100));
+                    program.write(done, &[1]);
+                })
+                .unwrap();
+            program.sleep_ns(1000);
+            assert_eq!(program.read_from(reader, 99).map(|bytes| bytes.len()), Ok(99));
+            program.sleep_ns(1000);
+            assert_eq!(program.read(done, 1), [0], "99 bytes are no room for 100");
+            assert_eq!(program.read_from(reader, 1).map(|bytes| bytes.len()), Ok(1));
+            program.sleep_ns(1000);
+            assert_eq!(program.read(done, 1), [1]);
+        });
+    }
+
+    #[test]
+    fn a_long_write_waits_until_a_reader_has_taken_enough() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let vector = program.place(64);
+            let bytes = program.store(&pattern(0, 20_000));
+            let parts: Vec<u8> = [bytes, 20_000].repeat(4).iter().flat_map(|word| word.to_le_bytes()).collect();
+            program.write(vector, &parts);
+            let done = program.place(8);
+            program
+                .add_worker(move |program| {
+                    assert_eq!(program.call(SystemCall::WriteVector, [writer, vector, 4]), Ok(80_000));
+                    program.write(done, &[1]);
+                })
+                .unwrap();
+            program.sleep_ns(1000);
+            let mut taken = 0;
+            while taken < 80_000 {
+                let begin = taken % 20_000;
+                let wanted = (20_000 - begin).min(7_000);
+                let bytes = program.read_from(reader, wanted).unwrap();
+                assert_eq!(bytes, pattern(begin, bytes.len()));
+                taken += bytes.len();
+            }
+            program.sleep_ns(1000);
+            assert_eq!(program.read(done, 1), [1]);
+        });
+    }
+
+    #[test]
+    fn a_writer_without_reader_is_told_so_also_while_it_waits() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let bytes = pattern(0, CAPACITY / 2);
+            for _ in 0..2 {
+                program.write_to(writer, &bytes).unwrap();
+            }
+            let done = program.place(8);
+            program
+                .add_worker(move |program| {
+                    assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE));
+                    program.write(done, &[1]);
+                })
+                .unwrap();
+            program.sleep_ns(1000);
+            program.close(reader).unwrap();
+            program.sleep_ns(1000);
+            assert_eq!(program.read(done, 1), [1]);
+            assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE));
+        });
+    }
+
+    /// Faults give what was moved before them, and take nothing out of the pipe that was not copied.
+    #[test]
+    fn a_bad_address_loses_no_bytes() {
+        run(|program| {
+            let (reader, writer) = program.pipe(NONBLOCK);
+            program.write_to(writer, b"kept").unwrap();
+            assert_eq!(program.call(SystemCall::Read, [reader, 0x1000, 4]), Err(Errno::EFAULT));
+            assert_eq!(program.read_from(reader, 10), Ok(b"kept".to_vec()));
+            assert_eq!(program.call(SystemCall::Write, [writer, 0x1000, 4]), Err(Errno::EFAULT));
+            assert_eq!(program.read_from(reader, 10), Err(Errno::EAGAIN));
+            let edge = crate::testing::DATA + crate::testing::LENGTH;
+            program.write(edge - 3, b"end");
+            assert_eq!(program.call(SystemCall::Write, [writer, edge - 3, 10]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn each_end_does_one_thing() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            assert_eq!(program.write_to(reader, b"x"), Err(Errno::EBADF));
+            assert_eq!(program.read_from(writer, 1), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::Seek, [reader, 0, 0]), Err(Errno::ESPIPE));
+            assert_eq!(program.call(SystemCall::Pipe, [0x1000, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::Pipe, [crate::testing::DATA, 1 << 20]), Err(Errno::EINVAL));
+            // Neither has left a descriptor.
+            assert_eq!(program.call(SystemCall::Duplicate, [writer]), Ok(writer + 1));
+        });
+    }
+}

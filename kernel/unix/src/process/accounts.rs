@@ -632,17 +632,18 @@ mod tests {
 
     use super::*;
 
-    /// The machine's account is one for all tests.
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
+    /// Runs a test with a machine that has so much. The machine's account is one for all tests: what others have of it
+    /// is put aside.
     fn with_machine<R>(bytes: usize, test: impl FnOnce() -> R) -> R {
-        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _guard = crate::testing::alone();
+        let totals = Resource::ALL.map(|resource| MACHINE.total(resource));
+        let before = totals.map(|total| (total.used.swap(0, Ordering::Relaxed), total.limit.load(Ordering::Relaxed)));
         limit_machine(bytes, 10_000, 100);
         let result = test();
-        for resource in Resource::ALL {
-            assert_eq!(MACHINE.total(resource).used.load(Ordering::Relaxed), 0, "{resource:?} was not given back");
+        for (resource, (total, (used, limit))) in Resource::ALL.iter().zip(totals.iter().zip(before)) {
+            assert_eq!(total.used.swap(used, Ordering::Relaxed), 0, "{resource:?} was not given back");
+            total.limit.store(limit, Ordering::Relaxed);
         }
-        limit_machine(UNLIMITED, UNLIMITED, UNLIMITED);
         result
     }
 

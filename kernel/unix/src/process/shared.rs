@@ -134,6 +134,13 @@ impl Shared {
         self.page.bytes().atomic_u64(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
+    /// Takes a worker's user interrupts, as its handler does.
+    #[cfg(test)]
+    pub(crate) fn take_interrupts(&self, worker: usize) -> u64 {
+        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
+        self.page.bytes().atomic_u64(offset).map_or(0, |word| word.swap(0, Ordering::Acquire))
+    }
+
     /// How many interrupts a worker's handler says that it has taken without the kernel. A claim.
     pub(crate) fn hardware_interrupts(&self, worker: usize) -> u64 {
         let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>() + 8;
