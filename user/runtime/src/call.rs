@@ -116,7 +116,7 @@ struct Record {
     next: Cell<*const Record>,
 }
 
-// SAFETY: the module's table says who may touch the cells when; `state` orders them.
+// SAFETY: the list in the module docs says which code may use the cells when; `state` orders them.
 unsafe impl Sync for Record {}
 
 impl Record {

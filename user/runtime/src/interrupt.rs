@@ -225,7 +225,7 @@ impl Receiver {
 
     /// Takes a signal that has come; `false` if none has.
     pub fn try_wait(&self) -> bool {
-        // Acquire: what the sender did before it signalled.
+        // Acquire: publishes the sender's writes before its signal.
         PLACES[self.identity].signalled.swap(false, Ordering::AcqRel)
     }
 

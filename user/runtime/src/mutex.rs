@@ -9,7 +9,7 @@
 //! The mutex of `async-lock`, which this one replaces, wakes the first waiter and records no holder. The other locks of
 //! that crate have no single holder to lend to.
 //!
-//! # Who may touch what
+//! # Ownership
 //!
 //! Everything but the value is protected by a spin lock for a few instructions. The value belongs to the owner of the
 //! guard: `locked` is set from when a guard is made, or promised to a waiter (`granted`), until it is dropped.

@@ -1,13 +1,13 @@
-//! Slots and memory: where capabilities go, and of what objects are made.
+//! Slots and memory: the places for capabilities, and the untyped memory that objects are made of.
 //!
 //! The kernel keeps a watermark in each untyped memory: objects are cut off one after the other, each aligned to its
-//! size, and only revoking the whole memory gives it back. [`Arena`] repeats that arithmetic, so that a program knows
-//! beforehand whether an object fits and where it will be, and never has to interpret the kernel's refusal.
+//! size, and only revoking the whole memory gives it back. [`Arena`] repeats that arithmetic, so that a program can
+//! compute beforehand whether an object fits and its address, and never has to interpret the kernel's refusal.
 //! [`Allocator`] chooses among the arenas that the boot information lists: the fullest that still fits, so that large
 //! memories stay whole for large objects.
 //!
-//! What is allocated is not given back one by one. A part of a program that comes and goes allocates one untyped memory
-//! with [`Allocator::memory`], makes its objects of that, and revokes it at its end.
+//! Objects are not freed one by one. A temporary part of a program allocates one untyped memory with
+//! [`Allocator::memory`], makes its objects of that, and revokes it at its end.
 
 use abi_sel4::configuration::MAXIMUM_BOOT_UNTYPEDS;
 use abi_sel4::{Error, ObjectType, SlotRegion};
@@ -24,17 +24,17 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// These slots, which have to be empty.
+    /// Creates a range of these slots, which have to be empty.
     pub const fn new(region: SlotRegion) -> Slots {
         Slots { next: region.start, end: region.end }
     }
 
-    /// How many are left.
+    /// Returns the number of slots left.
     pub fn left(&self) -> u64 {
         self.end - self.next
     }
 
-    /// Takes `count` slots and gives the first.
+    /// Takes `count` slots and returns the first.
     pub fn take(&mut self, count: u64) -> Option<u64> {
         let first = self.next;
         let next = first.checked_add(count)?;
@@ -46,7 +46,7 @@ impl Slots {
     }
 }
 
-/// One untyped memory and how much of it is used.
+/// One untyped memory and the used part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     untyped: Untyped,
@@ -55,17 +55,18 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An untyped memory of 2^`size_bits` bytes of which no object has been made yet.
+    /// Describes an untyped memory of 2^`size_bits` bytes of which no object has been made yet.
     pub const fn new(untyped: Untyped, size_bits: usize) -> Arena {
         Arena { untyped, size_bits, used: 0 }
     }
 
-    /// The capability.
+    /// Returns the capability.
     pub fn untyped(&self) -> Untyped {
         self.untyped
     }
 
-    /// Where `count` objects of 2^`bits` bytes would begin, and what would be used then; `None` if they do not fit.
+    /// Returns the offset of `count` objects of 2^`bits` bytes, and the watermark behind them; `None` if they do not
+    /// fit.
     fn place(&self, bits: usize, count: u64) -> Option<(u64, u64)> {
         let size = 1_u64.checked_shl(bits.try_into().ok()?)?;
         let start = self.used.checked_next_multiple_of(size)?;
@@ -73,17 +74,17 @@ impl Arena {
         (end <= 1 << self.size_bits).then_some((start, end))
     }
 
-    /// Bytes that are left, before alignment.
+    /// Returns the bytes left, before alignment.
     pub fn left(&self) -> u64 {
         (1 << self.size_bits) - self.used
     }
 
-    /// Makes `count` objects with their capabilities in the slots from `first` on. Gives the offset of the first
+    /// Makes `count` objects with their capabilities in the slots from `first` on. Returns the offset of the first
     /// object.
     ///
     /// # Errors
     ///
-    /// They do not fit ([`Error::NotEnoughMemory`]), or what the kernel says.
+    /// They do not fit ([`Error::NotEnoughMemory`]), or the kernel's error.
     pub fn make(&mut self, object: ObjectType, size_bits: usize, first: u64, count: u64) -> Result<u64> {
         let Some((start, end)) = self.place(object.size_bits(size_bits), count) else {
             return Err(Failure::new(Error::NotEnoughMemory, [self.left(), 0]));
@@ -98,7 +99,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn revoke(&mut self) -> Result<()> {
         Slot::own(self.untyped.pointer()).revoke()?;
         self.used = 0;
@@ -106,7 +107,7 @@ impl Arena {
     }
 }
 
-/// How many ranges of slots that were given back are remembered.
+/// Number of remembered ranges of returned slots.
 const RETURNED: usize = 32;
 
 /// Slots and memory of a root task.
@@ -119,7 +120,7 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// All empty slots and all RAM of the boot information.
+    /// Creates an allocator over all empty slots and all RAM of the boot information.
     pub fn new(boot: &BootInformation) -> Allocator {
         let mut arenas = heapless::Vec::new();
         for (untyped, description) in boot.untypeds().filter(|(_, description)| description.is_device == 0) {
@@ -129,28 +130,28 @@ impl Allocator {
         Allocator { slots: Slots::new(boot.empty_slots()), returned: heapless::Vec::new(), arenas }
     }
 
-    /// An allocator over these slots and this one memory.
+    /// Creates an allocator over these slots and this one memory.
     pub fn over(slots: Slots, arena: Arena) -> Allocator {
         let mut arenas = heapless::Vec::new();
         arenas.push(arena).expect("one fits");
         Allocator { slots, returned: heapless::Vec::new(), arenas }
     }
 
-    /// How many slots are left.
+    /// Returns the number of slots left, without those given back.
     pub fn slots_left(&self) -> u64 {
         self.slots.left()
     }
 
-    /// How many bytes are left, before alignment.
+    /// Returns the bytes left, before alignment.
     pub fn bytes_left(&self) -> u64 {
         self.arenas.iter().map(Arena::left).sum()
     }
 
-    /// Takes `count` consecutive empty slots and gives the first.
+    /// Takes `count` consecutive empty slots and returns the first.
     ///
     /// # Errors
     ///
-    /// There are not as many left: [`Error::RangeError`], as the kernel says it.
+    /// Too few slots are left: [`Error::RangeError`], as in the kernel's errors.
     pub fn slots(&mut self, count: u64) -> Result<u64> {
         if let Some(first) = self.returned.iter_mut().find_map(|slots| slots.take(count)) {
             self.returned.retain(|slots| slots.left() > 0);
@@ -164,17 +165,17 @@ impl Allocator {
     ///
     /// # Errors
     ///
-    /// There is none left.
+    /// No slot is left.
     pub fn slot(&mut self) -> Result<u64> {
         self.slots(1)
     }
 
     /// Makes `count` objects (up to [`RETYPE_LIMIT`](abi_sel4::configuration::RETYPE_LIMIT)) in consecutive slots and
-    /// gives the first.
+    /// returns the first.
     ///
     /// # Errors
     ///
-    /// Slots or memory are too few, or what the kernel says.
+    /// Slots or memory are too few, or the kernel's error.
     pub fn make(&mut self, object: ObjectType, size_bits: usize, count: u64) -> Result<u64> {
         let bits = object.size_bits(size_bits);
         let fits = self.arenas.iter_mut().filter(|arena| arena.place(bits, count).is_some());
@@ -200,7 +201,7 @@ impl Allocator {
         self.make(object, 0, 1)
     }
 
-    /// Takes back slots that are empty again. With very many ranges given back some are forgotten.
+    /// Takes back slots that are empty again. Ranges beyond the capacity of the list are lost.
     pub fn give_back_slots(&mut self, first: u64, count: u64) {
         let slots = Slots { next: first, end: first + count };
         if slots.left() > 0 {
@@ -208,14 +209,14 @@ impl Allocator {
         }
     }
 
-    /// Takes back what [`memory`](Allocator::memory) gave, after it was revoked.
+    /// Takes back a memory of [`memory`](Allocator::memory), after it was revoked.
     pub fn give_back(&mut self, memory: Arena) {
         debug_assert_eq!(memory.used, 0, "what was made of the memory is gone");
-        // The list has room for what the boot information can list; a longer one forgets.
+        // The list has room for all memories of the boot information; one beyond it is lost.
         let _ = self.arenas.push(memory);
     }
 
-    /// An untyped memory of its own, to be revoked as a whole.
+    /// Makes an untyped memory, to be revoked as a whole.
     ///
     /// # Errors
     ///
@@ -264,14 +265,14 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a memory of units of 16 bytes that remembers which are used.
+        /// Against a map of the memory in units of 16 bytes.
         #[test]
         fn objects_are_aligned_and_do_not_overlap(requests in prop::collection::vec((4_usize..12, 1_u64..5), 0..60)) {
             let mut arena = Arena::new(Untyped::from_pointer(1), 12);
             let mut units = [false; 256];
             for (bits, count) in requests {
                 let size = 1_usize << bits;
-                // The first aligned place behind everything that is used.
+                // The first aligned place behind all used units.
                 let used = units.iter().rposition(|used| *used).map_or(0, |last| (last + 1) * 16);
                 let start = used.next_multiple_of(size);
                 let expected = (start + size * count as usize <= 4096).then_some(start as u64);

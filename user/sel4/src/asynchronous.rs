@@ -1,15 +1,14 @@
 //! Asynchronous invocations for coroutines: `page.map_async(&calls, …).await` beside `page.map(…)`.
 //!
-//! [`Calls`] is a [`SyscallBuffer`] whose responses the executor takes: it is a [`Source`], and so the receiving
-//! coroutine of the papers. Requests of all coroutines that are ready go to the kernel together. With one hart it is
-//! called when no coroutine has anything more to do, so that one kernel entry serves all that is in flight; with
-//! several it is called at once, works beside the program, and is called again only when it has found nothing to do for
-//! a while.
+//! [`Calls`] is a [`SyscallBuffer`] whose responses the executor takes: it is a [`Source`] (the *receiving coroutine*
+//! of the papers). Requests of all ready coroutines go to the kernel together. With one hart the kernel is called when
+//! no coroutine is ready any more, so that one kernel entry serves all requests in flight. With several harts it is
+//! called at once, works beside the program, and is called again only after it has found nothing to do for a while.
 //!
-//! **The choice.** A request through memory pays off when others share its way into the kernel. In the mode
-//! [`Way::Adaptive`] an invocation waits for others to join it if any are in flight or another coroutine is ready. If
-//! there is nobody, or fewer than [`FEW`] have come together when the kernel is called, the next invocations are system
-//! calls, before that is tried again; and more of them each time that it was in vain.
+//! **Adaptive choice.** A request through memory pays off when it shares its kernel entry with others. In the mode
+//! [`Way::Adaptive`] an invocation goes through memory if others are in flight or another coroutine is ready. If there
+//! is no other, or fewer than [`FEW`] have come together when the kernel is called, the next invocations are system
+//! calls, before memory is tried again; their number doubles with each failed try.
 //!
 //! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system
 //! call may overtake those of other coroutines, never those of its own, which has awaited them.
@@ -33,27 +32,27 @@ use crate::mapping::Window;
 use crate::raw::{self, Answer, Failure};
 use crate::syscall_buffer::{SyscallBuffer, result};
 
-/// How many invocations have to share a call of the kernel for the way through memory to pay off. Four pay by the clock
-/// of one hart only, and with several cost twice the system calls.
+/// Smallest number of invocations in flight for which one call of the kernel pays off. Four pay by the clock of one
+/// hart only, and with several harts cost twice the system calls.
 pub const FEW: usize = 5;
-/// How many invocations are made as system calls before it is tried again whether others join; and at most, after it
-/// was tried in vain several times.
+/// Number of invocations that are made as system calls before memory is tried again; and the most, after several failed
+/// tries.
 const TRIES: u64 = 32;
 const MOST_TRIES: u64 = 256;
 
-/// How invocations are made.
+/// The way in which invocations are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As system calls.
     Synchronous,
     /// Through memory.
     Asynchronous,
-    /// Whichever is quicker for what is in flight.
+    /// The one that is quicker for the invocations in flight.
     Adaptive,
 }
 
-/// What an invocation gives. A failure lies on the heap: it is large, and whatever a future may give is moved through
-/// each of its polls.
+/// The result of an invocation. A failure is on the heap: it is large, and a future's result is moved through each of
+/// its polls.
 pub type Outcome<T> = core::result::Result<T, Box<Failure>>;
 
 impl From<Box<Failure>> for Failure {
@@ -62,25 +61,25 @@ impl From<Box<Failure>> for Failure {
     }
 }
 
-/// What a request waits for.
+/// The state of a place for a request.
 enum Place {
-    /// Nothing; the next free place.
+    /// Free; the number of the next free place.
     Free(Option<usize>),
-    /// Its response, and then this.
+    /// Waits for its response, and then wakes this waker.
     Waiting(Waker),
-    /// Its response, for nobody: the future was dropped.
+    /// Waits for its response, whose future was dropped.
     Abandoned,
-    /// To be taken; the word that describes the answer. What else there is stands in the place's results.
+    /// Has its answer, with the describing word. Further words are in the place's results.
     Answered(MessageInfo),
 }
 
 struct State {
     buffer: SyscallBuffer,
     places: Box<[Place]>,
-    /// What answers hold that are more than that it was done.
+    /// Further words of answers that have any.
     results: Box<[[u64; RESULTS]]>,
     free: Option<usize>,
-    /// Who found no place.
+    /// Coroutines that found no place.
     turned_away: VecDeque<Waker>,
     is_over: bool,
 }
@@ -92,21 +91,21 @@ pub struct Calls {
     several_harts: bool,
     doorbell: Notification,
     in_flight: AtomicUsize,
-    /// System calls that were made for it.
+    /// Number of system calls made for these invocations.
     entries: AtomicU64,
-    /// How many invocations are made as system calls before it is tried again whether others join.
+    /// Number of invocations that are made as system calls before memory is tried again.
     alone: AtomicU64,
-    /// What that will be when it is tried in vain the next time.
+    /// The value of `alone` after the next failed try.
     tries: AtomicU64,
 }
 
 impl Calls {
-    /// Makes a buffer for so many invocations in flight, a power of two from 64 to 4,096, and registers it for
-    /// `thread`, whose doorbell is signalled when there are responses. `harts` is how many the machine has.
+    /// Makes a buffer for `capacity` invocations in flight, a power of two from 64 to 4,096, and registers it for
+    /// `thread`, whose doorbell is signalled when there are responses. `harts` is the number of harts of the machine.
     ///
     /// # Errors
     ///
-    /// Slots, memory or addresses are too few, or what the kernel says.
+    /// Slots, memory or addresses are too few, or the kernel's error.
     ///
     /// # Panics
     ///
@@ -143,20 +142,20 @@ impl Calls {
         }
     }
 
-    /// Ends it: the executor does not look at the buffer any more. What is in flight is not answered.
+    /// Ends the buffer: the executor does not look at it any more, and invocations in flight are not answered.
     pub fn end(&self) {
         self.state.lock().is_over = true;
     }
 
-    /// Registers the buffer for a thread once more, after another one took its place.
+    /// Registers the buffer for a thread once more, after another buffer was registered for it.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     ///
     /// # Panics
     ///
-    /// Something is in flight.
+    /// An invocation is in flight.
     pub fn register(&self, thread: Thread) -> raw::Result<()> {
         let mut state = self.state.lock();
         assert_eq!(self.in_flight(), 0, "a buffer is registered with invocations in flight");
@@ -164,26 +163,26 @@ impl Calls {
         state.buffer.register(thread, self.doorbell)
     }
 
-    /// How many system calls were made for it so far: calls of the kernel, and invocations that did not go through
+    /// Returns the number of system calls made so far: calls of the kernel, and invocations that did not go through
     /// memory.
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// How many invocations are in flight.
+    /// Returns the number of invocations in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Makes any invocation of those in [`abi_sel4::asynchronous`], with up to eight words and three capabilities.
+    /// Makes any of the invocations in [`abi_sel4::asynchronous`], with up to eight words and three capabilities.
     ///
     /// # Errors
     ///
-    /// What the kernel says, as for a system call.
+    /// The kernel's error, as for a system call.
     ///
     /// # Cancellation
     ///
-    /// Before the first poll nothing is invoked; after it the invocation takes place, and its answer is dropped.
+    /// Weak. Before the first poll nothing is invoked; after it the invocation takes place, and its answer is dropped.
     #[inline(always)]
     pub fn invoke<const WORDS: usize, const CAPABILITIES: usize>(
         &self,
@@ -197,13 +196,13 @@ impl Calls {
         Invoke { calls: self, way: self.way, target, information, words, capabilities, progress: Progress::New }
     }
 
-    /// Asks the kernel for something that is no invocation of a capability, and that knows no error.
+    /// Makes a request of the kernel that is no invocation of a capability, and that cannot fail.
     async fn tell<const WORDS: usize>(&self, information: MessageInfo, words: [u64; WORDS]) {
         let (calls, way, target) = (self, Way::Asynchronous, 0);
         let _ = Invoke { calls, way, target, information, words, capabilities: [], progress: Progress::New }.await;
     }
 
-    /// Takes an answer that is more than that it was done, and gives its place back.
+    /// Takes an answer with further words, and frees its place.
     #[cold]
     fn take_results(&self, index: usize, information: MessageInfo) -> Outcome<Answer> {
         let mut state = self.state.lock();
@@ -213,11 +212,19 @@ impl Calls {
     }
 
     /// Writes a character to the kernel's console.
+    ///
+    /// # Cancellation
+    ///
+    /// Weak. After the first poll the character is written.
     pub async fn put_char(&self, character: u8) {
         self.tell(MessageInfo::new(asynchronous::PUT_CHAR, 0, 1), [character.into()]).await;
     }
 
-    /// Writes a text to the kernel's console. Others may write between its parts of 64 bytes.
+    /// Writes a text to the kernel's console. Other output may come between its parts of 64 bytes.
+    ///
+    /// # Cancellation
+    ///
+    /// Weak. Some of the parts may have been written.
     pub async fn put_string(&self, text: &str) {
         for part in text.as_bytes().chunks(asynchronous::STRING_BYTES) {
             let mut words = [0; asynchronous::STRING_BYTES / 8];
@@ -230,7 +237,7 @@ impl Calls {
         }
     }
 
-    /// Whether an invocation that is made now goes through memory.
+    /// Returns whether an invocation that is made now goes through memory.
     #[inline(always)]
     fn goes_through_memory(&self, way: Way) -> bool {
         match way {
@@ -252,7 +259,7 @@ impl Calls {
 }
 
 impl State {
-    /// Takes a place for a request and makes it; `None` if there is none.
+    /// Takes a place for a request and makes the request; `None` if there is no place.
     #[inline(always)]
     fn submit(
         &mut self,
@@ -262,7 +269,7 @@ impl State {
         waker: &Waker,
     ) -> Option<usize> {
         let index = self.free?;
-        // There are no more requests than places, so that the ring is not full.
+        // There are no more requests than places, so the ring is not full.
         self.buffer.submit_message((index as u64, target, information), words, capabilities).ok()?;
         self.free = match core::mem::replace(&mut self.places[index], Place::Waiting(waker.clone())) {
             Place::Free(next) => next,
@@ -280,7 +287,7 @@ impl State {
         }
     }
 
-    /// Takes what has come; says how much it was.
+    /// Takes the responses that have come, and returns their number.
     fn take(&mut self) -> usize {
         let State { buffer, places, results, .. } = self;
         let mut came = 0;
@@ -309,7 +316,7 @@ impl State {
         }
     }
 
-    /// Gives the place of an answer back that nobody waits for, and takes what else has come.
+    /// Frees the place of an abandoned answer, and takes the other responses.
     #[cold]
     fn release_and_take(&mut self, index: usize) -> usize {
         self.release(index);
@@ -318,14 +325,14 @@ impl State {
 }
 
 impl Calls {
-    /// Takes what has come; says whether anything had.
+    /// Takes the responses that have come; returns whether there was one.
     fn take(&self, state: &mut State) -> bool {
         let came = state.take();
         self.in_flight.fetch_sub(came, Ordering::Relaxed);
         came != 0
     }
 
-    /// Has the kernel look, if it sleeps; says whether it had to.
+    /// Calls the kernel if it sleeps; returns whether it did.
     fn call(&self, state: &State) -> bool {
         let must_call = self.in_flight() != 0 && state.buffer.must_call();
         if must_call {
@@ -350,7 +357,7 @@ impl Source for Calls {
             state.buffer.publish();
         }
         let came = self.take(&mut state);
-        // With one hart everything that is ready makes its requests first.
+        // With one hart all ready coroutines make their requests first.
         let is_time = self.several_harts || !came && executor::executor().ready() == 0;
         (is_time && self.call(&state) && self.take(&mut state)) || came
     }
@@ -370,20 +377,20 @@ impl Source for Calls {
     }
 }
 
-/// How far an invocation has come.
+/// The progress of an invocation.
 enum Progress {
-    /// Nothing has happened.
+    /// Not begun.
     New,
-    /// There was no place; who is to be woken when there is one.
+    /// No place was free; the waker is called when one is.
     TurnedAway(Waker),
-    /// It waits for the answer to the request in this place.
+    /// Waits for the answer to the request in this place.
     Waiting(usize),
-    /// It is over.
+    /// Over.
     Done,
 }
 
-/// The future of an invocation. Written by hand, because what an `async` function is given moves once for each function
-/// that it passes through.
+/// The future of an invocation. Written by hand, because the arguments of an `async` function are moved once for each
+/// function that they pass through.
 #[must_use = "nothing is invoked before it is awaited"]
 pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
     calls: &'a Calls,
@@ -396,7 +403,7 @@ pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
 }
 
 impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITIES> {
-    /// What a poll does. `T` is the invocation's result: a system call gives it, or it is made of an answer.
+    /// Polls. `T` is the invocation's result, of a system call or of an answer.
     #[inline(always)]
     fn progress<T>(
         &mut self,
@@ -415,7 +422,7 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
         }
     }
 
-    /// The first poll, and those for which there was no place: the answer if it is there at once.
+    /// Handles the first poll, and those after a lack of places: returns the answer if it is there at once.
     #[inline(always)]
     fn begin<T>(
         &mut self,
@@ -494,7 +501,7 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Drop for Invoke<'_, WORDS, C
 }
 
 impl Calls {
-    /// Takes who was turned away out of those who wait.
+    /// Removes the waker of an invocation that found no place.
     #[cold]
     fn forget_waker(&self, progress: &Progress) {
         if let Progress::TurnedAway(waker) = progress {
@@ -502,7 +509,7 @@ impl Calls {
         }
     }
 
-    /// Nobody waits for an invocation any more.
+    /// Abandons an invocation whose future is dropped.
     #[cold]
     fn abandon(&self, progress: &Progress) {
         self.forget_waker(progress);
@@ -512,7 +519,7 @@ impl Calls {
                 Place::Answered(_) => state.release(index),
                 _ => state.places[index] = Place::Abandoned,
             },
-            // It may have been woken for a place that somebody else waits for too.
+            // It may have been woken for a place that another invocation waits for too.
             _ if state.free.is_some() => {
                 if let Some(next) = state.turned_away.pop_front() {
                     next.wake();
@@ -523,7 +530,7 @@ impl Calls {
     }
 }
 
-/// The future of an invocation that gives nothing.
+/// The future of an invocation without a result.
 #[must_use = "nothing is invoked before it is awaited"]
 pub struct Command<'a, const WORDS: usize, const CAPABILITIES: usize>(Invoke<'a, WORDS, CAPABILITIES>);
 
@@ -563,7 +570,7 @@ macro_rules! asynchronous {
             ///
             /// # Cancellation
             ///
-            /// As [`Calls::invoke`].
+            /// Weak, as [`Calls::invoke`].
             #[doc(alias = $corresponding)]
             #[inline(always)]
             pub fn $name(self, calls: &Calls $(, $argument: $type)*)
@@ -651,7 +658,7 @@ impl Page {
     ///
     /// # Cancellation
     ///
-    /// As [`Calls::invoke`].
+    /// Weak, as [`Calls::invoke`].
     #[doc(alias = "seL4_RISCV_Page_GetAddress")]
     pub async fn physical_address_async(self, calls: &Calls) -> Outcome<u64> {
         calls.invoke(self.pointer(), Invocation::PageGetAddress, [], []).await.map(|answer| answer.registers[0])

@@ -1,4 +1,4 @@
-//! What the initial thread is told: a view of the page that the kernel wrote.
+//! The boot information: a view of the page that the kernel wrote for the initial thread.
 
 use abi_sel4::boot::{BootInfo, CHUNK_DEVICE_TREE, ChunkHeader, EXTRA_OFFSET};
 use abi_sel4::{SlotRegion, UntypedDescription};
@@ -10,13 +10,13 @@ use crate::capability::{Notification, Page, Untyped};
 use crate::process::CHUNK_PROGRAM;
 use crate::shared::SharedMemory;
 
-/// How many cores there are; what [`remember`] has seen.
+/// Number of cores, set by [`remember`].
 static CORES: AtomicU64 = AtomicU64::new(1);
 
-/// The name of this program, if another one has started it; what [`remember`] has seen.
+/// The name of this program, if another program has started it; set by [`remember`].
 static NAME: spin::Once<&'static str> = spin::Once::new();
 
-/// Keeps what other parts of the library need.
+/// Stores the values that other parts of the library need.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub(crate) fn remember(boot: &BootInformation) {
     CORES.store(boot.cores().1, Ordering::Relaxed);
@@ -25,22 +25,22 @@ pub(crate) fn remember(boot: &BootInformation) {
     }
 }
 
-/// How many cores there are.
+/// Returns the number of cores.
 pub(crate) fn cores() -> u64 {
     CORES.load(Ordering::Relaxed)
 }
 
-/// The name of this program, if another one has started it.
+/// Returns the name of this program, if another program has started it.
 pub fn own_name() -> Option<&'static str> {
     NAME.get().copied()
 }
 
-/// What a program was given.
+/// The objects and words that a program is given by its parent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
-    /// The notification that it waits on; 0 for none.
+    /// Notification that the program waits on; 0 for none.
     pub(crate) notification: u64,
-    /// Words for it.
+    /// Argument words.
     pub(crate) arguments: Vec<u64>,
     /// Address and length of shared memory.
     pub(crate) regions: Vec<[u64; 2]>,
@@ -48,8 +48,8 @@ pub(crate) struct Given {
     pub(crate) ends: Vec<[u64; 4]>,
 }
 
-/// The chunk that says what a program was given. The words are: the notification, the numbers of arguments, of regions
-/// and of ends; then these. The rest is the name.
+/// Returns the chunk that describes a program's grants. The words are: the notification, the numbers of arguments, of
+/// regions and of ends; then these. The rest is the name.
 pub(crate) fn program_chunk(name: &str, given: &Given) -> Vec<u8> {
     let Given { notification, arguments, regions, ends } = given;
     let counts = [*notification, arguments.len() as u64, regions.len() as u64, ends.len() as u64];
@@ -59,7 +59,7 @@ pub(crate) fn program_chunk(name: &str, given: &Given) -> Vec<u8> {
     [CHUNK_PROGRAM, length].iter().flat_map(|word| word.to_le_bytes()).chain(content).collect()
 }
 
-/// The boot information: a page that nobody changes any more.
+/// The boot information: a page that does not change any more.
 #[derive(Clone, Copy, Debug)]
 pub struct BootInformation {
     info: &'static BootInfo,
@@ -67,12 +67,13 @@ pub struct BootInformation {
 }
 
 impl BootInformation {
-    /// Reads what the kernel has left at `info`.
+    /// Reads the boot information that the kernel has left at `info`.
     ///
     /// # Safety
     ///
-    /// `info` must be what the kernel put into `a0` of the initial thread: a page with a [`BootInfo`], followed by as
-    /// many bytes of chunks as it says, which stay mapped and unchanged for the rest of the program.
+    /// `info` must be the value of `a0` with which the kernel starts the initial thread: the address of a page with a
+    /// [`BootInfo`], followed by as many bytes of chunks as it says, which stay mapped and unchanged for the rest of
+    /// the program.
     pub unsafe fn from_address(info: *const BootInfo) -> BootInformation {
         // SAFETY: the caller's promise.
         let found = unsafe { &*info };
@@ -84,34 +85,34 @@ impl BootInformation {
         BootInformation { info: found, extra }
     }
 
-    /// The page as it is.
+    /// Returns the page itself.
     pub fn raw(&self) -> &'static BootInfo {
         self.info
     }
 
-    /// The core that this thread runs on, and how many there are.
+    /// Returns the core that this thread runs on, and the number of cores.
     pub fn cores(&self) -> (u64, u64) {
         (self.info.node, self.info.nodes)
     }
 
-    /// Empty slots of the initial CNode.
+    /// Returns the empty slots of the initial CNode.
     pub fn empty_slots(&self) -> SlotRegion {
         self.info.empty
     }
 
-    /// The untyped memories, in the order of their slots.
+    /// Returns the untyped memories, in the order of their slots.
     pub fn untypeds(&self) -> impl Iterator<Item = (Untyped, UntypedDescription)> + Clone {
         let slots = self.info.untyped.start..self.info.untyped.end;
         slots.map(Untyped::from_pointer).zip(self.info.untyped_list.iter().copied())
     }
 
-    /// The pages of this program's own image, in the order of their addresses.
+    /// Returns the pages of this program's own image, in the order of their addresses.
     pub fn image_pages(&self) -> impl Iterator<Item = Page> {
         (self.info.user_image_frames.start..self.info.user_image_frames.end).map(Page::from_pointer)
     }
 
-    /// The chunks that follow the page: what each is, and its bytes. A chunk that says it is shorter than its header or
-    /// longer than what is there ends the iteration.
+    /// Returns the chunks that follow the page: the identifier of each, and its bytes. A chunk with a length below its
+    /// header's or beyond the available bytes ends the iteration.
     pub fn chunks(&self) -> impl Iterator<Item = (u64, &'static [u8])> {
         let mut rest = self.extra;
         core::iter::from_fn(move || {
@@ -125,8 +126,8 @@ impl BootInformation {
         })
     }
 
-    /// What whoever has started this program has given it: notification, arguments, regions, ends, name. Nothing for a
-    /// root task.
+    /// Returns the parent's grants to this program: notification, arguments, regions, ends, name. `None` for a root
+    /// task.
     fn given(&self) -> Option<(u64, Words, Words, Words, &'static [u8])> {
         let (_, content) = self.chunks().find(|(id, _)| *id == CHUNK_PROGRAM)?;
         let (counts, rest) = Words::split(content, 4)?;
@@ -136,25 +137,26 @@ impl BootInformation {
         Some((counts.get(0)?, arguments, regions, ends, name))
     }
 
-    /// The notification that this program waits on, if whoever has started it has made one.
+    /// Returns the notification that this program waits on, if its parent has made one.
     pub fn notification(&self) -> Option<Notification> {
         let (pointer, ..) = self.given()?;
         (pointer != 0).then_some(Notification::from_pointer(pointer))
     }
 
-    /// The words that whoever has started this program has for it.
+    /// Returns the argument words from the parent.
     pub fn arguments(&self) -> impl Iterator<Item = u64> + use<> {
         let words = self.given().map_or(Words(&[]), |(_, arguments, ..)| arguments);
         (0..).map_while(move |index| words.get(index))
     }
 
-    /// The shared memory that was mapped for this program, without that of connections.
+    /// Returns the shared memory that was mapped for this program, without that of connections.
     pub fn regions(&self) -> impl Iterator<Item = SharedMemory> + use<> {
         let words = self.given().map_or(Words(&[]), |(_, _, regions, ..)| regions);
         (0..).map_while(move |index| words.memory(2 * index))
     }
 
-    /// The ends of connections, each with its memory, its capacity and the pointer of the other side's doorbell.
+    /// Returns the ends of connections, each with its memory, its capacity and the pointer of the other side's
+    /// doorbell.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (SharedMemory, u64, u64)> + use<> {
         let words = self.given().map_or(Words(&[]), |(_, _, _, ends, _)| ends);
         (0..).map_while(move |index| {
@@ -162,12 +164,12 @@ impl BootInformation {
         })
     }
 
-    /// The name of this program, if another one has started it.
+    /// Returns the name of this program, if another program has started it.
     pub fn name(&self) -> Option<&'static str> {
         self.given().and_then(|(.., name)| core::str::from_utf8(name).ok())
     }
 
-    /// The machine's device tree.
+    /// Returns the machine's device tree.
     pub fn device_tree(&self) -> Option<&'static [u8]> {
         self.chunks().find(|(id, _)| *id == CHUNK_DEVICE_TREE).map(|(_, content)| content)
     }
@@ -178,17 +180,17 @@ impl BootInformation {
 struct Words(&'static [u8]);
 
 impl Words {
-    /// The first `count` words, and what follows.
+    /// Splits off the first `count` words.
     fn split(bytes: &'static [u8], count: u64) -> Option<(Words, &'static [u8])> {
         let (words, rest) = bytes.split_at_checked(usize::try_from(count.checked_mul(8)?).ok()?)?;
         Some((Words(words), rest))
     }
 
-    /// The memory whose address and length stand here.
+    /// Returns the memory whose address and length are at this index.
     fn memory(self, index: u64) -> Option<SharedMemory> {
         let (address, length) = (self.get(index)?, self.get(index + 1)?);
-        // SAFETY: whoever wrote the boot information has mapped it, for this and nothing else; that is what these words
-        // mean (the promise of `from_address`).
+        // SAFETY: the writer of the boot information has mapped it, for this and nothing else; that is the meaning of
+        // these words (the promise of `from_address`).
         Some(unsafe { SharedMemory::new(address, length as usize) })
     }
 

@@ -1,9 +1,9 @@
 //! Kinds of capabilities as types, with a method for each invocation.
 //!
-//! A value is a *capability pointer* with the kind that the program believes it has; the kernel checks at each
+//! A value is a *capability pointer* with the kind that the program assumes. The kernel checks the kind at each
 //! invocation and answers [`Error::InvalidCapability`](crate::Error::InvalidCapability) or
-//! [`Error::IllegalOperation`](crate::Error::IllegalOperation) if it is another. The errors of each invocation stand in
-//! the manual and, as tests, in `apps/root-task`.
+//! [`Error::IllegalOperation`](crate::Error::IllegalOperation) if it is another. The errors of each invocation are in
+//! seL4's manual and, as tests, in `apps/root-task`.
 
 use abi_sel4::object::WORD_BITS;
 use abi_sel4::registers::COUNT;
@@ -19,12 +19,12 @@ macro_rules! capabilities {
         pub struct $name(u64);
 
         impl $name {
-            /// The capability with this pointer in the thread's CSpace.
+            /// Names the capability with this pointer in the thread's CSpace.
             pub const fn from_pointer(pointer: u64) -> $name {
                 $name(pointer)
             }
 
-            /// Its pointer.
+            /// Returns the capability pointer.
             pub const fn pointer(self) -> u64 {
                 self.0
             }
@@ -33,11 +33,11 @@ macro_rules! capabilities {
 }
 
 capabilities! {
-    /// Memory of which objects are made.
+    /// Untyped memory, of which objects are made.
     Untyped;
-    /// A thread: its registers, priorities, and what it uses.
+    /// A thread control block (TCB): registers, priorities, CSpace and address space of a thread.
     Thread;
-    /// A place where messages are handed over.
+    /// An endpoint, at which messages are handed over.
     Endpoint;
     /// A word of signals.
     Notification;
@@ -51,7 +51,7 @@ capabilities! {
     AsidControl;
     /// A pool of ASIDs.
     AsidPool;
-    /// The right to make handlers of interrupts.
+    /// The right to make interrupt handlers.
     IrqControl;
     /// One interrupt.
     IrqHandler;
@@ -62,21 +62,21 @@ capabilities! {
 /// A slot: an index, resolved over `depth` bits from the CNode `root`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Where the search begins.
+    /// CNode in which the lookup begins.
     pub root: CNode,
-    /// The bits of the way.
+    /// Bits that are resolved on the way.
     pub index: u64,
-    /// How many of them.
+    /// Number of these bits.
     pub depth: u64,
 }
 
 impl Slot {
-    /// The slot of the thread's own CSpace that this pointer names.
+    /// Names the slot of the thread's own CSpace that holds this pointer.
     pub const fn own(pointer: u64) -> Slot {
         Slot { root: CNode(abi_sel4::boot::slot::CNODE as u64), index: pointer, depth: WORD_BITS as u64 }
     }
 
-    /// Deletes all capabilities that were derived from the one here.
+    /// Deletes all capabilities that were derived from the one in this slot.
     ///
     /// Corresponds to `seL4_CNode_Revoke`.
     ///
@@ -88,7 +88,7 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeRevoke, &[self.index, self.depth], &[]).map(drop)
     }
 
-    /// Empties the slot; the object goes with its last capability.
+    /// Empties the slot; the object is deleted with its last capability.
     ///
     /// Corresponds to `seL4_CNode_Delete`.
     ///
@@ -100,7 +100,7 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeDelete, &[self.index, self.depth], &[]).map(drop)
     }
 
-    /// Cancels all sends through the endpoint that carry the badge of the capability here.
+    /// Cancels all sends through the endpoint that carry the badge of the capability in this slot.
     ///
     /// Corresponds to `seL4_CNode_CancelBadgedSends`.
     ///
@@ -112,7 +112,7 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeCancelBadgedSends, &[self.index, self.depth], &[]).map(drop)
     }
 
-    /// Puts a copy of the capability in `source` here.
+    /// Puts a copy of the capability in `source` into this slot.
     ///
     /// Corresponds to `seL4_CNode_Copy`.
     ///
@@ -125,7 +125,7 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeCopy, &words, &[source.root.0]).map(drop)
     }
 
-    /// Puts a copy with a badge here, or with a guard ([`CNodeData`]).
+    /// Puts a copy with a badge, or with a guard ([`CNodeData`]), into this slot.
     ///
     /// Corresponds to `seL4_CNode_Mint`.
     ///
@@ -138,7 +138,7 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeMint, &words, &[source.root.0]).map(drop)
     }
 
-    /// Moves the capability in `source` here.
+    /// Moves the capability in `source` into this slot.
     ///
     /// Corresponds to `seL4_CNode_Move`.
     ///
@@ -151,9 +151,9 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeMove, &words, &[source.root.0]).map(drop)
     }
 
-    /// Moves the capability in `source`, to a CNode, here and gives it a guard ([`CNodeData`]). Capabilities to
-    /// endpoints and notifications cannot be moved in this way, because only copies get badges; for all others `guard`
-    /// means nothing.
+    /// Moves the capability in `source`, to a CNode, into this slot and gives it a guard ([`CNodeData`]). Capabilities
+    /// to endpoints and notifications cannot be moved in this way, because only copies get badges; for all others
+    /// `guard` is ignored.
     ///
     /// Corresponds to `seL4_CNode_Mutate`.
     ///
@@ -166,22 +166,22 @@ impl Slot {
         invoke(self.root.0, Invocation::CNodeMutate, &words, &[source.root.0]).map(drop)
     }
 
-    /// Moves the capability in `pivot` here and the one in `source` to `pivot`, each with a new badge or guard unless
-    /// that is zero.
+    /// Moves the capability in `pivot` into this slot and the one in `source` to `pivot`, each with a new badge or
+    /// guard unless that is zero.
     ///
     /// Corresponds to `seL4_CNode_Rotate`.
     ///
     /// # Errors
     ///
     /// A slot is not found; this one is full and not `source`; one of the others is empty; or `pivot` is one of the
-    /// two.
+    /// other two.
     #[doc(alias = "seL4_CNode_Rotate")]
     pub fn rotate_from(self, badge: u64, pivot: Slot, pivot_badge: u64, source: Slot) -> Result<()> {
         let words = [self.index, self.depth, badge, pivot.index, pivot.depth, pivot_badge, source.index, source.depth];
         invoke(self.root.0, Invocation::CNodeRotate, &words, &[pivot.root.0, source.root.0]).map(drop)
     }
 
-    /// Keeps the right to reply to the last caller here.
+    /// Saves the right to reply to the last caller into this slot.
     ///
     /// Corresponds to `seL4_CNode_SaveCaller`.
     ///
@@ -195,7 +195,7 @@ impl Slot {
 }
 
 impl CNode {
-    /// A slot of this CNode alone: `bits` is what the CNode resolves, its guard and size together.
+    /// Names a slot of this CNode alone: `bits` is the number that the CNode resolves, its guard and size together.
     pub const fn slot(self, index: u64, bits: usize) -> Slot {
         Slot { root: self, index, depth: bits as u64 }
     }
@@ -217,14 +217,14 @@ impl Untyped {
     }
 }
 
-/// What a thread uses: its capabilities and its memory.
+/// A thread's CSpace, address space and fault endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Spaces {
     /// Capability pointer, in the new CSpace, of the endpoint that gets the thread's faults; zero for none.
     pub fault_endpoint: u64,
-    /// Where searches for capabilities begin.
+    /// CNode in which lookups of capabilities begin.
     pub cspace: CNode,
-    /// The guard that the thread's capability to it gets; zero leaves it as it is.
+    /// Guard of the thread's capability to that CNode; zero leaves it as it is.
     pub cspace_data: CNodeData,
     /// The address space.
     pub address_space: PageTable,
@@ -243,7 +243,7 @@ impl Thread {
         self.read_registers_with(0)
     }
 
-    /// Makes the thread stop and reads all registers.
+    /// Suspends the thread and reads all registers.
     ///
     /// Corresponds to `seL4_TCB_ReadRegisters` with `suspend_source`.
     ///
@@ -273,7 +273,7 @@ impl Thread {
         self.write_registers_with(0, registers)
     }
 
-    /// Writes all registers and makes the thread run.
+    /// Writes all registers and resumes the thread.
     ///
     /// Corresponds to `seL4_TCB_WriteRegisters` with `resume_target`.
     ///
@@ -299,13 +299,13 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// One of them is no thread.
+    /// One of the capabilities is not to a thread.
     #[doc(alias = "seL4_TCB_CopyRegisters")]
     pub fn copy_registers(self, source: Thread, flags: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbCopyRegisters, &[flags], &[source.0]).map(drop)
     }
 
-    /// Sets what the thread uses, and its IPC buffer; an address of zero means none.
+    /// Sets the thread's spaces, and its IPC buffer; an address of zero means none.
     ///
     /// Corresponds to `seL4_TCB_Configure`.
     ///
@@ -319,7 +319,7 @@ impl Thread {
         invoke(self.0, Invocation::TcbConfigure, &words, &capabilities).map(drop)
     }
 
-    /// Sets what the thread uses.
+    /// Sets the thread's spaces.
     ///
     /// Corresponds to `seL4_TCB_SetSpace`.
     ///
@@ -368,7 +368,7 @@ impl Thread {
         invoke(self.0, Invocation::TcbSetSchedParams, &[maximum, priority], &[authority.0]).map(drop)
     }
 
-    /// Sets the IPC buffer; an address of zero takes it away.
+    /// Sets the IPC buffer; an address of zero removes it.
     ///
     /// Corresponds to `seL4_TCB_SetIPCBuffer`.
     ///
@@ -380,25 +380,25 @@ impl Thread {
         invoke(self.0, Invocation::TcbSetIPCBuffer, &[buffer], &[page.0]).map(drop)
     }
 
-    /// Makes the thread stop.
+    /// Suspends the thread.
     ///
     /// Corresponds to `seL4_TCB_Suspend`.
     ///
     /// # Errors
     ///
-    /// It is no thread.
+    /// The capability is not to a thread.
     #[doc(alias = "seL4_TCB_Suspend")]
     pub fn suspend(self) -> Result<()> {
         invoke(self.0, Invocation::TcbSuspend, &[], &[]).map(drop)
     }
 
-    /// Makes the thread run.
+    /// Resumes the thread.
     ///
     /// Corresponds to `seL4_TCB_Resume`.
     ///
     /// # Errors
     ///
-    /// It is no thread.
+    /// The capability is not to a thread.
     #[doc(alias = "seL4_TCB_Resume")]
     pub fn resume(self) -> Result<()> {
         invoke(self.0, Invocation::TcbResume, &[], &[]).map(drop)
@@ -416,20 +416,20 @@ impl Thread {
         invoke(self.0, Invocation::TcbBindNotification, &[], &[notification.0]).map(drop)
     }
 
-    /// Undoes that.
+    /// Unbinds the thread's notification.
     ///
     /// Corresponds to `seL4_TCB_UnbindNotification`.
     ///
     /// # Errors
     ///
-    /// None is bound.
+    /// No notification is bound.
     #[doc(alias = "seL4_TCB_UnbindNotification")]
     pub fn unbind_notification(self) -> Result<()> {
         invoke(self.0, Invocation::TcbUnbindNotification, &[], &[]).map(drop)
     }
 
-    /// Makes signals of the notification that is bound to the thread enter a handler at this address while it runs;
-    /// what that is and does stands in [`interrupt`](crate::interrupt), which has one.
+    /// Registers a handler at this address, which signals of the bound notification enter while the thread runs. For
+    /// the handler's contract see [`interrupt`](crate::interrupt), which has one. Not an invocation of seL4.
     ///
     /// # Errors
     ///
@@ -439,12 +439,13 @@ impl Thread {
         self.register_user_interrupts_by_stores(notification, handler, 0, 0).map(drop)
     }
 
-    /// The same, and where the machine can do that, the bits of `hints` can come as stores, which interrupt the thread
-    /// at `vector`. Says whether the machine can.
+    /// Registers a handler as [`register_user_interrupts`](Thread::register_user_interrupts) does; on a machine that
+    /// can do that, the bits of `hints` can also come as stores, which interrupt the thread at `vector`. Returns
+    /// whether the machine can. Not an invocation of seL4.
     ///
     /// # Errors
     ///
-    /// As above.
+    /// As [`register_user_interrupts`](Thread::register_user_interrupts).
     pub fn register_user_interrupts_by_stores(
         self,
         notification: Notification,
@@ -457,11 +458,12 @@ impl Thread {
             .map(|answer| answer.registers[0] != 0)
     }
 
-    /// Undoes that. Says how many system calls and faults the thread has made since signals can come to it as stores.
+    /// Ends user interrupts. Returns the number of system calls and faults of the thread since signals can come as
+    /// stores. Not an invocation of seL4.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn end_user_interrupts(self) -> Result<u64> {
         invoke(self.0, Invocation::TcbRegisterUserInterrupts, &[0], &[]).map(|answer| answer.registers[1])
     }
@@ -484,19 +486,19 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// It is no thread.
+    /// The capability is not to a thread.
     #[doc(alias = "seL4_TCB_SetTLSBase")]
     pub fn set_thread_pointer(self, address: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetTLSBase, &[address], &[]).map(drop)
     }
 
-    /// Clears and sets flags and returns them as they are then.
+    /// Clears and sets flags, and returns the new ones.
     ///
     /// Corresponds to `seL4_TCB_SetFlags`.
     ///
     /// # Errors
     ///
-    /// It is no thread.
+    /// The capability is not to a thread.
     #[doc(alias = "seL4_TCB_SetFlags")]
     pub fn set_flags(self, clear: u64, set: u64) -> Result<u64> {
         invoke(self.0, Invocation::TcbSetFlags, &[clear, set], &[]).map(|answer| answer.registers[0])
@@ -510,19 +512,19 @@ impl IrqControl {
     ///
     /// # Errors
     ///
-    /// There is no such interrupt, somebody has it already, or the slot is not found or full.
+    /// There is no such interrupt, it has a capability already, or the slot is not found or full.
     #[doc(alias = "seL4_IRQControl_Get")]
     pub fn get(self, interrupt: u64, slot: Slot) -> Result<()> {
         invoke(self.0, Invocation::IrqControlGet, &[interrupt, slot.index, slot.depth], &[slot.root.0]).map(drop)
     }
 
-    /// Makes a capability to an interrupt that comes by this trigger.
+    /// Makes a capability to an interrupt with this trigger.
     ///
     /// Corresponds to `seL4_IRQControl_GetTrigger`.
     ///
     /// # Errors
     ///
-    /// As [`get`](IrqControl::get), and the interrupt controller cannot be told.
+    /// As [`get`](IrqControl::get), and the interrupt controller cannot be configured.
     #[doc(alias = "seL4_IRQControl_GetTrigger")]
     pub fn get_with_trigger(self, interrupt: u64, trigger: Trigger, slot: Slot) -> Result<()> {
         let words = [interrupt, trigger.word(), slot.index, slot.depth];
@@ -531,13 +533,13 @@ impl IrqControl {
 }
 
 impl IrqHandler {
-    /// Says that the interrupt was handled.
+    /// Acknowledges the interrupt.
     ///
     /// Corresponds to `seL4_IRQHandler_Ack`.
     ///
     /// # Errors
     ///
-    /// It is no handler.
+    /// The capability is not to an interrupt handler.
     #[doc(alias = "seL4_IRQHandler_Ack")]
     pub fn acknowledge(self) -> Result<()> {
         invoke(self.0, Invocation::IrqHandlerAck, &[], &[]).map(drop)
@@ -549,19 +551,19 @@ impl IrqHandler {
     ///
     /// # Errors
     ///
-    /// It is no notification with the right to write.
+    /// The capability is not to a notification, or has no right to write.
     #[doc(alias = "seL4_IRQHandler_SetNotification")]
     pub fn set_notification(self, notification: Notification) -> Result<()> {
         invoke(self.0, Invocation::IrqHandlerSetNotification, &[], &[notification.0]).map(drop)
     }
 
-    /// Undoes that.
+    /// Removes the notification that the interrupt signals.
     ///
     /// Corresponds to `seL4_IRQHandler_Clear`.
     ///
     /// # Errors
     ///
-    /// It is no handler.
+    /// The capability is not to an interrupt handler.
     #[doc(alias = "seL4_IRQHandler_Clear")]
     pub fn clear(self) -> Result<()> {
         invoke(self.0, Invocation::IrqHandlerClear, &[], &[]).map(drop)
@@ -575,7 +577,7 @@ impl DomainSet {
     ///
     /// # Errors
     ///
-    /// There is no such domain, or it is no thread.
+    /// There is no such domain, or the capability is not to a thread.
     #[doc(alias = "seL4_DomainSet_Set")]
     pub fn set(self, domain: u64, thread: Thread) -> Result<()> {
         invoke(self.0, Invocation::DomainSetSet, &[domain], &[thread.0]).map(drop)
@@ -607,35 +609,35 @@ impl DomainSet {
 }
 
 impl PageTable {
-    /// Maps this table at the topmost level at which there is none yet for the address.
+    /// Maps this table at the topmost level without a table for the address.
     ///
     /// Corresponds to `seL4_RISCV_PageTable_Map`.
     ///
     /// # Errors
     ///
-    /// It is mapped already, nothing is missing at the address, or `space` is no address space.
+    /// The table is mapped already, no table is missing at the address, or `space` is no address space.
     #[doc(alias = "seL4_RISCV_PageTable_Map")]
     pub fn map(self, space: PageTable, address: u64, attributes: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMap, &[address, attributes], &[space.0]).map(drop)
     }
 
-    /// Maps a page of this address space, a store to which signals the notification; [`interrupt`](crate::interrupt)
-    /// says what it can be for.
+    /// Maps a page of this address space, a store to which signals the notification; for its use see
+    /// [`interrupt`](crate::interrupt). Not an invocation of seL4.
     ///
     /// # Errors
     ///
-    /// The notification interrupts no thread, or its badge is not one bit of what can come as stores; the capability
-    /// has a page already, the address space has its share of them, or there are no more. Or nothing can be mapped
-    /// there.
+    /// The notification interrupts no thread, or its badge is not one bit of those that can come as stores; the
+    /// capability has a page already, the address space has reached its limit of them, or there are no more. Or no page
+    /// can be mapped at the address.
     pub fn map_sender(self, notification: Notification, address: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(drop)
     }
 
-    /// Takes the capability's page away, if it has one.
+    /// Unmaps the capability's page, if it has one. Not an invocation of seL4.
     ///
     /// # Errors
     ///
-    /// It is none that may signal a notification.
+    /// The capability is not to a notification, or has no right to signal.
     pub fn unmap_sender(self, notification: Notification) -> Result<()> {
         invoke(self.0, Invocation::PageTableMapSender, &[0], &[notification.0]).map(drop)
     }
@@ -646,7 +648,7 @@ impl PageTable {
     ///
     /// # Errors
     ///
-    /// It is an address space, or has other capabilities.
+    /// The table is an address space, or has other capabilities.
     #[doc(alias = "seL4_RISCV_PageTable_Unmap")]
     pub fn unmap(self) -> Result<()> {
         invoke(self.0, Invocation::PageTableUnmap, &[], &[]).map(drop)
@@ -660,31 +662,32 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// A page table is missing, something else is mapped there, it is mapped elsewhere, or the address is not aligned.
+    /// A page table is missing, another page is mapped there, the page is mapped elsewhere, or the address is not
+    /// aligned.
     #[doc(alias = "seL4_RISCV_Page_Map")]
     pub fn map(self, space: PageTable, address: u64, rights: Rights, attributes: u64) -> Result<()> {
         invoke(self.0, Invocation::PageMap, &[address, rights.word(), attributes], &[space.0]).map(drop)
     }
 
-    /// Unmaps this page; one that is not mapped stays so.
+    /// Unmaps this page; no effect on one that is not mapped.
     ///
     /// Corresponds to `seL4_RISCV_Page_Unmap`.
     ///
     /// # Errors
     ///
-    /// It is no page.
+    /// The capability is not to a page.
     #[doc(alias = "seL4_RISCV_Page_Unmap")]
     pub fn unmap(self) -> Result<()> {
         invoke(self.0, Invocation::PageUnmap, &[], &[]).map(drop)
     }
 
-    /// The page's physical address.
+    /// Returns the page's physical address.
     ///
     /// Corresponds to `seL4_RISCV_Page_GetAddress`.
     ///
     /// # Errors
     ///
-    /// It is no page.
+    /// The capability is not to a page.
     #[doc(alias = "seL4_RISCV_Page_GetAddress")]
     pub fn physical_address(self) -> Result<u64> {
         invoke(self.0, Invocation::PageGetAddress, &[], &[]).map(|answer| answer.registers[0])
@@ -707,7 +710,7 @@ impl AsidControl {
 }
 
 impl AsidPool {
-    /// Makes a page table an address space.
+    /// Makes a page table the root of an address space.
     ///
     /// Corresponds to `seL4_RISCV_ASIDPool_Assign`.
     ///
@@ -720,26 +723,26 @@ impl AsidPool {
     }
 }
 
-/// Capabilities that the initial thread has.
+/// Capabilities of the initial thread.
 pub mod initial {
     use super::*;
     use abi_sel4::boot::slot;
 
     /// The initial thread.
     pub const THREAD: Thread = Thread(slot::THREAD as u64);
-    /// Its CNode.
+    /// CNode of the initial thread.
     pub const CNODE: CNode = CNode(slot::CNODE as u64);
-    /// Its address space.
+    /// Address space of the initial thread.
     pub const ADDRESS_SPACE: PageTable = PageTable(slot::ADDRESS_SPACE as u64);
     /// The right to make handlers of interrupts.
     pub const IRQ_CONTROL: IrqControl = IrqControl(slot::IRQ_CONTROL as u64);
     /// The right to make ASID pools.
     pub const ASID_CONTROL: AsidControl = AsidControl(slot::ASID_CONTROL as u64);
-    /// The ASID pool of its address space.
+    /// ASID pool of the initial thread's address space.
     pub const ASID_POOL: AsidPool = AsidPool(slot::ASID_POOL as u64);
     /// The page with the boot information.
     pub const BOOT_INFO: Page = Page(slot::BOOT_INFO as u64);
-    /// The page with its IPC buffer.
+    /// Page with the initial thread's IPC buffer.
     pub const IPC_BUFFER: Page = Page(slot::IPC_BUFFER as u64);
     /// The right to put threads into domains.
     pub const DOMAIN: DomainSet = DomainSet(slot::DOMAIN as u64);

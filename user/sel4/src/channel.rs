@@ -867,7 +867,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn close(self) -> KernelResult<()> {
         self.header.words()[channel::CLOSED].store(1, Ordering::Release);
         for doorbell in self.doorbells {
@@ -935,7 +935,7 @@ fn give(allocator: &mut Allocator, side: Side<'_>, pages: &[Page], capacity: usi
 ///
 /// # Errors
 ///
-/// Slots or memory are too few, or what the kernel says.
+/// Slots or memory are too few, or the kernel's error.
 ///
 /// # Panics
 ///

@@ -170,7 +170,7 @@ pub fn receive_stores(thread: Thread, doorbell: Notification) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub fn end_interrupts() -> Result<()> {
     match INTERRUPTED_THREAD.swap(0, Ordering::Relaxed) {
         0 => Ok(()),

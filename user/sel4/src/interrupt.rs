@@ -172,7 +172,7 @@ pub fn handler() -> u64 {
 ///
 /// # Errors
 ///
-/// What the kernel says; nothing has changed.
+/// The kernel's error; nothing has changed then.
 pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
     thread.bind_notification(notification)?;
     let Err(failure) = thread.register_user_interrupts(notification, handler()) else { return Ok(true) };
@@ -190,7 +190,7 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// What the kernel says; nothing has changed.
+/// The kernel's error; nothing has changed then.
 pub fn receive_stores(thread: Thread, notification: Notification, hints: u64) -> Result<bool> {
     thread.bind_notification(notification)?;
     let vector = entry::sel4_store_interrupt as *const () as u64;
@@ -206,7 +206,7 @@ pub fn receive_stores(thread: Thread, notification: Notification, hints: u64) ->
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub fn end(thread: Thread) -> Result<()> {
     thread.end_user_interrupts()?;
     thread.unbind_notification()

@@ -84,7 +84,7 @@ impl<'a> Program<'a> {
 pub enum LoadError {
     /// The file is none that can run.
     Image(ImageError),
-    /// Slots or memory are too few, or what the kernel says.
+    /// Slots or memory are too few, or the kernel's error.
     Failed(Failure),
 }
 
@@ -289,7 +289,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It has no slot left, or what the kernel says.
+    /// It has no slot left, or the kernel's error.
     pub fn grant(&mut self, capability: u64, rights: Rights, badge: u64) -> Result<u64> {
         let slot = self.next_slot()?;
         slot.mint_from(Slot::own(capability), rights, badge)?;
@@ -334,7 +334,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// Slots or memory are too few, or what the kernel says.
+    /// Slots or memory are too few, or the kernel's error.
     pub fn share(&mut self, allocator: &mut Allocator, pages: &[Page]) -> Result<()> {
         let (address, length) = self.map_shared(allocator, pages)?;
         self.given.regions.push([address, length]);
@@ -379,7 +379,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It has more arguments and regions than fit into a page; or what the kernel says.
+    /// It has more arguments and regions than fit into a page; or the kernel's error.
     pub fn start(&mut self, allocator: &mut Allocator) -> Result<()> {
         let chunk = crate::boot::program_chunk(&self.name, &self.given);
         let mut list = [UntypedDescription::default(); abi_sel4::configuration::MAXIMUM_BOOT_UNTYPEDS];
@@ -421,7 +421,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn end(mut self, allocator: &mut Allocator) -> Result<()> {
         self.thread.suspend()?;
         for slot in self.shares {

@@ -294,7 +294,7 @@ pub fn request_of_label(cid: u64, target: u64, label: u64, words: &[u64], capabi
 ///
 /// # Errors
 ///
-/// What the kernel says, as for a synchronous invocation.
+/// The kernel's error, as for a synchronous invocation.
 #[inline(always)]
 pub fn result(response: &SyscallResponse) -> Result<Answer> {
     let information = MessageInfo(response.information);

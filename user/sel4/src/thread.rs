@@ -123,7 +123,7 @@ impl Started {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn delete(self) -> Result<()> {
         Slot::own(self.thread.pointer()).delete()
     }
