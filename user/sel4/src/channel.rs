@@ -7,38 +7,38 @@
 //!         doorbell  <------------- signal, if it sleeps ------------->  doorbell
 //! ```
 //!
-//! The layout stands in [`abi_queue::channel`], the algorithm of a ring in the crate `ring`, and who is waited for when
-//! in [`crate::executor`], whose [sources](crate::executor::Source) both ends are.
+//! For the layout see [`abi_queue::channel`], for the algorithm of a ring the crate `ring`, and for the order of
+//! waiting [`crate::executor`]; both ends are its [sources](crate::executor::Source).
 //!
-//! **Set-up.** Whoever has capabilities to both programs makes the connection ([`connect`], [`connect_to`]): it maps
-//! the same pages for both and gives each the right to signal the other's notification, nothing more. Each end is told
-//! the capacity; none reads it from the shared memory.
+//! **Set-up.** A program with capabilities to both programs makes the connection ([`connect`], [`connect_to`]): it maps
+//! the same pages for both and gives each the right to signal the other's notification, nothing more. Each end gets the
+//! capacity from its maker; neither reads it from the shared memory.
 //!
-//! **Requests** are words: seven of them each way. What is larger lies in the memory behind the rings ([`End::data`]),
-//! and the words say where; both sides copy it before they look at it.
+//! **Requests** are words: seven of them each way. Larger data is in the memory behind the rings ([`End::data`]), at a
+//! place given by the words; both sides copy it before they look at it.
 //!
-//! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`,
-//! until an answer has come and those who have waited longer had theirs; nothing is lost, and the server needs memory
-//! for no more than that from each client.
+//! **Back-pressure.** A client has at most as many calls in flight as the rings have entries. One more waits in `call`
+//! until an answer has come and earlier waiting calls have got their places. No call is lost, and the server needs
+//! memory for at most that many calls of each client.
 //!
-//! **Priorities.** A server spawns [`Server::serve`] at the priority that the client has *for the server*: all requests
-//! of a connection have that one, whatever the client thinks of them. A client with important and other requests has
-//! two connections. In the client, whoever awaits a call has the priority of its own coroutine.
+//! **Priorities.** A server spawns [`Server::serve`] at the priority that it assigns to the client: all requests of a
+//! connection have that one, whatever the client's own priorities. A client with important and other requests has two
+//! connections. In the client, a coroutine that awaits a call keeps its own priority.
 //!
 //! **Dropping** a call that was sent does not take it back: the server answers it, and until then its place in the
 //! rings is taken.
 //!
-//! **The end.** Dropping the last [`Client`], or the [`Server`] or what serves it, closes the connection, and so can
-//! whoever has set it up ([`Connection::close`]), for example because it has learnt that one of the programs has died.
-//! Calls in flight and later ones then fail with [`Error::Closed`]; the server's coroutines of this connection are
-//! dropped. Closing does not take the memory away from those who have it mapped: a program would fault in the middle of
-//! an honest look. It is the maker's, who gives it back when both have ended.
+//! **The end.** Dropping the last [`Client`], or the [`Server`] or its `serve` future, closes the connection. The
+//! connection's maker can close it too ([`Connection::close`]), for example because one of the programs has died. Calls
+//! in flight and later ones then fail with [`Error::Closed`]; the server's coroutines of this connection are dropped.
+//! Closing does not unmap the memory: a program would fault while accessing it legitimately. The memory belongs to the
+//! maker, which frees it when both programs have ended.
 //!
-//! **Hostile peers.** Whatever the other side writes into the shared memory, each side stays right: it keeps its own
-//! indexes and tokens, takes every entry out once, and checks it. What cannot be (an index too far ahead, an answer to
-//! no question, more requests than there are places) is [`Error::Broken`]: the connection is over. What can be but is
-//! wrong, like a wrong answer, is the other side's business, as with any call. A peer can also signal for nothing, or
-//! never: the one costs time, the other only itself.
+//! **Hostile peers.** No content of the shared memory can break the invariants of a side: it keeps its own indexes and
+//! tokens, takes every entry out once, and checks it. Impossible content (an index too far ahead, an answer without a
+//! call, more requests than places) is [`Error::Broken`]: the connection is over. Content that is possible but wrong,
+//! like a wrong answer, is outside of this module, as with any call. A peer can also signal without reason, or never
+//! signal: the first costs time, the second harms only the peer.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -68,15 +68,15 @@ use crate::process::Process;
 use crate::raw::Result as KernelResult;
 use crate::shared::SharedMemory;
 
-/// What goes each way.
+/// The words of a request or an answer.
 pub type Message = [u64; MESSAGE_WORDS];
 
-/// Why a connection cannot be used any more.
+/// The reason why a connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// One of the sides, or whoever has set it up, has ended it.
+    /// One of the sides, or the maker, has closed it.
     Closed,
-    /// The other side has written what cannot be.
+    /// The other side has written impossible content.
     Broken,
 }
 
@@ -91,7 +91,7 @@ impl core::fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// How the other side is woken.
+/// A means to wake the other side.
 pub trait Doorbell: Send + Sync + 'static {
     /// Wakes it, if it sleeps.
     fn ring(&self);
@@ -99,7 +99,7 @@ pub trait Doorbell: Send + Sync + 'static {
 
 impl Doorbell for Notification {
     fn ring(&self) {
-        // A signal through a capability that is gone must do nothing: the other side has died.
+        // A signal through a deleted capability must do nothing: the other side has died.
         self.signal_if_there();
     }
 }
@@ -110,7 +110,7 @@ impl Doorbell for Signaller {
     }
 }
 
-/// What one side of a connection is given.
+/// The part of a connection that one side is given.
 #[derive(Clone, Copy, Debug)]
 pub struct End<D = Notification> {
     /// The shared memory.
@@ -121,38 +121,38 @@ pub struct End<D = Notification> {
 }
 
 impl<D> End<D> {
-    /// An end in this memory, with rings of so many entries; `None` if the memory is too small or there are no such
-    /// rings.
+    /// Creates an end in this memory, with rings of `capacity` entries; `None` if the memory is too small or no ring
+    /// has that capacity.
     pub fn new(memory: SharedMemory, capacity: usize, doorbell: D) -> Option<End<D>> {
         let fits = channel::is_capacity(capacity) && memory.len() >= channel::words(capacity) * 8;
         fits.then_some(End { memory, capacity, doorbell })
     }
 
-    /// The memory behind the rings, which begins with a page.
+    /// Returns the memory behind the rings, which begins at a page.
     pub fn data(&self) -> SharedMemory {
         let start = (channel::words(self.capacity) * 8).next_multiple_of(1 << PAGE_BITS).min(self.memory.len());
         self.memory.part(start, self.memory.len() - start).expect("it ends where the memory does")
     }
 
-    /// All of the shared memory.
+    /// Returns all of the shared memory.
     pub fn memory(&self) -> SharedMemory {
         self.memory
     }
 
-    /// The other side's doorbell.
+    /// Returns the other side's doorbell.
     pub fn doorbell(&self) -> &D {
         &self.doorbell
     }
 
-    /// How many calls can be in flight.
+    /// Returns the largest number of calls in flight.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 }
 
 impl End {
-    /// The same end, whose other side is signalled with a store if it takes stores ([`executor::receive_stores`]), from
-    /// the first signal on.
+    /// Replaces the doorbell by one that signals with stores from the first signal on, if the other side takes stores
+    /// ([`executor::receive_stores`]).
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl End {
     }
 }
 
-/// The rings as `ring` wants them.
+/// The rings in the form that the crate `ring` takes.
 #[derive(Clone, Copy)]
 struct Rings {
     words: &'static [AtomicU64],
@@ -198,7 +198,7 @@ impl Rings {
     }
 
     fn is_closed(&self) -> bool {
-        // Acquire: what was written before the end is seen.
+        // Acquire: publishes the writes made before the close.
         self.words[channel::CLOSED].load(Ordering::Acquire) != 0
     }
 
@@ -206,12 +206,12 @@ impl Rings {
         self.words[channel::CLOSED].store(1, Ordering::Release);
     }
 
-    /// Wakes the other side if it sleeps; `state` is its word.
+    /// Wakes the other side if it sleeps; `state` is its state word.
     fn call(&self, state: usize, doorbell: &impl Doorbell) {
         let state = &self.words[state];
         if must_be_called(state) {
-            // So that it is signalled once for all that comes until it runs. The signal follows, so that nothing is
-            // lost if it has fallen asleep again in between.
+            // Stored here, so that the other side is signalled once for all entries until it runs. The signal follows,
+            // so that no entry is missed if it has fallen asleep again in between.
             state.store(AWAKE, Ordering::Relaxed);
             doorbell.ring();
         }
@@ -256,10 +256,10 @@ fn entry(token: u64, [m0, m1, m2, m3, m4, m5, m6]: Message) -> [u64; ENTRY_WORDS
 
 // ---- the client ----
 
-/// The calling side. Clones are the same connection.
+/// The calling side. Clones share the connection.
 pub struct Client<D: Doorbell = Notification> {
     end: Arc<ClientEnd<D>>,
-    /// The last clone closes the connection. Apart from the end, of which the executor has a share.
+    /// Closes the connection with the last clone. Apart from `end`, because the executor has a share of that.
     _open: Arc<CloseClient<D>>,
 }
 
@@ -288,20 +288,20 @@ struct ClientState {
     responses: Consumer,
     calls: Vec<Place>,
     free: Vec<u16>,
-    /// Calls that wait for a place, in the order in which they came, by their numbers.
+    /// Calls that wait for a place, in the order of arrival, by their numbers.
     waiting: VecDeque<(u64, Waker)>,
-    /// Places that such calls were given, until they go on.
+    /// Places that waiting calls were given, until they continue.
     given: Vec<(u64, u16)>,
-    /// How many calls have waited for a place.
+    /// Number of calls that have waited for a place.
     waited: u64,
-    /// Requests that were published when the server was last called if it slept.
+    /// Number of requests published at the last check whether the server sleeps.
     called: u64,
     failure: Option<Error>,
 }
 
 /// A place for a call in flight.
 struct Place {
-    /// How often it was used: the other half of the token, so that an answer to an earlier call is known as such.
+    /// Number of uses: the other half of the token, so that an answer to an earlier call is recognised.
     uses: u64,
     call: InFlight,
 }
@@ -310,7 +310,7 @@ enum InFlight {
     None,
     Waiting(Waker),
     Answered(Message),
-    /// Nobody awaits it any more.
+    /// The call's future was dropped.
     Dropped,
 }
 
@@ -321,14 +321,14 @@ fn token(place: u16, uses: u64) -> u64 {
 }
 
 impl<D: Doorbell> Client<D> {
-    /// The client of this end; the executor looks at it from now on.
+    /// Creates the client of this end; the executor attends to it from now on.
     pub fn new(end: End<D>) -> Client<D> {
         let client = Client::unattended(end);
         executor::add_source(client.end.clone());
         client
     }
 
-    /// The same for somebody who attends to it himself.
+    /// Creates a client to which the caller attends itself.
     fn unattended(end: End<D>) -> Client<D> {
         let places = end.capacity;
         let state = ClientState {
@@ -347,27 +347,28 @@ impl<D: Doorbell> Client<D> {
         Client { _open: Arc::new(CloseClient(end.clone())), end }
     }
 
-    /// Calls the server and waits for its answer; if as many calls as can be are in flight, first for one of them.
+    /// Calls the server and waits for its answer; if the limit of calls in flight is reached, first for one of them.
     ///
     /// # Errors
     ///
-    /// [`Error`]; whether the server has acted on the call is then unknown.
+    /// [`Error`]; whether the server has handled the call is then unknown.
     ///
     /// # Cancellation
     ///
-    /// Before the call is sent nothing has happened. After that the server answers it all the same, to nobody.
+    /// Weak. Before the call is sent it has no effect. After that the server handles it, and the answer is dropped.
+    #[doc(alias("request", "rpc"))]
     pub fn call(&self, message: Message) -> impl Future<Output = Result<Message, Error>> + Send + '_ {
         Call { end: &*self.end, message, step: Step::New }
     }
 
-    /// Why the connection cannot be used any more, if so.
+    /// Returns the reason why the connection cannot be used any more, if so.
     pub fn failure(&self) -> Option<Error> {
         self.end.state.lock().failure
     }
 }
 
 impl ClientState {
-    /// A place is free: the call that has waited longest gets it.
+    /// Frees a place, for the call that has waited longest.
     fn release(&mut self, place: u16) {
         match self.waiting.pop_front() {
             Some((number, waker)) => {
@@ -378,7 +379,7 @@ impl ClientState {
         }
     }
 
-    /// The place for a call that comes now or has come before.
+    /// Returns the place for a call that comes now or has waited.
     fn place(&mut self, step: Step, waker: &Waker) -> Result<u16, Step> {
         if let Step::Waiting(number) = step {
             if let Some(index) = self.given.iter().position(|given| given.0 == number) {
@@ -389,7 +390,7 @@ impl ClientState {
             }
             return Err(step);
         }
-        // A place is free only if nobody waits for one.
+        // A place is in `free` only if no call waits for one.
         self.free.pop().ok_or_else(|| {
             self.waited += 1;
             self.waiting.push_back((self.waited, waker.clone()));
@@ -399,7 +400,7 @@ impl ClientState {
 }
 
 impl<D> ClientEnd<D> {
-    /// The connection is over: all calls end.
+    /// Ends the connection and all its calls.
     fn fail(&self, state: &mut ClientState, error: Error) {
         if state.failure.is_some() {
             return;
@@ -410,7 +411,7 @@ impl<D> ClientEnd<D> {
                 waker.wake();
             }
         }
-        // Whoever waits for a place finds out too.
+        // Calls that wait for a place fail too.
         state.waiting.drain(..).for_each(|(_, waker)| waker.wake());
     }
 
@@ -446,7 +447,7 @@ impl<D> ClientEnd<D> {
                     waker.wake();
                 }
                 InFlight::Dropped => state.release(number),
-                // An answer to no question, or a second one.
+                // An answer without a call, or a second one.
                 InFlight::None | InFlight::Answered(_) => return Err(Error::Broken),
             }
         }
@@ -461,7 +462,7 @@ impl<D: Doorbell> Source for ClientEnd<D> {
         if state.failure.is_some() {
             return false;
         }
-        // What was answered before the end is an answer.
+        // An answer given before the end is valid.
         let came = match self.take(&mut state) {
             Ok(came) => came,
             Err(error) => {
@@ -486,7 +487,7 @@ impl<D: Doorbell> Source for ClientEnd<D> {
     fn fall_asleep(&self) -> bool {
         let mut state = self.state.lock();
         let sleeping = &self.rings.words[channel::CLIENT_STATE];
-        // One that is broken has something to say at the next look.
+        // A broken connection reports at the next look.
         state.failure.is_some() || state.responses.fall_asleep(&self.rings.responses(), sleeping) == Ok(true)
     }
 
@@ -499,16 +500,16 @@ impl<D: Doorbell> Source for ClientEnd<D> {
     }
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Nothing has happened.
+    /// Not begun.
     New,
-    /// It waits for a place; its number among those who do.
+    /// Waits for a place; the number among the waiting calls.
     Waiting(u64),
-    /// It was sent, with this token.
+    /// Sent, with this token.
     Sent(u64),
-    /// It is over.
+    /// Over.
     Done,
 }
 
@@ -542,8 +543,7 @@ impl<D: Doorbell> Future for Call<'_, D> {
             let token = token(number, place.uses);
             place.call = InFlight::Waiting(context.waker().clone());
             let ring = call.end.rings.requests();
-            // The ring has as many entries as there are places: it is full only if the server says so against the
-            // rules.
+            // The ring has as many entries as there are places: it is full only if the server violates the protocol.
             if state.requests.post(&ring, entry(token, call.message)).is_err() {
                 place.call = InFlight::None;
                 call.step = Step::Done;
@@ -584,7 +584,7 @@ impl<D> Drop for Call<'_, D> {
             Step::Waiting(number) => {
                 let mut state = self.end.state.lock();
                 state.waiting.retain(|waiting| waiting.0 != number);
-                // One that it was given goes to the next.
+                // A place that it was given goes to the next call.
                 if let Some(index) = state.given.iter().position(|given| given.0 == number) {
                     let (_, place) = state.given.swap_remove(index);
                     state.release(place);
@@ -617,7 +617,7 @@ pub struct Server<D: Doorbell = Notification> {
 struct ServerEnd<D> {
     rings: Rings,
     doorbell: D,
-    /// Who serves.
+    /// Waker of the `serve` future.
     serving: AtomicWaker,
     state: Mutex<ServerState>,
 }
@@ -628,9 +628,9 @@ struct ServerState {
     failure: Option<Error>,
 }
 
-/// The requests of a connection that have a coroutine and can go on.
+/// The requests of a connection whose coroutines were woken.
 struct Ready {
-    /// A bit for each.
+    /// One bit for each coroutine.
     bits: Vec<AtomicU64>,
     serving: AtomicWaker,
 }
@@ -647,7 +647,7 @@ impl Wake for RequestWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release: pairs with the look in `serve`, which sees what was done before.
+        // Release: pairs with the look in `serve`, and publishes the waker's earlier writes.
         self.ready.bits[self.number / 64].fetch_or(1 << (self.number % 64), Ordering::Release);
         self.ready.serving.wake();
     }
@@ -661,7 +661,7 @@ struct Coroutine<F> {
 }
 
 impl<D: Doorbell> Server<D> {
-    /// The server of this end; the executor looks at it from now on.
+    /// Creates the server of this end; the executor attends to it from now on.
     pub fn new(end: End<D>) -> Server<D> {
         let server = Server::unattended(end);
         executor::add_source(server.end.clone());
@@ -679,15 +679,15 @@ impl<D: Doorbell> Server<D> {
         Server { end: Arc::new(ServerEnd { rings, doorbell: end.doorbell, serving, state }) }
     }
 
-    /// Answers each request with what `handler` makes of it, until the connection ends; gives the reason.
+    /// Answers each request with the result of `handler`, until the connection ends; returns the reason.
     ///
-    /// Each request is a coroutine of its own, polled at once and then whenever it was woken; so they are answered in
-    /// any order. They live in this future, in places that are used again and again: a request that need not wait costs
-    /// neither an allocation nor a turn of the scheduler.
+    /// Each request is a coroutine of its own, polled at once and then whenever it was woken; so requests are answered
+    /// in any order. The coroutines are stored in this future, in places that are used again and again: a request that
+    /// need not wait costs neither an allocation nor a turn of the scheduler.
     ///
     /// # Cancellation
     ///
-    /// Dropping this drops the coroutines of all requests and closes the connection.
+    /// Weak. Drops the coroutines of all requests and closes the connection.
     pub async fn serve<F>(self, mut handler: impl FnMut(Message) -> F) -> Error
     where
         F: Future<Output = Message>,
@@ -716,11 +716,11 @@ impl<D: Doorbell> Server<D> {
     }
 }
 
-/// What a turn of serving has left.
+/// The work left after a turn of serving.
 enum Turn {
-    /// Nothing: whoever has something wakes.
+    /// None until a wake-up.
     Done,
-    /// Requests that have not been looked at, so that others have their turn first.
+    /// Requests that have not been looked at, so that other coroutines have their turn first.
     More,
 }
 
@@ -746,7 +746,7 @@ impl<D: Doorbell> ServerEnd<D> {
             while left != 0 {
                 let number = index * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                // It may have ended, and something else may have kept its waker.
+                // The coroutine may have ended, while other code still holds its waker.
                 if let Some(coroutine) = coroutines.get_mut(number)
                     && coroutine.advance(&mut state.responses, &responses)?
                 {
@@ -756,10 +756,10 @@ impl<D: Doorbell> ServerEnd<D> {
         }
         let count = state.requests.look(&requests).map_err(|_| Error::Broken)?;
         let mut taken = 0;
-        // No more than were there: others have their turn.
+        // At most as many as were there at first: other coroutines have their turn.
         while taken < count {
-            // With all places taken the client has more in flight than it may, or has taken answers back that are not
-            // made yet: what is in the ring stays there.
+            // With all places taken the client has more calls in flight than it may, or has taken answers back that are
+            // not made yet: further requests stay in the ring.
             let number = match free.pop() {
                 Some(number) => number,
                 None if coroutines.len() < self.rings.capacity => {
@@ -804,13 +804,13 @@ impl<D: Doorbell> ServerEnd<D> {
 }
 
 impl<F: Future<Output = Message>> Coroutine<F> {
-    /// Polls it; says whether it has ended, and makes its answer if so.
+    /// Polls the coroutine; returns whether it has ended, and sends its answer then.
     fn advance(&mut self, responses: &mut Producer, ring: &OneRing) -> Result<bool, Error> {
         let Some(future) = self.future.as_mut().as_pin_mut() else { return Ok(false) };
         let Poll::Ready(message) = future.poll(&mut Context::from_waker(&self.waker)) else { return Ok(false) };
         self.future.set(None);
-        // There are as many entries as calls may be in flight: it is full only if the client takes no answers and goes
-        // on asking.
+        // The ring has as many entries as calls may be in flight: it is full only if the client takes no answers and
+        // continues to call.
         responses.push(ring, entry(self.token, message)).map_err(|_| Error::Broken)?;
         Ok(true)
     }
@@ -822,7 +822,7 @@ impl<D: Doorbell> Source for ServerEnd<D> {
         if state.failure.is_some() {
             return false;
         }
-        // Nonsense is for whoever serves to see.
+        // Impossible content is reported by `serve`.
         let came = self.rings.is_closed() || state.requests.look(&self.rings.requests()) != Ok(0);
         if came {
             self.serving.wake();
@@ -853,17 +853,17 @@ impl<D: Doorbell> Drop for Server<D> {
 
 // ---- set-up ----
 
-/// A connection as whoever has made it sees it.
+/// A connection, for its maker.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its first page, where the end of the connection is written.
+    /// First page of the connection, with the word that marks its end.
     header: SharedMemory,
-    /// Slots with the rights to signal the client and the server, from which theirs were copied.
+    /// Slots with the rights to signal the client and the server, of which theirs are copies.
     doorbells: [u64; 2],
 }
 
 impl Connection {
-    /// Ends the connection and takes the right to signal each other from both sides.
+    /// Closes the connection and revokes both sides' rights to signal each other.
     ///
     /// # Errors
     ///
@@ -879,16 +879,17 @@ impl Connection {
     }
 }
 
-/// Pages of a connection with rings of so many entries and so many pages of data behind them.
+/// Returns the pages of a connection with rings of `capacity` entries and `data_pages` pages of data behind them.
 fn pages(capacity: usize, data_pages: u64) -> u64 {
     (channel::words(capacity) * 8).div_ceil(1 << PAGE_BITS) as u64 + data_pages
 }
 
-/// One side of a connection that is being made: the program, and this program's capability to all of its notification.
+/// One side of a connection that is being made: the program, and this program's capability with all rights to its
+/// notification.
 pub struct Side<'a> {
     /// The program, which does not run yet.
     pub process: &'a mut Process,
-    /// What it waits on, as [`Process::notification`] gives it.
+    /// Slot of the notification that it waits on, as [`Process::notification`] returns it.
     pub notification: u64,
 }
 
@@ -916,7 +917,7 @@ fn make(
     Ok((made, [one?, other?]))
 }
 
-/// Maps pages of a connection here.
+/// Maps pages of a connection into this program.
 fn map_here(allocator: &mut Allocator, window: &mut Window, pages: &[Page]) -> KernelResult<SharedMemory> {
     let start = window.addresses(PAGE_BITS, pages.len() as u64)?;
     for (address, page) in (start..).step_by(1 << PAGE_BITS).zip(pages) {
@@ -931,7 +932,7 @@ fn give(allocator: &mut Allocator, side: Side<'_>, pages: &[Page], capacity: usi
     side.process.add_end(allocator, pages, capacity as u64, pointer)
 }
 
-/// Connects two programs: their next [`ends`] are of this connection.
+/// Connects two programs: the next of each one's [`ends`] is of this connection.
 ///
 /// # Errors
 ///
@@ -939,7 +940,7 @@ fn give(allocator: &mut Allocator, side: Side<'_>, pages: &[Page], capacity: usi
 ///
 /// # Panics
 ///
-/// If there are no rings of this capacity.
+/// If no ring has this capacity.
 pub fn connect(
     allocator: &mut Allocator,
     window: &mut Window,
@@ -956,8 +957,9 @@ pub fn connect(
     Ok(Connection { header, doorbells })
 }
 
-/// Connects this program, which waits on the notification `own`, to another one: its next end is one side of this
-/// connection, and the other is given back. Both sides are made alike: which is the client is for them to know.
+/// Connects this program, which waits on the notification `own`, to another one: the other program's next end is one
+/// side of the connection, and the other side is returned. Both sides are made alike: the two programs agree on the
+/// client.
 ///
 /// # Errors
 ///
@@ -965,7 +967,7 @@ pub fn connect(
 ///
 /// # Panics
 ///
-/// If there are no rings of this capacity.
+/// If no ring has this capacity.
 pub fn connect_to(
     allocator: &mut Allocator,
     window: &mut Window,
@@ -981,14 +983,14 @@ pub fn connect_to(
     Ok((Connection { header, doorbells }, end))
 }
 
-/// The ends that a program was given, in the order in which they were made.
+/// Returns the ends that a program was given, in the order in which they were made.
 pub fn ends(boot: &BootInformation) -> impl Iterator<Item = End> + use<> {
     boot.ends().map_while(|(memory, capacity, doorbell)| {
         End::new(memory, usize::try_from(capacity).ok()?, Notification::from_pointer(doorbell))
     })
 }
 
-/// Both ends of a connection within a program, of which each is given the other's doorbell.
+/// Makes both ends of a connection within a program, each with the other's doorbell.
 #[cfg(test)]
 fn connect_here<D>(capacity: usize, data_words: usize, of_client: D, of_server: D) -> (End<D>, End<D>) {
     let rings = (channel::words(capacity) * 8).next_multiple_of(1 << PAGE_BITS) / 8;

@@ -1,8 +1,8 @@
-//! Device memory: the page that a physical address lies in.
+//! Device memory: the page of a physical address.
 //!
 //! The boot information lists device memory as untyped memories of all sizes, and objects are cut off from the start of
-//! each. [`DeviceMemory`] halves such a memory until the page that is asked for is alone, and keeps the other halves
-//! for the next questions.
+//! each. [`DeviceMemory`] halves such a memory until the requested page is alone, and keeps the other halves for later
+//! requests.
 
 use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{Error, ObjectType, Rights};
@@ -14,10 +14,10 @@ use crate::mapping::{self, Window};
 use crate::raw::{Failure, Result};
 use crate::shared::{Registers, SharedMemory};
 
-/// How many pieces of device memory there can be at a time.
+/// Largest number of pieces of device memory.
 const PIECES: usize = 256;
 
-/// A piece from which nothing has been cut off.
+/// A piece of which no part was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     untyped: Untyped,
@@ -31,14 +31,14 @@ impl Piece {
     }
 }
 
-/// The device memory that is left.
+/// The unused device memory.
 #[derive(Debug)]
 pub struct DeviceMemory {
     pieces: heapless::Vec<Piece, PIECES>,
 }
 
 impl DeviceMemory {
-    /// All device memory of the boot information, of which nothing was used yet.
+    /// Creates the list of all device memory of the boot information, all of it unused.
     pub fn new(boot: &BootInformation) -> DeviceMemory {
         let devices = boot.untypeds().filter(|(_, description)| description.is_device == 1);
         let pieces = devices.map(|(untyped, description)| Piece {
@@ -49,12 +49,12 @@ impl DeviceMemory {
         DeviceMemory { pieces: pieces.collect() }
     }
 
-    /// The page at a physical address. Nobody gets it a second time.
+    /// Returns the page at a physical address. Each page is given out once.
     ///
     /// # Errors
     ///
-    /// It is no device memory, or was given out ([`Error::FailedLookup`]); slots are too few, or there are too many
-    /// pieces ([`Error::NotEnoughMemory`]).
+    /// The address is not of device memory, or was given out ([`Error::FailedLookup`]); slots are too few, or there are
+    /// too many pieces ([`Error::NotEnoughMemory`]).
     pub fn page(&mut self, allocator: &mut Allocator, address: u64) -> Result<Page> {
         let failed = |error| Failure::new(error, [0; 2]);
         let found = self.pieces.iter().position(|piece| piece.bits >= PAGE_BITS && piece.contains(address));
@@ -83,7 +83,7 @@ impl DeviceMemory {
         Ok(Page::from_pointer(slot))
     }
 
-    /// The registers in the page at a physical address, mapped into this program, and the page.
+    /// Maps the page at a physical address into this program and returns its registers, and the page.
     ///
     /// # Errors
     ///

@@ -1,24 +1,24 @@
-//! Coroutines: the project's scheduler on one thread of a program, and what makes that thread sleep and wake.
+//! Coroutines: the project's scheduler on one thread of a program, with that thread's sleep and wake-up.
 //!
 //! [`run`] makes the calling thread the program's *worker*. It polls coroutines, most important first, and looks at the
-//! program's [`Source`]s: rings in shared memory that other programs, or the kernel, write to. When nothing is ready
-//! and no ring has anything, it tells the sources' other sides that it sleeps, looks once more, and waits on its
-//! *doorbell*, a notification. Whoever has the right to signal that wakes it: another program that has put something
-//! into a ring, a device's interrupt, another thread of the program.
+//! program's [`Source`]s: rings in shared memory that other programs, or the kernel, write to. When no coroutine is
+//! ready and no ring has an entry, it tells the sources' other sides that it sleeps, looks once more, and waits on its
+//! *doorbell*, a notification. Every holder of the right to signal that can wake it: another program that has written
+//! to a ring, a device's interrupt, another thread of the program.
 //!
-//! The badges of what has rung come out of the wait as one word. Each bit is a [`signal`] that a coroutine can await;
-//! the lowest, [`RINGS`], is for rings, which are looked at after every wait anyway.
+//! The badges of the signals since the last wait come out of the wait as one word. Each bit is a [`signal`] that a
+//! coroutine can await; the lowest, [`RINGS`], is for rings, which are looked at after every wait anyway.
 //!
-//! **While it is busy** the worker asks the doorbell now and then, which takes an entry into the kernel. After
-//! [`receive_interrupts`] it need not: a signal is a user interrupt then ([`interrupt`]), and known before the next
+//! **While it is busy** the worker polls the doorbell now and then, which takes an entry into the kernel. After
+//! [`receive_interrupts`] it need not: a signal is a user interrupt then ([`interrupt`]), and noticed before the next
 //! poll.
 //!
-//! **Before sleeping** the worker looks for a while at the rings if there are several harts: the other side may be
-//! about to answer on another one, and two entries into the kernel on each side cost more than the look
-//! ([`set_patience`]). With one hart nobody could answer meanwhile.
+//! **Before sleeping** the worker spins for a while on the rings if there are several harts: the other side may be
+//! about to answer on another one, and two entries into the kernel on each side cost more than the spinning
+//! ([`set_patience`]). With one hart no answer could come meanwhile.
 //!
-//! **Why one thread.** What a program does on several harts it does in several programs, which share rings as strangers
-//! do. More workers would need the sources behind locks, and a rule for who of them sleeps last.
+//! **One thread.** A program that is to use several harts is split into several programs, which share rings. More
+//! workers would need the sources behind locks, and a rule which of them sleeps last.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -36,12 +36,12 @@ use crate::capability::{Notification, Thread};
 use crate::interrupt;
 use crate::raw::Result;
 
-/// The badge of those who put something into a ring, and of this program's own threads.
+/// Badge of the programs that write to a ring, and of this program's own threads.
 pub const RINGS: u64 = 1;
 
-/// After how many polls the rings are looked at, if there is always something ready.
+/// Polls between two looks at the rings, while coroutines are always ready.
 const BATCH: u64 = 64;
-/// After how many such looks the doorbell is asked too, which takes an entry into the kernel.
+/// Looks at the rings between two polls of the doorbell, which take an entry into the kernel.
 const BATCHES: u64 = 16;
 
 static EXECUTOR: Executor = Executor::new();
@@ -56,24 +56,24 @@ static WORKER: WorkerThread = WorkerThread;
 static RUNNING: AtomicBool = AtomicBool::new(false);
 /// The notification that the worker waits on.
 static DOORBELL: AtomicU64 = AtomicU64::new(0);
-/// Whether it may be waiting: only then others must signal.
+/// Whether the worker may be waiting: only then signals are needed.
 static SLEEPING: AtomicBool = AtomicBool::new(false);
-/// How many times rings are looked at before the worker sleeps.
+/// Number of looks at the rings before the worker sleeps.
 static PATIENCE: AtomicU32 = AtomicU32::new(0);
 /// System calls that the executor made for itself.
 static ENTRIES: AtomicU64 = AtomicU64::new(0);
-/// The worker's thread, if the doorbell's signals interrupt it.
+/// The worker's thread, if the doorbell's signals interrupt it; 0 otherwise.
 static INTERRUPTED_THREAD: AtomicU64 = AtomicU64::new(0);
-/// Signals that have come and that nobody has awaited yet.
+/// Signals that have come and were not awaited yet.
 static CAME: AtomicU64 = AtomicU64::new(0);
 static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
-/// How often the worker has looked at everything.
+/// Number of complete looks at all sources.
 static WAITS: AtomicU64 = AtomicU64::new(0);
-/// Who waits for the next time.
+/// Wakers of the coroutines in [`pause`].
 static PAUSING: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
 static SOURCES: Mutex<Vec<Arc<dyn Source>>> = Mutex::new(Vec::new());
 
-/// What the scheduler needs from the system.
+/// The scheduler's platform: one worker, on a microkernel.
 struct WorkerThread;
 
 impl Platform for WorkerThread {
@@ -82,8 +82,9 @@ impl Platform for WorkerThread {
     }
 
     fn notify(&self, _: usize) {
-        // The worker looks at what is ready before it sleeps; this matters if another thread wakes a coroutine. The
-        // fence pairs with the one in `sleep`: either this sees that it sleeps, or it sees what is ready.
+        // The worker looks at its ready coroutines before it sleeps, so a signal is needed only if another thread wakes
+        // a coroutine. The fence pairs with the one in `sleep`: either this sees that the worker sleeps, or the worker
+        // sees the ready coroutine.
         core::sync::atomic::fence(Ordering::SeqCst);
         if SLEEPING.load(Ordering::Relaxed) {
             Notification::from_pointer(DOORBELL.load(Ordering::Relaxed)).signal();
@@ -91,7 +92,7 @@ impl Platform for WorkerThread {
     }
 
     fn completions(&self, _: usize) {
-        // Asked before each poll: see `run`. Relaxed: only the worker's thread comes here.
+        // Called before each poll: see `run`. Relaxed: only the worker's thread comes here.
         let polls = POLLS.load(Ordering::Relaxed);
         POLLS.store(polls + 1, Ordering::Relaxed);
         let interrupts = INTERRUPTED_THREAD.load(Ordering::Relaxed) != 0;
@@ -114,27 +115,27 @@ impl Platform for WorkerThread {
     }
 }
 
-/// Something outside of the program that makes coroutines ready: the ends of rings.
+/// A source of wake-ups outside of the program: the end of a ring.
 ///
-/// The worker calls these between polls, never while another of them runs.
+/// The worker calls these functions between polls, never while another of them runs.
 pub trait Source: Send + Sync {
-    /// Takes what has come and wakes whom it concerns; then tells the other side of what was put in for it, if that
-    /// sleeps. Says whether anything had come.
+    /// Takes the entries that have come and wakes their coroutines; then calls the other side if it sleeps and has new
+    /// entries. Returns whether an entry had come.
     fn attend(&self) -> bool;
 
-    /// Tells the other side that this one sleeps from now on. Says whether that is so: if something has come meanwhile
-    /// it is not.
+    /// Tells the other side that this one sleeps from now on. Returns whether that is so: it is not if an entry has
+    /// come meanwhile.
     fn fall_asleep(&self) -> bool;
 
     /// Tells the other side that this one does not sleep any more.
     fn wake_up(&self);
 
-    /// Whether nothing will come any more, so that the source can be forgotten.
+    /// Returns whether no entry will come any more, so that the source can be removed.
     fn is_over(&self) -> bool;
 }
 
 /// Makes signals of the doorbell user interrupts of `thread`, the one that calls [`run`]; until [`end_interrupts`].
-/// Says whether the kernel has them: seL4 has not, and then the doorbell is asked as before.
+/// Returns whether the kernel supports them: seL4 does not, and then the doorbell is polled as before.
 ///
 /// # Errors
 ///
@@ -147,11 +148,12 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
     Ok(receives)
 }
 
-/// The same, and who puts something into a ring can say so with a store ([`Signaller`](interrupt::Signaller)), if the
-/// machine can do that. Says whether it can; if it cannot, or the kernel is seL4, this is [`receive_interrupts`].
+/// Receives interrupts as [`receive_interrupts`] does, and lets programs that write to a ring signal with a store
+/// ([`Signaller`](interrupt::Signaller)), if the machine can do that. Returns whether it can; if it cannot, or the
+/// kernel is seL4, this is [`receive_interrupts`].
 ///
-/// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls: what it costs
-/// and when it pays stands in decision 021.
+/// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls; for the costs
+/// see decision 021.
 ///
 /// # Errors
 ///
@@ -166,7 +168,7 @@ pub fn receive_stores(thread: Thread, doorbell: Notification) -> Result<bool> {
     }
 }
 
-/// Undoes [`receive_interrupts`] or [`receive_stores`], if one was called.
+/// Ends [`receive_interrupts`] or [`receive_stores`], if one was called.
 ///
 /// # Errors
 ///
@@ -176,39 +178,39 @@ pub fn end_interrupts() -> Result<()> {
         0 => Ok(()),
         thread => {
             let ended = interrupt::end(Thread::from_pointer(thread));
-            // What came by then is told as what comes from now on.
+            // Signals that have come by now are handled like later ones.
             ring(interrupt::take());
             ended
         }
     }
 }
 
-/// How many system calls the executor has made to sleep and to look whether its doorbell was rung.
+/// Returns the number of system calls that the executor has made to sleep and to poll its doorbell.
 pub fn entries() -> u64 {
     ENTRIES.load(Ordering::Relaxed)
 }
 
-/// Has a source looked at from now on, until it is over.
+/// Adds a source, which is attended to until it is over.
 pub fn add_source(source: Arc<dyn Source>) {
     SOURCES.lock().push(source);
 }
 
-/// How many times the rings are looked at before the worker sleeps. Sensible only if others run on other harts
-/// meanwhile.
+/// Sets how many times the rings are looked at before the worker sleeps. Sensible only if other programs run on other
+/// harts meanwhile.
 pub fn set_patience(looks: u32) {
     PATIENCE.store(looks, Ordering::Relaxed);
 }
 
-/// The executor, for what has no function of its own here: counters, states, priorities.
+/// Returns the executor, for operations without a function of their own here: counters, states, priorities.
 pub fn executor() -> &'static Executor {
     &EXECUTOR
 }
 
-/// Makes a coroutine of the future, ready at once. Dropping the handle lets it go on by itself.
+/// Makes a coroutine of the future, ready at once. Dropping the handle detaches it.
 ///
 /// # Panics
 ///
-/// If there is no memory, or [`run`] was not called yet.
+/// If memory is exhausted, or [`run`] was not called yet.
 pub fn spawn<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -216,22 +218,23 @@ where
     EXECUTOR.spawn(future, priority)
 }
 
-/// Runs `main` and the coroutines that it spawns on the calling thread, until `main` has ended; the others stay where
-/// they are, and go on if this is called again. Signals of `doorbell` wake it, and nobody else waits on that.
+/// Runs `main` and the coroutines that it spawns on the calling thread, until `main` has ended; the others keep their
+/// state, and continue if this is called again. Signals of `doorbell` wake the thread; no other thread may wait on it.
 ///
 /// # Panics
 ///
 /// If it runs already.
+#[doc(alias = "block_on")]
 pub fn run<F>(doorbell: Notification, main: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
     assert!(!RUNNING.swap(true, Ordering::Acquire), "a program has one executor, which runs on one thread");
     DOORBELL.store(doorbell.pointer(), Ordering::Relaxed);
-    // It may have been made by an earlier run.
+    // An earlier run may have initialised it.
     let _ = EXECUTOR.initialise(Table::native(), &READY, &WORKER);
-    // The scheduler's own loop, which ends when nothing is ready, is quicker than one here around single polls; so the
-    // look at the rings in between is made from within.
+    // The scheduler's own loop, which ends when no coroutine is ready, is quicker than a loop here around single polls;
+    // so the look at the rings in between is made from within.
     let signals = Signals { attention: Some(&ENDED), completions: Some((&DIFFERENT[0], &DIFFERENT[1])) };
     ENDED.store(0, Ordering::Relaxed);
     let mut worker = EXECUTOR.worker(0, signals).expect("this is the only worker, and the last one is gone");
@@ -249,7 +252,7 @@ where
         if main.is_finished() {
             break;
         }
-        // Asked once more than there were polls.
+        // `completions` is called once more than there are polls.
         if came || POLLS.load(Ordering::Relaxed) > polls + 1 {
             looks = 0;
         } else if looks < PATIENCE.load(Ordering::Relaxed) {
@@ -264,12 +267,12 @@ where
     RUNNING.store(false, Ordering::Release);
     match main.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(result)) => result,
-        // Nobody else has its handle, and it has finished.
+        // No other code has its handle, and it has finished.
         _ => unreachable!("the main coroutine has ended and was not cancelled"),
     }
 }
 
-/// Looks at all sources; says whether anything had come.
+/// Looks at all sources; returns whether an entry had come.
 fn attend() -> bool {
     let mut sources = SOURCES.lock();
     let mut came = false;
@@ -284,7 +287,7 @@ fn attend() -> bool {
     came
 }
 
-/// Waits for the doorbell, unless something has come after all.
+/// Waits for the doorbell, unless an entry has come after all.
 fn sleep(doorbell: Notification) {
     SLEEPING.store(true, Ordering::Relaxed);
     // Pairs with the fence in `notify`; each source has its own.
@@ -316,7 +319,7 @@ fn sleep(doorbell: Notification) {
     pausing.into_iter().for_each(Waker::wake);
 }
 
-/// Makes the signals of this badge known.
+/// Publishes the signals of this badge to the coroutines that await them.
 fn ring(badge: u64) {
     let signals = badge & !RINGS;
     if signals == 0 {
@@ -330,11 +333,11 @@ fn ring(badge: u64) {
     }
 }
 
-/// Lets everything else have its turn, and the worker sleep until something has come, whatever it is.
+/// Lets all other coroutines run, and the worker sleep until any event has come.
 ///
 /// # Cancellation
 ///
-/// Nothing happens.
+/// Strict. Nothing happens.
 pub async fn pause() {
     let before = WAITS.load(Ordering::Relaxed);
     poll_fn(|context| {
@@ -355,7 +358,7 @@ pub async fn pause() {
 ///
 /// # Cancellation
 ///
-/// A signal is taken when this is ready, and not before.
+/// Strict. A signal is taken when this is ready, and not before.
 ///
 /// # Panics
 ///
@@ -368,7 +371,7 @@ pub async fn signal(bit: u32) {
             return Poll::Ready(());
         }
         AWAITED[bit as usize].register(context.waker());
-        // It may have come between the two.
+        // The signal may have come between the two.
         if take() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;

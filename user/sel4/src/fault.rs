@@ -5,7 +5,7 @@ use abi_sel4::fault::{CapFault, Phase, UnknownSyscall, UserException, VMFault};
 
 use crate::message::Received;
 
-/// What happened to a thread.
+/// The reason why a thread cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A system call named a capability that was not found.
@@ -14,9 +14,9 @@ pub enum Fault {
         ip: u64,
         /// The capability pointer.
         pointer: u64,
-        /// Whether it was to be received from.
+        /// Whether the capability was to be received from.
         receiving: bool,
-        /// Why it was not found; `None` for a number that does not exist.
+        /// Reason of the failed lookup; `None` for an unknown reason number.
         reason: Option<LookupFailure>,
         /// The details, in the order of [`LookupFailure::details`].
         details: [u64; 3],
@@ -34,20 +34,20 @@ pub enum Fault {
     },
     /// An instruction that could not be executed.
     Exception {
-        /// Its address.
+        /// Address of the instruction.
         ip: u64,
         /// The stack pointer.
         sp: u64,
-        /// RISC-V's cause.
+        /// RISC-V's exception cause.
         cause: u64,
     },
     /// An address that is not mapped, or not for this access.
     Memory {
         /// The address of the instruction.
         ip: u64,
-        /// The address that it used.
+        /// The address that was accessed.
         address: u64,
-        /// Whether it was the instruction itself that could not be fetched.
+        /// Whether the instruction itself could not be fetched.
         fetch: bool,
         /// One of the constants of [`abi_sel4::fault::status`].
         status: u64,
@@ -55,7 +55,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Reads a message of the kernel; `None` if it is none, which only the badge can tell for sure.
+    /// Decodes a message of the kernel; `None` if it is none, which only the badge can tell for sure.
     pub fn from_message(received: &Received) -> Option<Fault> {
         Some(match abi_sel4::Fault::from_label(received.label())? {
             abi_sel4::Fault::NullFault => return None,
@@ -87,7 +87,7 @@ impl Fault {
     }
 }
 
-/// The first words of a message; those that it does not have are zero.
+/// Returns the first words of a message; words beyond its length are zero.
 fn words<const COUNT: usize>(received: &Received) -> [u64; COUNT] {
     core::array::from_fn(|index| received.word(index).unwrap_or(0))
 }

@@ -1,12 +1,11 @@
-//! The heap of programs that want one: talc over pages of untyped memory.
+//! The heap of programs that need one: talc over pages of untyped memory.
 //!
-//! A program that calls [`grow`] can use `alloc` from then on; one that does not and allocates all the same gets
-//! nothing, and panics. The heap grows only when it is told to, because only the program knows which of its memory is
-//! for what: growing by itself would need the program's [`Allocator`] behind a lock, and could fail in the middle of
-//! anything.
+//! A program that calls [`grow`] can use `alloc` from then on; without it an allocation fails, and panics. The heap
+//! grows only on request, because only the program can decide about the use of its memory: automatic growth would need
+//! the program's [`Allocator`] behind a lock, and could fail at any point.
 //!
 //! One lock guards it, whose waiters sleep: threads of different priorities may allocate. A program's coroutines run on
-//! one thread, so that caches for each thread would gain nothing.
+//! one thread, so caches for each thread would gain nothing.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
@@ -35,7 +34,7 @@ static HEAP: Heap = Heap { talc: Lock::new(Talc::new(Manual)) };
 /// Bytes by which [`grow`] grows the heap, for each of `count`.
 pub const STEP: u64 = 1 << MEGA_PAGE_BITS;
 
-/// Gives the heap `count` times [`STEP`] bytes more, for ever. The first call comes before the program starts a second
+/// Adds `count` times [`STEP`] bytes to the heap, for ever. The first call comes before the program starts a second
 /// thread.
 ///
 /// # Errors
@@ -47,17 +46,17 @@ pub fn grow(allocator: &mut Allocator, window: &mut Window, count: u64) -> Resul
     if !HEAP.talc.has_notification() {
         HEAP.talc.set_notification(Notification::from_pointer(allocator.object(ObjectType::Notification)?));
     }
-    // SAFETY: the pages are new and mapped for ever, nobody else knows them.
+    // SAFETY: the pages are new and mapped for ever, and no other code has their address.
     unsafe { HEAP.claim(core::ptr::with_exposed_provenance_mut(address as usize), (count * STEP) as usize) };
     Ok(())
 }
 
 impl Heap {
-    /// Takes memory in.
+    /// Adds memory to the heap.
     ///
     /// # Safety
     ///
-    /// The bytes are readable and writable for ever, and nobody else uses them.
+    /// The bytes are readable and writable for ever, and used by no other code.
     unsafe fn claim(&self, start: *mut u8, length: usize) {
         // SAFETY: the caller's promise.
         unsafe { self.talc.lock().claim(start, length) };

@@ -1,23 +1,22 @@
-//! User interrupts: a thread is told of its notification's signals while it runs, without asking the kernel.
+//! User interrupts: a running thread receives its notification's signals without a call of the kernel.
 //!
-//! [`receive`] binds a notification to a thread and registers this module's handler. From then on the badge of whatever
-//! is signalled stands in a word of the thread's own, between one instruction and the next: [`take`] takes it,
-//! [`is_pending`] is a load. Who signals needs what it always needs, a capability with the right to, whose badge is
-//! what the handler is told.
+//! [`receive`] binds a notification to a thread and registers this module's handler. From then on the badges of signals
+//! are collected in a word of the thread's own, between one instruction and the next: [`take`] takes it, [`is_pending`]
+//! is a load. A sender needs, as always, a capability with the right to signal; its badge is passed to the handler.
 //!
-//! The handler does no more than that, because it may have interrupted anything. What is to be done about a signal is
-//! done by whoever looks at the word; the [`executor`](crate::executor) does before each poll.
+//! The handler does no more than that, because it may have interrupted any code. The signal is acted upon where the
+//! word is read; the [`executor`](crate::executor) reads it before each poll.
 //!
-//! **Waiting.** A thread that looks at its word, finds nothing and waits would sleep over a signal whose interrupt came
-//! between the two. [`wait`] does both, and the handler makes an interrupted one begin again.
+//! **Waiting.** A thread that looks at its word, finds no signal and waits would miss a signal whose interrupt came
+//! between the two. [`wait`] does both, and the handler restarts an interrupted `wait`.
 //!
-//! A badge of 0 says only that there was a signal; the word shows it as bit 0, [`RINGS`](crate::executor::RINGS).
+//! A badge of 0 carries no bit; the word shows its signal as bit 0, [`RINGS`](crate::executor::RINGS).
 //!
-//! **Without the kernel.** After [`receive_stores`] signals can come as stores, and a [`Signaller`] makes them so from
-//! its first signal on; one for whom that is not possible signals through the kernel, and the receiver sees no
+//! **Without the kernel.** After [`receive_stores`] signals can come as stores, and a [`Signaller`] sends them so from
+//! its first signal on. A sender for which that is impossible signals through the kernel, and the receiver sees no
 //! difference.
 //!
-//! The word is the one in the thread's IPC buffer that seL4 leaves to programs.
+//! The word is the field of the thread's IPC buffer that seL4 leaves to programs.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +28,7 @@ use crate::capability::{Notification, PageTable, Thread, initial};
 use crate::mapping::Window;
 use crate::raw::Result;
 
-/// Where the word stands in the IPC buffer.
+/// Offset of the word in the IPC buffer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const WORD: usize = core::mem::offset_of!(abi_sel4::IpcBuffer, user_data);
 /// The register of the highest identity that is pending in the thread's interrupt file; a write claims it.
@@ -38,18 +37,17 @@ const STOPEI: usize = 0x15c;
 /// The external interrupt in `sie`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const EXTERNAL: usize = 1 << 9;
-/// How many stores that say nothing new interrupt a thread that does not look; then it is left alone until the kernel's
-/// next tick.
+/// Number of stores without news that may interrupt a thread that does not read its word; after them external
+/// interrupts are disabled until the kernel's next tick.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const ENOUGH: usize = 64;
 
-// The handler uses 16 bytes of the interrupted code's stack, and no register but those that it puts back. An address in
-// the sequence of
+// The handler uses 16 bytes of the interrupted code's stack, and restores every register. An address in the sequence of
 // `sel4_wait_for_signals` before its system call is done becomes that of its beginning.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 core::arch::global_asm!(
     ".section .text",
-    // The assembler is not told of the target's features.
+    // The assembler does not get the target's features from the compiler.
     ".option push",
     ".option arch, +a",
     ".balign 4",
@@ -75,8 +73,8 @@ core::arch::global_asm!(
     "li a7, {return_from}",
     "ecall",
     "unimp",
-    // A supervisor's external interrupt: what is pending in the file, of which each identity stands for the bit below
-    // it.
+    // A supervisor's external interrupt: takes the identities pending in the file, each of which stands for the bit
+    // below it.
     ".balign 4",
     ".globl sel4_store_interrupt",
     "sel4_store_interrupt:",
@@ -93,7 +91,7 @@ core::arch::global_asm!(
     "addi t0, tp, {word}",
     "amoor.d t2, t1, (t0)",
     "and t2, t2, t1",
-    // The thread has not looked since the last one: it is not kept from doing so.
+    // Counts stores that find their bit set: a flood must not keep the thread from reading its word.
     "snez t1, t2",
     "csrr t0, sscratch",
     "add t0, t0, t1",
@@ -151,7 +149,7 @@ mod entry {
     }
 }
 
-/// Without a microkernel nothing is signalled.
+/// Without a microkernel no signal comes.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 mod entry {
     pub extern "C" fn sel4_user_interrupt() {}
@@ -161,14 +159,14 @@ mod entry {
     }
 }
 
-/// Where the handler is, for a registration of one's own.
+/// Returns the handler's address, for a registration of one's own.
 pub fn handler() -> u64 {
     entry::sel4_user_interrupt as *const () as u64
 }
 
 /// Binds a notification to a thread and makes its signals user interrupts. The thread must be one of this crate's, or
-/// have the address of its IPC buffer in `tp` and a stack whenever it runs. Says whether the kernel has user
-/// interrupts: seL4 has not.
+/// have the address of its IPC buffer in `tp` and a stack whenever it runs. Returns whether the kernel supports user
+/// interrupts: seL4 does not.
 ///
 /// # Errors
 ///
@@ -181,9 +179,9 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
     if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
 }
 
-/// As [`receive`], and those bits of the badge that are `hints` can come as stores of a [`Sender`], if the machine can
-/// do that: whoever may send one of them can then send all of them, so they should say no more than that it is worth
-/// looking somewhere. Bit 63 cannot be one.
+/// Receives as [`receive`] does; on a machine that can do that, the bits `hints` of the badge can also come as stores
+/// of a [`Sender`]. A sender of one of them can then send all of them, so they should mean no more than a place to look
+/// at. Bit 63 cannot be a hint.
 ///
 /// A thread for which this was called once runs with supervisor registers of its own ever after, which makes its system
 /// calls slower.
@@ -202,7 +200,7 @@ pub fn receive_stores(thread: Thread, notification: Notification, hints: u64) ->
     result
 }
 
-/// Undoes [`receive`] and [`receive_stores`].
+/// Ends [`receive`] and [`receive_stores`].
 ///
 /// # Errors
 ///
@@ -212,9 +210,9 @@ pub fn end(thread: Thread) -> Result<()> {
     thread.unbind_notification()
 }
 
-/// A page, a store to which signals a notification: with the kernel if nothing else is possible, and without it if the
-/// receiver runs anywhere or waits. The page goes when the capability does; after that a store there does nothing.
-/// [`Signaller`] asks for one when it first signals.
+/// A page to which a store signals a notification: without the kernel if the receiver runs or waits, and otherwise
+/// through it. The page is unmapped with the capability; after that a store there does nothing. [`Signaller`] requests
+/// one at its first signal.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     address: u64,
@@ -226,53 +224,55 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`Error::IllegalOperation`] if it is none, or the machine cannot do it; or there is no place.
+    /// [`Error::IllegalOperation`] if the bit is no hint, or the machine cannot do it; or no page is left.
     pub fn new(allocator: &mut Allocator, window: &mut Window, notification: Notification, bit: u32) -> Result<Sender> {
         let address = window.addresses(PAGE_BITS, 1)?;
         map_sender(allocator, notification, address)??;
         Ok(Sender { address, identity: bit + 1 })
     }
 
-    /// Where the page is.
+    /// Returns the page's address.
     pub fn address(self) -> u64 {
         self.address
     }
 
-    /// Sends. What was written before is seen by whoever is interrupted.
+    /// Sends. Earlier writes are visible to the interrupted thread.
     #[inline(always)]
     pub fn send(self) {
         send(self.address, self.identity);
     }
 }
 
-/// Signals a notification with a store, from the first signal on and if that is possible, and else through the kernel.
+/// Signals a notification with a store if possible, from the first signal on, and through the kernel otherwise.
 ///
-/// The first signal asks for a page, at the place that was kept for it. If there is none to be had, because the
-/// receiver does not take stores (yet), the machine has no interrupt files or all pages are taken, signals go through
-/// the kernel, and each time that their number has doubled it is asked again. After the capability is gone a signal
-/// does nothing, whichever way it goes: the page is gone with it, and the kernel passes over a store there. A
-/// capability that is put into the same slot later needs [`register`](Signaller::register).
+/// The first signal requests a page, at the address reserved for it. If there is none, because the receiver does not
+/// take stores (yet), the machine has no interrupt files or all pages are taken, signals go through the kernel, and the
+/// request is repeated each time that their number has doubled. After the capability is deleted a signal does nothing,
+/// either way: the page is unmapped with it, and the kernel ignores a store there. A capability that is put into the
+/// same slot later needs [`register`](Signaller::register).
 #[derive(Debug)]
 pub struct Signaller {
     notification: Notification,
     space: PageTable,
     address: u64,
     identity: u32,
-    /// How many signals went through the kernel, or [`BY_STORES`].
+    /// Number of signals that went through the kernel, or [`BY_STORES`].
     signals: AtomicU64,
 }
 
-/// There is a page.
+/// In the place of a number: the page is mapped.
 const BY_STORES: u64 = u64::MAX;
 
 impl Signaller {
-    /// For a capability whose badge is the bit `bit`. Its page will be at `address` of `space`, the calling thread's
-    /// address space, where nothing is mapped and all page tables are there; otherwise signals go through the kernel.
+    /// Creates the signaller of a capability whose badge is the bit `bit`. Its page will be at `address` of `space`,
+    /// the calling thread's address space. The address must be unmapped, with all page tables; otherwise signals go
+    /// through the kernel.
     pub const fn new(notification: Notification, bit: u32, space: PageTable, address: u64) -> Signaller {
         Signaller { notification, space, address, identity: bit + 1, signals: AtomicU64::new(0) }
     }
 
-    /// The same in the program's own address space, at an address of the window, with page tables that are made now.
+    /// Creates a signaller in the program's own address space, at an address of the window, with page tables that are
+    /// made now.
     ///
     /// # Errors
     ///
@@ -284,31 +284,31 @@ impl Signaller {
         bit: u32,
     ) -> Result<Signaller> {
         let address = window.addresses(PAGE_BITS, 1)?;
-        // What else is wrong may be right at the first signal; if it is that the slot is empty, without page tables.
+        // Other errors may be gone at the first signal. If the slot is empty, the page tables are not made here.
         if let Ok(()) = map_sender(allocator, notification, address)? {
             initial::ADDRESS_SPACE.unmap_sender(notification)?;
         }
         Ok(Signaller::new(notification, bit, initial::ADDRESS_SPACE, address))
     }
 
-    /// Whether the next signal is a store.
+    /// Returns whether the next signal is a store.
     #[inline]
     pub fn is_by_stores(&self) -> bool {
         self.signals.load(Ordering::Relaxed) == BY_STORES
     }
 
-    /// Asks for a page now.
+    /// Requests a page now.
     ///
     /// # Errors
     ///
-    /// Why there is none; signals go through the kernel.
+    /// The reason why there is none; signals go through the kernel.
     pub fn register(&self) -> Result<()> {
         let result = self.space.map_sender(self.notification, self.address);
         self.signals.store(if result.is_ok() { BY_STORES } else { 1 }, Ordering::Relaxed);
         result
     }
 
-    /// Signals. What was written before is seen by the receiver.
+    /// Signals. Earlier writes are visible to the receiver.
     #[inline]
     pub fn signal(&self) {
         match self.signals.load(Ordering::Relaxed) {
@@ -319,19 +319,19 @@ impl Signaller {
 
     #[cold]
     fn signal_otherwise(&self, signals: u64) {
-        // Of several threads that come here at the same time each gets the same page.
+        // Several threads that come here at the same time get the same page.
         let is_time = signals == 0 || signals.is_power_of_two();
         if is_time && self.space.map_sender(self.notification, self.address).is_ok() {
             self.signals.store(BY_STORES, Ordering::Relaxed);
             return send(self.address, self.identity);
         }
-        // Unless another thread has a page meanwhile.
+        // Unless another thread has got a page meanwhile.
         let _ = self.signals.compare_exchange(signals, signals + 1, Ordering::Relaxed, Ordering::Relaxed);
         self.notification.signal_if_there();
     }
 }
 
-/// Asks for a page, and makes the page tables for it that are missing. The inner result is the kernel's answer.
+/// Requests a page, and makes the missing page tables for it. The inner result is the kernel's answer.
 fn map_sender(allocator: &mut Allocator, notification: Notification, address: u64) -> Result<Result<()>> {
     loop {
         match initial::ADDRESS_SPACE.map_sender(notification, address) {
@@ -344,8 +344,7 @@ fn map_sender(allocator: &mut Allocator, notification: Notification, address: u6
     }
 }
 
-/// Stores an identity to a page for sending. Four bytes long, as the kernel wants it, and ordered behind all that was
-/// written.
+/// Stores an identity to a sender page: four bytes, as the kernel expects, and ordered behind all earlier writes.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 fn send(address: u64, identity: u32) {
@@ -368,14 +367,14 @@ fn send(address: u64, identity: u32) {
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 fn send(_: u64, _: u32) {}
 
-/// The calling thread's word.
+/// Returns the calling thread's word.
 fn word() -> &'static AtomicU64 {
     // SAFETY: the buffer is mapped as long as its thread runs, and this word of it is used only here and by the
     // handler, as an atomic.
     unsafe { AtomicU64::from_ptr(crate::raw::user_data()) }
 }
 
-/// Whether signals of the calling thread have come that nobody has taken.
+/// Returns whether signals of the calling thread have come that were not taken.
 #[inline(always)]
 pub fn is_pending() -> bool {
     word().load(Ordering::Relaxed) != 0
@@ -384,7 +383,7 @@ pub fn is_pending() -> bool {
 /// Takes the signals of the calling thread that have come; 0 for none.
 #[inline]
 pub fn take() -> u64 {
-    // Acquire: what the sender wrote before is seen after; the kernel has ordered it before the interrupt.
+    // Acquire: publishes the sender's earlier writes; the kernel has ordered them before the interrupt.
     word().swap(0, Ordering::Acquire)
 }
 
