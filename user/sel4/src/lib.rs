@@ -1,4 +1,4 @@
-//! What programs of the microkernel link: root tasks and the servers that they start.
+//! The library of programs for the microkernel: root tasks and the servers that they start.
 //!
 //! ```ignore
 //! #[sel4::root_task]
@@ -7,21 +7,26 @@
 //! }
 //! ```
 //!
-//! There are two layers. [`raw`] is system calls and invocations as they are: numbers in, numbers out. Above it every
-//! kind of capability is a type ([`capability`]) with a method for each invocation, and what most programs need
-//! besides: slots and memory ([`allocator`]), page tables made as needed ([`mapping`]), threads ([`thread`]), faults
-//! ([`fault`]), printing.
+//! There are two layers. [`raw`] has system calls and invocations with numbers as arguments and results. Above it every
+//! kind of capability is a type ([`capability`]) with a method for each invocation, which names the invocation of seL4
+//! to which it corresponds. Most programs also need slots and memory ([`allocator`]), page tables made as needed
+//! ([`mapping`]), threads ([`thread`]), faults ([`fault`]), and printing.
 //!
 //! A capability here is a name, a number that the kernel resolves at each use, and not an owner: whether it may be
-//! used, how long the object lives and who else has it are the kernel's matter, as with file descriptors that several
-//! processes share.
+//! used, how long the object lives and which other programs have it are the kernel's matter, as with file descriptors
+//! that several processes share.
 //!
 //! # Capabilities and Rust's promises
 //!
-//! A program that has capabilities to its own pages and threads can unmap the ones and set the registers of the others,
-//! and so break any promise of the language from outside. As with `/proc/self/mem` on Unix, the operations that could
-//! be used for this are not `unsafe` functions; Rust's promises are about what a program does through the language.
-//! Functions that make memory out of addresses are `unsafe`.
+//! A program that has capabilities to its own pages and threads can unmap the pages and set the registers of the
+//! threads, and so break any promise of the language from outside. As with `/proc/self/mem` on Unix, the operations
+//! that could be used for this are not `unsafe` functions; Rust's promises are about the effects of a program through
+//! the language. Functions that make memory out of addresses are `unsafe`.
+//!
+//! # Cancellation
+//!
+//! Sections of this name begin with one of the verdicts *Strict*, *Weak* and *None*, which the crate `cops`
+//! (`user/runtime`) defines.
 //!
 //! # The thread pointer
 //!

@@ -7,11 +7,11 @@ use crate::allocator::Allocator;
 use crate::capability::{Page, PageTable, initial};
 use crate::raw::Result;
 
-/// Maps a page, and makes and maps the page tables that are missing on the way.
+/// Maps a page, and makes and maps the missing page tables.
 ///
 /// # Errors
 ///
-/// Slots or memory are too few for a page table, or what the kernel says about the page.
+/// Slots or memory are too few for a page table, or the kernel's error about the page.
 pub fn map(
     allocator: &mut Allocator,
     space: PageTable,
@@ -32,9 +32,9 @@ pub fn map(
     }
 }
 
-/// A range of the own address space in which pages are mapped one after the other.
+/// A range of this program's address space in which pages are mapped one after the other.
 ///
-/// Between two calls one page stays unmapped: what runs over the end of the pages of one call faults.
+/// Between two calls one page stays unmapped: an overrun of the pages of one call faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     next: u64,
@@ -42,13 +42,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// These addresses, where nothing must be mapped; both are multiples of the page size.
+    /// Creates a window of these addresses, which must be unmapped; both are multiples of the page size.
     pub const fn new(start: u64, end: u64) -> Window {
         Window { next: start, end }
     }
 
-    /// Maps `count` new pages, readable and writable, and gives the address of the first and its capability; those of
-    /// the others follow.
+    /// Maps `count` new pages, readable and writable, and returns the address of the first and its capability; the
+    /// other capabilities follow.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Window {
         self.map_new(allocator, ObjectType::Page, PAGE_BITS, count)
     }
 
-    /// The same with pages of 2 MiB, which take fewer slots, page tables and TLB entries.
+    /// Maps pages of 2 MiB, which take fewer slots, page tables and TLB entries.
     ///
     /// # Errors
     ///
@@ -66,11 +66,11 @@ impl Window {
         self.map_new(allocator, ObjectType::MegaPage, MEGA_PAGE_BITS, count)
     }
 
-    /// Takes addresses for `count` pages of 2^`bits` bytes, aligned to one such page, where somebody else maps them.
+    /// Takes addresses for `count` pages of 2^`bits` bytes, aligned to one such page, for the caller to map.
     ///
     /// # Errors
     ///
-    /// There are not as many left ([`Error::RangeError`]).
+    /// Too few addresses are left ([`Error::RangeError`]).
     pub fn addresses(&mut self, bits: usize, count: u64) -> Result<u64> {
         let address = self.next.next_multiple_of(1 << bits);
         let pages = count.checked_mul(1 << bits).and_then(|bytes| address.checked_add(bytes));

@@ -18,7 +18,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// A message without capabilities.
+    /// Describes a message without capabilities.
     pub const fn new(label: u64, words: &'a [u64]) -> Message<'a> {
         Message { label, words, capabilities: &[] }
     }
@@ -28,7 +28,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A message or signal that came.
+/// A received message or signal.
 ///
 /// Words after the first four stay in the IPC buffer until the thread's next call: read them before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,32 +37,32 @@ pub struct Received {
 }
 
 impl Received {
-    /// The badge of the capability that the sender used. For a signal, all badges since the last one in one word.
+    /// Returns the badge of the capability that the sender used. For a signal, the OR of all badges since the last one.
     pub fn badge(&self) -> u64 {
         self.delivered.badge
     }
 
-    /// The sender's label.
+    /// Returns the sender's label.
     pub fn label(&self) -> u64 {
         self.delivered.info.label()
     }
 
-    /// How many words it has.
+    /// Returns the number of words.
     pub fn length(&self) -> usize {
         self.delivered.info.length()
     }
 
-    /// How many capabilities came, transferred or unwrapped.
+    /// Returns the number of capabilities that came, transferred or unwrapped.
     pub fn capabilities(&self) -> usize {
         self.delivered.info.capabilities()
     }
 
-    /// Which of them were unwrapped, a bit for each; [`raw::buffer_badge`] tells their badges.
+    /// Returns the mask of unwrapped capabilities; [`raw::buffer_badge`] returns their badges.
     pub fn unwrapped(&self) -> usize {
         self.delivered.info.unwrapped()
     }
 
-    /// A word of the message; `None` if it is shorter.
+    /// Returns a word of the message; `None` beyond its length.
     pub fn word(&self, index: usize) -> Option<u64> {
         if index >= self.length() {
             return None;
@@ -70,7 +70,7 @@ impl Received {
         Some(self.delivered.registers.get(index).copied().unwrap_or_else(|| raw::buffer_word(index)))
     }
 
-    /// The description of the message, as it is.
+    /// Returns the message's describing word.
     pub fn info(&self) -> MessageInfo {
         self.delivered.info
     }
@@ -86,7 +86,7 @@ fn receive(call: SystemCall, source: u64) -> Received {
 }
 
 impl Endpoint {
-    /// Sends a message and waits until somebody has received it.
+    /// Sends a message and waits until it is received.
     ///
     /// Corresponds to `seL4_Send`.
     #[doc(alias = "seL4_Send")]
@@ -94,7 +94,7 @@ impl Endpoint {
         make(SystemCall::Send, self.pointer(), message);
     }
 
-    /// Sends a message if somebody waits for one; else it is lost, and nobody learns.
+    /// Sends a message if a thread waits for one; else the message is lost, without an error.
     ///
     /// Corresponds to `seL4_NBSend`.
     #[doc(alias = "seL4_NBSend")]
@@ -118,7 +118,7 @@ impl Endpoint {
         receive(SystemCall::Recv, self.pointer())
     }
 
-    /// Receives a message or signal if one is there. One without a badge cannot be told from none.
+    /// Receives a message or signal if one is there. One with badge 0 cannot be told from none.
     ///
     /// Corresponds to `seL4_NBRecv`.
     #[doc(alias = "seL4_NBRecv")]
@@ -136,18 +136,24 @@ impl Endpoint {
     }
 }
 
-/// Replies to the last caller. Without one, nothing happens.
+/// Replies to the last caller. Without one it has no effect.
+///
+/// Corresponds to `seL4_Reply`.
+#[doc(alias = "seL4_Reply")]
 pub fn reply(message: &Message<'_>) {
     make(SystemCall::Reply, 0, message);
 }
 
-/// Replies through a capability that `save_caller` has kept; it is gone afterwards.
+/// Replies through a capability that `save_caller` has saved, which is consumed by it.
+///
+/// Corresponds to `seL4_Send`.
+#[doc(alias = "seL4_Send")]
 pub fn reply_to_saved(reply: u64, message: &Message<'_>) {
     make(SystemCall::Send, reply, message);
 }
 
 impl Notification {
-    /// Adds the capability's badge to the notification's word and wakes who waits.
+    /// Adds the capability's badge to the notification's word and wakes a waiter.
     ///
     /// Corresponds to `seL4_Signal`.
     #[doc(alias = "seL4_Signal")]
@@ -155,13 +161,13 @@ impl Notification {
         make(SystemCall::Send, self.pointer(), &Message::default());
     }
 
-    /// The same, and nothing if the capability is gone, which for [`signal`](Notification::signal) is a fault of the
-    /// thread.
+    /// Signals, without an effect if the capability is gone, which for [`signal`](Notification::signal) is a fault of
+    /// the thread.
     ///
     /// Corresponds to `seL4_NBSend`.
     #[doc(alias = "seL4_NBSend")]
     pub fn signal_if_there(self) {
-        // Of the calls that send, this one makes no fault of it.
+        // Of the sending calls, this one raises no fault.
         make(SystemCall::NBSend, self.pointer(), &Message::default());
     }
 

@@ -1,5 +1,4 @@
-//! A panic says where, and ends the program: that of a root task ends the machine, as it has nobody above it who would
-//! go on.
+//! The panic handler: prints the place, and ends the program. A root task has no parent, so its panic ends the machine.
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,20 +1,20 @@
 //! Printing, byte by byte through the kernel's debug call, or through a function of the program's choice.
 //!
-//! A kernel without debug calls makes a thread fault that prints; on such a kernel a program first names a function
-//! that reaches a serial server ([`set_output`]).
+//! On a kernel without debug calls printing is a fault of the thread; there a program first sets a function that
+//! reaches a serial server ([`set_output`]).
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The address of the function that takes the bytes; 0 for the debug call.
+/// Address of the function that takes the bytes; 0 for the debug call.
 static OUTPUT: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets all threads print through `output` from now on.
+/// Sets the function through which all threads print from now on.
 pub fn set_output(output: fn(&[u8])) {
     OUTPUT.store(output as usize, Ordering::Release);
 }
 
-/// Where printed text goes.
+/// The destination of printed text.
 #[derive(Clone, Copy, Debug)]
 pub struct Console;
 
@@ -32,7 +32,7 @@ impl Write for Console {
     }
 }
 
-/// What the macros call.
+/// Prints for the macros.
 #[doc(hidden)]
 #[inline(never)]
 pub fn print(arguments: fmt::Arguments<'_>) {

@@ -1,21 +1,21 @@
-//! Programs of their own: an address space, a CSpace and a thread made of an ELF file.
+//! Separate programs: an address space, a CSpace and a thread made of an ELF file.
 //!
 //! A program is started as the kernel starts the root task: with boot information, which lists its untyped memories,
-//! its empty slots and its IPC buffer, so that it is written with the same library and the same entry. What it has
-//! beside that stands in a chunk behind the boot information that only this library knows: its name, words that mean
-//! what the two agree on, and the shared memory that was mapped for it.
+//! its empty slots and its IPC buffer, so it is written with the same library and the same entry. Further grants are in
+//! a chunk behind the boot information that only this library reads: its name, words whose meaning parent and child
+//! agree on, and the shared memory that was mapped for it.
 //!
-//! **It has what it was given, and nothing else**: its own thread, CNode and address space in the slots where a root
-//! task has them, and what [`Process::grant`] and the like put there. The right to make interrupt handlers and ASID
-//! pools stays where it is.
+//! **A program has only the authority that it was given**: its own thread, CNode and address space in the slots that a
+//! root task has them in, and the capabilities granted by [`Process::grant`] and the like. The rights to make interrupt
+//! handlers and ASID pools stay with the parent.
 //!
 //! **Everything is made of one untyped memory**, the program's own memory included, so that [`Process::end`] is one
-//! revocation, whatever the program has made meanwhile. Whatever it shares with others is copied into it and not made
-//! of its memory, and outlives it.
+//! revocation, whatever objects the program has made meanwhile. Objects that it shares with other programs are not made
+//! of its memory, and outlive it.
 //!
-//! **How it ends by itself**: `main` returns, or panics, and the program makes a system call that does not exist,
-//! [`EXIT`], with its status. The kernel tells the fault endpoint as it tells of any other fault, so that whoever
-//! started the program learns of each end in one way: [`Ending::of`].
+//! **A program ends** when `main` returns, or panics: it makes a system call that does not exist, [`EXIT`], with its
+//! status. The kernel reports that to the fault endpoint like any other fault, so that the parent learns of every end
+//! in one way: [`Ending::of`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -37,32 +37,32 @@ use crate::message::Received;
 use crate::raw::{self, Failure, Result};
 use crate::shared::SharedMemory;
 
-/// The system call by which a program ends; `a0` is its status. No kernel has it.
+/// Number of the system call by which a program ends; `a0` is its status. No kernel has it.
 pub const EXIT: u64 = 1;
 
-/// The status of a program that panicked.
+/// Status of a program that panicked.
 pub const PANICKED: u64 = 101;
 
-/// The chunk behind the boot information.
+/// Identifier of this library's chunk behind the boot information.
 pub const CHUNK_PROGRAM: u64 = 0x7367_6f72_7073_706f;
 
-/// Where programs find boot information and IPC buffer: behind everything that is linked.
+/// Address of a program's boot information and IPC buffer: behind all linked segments.
 const INFORMATION: u64 = 0x0f_0000_0000;
-/// Where the first shared memory is mapped; a page that is not mapped follows each.
+/// Address of the first shared memory; an unmapped page follows each.
 const SHARED: u64 = 0x0f_8000_0000;
 
 const PAGE: u64 = 1 << PAGE_BITS;
 
-/// What a program is to be.
+/// A description of a program to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
-    /// Its name, for what it prints when it panics.
+    /// Name of the program, printed when it panics.
     pub name: &'a str,
     /// The ELF file.
     pub file: &'a [u8],
-    /// Its priority, which it cannot raise.
+    /// Priority of the program, which it cannot raise.
     pub priority: u64,
-    /// The core it runs on, where there are several.
+    /// Core on which it runs, where there are several.
     pub core: u64,
     /// Slots of its CNode, as a power of two.
     pub slot_bits: usize,
@@ -73,16 +73,16 @@ pub struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// A small program: 1,024 slots, 8 MiB, of which 4 MiB are for its own use.
+    /// Describes a small program: 1,024 slots, 8 MiB, of which 4 MiB are for its own use.
     pub const fn new(name: &'a str, file: &'a [u8], priority: u64) -> Program<'a> {
         Program { name, file, priority, core: 0, slot_bits: 10, memory_bits: 23, own_bits: 22 }
     }
 }
 
-/// Why a program cannot be started.
+/// The reason why a program cannot be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// The file is none that can run.
+    /// The file is not a runnable image.
     Image(ImageError),
     /// Slots or memory are too few, or the kernel's error.
     Failed(Failure),
@@ -111,17 +111,17 @@ pub struct Process {
     space: PageTable,
     cnode: CNode,
     slot_bits: usize,
-    /// What it is made of, and the slots of this program in which the capabilities to its parts lie.
+    /// Memory that it is made of, and slots of this program with the capabilities to its parts.
     memory: Arena,
     own: Box<Allocator>,
     first_slot: u64,
     slots: u64,
-    /// The next free slot of its CNode.
+    /// Next free slot of its CNode.
     next: u64,
     entry: u64,
     information: Page,
     extra: Page,
-    /// Where its pages are mapped for a moment, in this program.
+    /// Address in this program at which its pages are mapped temporarily.
     scratch: u64,
     shared_end: u64,
     /// Slots of this program with the capabilities by which shared pages are mapped there.
@@ -130,7 +130,7 @@ pub struct Process {
     given: Given,
 }
 
-/// Slots of this program that a process with so much memory may need: one for each of its pages, and some.
+/// Slots of this program that a process may need beside one for each of its pages.
 const OBJECTS: u64 = 64;
 
 impl Process {
@@ -138,7 +138,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`LoadError`]; what was made of it until then is gone.
+    /// [`LoadError`]; its parts made until then are deleted.
     pub fn load(
         allocator: &mut Allocator,
         window: &mut Window,
@@ -175,7 +175,7 @@ impl Process {
         badge: u64,
         (memory, first_slot, slots): (Arena, u64, u64),
     ) -> core::result::Result<Process, LoadError> {
-        // The largest first: nothing is lost to alignment.
+        // The largest first: no memory is lost to alignment.
         let untyped = own.make(ObjectType::Untyped, program.own_bits, 1)?;
         let space = PageTable::from_pointer(own.object(ObjectType::PageTable)?);
         initial::ASID_POOL.assign(space)?;
@@ -215,7 +215,7 @@ impl Process {
             let mut address = segment.pages().start;
             while address < segment.pages().end {
                 let page = Page::from_pointer(process.own.object(ObjectType::Page)?);
-                // What of the content lies in this page: from `skip` on, at `at` in the page.
+                // The part of the content in this page: from `skip` on, at `at` in the page.
                 let at = segment.memory.start.saturating_sub(address);
                 let skip = (address + at - segment.memory.start) as usize;
                 let part = content.get(skip..).unwrap_or_default();
@@ -228,7 +228,7 @@ impl Process {
             }
         }
 
-        // The same slots as a root task's. The guard makes all bits of a pointer count.
+        // Same slots as a root task's. The guard makes all bits of a pointer count.
         let guard = CNodeData::new(0, WORD_BITS - program.slot_bits);
         let place = |slot: usize| cnode.slot(slot as u64, program.slot_bits);
         place(boot::slot::THREAD).copy_from(Slot::own(thread.pointer()), Rights::ALL)?;
@@ -259,19 +259,19 @@ impl Process {
             Rights::READ_WRITE,
             message::EXECUTE_NEVER,
         )?;
-        // SAFETY: mapped just now, and nothing keeps this value after the page is unmapped below.
+        // SAFETY: mapped just now, and no copy of this value is kept after the page is unmapped below.
         let memory = unsafe { SharedMemory::new(self.scratch, PAGE as usize) };
         let fits = memory.write(at, content);
         page.unmap()?;
         if fits { Ok(()) } else { Err(Failure::new(Error::RangeError, [0, PAGE])) }
     }
 
-    /// Its name.
+    /// Returns the program's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its thread.
+    /// Returns the program's thread.
     pub fn thread(&self) -> Thread {
         self.thread
     }
@@ -285,19 +285,20 @@ impl Process {
         Ok(slot)
     }
 
-    /// Gives it a copy of a capability of this program, with these rights and this badge; gives its pointer there.
+    /// Gives the program a copy of a capability of this program, with these rights and this badge; returns its pointer
+    /// there.
     ///
     /// # Errors
     ///
-    /// It has no slot left, or the kernel's error.
+    /// The program has no slot left, or the kernel's error.
     pub fn grant(&mut self, capability: u64, rights: Rights, badge: u64) -> Result<u64> {
         let slot = self.next_slot()?;
         slot.mint_from(Slot::own(capability), rights, badge)?;
         Ok(slot.index)
     }
 
-    /// Gives it a copy of a capability of this program as it is, with these of its rights; gives its pointer there.
-    /// Revoking the one here takes it back.
+    /// Gives the program a copy of a capability of this program with the same badge and these rights; returns its
+    /// pointer there. Revoking the one here takes the copy back.
     ///
     /// # Errors
     ///
@@ -308,29 +309,29 @@ impl Process {
         Ok(slot.index)
     }
 
-    /// Gives it the memory that it finds as its untyped memory.
+    /// Gives the program its untyped memory.
     fn grant_untyped(&mut self, untyped: Untyped, description: UntypedDescription) -> Result<()> {
         let slot = self.next_slot()?;
-        // Moved, because memory with a copy cannot be used.
+        // Moved, because an untyped memory with a copy cannot be retyped.
         slot.move_from(Slot::own(untyped.pointer()))?;
         self.untyped.0 = SlotRegion { start: slot.index, end: slot.index + 1 };
         self.untyped.1.push(description);
         Ok(())
     }
 
-    /// Makes the notification that it waits on, and gives this program's capability to all of it.
+    /// Makes the notification that the program waits on, and returns this program's capability to it, with all rights.
     ///
     /// # Errors
     ///
     /// Slots or memory are too few.
     pub fn notification(&mut self, allocator: &mut Allocator) -> Result<u64> {
-        // Not of its memory: others signal it, also when it is gone.
+        // Not made of the program's memory: other programs signal it, also after the end.
         let notification = allocator.object(ObjectType::Notification)?;
         self.given.notification = self.grant(notification, Rights::READ_WRITE, 0)?;
         Ok(notification)
     }
 
-    /// Maps pages of somebody else for it. It finds them as the next of its [regions](crate::BootInformation::regions).
+    /// Maps another program's pages for it, as the next of its [regions](crate::BootInformation::regions).
     ///
     /// # Errors
     ///
@@ -354,12 +355,12 @@ impl Process {
         Ok(())
     }
 
-    /// Maps pages one after the other; gives address and length.
+    /// Maps pages one after the other; returns address and length.
     fn map_shared(&mut self, allocator: &mut Allocator, pages: &[Page]) -> Result<(u64, u64)> {
         let address = self.shared_end;
         let length = pages.len() as u64 * PAGE;
         for (at, page) in (address..).step_by(PAGE as usize).zip(pages) {
-            // A mapping belongs to a capability: this one is for this process, and stays with this program.
+            // A mapping belongs to a capability: this copy is for the process, and stays with this program.
             let copy = allocator.slot()?;
             Slot::own(copy).copy_from(Slot::own(page.pointer()), Rights::ALL)?;
             self.shares.push(copy);
@@ -370,16 +371,16 @@ impl Process {
         Ok((address, length))
     }
 
-    /// Adds a word to its arguments.
+    /// Adds a word to the program's arguments.
     pub fn argument(&mut self, word: u64) {
         self.given.arguments.push(word);
     }
 
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Errors
     ///
-    /// It has more arguments and regions than fit into a page; or the kernel's error.
+    /// Arguments and regions do not fit into a page; or the kernel's error.
     pub fn start(&mut self, allocator: &mut Allocator) -> Result<()> {
         let chunk = crate::boot::program_chunk(&self.name, &self.given);
         let mut list = [UntypedDescription::default(); abi_sel4::configuration::MAXIMUM_BOOT_UNTYPEDS];
@@ -416,8 +417,8 @@ impl Process {
         self.thread.write_registers_and_resume(&registers)
     }
 
-    /// Ends it: its thread, its memory and all that it has made of it are gone, and given back. What others have of it
-    /// answers as capabilities to nothing do.
+    /// Ends the program: its thread, its memory and all objects that it has made are deleted, and the memory is given
+    /// back. Other programs' capabilities to them become null capabilities.
     ///
     /// # Errors
     ///
@@ -438,17 +439,17 @@ impl Process {
     }
 }
 
-/// How a program came to its end.
+/// The way in which a program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It has ended by itself, with a status; 0 is success.
+    /// Ended by itself, with a status; 0 is success.
     Exited(u64),
-    /// It cannot go on.
+    /// Faulted.
     Faulted(Fault),
 }
 
 impl Ending {
-    /// What a message to the fault endpoint says; `None` if it is no fault.
+    /// Decodes a message to the fault endpoint; `None` if it is no fault.
     pub fn of(received: &Received) -> Option<Ending> {
         match Fault::from_message(received)? {
             Fault::UnknownSystemCall { number: EXIT, arguments: [status, ..], .. } => Some(Ending::Exited(status)),

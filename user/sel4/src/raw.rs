@@ -1,8 +1,8 @@
-//! System calls and invocations as they are.
+//! System calls and invocations as numbers.
 //!
-//! The register contract stands in [`abi_sel4::call`]. Words of a message that do not fit into registers, and
-//! capabilities, go through the thread's IPC buffer, which nothing else uses between the moment when they are written
-//! and the system call.
+//! For the register contract see [`abi_sel4::call`]. Words of a message that do not fit into registers, and
+//! capabilities, go through the thread's IPC buffer, which must have no other use between their being written and the
+//! system call.
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 use core::arch::asm;
@@ -11,34 +11,33 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{Error, Invocation, InvocationError, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall};
 
-/// What an invocation gives.
+/// The result of an invocation.
 pub type Result<T> = core::result::Result<T, Failure>;
 
-/// Whether the kernel was built for several cores, and so counts labels differently. Found out once, before anything
-/// else.
+/// Whether the kernel was built for several cores, and so numbers labels differently. Set once, before any other use.
 static SEVERAL_CORES: AtomicBool = AtomicBool::new(false);
 
-/// How this kernel counts labels.
+/// Returns this kernel's numbering of labels.
 pub fn numbering() -> Numbering {
     // Relaxed: written once by the only thread there is, before it starts another.
     if SEVERAL_CORES.load(Ordering::Relaxed) { Numbering::Multiprocessor } else { Numbering::Uniprocessor }
 }
 
-/// Finds out how the kernel counts labels, by asking the thread `own` to change none of its flags: under the other
+/// Detects the kernel's numbering of labels, by invoking the thread `own` to change none of its flags: under the other
 /// numbering this is the label of an invocation of CNodes, which a thread refuses.
 pub fn detect_numbering(own: u64) {
     let label = Invocation::TcbSetFlags as u64;
     SEVERAL_CORES.store(invoke_label(own, label, &[0, 0], &[]).is_ok(), Ordering::Relaxed);
 }
 
-/// Traps into the kernel with `a0` to `a5` and gives them back.
+/// Traps into the kernel with `a0` to `a5` and returns their new values.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 pub fn system_call(number: isize, arguments: [u64; 6]) -> [u64; 6] {
     let [mut a0, mut a1, mut a2, mut a3, mut a4, mut a5] = arguments;
     // SAFETY: the kernel preserves all other registers. It reads and writes memory of this program only in the thread's
-    // IPC buffer, which is accessed through pointers that the compiler cannot see through, and what a capability is
-    // asked to do is outside of the language (see the crate's text).
+    // IPC buffer, which is accessed through pointers that the compiler cannot see through. The effects of invoked
+    // capabilities are outside of the language (see the crate's text).
     unsafe {
         asm!(
             "ecall",
@@ -51,13 +50,13 @@ pub fn system_call(number: isize, arguments: [u64; 6]) -> [u64; 6] {
     [a0, a1, a2, a3, a4, a5]
 }
 
-/// There is no microkernel on this machine: everything is an illegal operation.
+/// There is no microkernel on this machine: every call is an illegal operation.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub fn system_call(_number: isize, _arguments: [u64; 6]) -> [u64; 6] {
     [0, MessageInfo::new(Error::IllegalOperation.number() as u64, 0, 0).0, 0, 0, 0, 0]
 }
 
-/// The calling thread's IPC buffer.
+/// Returns the calling thread's IPC buffer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 fn buffer() -> *mut IpcBuffer {
@@ -82,7 +81,7 @@ mod std_buffer {
     }
 }
 
-/// Where there is no kernel there is no buffer; nobody looks at what is written.
+/// Without a kernel there is no IPC buffer; the written words are not read.
 #[cfg(all(not(test), not(all(target_arch = "riscv64", target_os = "none"))))]
 mod std_buffer {
     use super::*;
@@ -109,15 +108,15 @@ const EMPTY: IpcBuffer = IpcBuffer {
     receive_depth: 0,
 };
 
-/// The word of the IPC buffer that is the program's own.
+/// Returns the address of the program's own word in the IPC buffer.
 #[inline(always)]
 pub(crate) fn user_data() -> *mut u64 {
     // SAFETY: computes an address in the buffer.
     unsafe { &raw mut (*buffer()).user_data }
 }
 
-/// Word `index` of the message in the IPC buffer. The first [`REGISTERS`] of a message travel in registers and do not
-/// stand there.
+/// Reads word `index` of the message in the IPC buffer. The first [`REGISTERS`] of a message travel in registers and
+/// are not in the buffer.
 ///
 /// # Panics
 ///
@@ -140,7 +139,7 @@ pub fn set_buffer_word(index: usize, word: u64) {
     unsafe { (&raw mut (*buffer()).message[index]).write_volatile(word) };
 }
 
-/// The badge of an unwrapped capability of the last message received.
+/// Reads the badge of an unwrapped capability of the last message received.
 ///
 /// # Panics
 ///
@@ -151,7 +150,7 @@ pub fn buffer_badge(index: usize) -> u64 {
     unsafe { (&raw const (*buffer()).capabilities_or_badges[index]).read_volatile() }
 }
 
-/// Sets which capability the next message carries at `index`.
+/// Sets the capability that the next message carries at `index`.
 ///
 /// # Panics
 ///
@@ -174,7 +173,7 @@ pub fn set_receive_slot(root: u64, index: u64, depth: u64) {
     }
 }
 
-/// The slot that [`set_receive_slot`] has set: root, index, depth.
+/// Returns the slot that [`set_receive_slot`] has set: root, index, depth.
 pub fn receive_slot() -> (u64, u64, u64) {
     let buffer = buffer();
     // SAFETY: as in `buffer_word`.
@@ -187,8 +186,8 @@ pub fn receive_slot() -> (u64, u64, u64) {
     }
 }
 
-/// Makes a message ready: what does not travel in registers is written to the IPC buffer. Gives the describing word and
-/// the registers.
+/// Prepares a message: writes the words beyond the registers to the IPC buffer. Returns the describing word and the
+/// registers.
 ///
 /// # Panics
 ///
@@ -209,7 +208,7 @@ pub fn prepare(label: u64, words: &[u64], capabilities: &[u64]) -> (MessageInfo,
     (MessageInfo::new(label, capabilities.len(), words.len()), registers)
 }
 
-/// One of the eight calls of the interface.
+/// Makes one of the eight calls of the interface.
 #[inline(always)]
 pub fn interface_call(call: SystemCall, target: u64, info: MessageInfo, registers: [u64; REGISTERS]) -> Delivered {
     let [w0, w1, w2, w3] = registers;
@@ -217,44 +216,44 @@ pub fn interface_call(call: SystemCall, target: u64, info: MessageInfo, register
     Delivered { badge, info: MessageInfo(info), registers: [w0, w1, w2, w3] }
 }
 
-/// What registers hold after a call that receives.
+/// The registers after a receiving call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
     /// The badge of the capability that the sender used.
     pub badge: u64,
     /// The description of the message.
     pub info: MessageInfo,
-    /// Its first words. Those that it does not have are what they were before the call.
+    /// First words of the message. Words beyond its length are unchanged by the call.
     pub registers: [u64; REGISTERS],
 }
 
-/// The words of an answer, as many as there are.
+/// The words of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How many.
+    /// Number of words.
     pub length: usize,
-    /// The first of them; more stand in the IPC buffer until the next call.
+    /// First words; more are in the IPC buffer until the next call.
     pub registers: [u64; REGISTERS],
 }
 
-/// Why an invocation failed.
+/// The error of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What was refused; `None` if no invocation was, or one that only its label names.
+    /// The refused invocation; `None` if there was none, or if it was given by its label only.
     pub invocation: Option<Invocation>,
     /// The error.
     pub error: Error,
-    /// Its details, as [`Error`] describes them; words that the answer did not have are zero.
+    /// Details, as [`Error`] describes them; words beyond the answer's length are zero.
     pub details: [u64; 6],
 }
 
 impl Failure {
-    /// A failure that is not the kernel's answer to an invocation, with its first two details.
+    /// Creates a failure that is not the kernel's answer to an invocation, with its first two details.
     pub const fn new(error: Error, details: [u64; 2]) -> Failure {
         Failure { invocation: None, error, details: [details[0], details[1], 0, 0, 0, 0] }
     }
 
-    /// Which capability was not found, for [`Error::FailedLookup`]: why.
+    /// Returns, for [`Error::FailedLookup`], the reason of the failed lookup.
     pub fn lookup(&self) -> Option<LookupFailure> {
         match self.detailed()? {
             InvocationError::FailedLookup { failure, .. } => Some(failure.kind()),
@@ -262,7 +261,7 @@ impl Failure {
         }
     }
 
-    /// The error with its details; `None` if they make no sense.
+    /// Returns the error with its details; `None` if they are inconsistent.
     pub fn detailed(&self) -> Option<InvocationError> {
         let [words @ .., _] = self.details;
         InvocationError::from_words(self.error, words)
@@ -293,8 +292,8 @@ impl core::fmt::Display for Failure {
 ///
 /// # Errors
 ///
-/// What the kernel says; an invocation that the kernel does not have is [`Error::IllegalOperation`], as for any other
-/// unknown label.
+/// The kernel's error; an invocation that the kernel does not have is [`Error::IllegalOperation`], as any other unknown
+/// label.
 ///
 /// # Panics
 ///
@@ -311,8 +310,7 @@ pub fn invoke(target: u64, invocation: Invocation, words: &[u64], capabilities: 
 ///
 /// # Errors
 ///
-/// What the kernel says. An error with an unknown number becomes [`Error::InvalidArgument`] with that number as its
-/// detail.
+/// The kernel's error. One with an unknown number becomes [`Error::InvalidArgument`] with that number as its detail.
 ///
 /// # Panics
 ///
@@ -321,7 +319,7 @@ pub fn invoke_label(target: u64, label: u64, words: &[u64], capabilities: &[u64]
     invoke_described(target, MessageInfo::new(label, capabilities.len(), words.len()), words, capabilities)
 }
 
-/// The same with the word that describes the message, whose length and number of capabilities must be those given.
+/// Invokes a capability with a describing word, whose length and number of capabilities must be those given.
 ///
 /// # Errors
 ///
@@ -335,11 +333,11 @@ pub fn invoke_described(target: u64, info: MessageInfo, words: &[u64], capabilit
     answer(interface_call(SystemCall::Call, target, info, registers))
 }
 
-/// The same for an invocation that gives nothing. What has failed is described by [`failure`].
+/// Invokes a capability for an invocation without a result. [`failure`] decodes the error.
 ///
 /// # Errors
 ///
-/// What the kernel has delivered, if it says that the invocation has failed.
+/// The kernel's answer, if it reports an error.
 ///
 /// # Panics
 ///
@@ -356,17 +354,17 @@ pub fn command(
     if delivered.info.label() == 0 { Ok(()) } else { Err(delivered) }
 }
 
-/// Why an invocation has failed whose answer is this.
+/// Decodes the error of a failed invocation's answer.
 ///
 /// # Panics
 ///
-/// It has not.
+/// The answer reports no error.
 #[cold]
 pub fn failure(delivered: Delivered) -> Failure {
     answer(delivered).expect_err("the label of an answer says that something has failed")
 }
 
-/// What the kernel has answered.
+/// Decodes the kernel's answer.
 fn answer(delivered: Delivered) -> Result<Answer> {
     let length = delivered.info.length().min(MAXIMUM_LENGTH);
     let word = |index: usize| match delivered.registers.get(index) {
@@ -383,7 +381,7 @@ fn answer(delivered: Delivered) -> Result<Answer> {
     }
 }
 
-/// Gives the rest of the turn to threads of the same priority.
+/// Yields the rest of the time slice to threads of the same priority.
 ///
 /// Corresponds to `seL4_Yield`.
 #[doc(alias = "seL4_Yield")]
@@ -391,7 +389,7 @@ pub fn yield_now() {
     system_call(SystemCall::Yield.number(), [0; 6]);
 }
 
-/// Has the requests in the calling thread's SyscallBuffer carried out; says whether it has one. Not a call of seL4,
+/// Has the requests in the calling thread's SyscallBuffer carried out; returns whether it has one. Not a call of seL4,
 /// where the thread faults.
 pub fn wake_syscall_handler() -> bool {
     system_call(SystemCall::WakeSyscallHandler.number(), [0; 6])[0] == 0
@@ -405,7 +403,7 @@ pub fn debug_put_char(byte: u8) {
     system_call(SystemCall::DebugPutChar.number(), [byte.into(), 0, 0, 0, 0, 0]);
 }
 
-/// Ends the machine, if the kernel is built for debugging; else the thread faults.
+/// Halts the machine, if the kernel is built for debugging; else the thread faults.
 ///
 /// Corresponds to `seL4_DebugHalt`.
 #[doc(alias = "seL4_DebugHalt")]
@@ -413,7 +411,7 @@ pub fn debug_halt() {
     system_call(SystemCall::DebugHalt.number(), [0; 6]);
 }
 
-/// What kind of capability a slot holds, if the kernel is built for debugging.
+/// Returns the kind of capability in a slot, if the kernel is built for debugging.
 ///
 /// Corresponds to `seL4_DebugCapIdentify`.
 #[doc(alias = "seL4_DebugCapIdentify")]

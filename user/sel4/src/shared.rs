@@ -1,8 +1,7 @@
-//! Memory that others may change: another program, or a device.
+//! Memory that can change from outside: by another program, or by a device.
 //!
-//! Rust assumes that what a reference points to changes only through the program itself. Of memory that is shared with
-//! others there are therefore no references here, but copies, of which each byte is read or written once, and atomic
-//! words. What was copied out is checked in the copy.
+//! Rust assumes that memory behind a reference changes only through the program itself. So there are no references to
+//! shared memory here, but copies, which read or write each byte once, and atomic words. Data is checked in the copy.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -20,17 +19,17 @@ pub struct SharedMemory {
     length: usize,
 }
 
-// SAFETY: what it permits, volatile copies and atomics, is meant for memory that others use at the same time.
+// SAFETY: it permits volatile copies and atomics, which are sound for memory that changes at the same time.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// The memory at `address`.
+    /// Describes the memory at `address`.
     ///
     /// # Safety
     ///
-    /// It is mapped, readable and writable, for the rest of the program, and there is no Rust object in it.
+    /// The memory is mapped, readable and writable, for the rest of the program, and contains no Rust object.
     ///
     /// # Panics
     ///
@@ -40,48 +39,48 @@ impl SharedMemory {
         SharedMemory { start: core::ptr::with_exposed_provenance_mut(address as usize), length }
     }
 
-    /// Memory of this program alone that is used like shared memory: for tests, and for both ends of rings within a
-    /// program. It is never given back.
+    /// Allocates memory of this program alone that is used like shared memory: for tests, and for both ends of rings
+    /// within a program. It is never freed.
     pub fn private(words: usize) -> SharedMemory {
         let words: &'static mut [u64] = alloc::vec![0; words].leak();
         SharedMemory { start: words.as_mut_ptr().cast(), length: size_of_val(words) }
     }
 
-    /// Its address.
+    /// Returns the address.
     pub fn address(&self) -> u64 {
         self.start.expose_provenance() as u64
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has none.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// A part of it; `None` if it is not inside, or not aligned to words.
+    /// Returns a part of the memory; `None` if it does not lie inside, or is not aligned to words.
     pub fn part(&self, offset: usize, length: usize) -> Option<SharedMemory> {
         let end = offset.checked_add(length)?;
         let fits = end <= self.length && offset.is_multiple_of(8) && length.is_multiple_of(8);
         fits.then(|| SharedMemory { start: self.start.wrapping_add(offset), length })
     }
 
-    /// The words.
+    /// Returns the memory as words.
     pub fn words(&self) -> &'static [AtomicU64] {
-        // SAFETY: mapped for ever and aligned (contract of `new`); atomics may be changed by others.
+        // SAFETY: mapped for ever and aligned (contract of `new`); atomics may change from outside.
         unsafe { core::slice::from_raw_parts(self.start.cast(), self.length / 8) }
     }
 
-    /// The same as halves of words.
+    /// Returns the memory as halves of words.
     pub fn half_words(&self) -> &'static [AtomicU32] {
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts(self.start.cast(), self.length / 4) }
     }
 
-    /// Copies bytes from `offset` on out; says whether they all lie inside, and copies none if not.
+    /// Copies bytes from `offset` on into a slice; `false`, and no copy, if they do not all lie inside.
     #[must_use]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         let inside = self.contains(offset, into.len());
@@ -92,7 +91,7 @@ impl SharedMemory {
         inside
     }
 
-    /// Copies bytes to `offset`; says whether they all fit inside, and copies none if not.
+    /// Copies a slice to `offset`; `false`, and no copy, if it does not fit inside.
     #[must_use]
     pub fn write(&self, offset: usize, from: &[u8]) -> bool {
         let inside = self.contains(offset, from.len());
@@ -103,7 +102,7 @@ impl SharedMemory {
         inside
     }
 
-    /// Whether these bytes lie inside.
+    /// Returns whether these bytes lie inside.
     pub fn contains(&self, offset: usize, length: usize) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.length)
     }
@@ -138,25 +137,25 @@ unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut length: usize) {
 }
 
 impl Window {
-    /// New pages as shared memory, and the first of their capabilities; those of the others follow.
+    /// Maps new pages as shared memory, and returns it with the first capability; the other capabilities follow.
     ///
     /// # Errors
     ///
     /// As [`pages`](Window::pages).
     pub fn shared(&mut self, allocator: &mut Allocator, pages: u64) -> Result<(SharedMemory, Page)> {
         let (address, page) = self.pages(allocator, pages)?;
-        // SAFETY: new pages that nobody else knows, and that stay mapped as far as this library is concerned.
+        // SAFETY: new pages that no other code has, and that this library never unmaps.
         Ok((unsafe { SharedMemory::new(address, (pages << PAGE_BITS) as usize) }, page))
     }
 
-    /// Memory for a device: pages that follow each other physically too, and the physical address of the first.
+    /// Maps memory for a device: physically contiguous pages. Returns it with the physical address of the first.
     ///
     /// # Errors
     ///
     /// As [`pages`](Window::pages); in particular, no more than
     /// [`RETYPE_LIMIT`](abi_sel4::configuration::RETYPE_LIMIT) pages.
     pub fn device_reachable(&mut self, allocator: &mut Allocator, pages: u64) -> Result<(SharedMemory, u64)> {
-        // One invocation cuts objects off one after the other from one memory.
+        // One invocation cuts consecutive objects off one memory.
         let (memory, page) = self.shared(allocator, pages)?;
         let physical = page.physical_address()?;
         Ok((memory, physical))
@@ -168,7 +167,7 @@ impl Window {
 pub struct Registers(SharedMemory);
 
 impl Registers {
-    /// The registers that lie in this memory.
+    /// Describes the registers in this memory.
     pub const fn new(memory: SharedMemory) -> Registers {
         Registers(memory)
     }
@@ -182,8 +181,8 @@ impl Registers {
     }
 }
 
-/// Memory and device registers are ordered: what a device is told to look at is there, and what it says is there can be
-/// read.
+/// Orders memory and device registers: data for the device is written before it is told, and data reported by the
+/// device can be read.
 fn order() {
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
     // SAFETY: an instruction that only orders.

@@ -1,4 +1,4 @@
-//! How a root task starts: from the address of the boot information in `a0` to a Rust function.
+//! Start of a root task: from the address of the boot information in `a0` to a Rust function.
 //!
 //! The kernel gives no stack; `_start` uses the one in this program's own image. The kernel clears all registers but
 //! `a0`, so `tp` is set to the IPC buffer's address as soon as Rust runs and has read it.
@@ -11,8 +11,8 @@ use crate::capability::{Thread, initial};
 /// Bytes of the initial thread's stack.
 const STACK_SIZE: usize = 128 << 10;
 
-/// The initial thread's stack; `_start` makes it the stack pointer, and nothing else touches it. The linker script puts
-/// it where nothing is mapped below.
+/// The initial thread's stack; `_start` sets the stack pointer to it. The linker script places it above unmapped
+/// memory.
 #[repr(C, align(4096))]
 struct Stack(core::cell::UnsafeCell<[u8; STACK_SIZE]>);
 
@@ -48,14 +48,14 @@ core::arch::global_asm!(
 ///
 /// # Safety
 ///
-/// `info` must be what the kernel has put into `a0` of the initial thread.
+/// `info` must be the value of `a0` with which the kernel starts the initial thread.
 unsafe extern "C" fn start(info: *const BootInfo) -> ! {
     unsafe extern "Rust" {
         safe fn sel4_root_task(boot: BootInformation);
     }
     // SAFETY: the caller's promise, which is that of `from_address`.
     let boot = unsafe { BootInformation::from_address(info) };
-    // SAFETY: nothing in this program uses `tp` otherwise: it has no thread-local storage.
+    // SAFETY: `tp` has no other use in this program: it has no thread-local storage.
     unsafe { core::arch::asm!("mv tp, {}", in(reg) boot.raw().ipc_buffer, options(nomem, nostack, preserves_flags)) };
     crate::raw::detect_numbering(initial::THREAD.pointer());
     crate::boot::remember(&boot);
@@ -63,8 +63,8 @@ unsafe extern "C" fn start(info: *const BootInfo) -> ! {
     exit(0)
 }
 
-/// Ends this program. A root task ends the machine, or at least its thread; any other program tells whoever has started
-/// it, by a system call that does not exist, and goes no further.
+/// Ends this program. A root task ends the machine, or at least its thread; any other program reports its end to its
+/// parent, by a system call that does not exist, and does not return.
 pub fn exit(status: u64) -> ! {
     if crate::boot::own_name().is_some() {
         loop {

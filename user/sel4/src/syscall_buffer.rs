@@ -1,11 +1,11 @@
 //! A thread's SyscallBuffer: invocations without a kernel entry for each.
 //!
 //! Requests are [submitted](SyscallBuffer::submit), then [published](SyscallBuffer::publish) together; the kernel
-//! carries them out in order, on a hart that has nothing better to do or when it is [called](SyscallBuffer::call), and
-//! posts responses. What is shared, and who tells whom when, stands in [`abi_queue::syscall_buffer`]; what can be asked
-//! for in [`abi_sel4::asynchronous`].
+//! carries them out in order, on an idle hart or when it is [called](SyscallBuffer::call), and posts responses. For the
+//! shared words and the protocol of notification see [`abi_queue::syscall_buffer`]; for the possible requests
+//! [`abi_sel4::asynchronous`].
 //!
-//! This is the mechanism alone, for one thread, without a heap. The kernel trusts nothing that stands in the buffer,
+//! This is the mechanism alone, for one thread, without a heap. The kernel does not trust the content of the buffer;
 //! the program trusts the kernel.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -96,7 +96,7 @@ pub struct SyscallBuffer {
 }
 
 impl SyscallBuffer {
-    /// Makes a buffer with places for so many requests, a power of two from 64 to 4,096, which nobody has registered
+    /// Makes a buffer with places for `capacity` requests, a power of two from 64 to 4,096, which is not registered
     /// yet. Up to 128 it takes pages of 4 KiB, above that one of 2 MiB.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl SyscallBuffer {
     ///
     /// # Panics
     ///
-    /// There is no buffer of this capacity.
+    /// No buffer has this capacity.
     pub fn new(allocator: &mut Allocator, window: &mut Window, capacity: usize) -> Result<SyscallBuffer> {
         assert!(abi_queue::syscall_buffer::is_capacity(capacity), "no buffer has {capacity} places");
         let small = (size(capacity) as u64).div_ceil(1 << PAGE_BITS);
@@ -115,24 +115,25 @@ impl SyscallBuffer {
             (1, window.mega_pages(allocator, 1)?)
         };
         let start = core::ptr::with_exposed_provenance(address as usize);
-        // SAFETY: the pages are new, zero and mapped for ever, and nobody else knows them; the kernel changes words as
+        // SAFETY: the pages are new, zero and mapped for ever, and no other code has them; the kernel changes words as
         // atomics.
         let words = unsafe { core::slice::from_raw_parts(start, size(capacity) / 8) };
         Ok(SyscallBuffer { memory: Memory { words, capacity }, requests: Producer::new(capacity), first_frame, frames })
     }
 
-    /// Gives the buffer to a thread of this program's CSpace. The notification is signalled when there are responses
-    /// and nobody looks for them.
+    /// Registers the buffer for a thread of this program's CSpace. The notification is signalled when there are
+    /// responses and the program does not look for them.
     ///
     /// # Errors
     ///
-    /// What the kernel says; one that knows no asynchronous invocations says [`Error::IllegalOperation`].
+    /// The kernel's error; a kernel without asynchronous invocations answers [`Error::IllegalOperation`].
     pub fn register(&self, thread: Thread, notification: Notification) -> Result<()> {
         let words = [self.capacity() as u64, self.first_frame.pointer(), self.frames];
         raw::invoke(thread.pointer(), Invocation::TcbRegisterAsyncSyscall, &words, &[notification.pointer()]).map(drop)
     }
 
-    /// Makes the buffer one through which nothing has gone, to be registered anew; while nothing is in flight.
+    /// Resets the buffer to its state before the first request, to be registered anew; only while no request is in
+    /// flight.
     pub fn restart(&mut self) {
         self.requests = Producer::new(self.capacity());
         for offset in [REQUEST_TAIL_OFFSET, RESPONSE_HEAD_OFFSET, RESPONSE_TAIL_OFFSET] {
@@ -140,36 +141,36 @@ impl SyscallBuffer {
         }
     }
 
-    /// How many requests it has places for.
+    /// Returns the number of places for requests.
     pub fn capacity(&self) -> usize {
         self.memory.capacity
     }
 
-    /// A word of the buffer as it is, by its offset: for tests that write what nobody should.
+    /// Returns a word of the buffer by its offset: for tests that write illegal values.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         self.memory.word(offset)
     }
 
-    /// Its frames, in consecutive slots: the first, and how many.
+    /// Returns the buffer's frames, in consecutive slots: the first, and their number.
     pub fn frames(&self) -> (Page, u64) {
         (self.first_frame, self.frames)
     }
 
-    /// Writes a request, which the kernel does not see yet.
+    /// Writes a request, which the kernel does not see before it is published.
     ///
     /// # Errors
     ///
-    /// [`Full`]; nothing has happened. There is a place when responses were taken and the kernel has been called.
+    /// [`Full`], without an effect. A place is free again when responses were taken and the kernel has been called.
     #[inline(always)]
     pub fn submit(&mut self, request: SyscallRequest) -> core::result::Result<(), Full> {
         self.requests.push(&self.memory, request.to_words())
     }
 
-    /// Writes a request of these parts, as [`submit`](Self::submit) does, and nothing more than they are.
+    /// Writes a request from its parts, as [`submit`](Self::submit) does, without a copy of the whole.
     ///
     /// # Errors
     ///
-    /// [`Full`]; nothing has happened.
+    /// [`Full`], without an effect.
     ///
     /// # Panics
     ///
@@ -193,31 +194,31 @@ impl SyscallBuffer {
         Ok(())
     }
 
-    /// Shows all requests that were written to the kernel.
+    /// Publishes all requests that were written.
     #[inline(always)]
     pub fn publish(&mut self) {
         self.requests.publish::<REQUEST_WORDS>(&self.memory);
     }
 
-    /// How many requests were written and not published.
+    /// Returns the number of requests that were written and not published.
     #[inline(always)]
     pub fn unpublished(&self) -> u64 {
         self.requests.unpublished()
     }
 
-    /// Whether the kernel will not look at what was published unless it is called.
+    /// Returns whether the kernel must be called to look at the published requests.
     #[inline(always)]
     pub fn must_call(&self) -> bool {
         ring::must_be_called(self.memory.word(HANDLER_OFFSET))
     }
 
-    /// Whether the kernel sleeps; a cheap look without any guarantee.
+    /// Returns whether the kernel sleeps; a cheap look without any guarantee.
     #[inline(always)]
     pub fn handler_sleeps(&self) -> bool {
         self.memory.word(HANDLER_OFFSET).load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Calls the kernel; says whether the calling thread has a buffer.
+    /// Calls the kernel; returns whether the calling thread has a buffer.
     #[inline(always)]
     pub fn call(&self) -> bool {
         raw::wake_syscall_handler()
@@ -231,8 +232,8 @@ impl SyscallBuffer {
         Some(SyscallResponse::from_words(words))
     }
 
-    /// Takes the oldest response: its cid, and the word that describes it. What it has besides is read with the
-    /// function, if it is more than that it was done.
+    /// Takes the oldest response and passes its cid and its describing word. The function reads further words, if the
+    /// answer has any.
     #[inline(always)]
     pub fn take_with(&mut self, look: impl FnOnce(u64, MessageInfo, &dyn Fn() -> [u64; RESULTS])) -> bool {
         let Some(place) = trusting::peek_place::<RESPONSE_WORDS>(&self.memory, self.memory.capacity) else {
@@ -245,12 +246,12 @@ impl SyscallBuffer {
         true
     }
 
-    /// Says that nobody will look for responses from now on, so that the notification is signalled for the next. Says
-    /// whether that is so: if some have come meanwhile it is not.
+    /// Declares that responses are not looked for from now on, so that the notification is signalled for the next.
+    /// Returns whether that is so: it is not if some have come meanwhile.
     pub fn fall_asleep(&self) -> bool {
         let receiver = self.memory.word(RECEIVER_OFFSET);
         receiver.store(SLEEPING, Ordering::Relaxed);
-        // Pairs with the one between the kernel's posting and its look at the flag.
+        // Pairs with the fence between the kernel's posting and its look at the flag.
         fence(Ordering::SeqCst);
         if trusting::is_empty::<RESPONSE_WORDS>(&self.memory) {
             return true;
@@ -259,24 +260,24 @@ impl SyscallBuffer {
         false
     }
 
-    /// Says that responses are looked for again.
+    /// Declares that responses are looked for again.
     #[inline(always)]
     pub fn wake_up(&self) {
         self.memory.word(RECEIVER_OFFSET).store(AWAKE, Ordering::Relaxed);
     }
 }
 
-/// An invocation as a request.
+/// Builds a request from an invocation.
 ///
 /// # Panics
 ///
-/// It has more than eight words or three capabilities, or this kernel does not count it.
+/// It has more than eight words or three capabilities, or this kernel has no label for it.
 pub fn request(cid: u64, target: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> SyscallRequest {
     let label = invocation.label(raw::numbering()).expect("every invocation that can be asynchronous has a label");
     request_of_label(cid, target, label, words, capabilities)
 }
 
-/// The same with any label.
+/// Builds a request with any label.
 ///
 /// # Panics
 ///
@@ -290,7 +291,7 @@ pub fn request_of_label(cid: u64, target: u64, label: u64, words: &[u64], capabi
     request
 }
 
-/// What a response says.
+/// Decodes a response.
 ///
 /// # Errors
 ///
@@ -300,7 +301,7 @@ pub fn result(response: &SyscallResponse) -> Result<Answer> {
     let information = MessageInfo(response.information);
     let [a, b, c, d, ..] = response.results;
     match information.label() {
-        // A response that has no words is not written further than to the one that says so.
+        // A response without words is written only up to its describing word.
         0 => match information.length() {
             0 => Ok(Answer { length: 0, registers: [0; 4] }),
             length => Ok(Answer { length, registers: [a, b, c, d] }),

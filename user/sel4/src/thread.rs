@@ -1,4 +1,4 @@
-//! Threads of the own program: they share its CSpace and its address space.
+//! Threads of this program: they share its CSpace and its address space.
 
 use abi_sel4::object::{IPC_BUFFER_BITS, PAGE_BITS};
 use abi_sel4::{CNodeData, ObjectType, Registers};
@@ -8,38 +8,38 @@ use crate::capability::{Page, Slot, Spaces, Thread, initial};
 use crate::mapping::Window;
 use crate::raw::Result;
 
-/// How a thread starts.
+/// Parameters of a new thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// What it runs. When this returns, the thread stops.
+    /// Function that it runs. When it returns, the thread stops.
     pub function: fn(u64),
-    /// What the function is given.
+    /// Argument of the function.
     pub argument: u64,
-    /// Its priority.
+    /// Priority of the thread.
     pub priority: u64,
-    /// Capability pointer of the endpoint that gets its faults; zero for none.
+    /// Capability pointer of the endpoint that gets the thread's faults; zero for none.
     pub fault_endpoint: u64,
-    /// How many pages of stack it has.
+    /// Number of pages of its stack.
     pub stack_pages: u64,
 }
 
 impl Start {
-    /// A thread that runs a function, with four pages of stack and nobody who handles its faults.
+    /// Describes a thread that runs a function, with four pages of stack and without a fault handler.
     pub const fn new(function: fn(u64), argument: u64, priority: u64) -> Start {
         Start { function, argument, priority, fault_endpoint: 0, stack_pages: 4 }
     }
 }
 
-/// A thread and the memory that it runs on.
+/// A thread and its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Started {
     /// The thread.
     pub thread: Thread,
-    /// Its IPC buffer's address.
+    /// Address of its IPC buffer.
     pub buffer: u64,
-    /// Its IPC buffer's page.
+    /// Page of its IPC buffer.
     pub buffer_page: Page,
-    /// The end of its stack.
+    /// End of its stack.
     pub stack_end: u64,
 }
 
@@ -65,7 +65,7 @@ pub fn prepare(allocator: &mut Allocator, window: &mut Window, start: Start) -> 
     Ok(Started { thread, buffer, buffer_page, stack_end })
 }
 
-/// The registers with which a thread starts.
+/// Returns the registers with which a thread starts.
 pub fn registers(start: &Start, thread: Thread, buffer: u64, stack_end: u64) -> Registers {
     debug_assert!(buffer.is_multiple_of(1 << IPC_BUFFER_BITS) && stack_end.is_multiple_of(16));
     Registers {
@@ -91,7 +91,7 @@ pub fn spawn(allocator: &mut Allocator, window: &mut Window, start: Start) -> Re
     Ok(started)
 }
 
-/// Where a thread begins and ends.
+/// First and last function of a thread.
 #[expect(
     improper_ctypes_definitions,
     reason = "the function is called by Rust; only its address goes through a register"
@@ -99,7 +99,7 @@ pub fn spawn(allocator: &mut Allocator, window: &mut Window, start: Start) -> Re
 extern "C" fn first(function: fn(u64), argument: u64, own: u64) -> ! {
     function(argument);
     loop {
-        // A thread that has lost the capability to itself cannot stop; it waits for others instead.
+        // A thread that has lost the capability to itself cannot stop; it yields instead.
         let _ = Thread::from_pointer(own).suspend();
         crate::raw::yield_now();
     }

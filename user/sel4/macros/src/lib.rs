@@ -1,14 +1,14 @@
 //! `#[sel4::root_task]`.
 //!
-//! The attribute reads three tokens of the function and adds an item behind it; for that it needs no parser, so this
-//! crate has no dependencies.
+//! The attribute reads three tokens of the function and adds an item behind it; that needs no parser, so this crate has
+//! no dependencies.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, TokenStream, TokenTree};
 
 /// Makes `fn main(boot: sel4::BootInformation)` the first function of a root task.
 ///
-/// When it returns, the machine is ended; a kernel that has no debug calls stops the thread instead.
+/// When it returns, the machine is halted; a kernel without debug calls stops the thread instead.
 #[proc_macro_attribute]
 pub fn root_task(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = function.clone().into_iter().collect();
@@ -23,7 +23,7 @@ pub fn root_task(arguments: TokenStream, function: TokenStream) -> TokenStream {
     function.into_iter().chain(item).collect()
 }
 
-/// The name of the function, if it has one parameter or more: what the parameter is, the compiler checks.
+/// Returns the function's name, if it has one parameter or more; the compiler checks the parameter's type.
 fn check(tokens: &[TokenTree]) -> Result<String, String> {
     let is =
         |token: &TokenTree, word: &str| matches!(token, TokenTree::Ident(identifier) if identifier.to_string() == word);
