@@ -1,32 +1,31 @@
-//! Asynchronous invocations: requests in memory that a thread shares with the kernel, and the handler that carries them
-//! out.
+//! Asynchronous invocations: requests in memory that a thread shares with the kernel, and the handler that executes
+//! them.
 //!
 //! A thread that has registered a SyscallBuffer (`abi_queue::syscall_buffer`) has a *handler*: a coroutine of the
-//! kernel with one place where it waits, so that all of its frame is [`objects::Handler`], in the thread's own memory.
-//! It takes requests, invokes what they name in the thread's capability space as it is at that moment, and posts
-//! responses. A request goes through the functions that decode and carry out a system call; its message stands in the
-//! registers of the hart's *proxy*, a thread that never runs, because the thread's own registers may be in use on
-//! another hart.
+//! kernel with a single suspension point, so that all of its frame is [`objects::Handler`], in the thread's own memory.
+//! It takes requests, invokes the capabilities that they name in the thread's current capability space, and posts
+//! responses. A request is decoded and invoked by the functions for system calls. Its message is in the registers of
+//! the hart's *proxy*, a thread that never runs, because the thread's own registers may be in use on another hart.
 //!
-//! # Who runs it
+//! # Scheduling
 //!
-//! A handler has its thread's priority. `WakeSyscallHandler` queues it, and tells a hart that has nothing to do or
-//! something less important. If there is none the caller's own hart carries the requests out at once, at the expense of
-//! the caller's turn. A handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has
-//! nothing more important, and at each kernel entry one turn of one that is as important as the thread that runs. A
-//! turn is [`TURN`] requests, so handlers of one priority share; the kernel's lock is given back after each, and
-//! interrupts, and harts that wait for the lock, are looked for after each request, and who runs is decided anew before
-//! the next one. So requests of a less important thread never keep a more important one waiting for longer than one of
-//! them takes.
+//! A handler has its thread's priority. `WakeSyscallHandler` queues it, and notifies a hart that is idle or runs a less
+//! important thread. If there is none the caller's own hart executes the requests at once, in the caller's time slice.
+//! A handler that was interrupted, or found no hart, stays in the queue: a hart takes it when it has nothing more
+//! important to run. At each kernel entry a hart also runs one turn of a handler that is as important as the current
+//! thread. A turn is [`TURN`] requests, so handlers of one priority share a hart. The kernel's lock is released after
+//! each turn. After each request the hart checks for pending interrupts and for harts that wait for the lock, and
+//! chooses anew which thread or handler runs. So the requests of a less important thread delay a more important thread
+//! by one request at most.
 //!
-//! A hart that has nothing else to do goes on looking for [`LINGER`] of a tick, so that a thread that keeps making
+//! An idle hart continues to poll an empty buffer for a tick divided by [`LINGER`], so that a thread that keeps making
 //! requests enters the kernel for none of them.
 //!
 //! # Translations
 //!
-//! Requests that map and unmap pages follow each other in long rows. Inside a turn the harts are made to forget what
-//! changed once at the end of the row, before its responses can be seen and before anything else is done: what was
-//! unmapped could otherwise become an object while a program still sees it.
+//! Requests that map and unmap pages follow each other in long rows. Within a turn the TLBs are flushed once at the end
+//! of the row, before its responses become visible and before any other operation: otherwise an unmapped page could
+//! become an object while a program still accesses it.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -50,12 +49,12 @@ use crate::message::{self, message_register, set_message_register};
 use crate::node::{Action, Handlers, MAXIMUM_DOMAINS, MAXIMUM_NODES, Next, Ready};
 use crate::{console, cspace, derivation};
 
-/// Requests of one handler between two looks at who else there is.
+/// The largest number of requests in one turn of a handler.
 const TURN: usize = 32;
-/// Which part of a tick an idle hart goes on looking at a buffer in which there is nothing.
+/// Divisor of a tick: an idle hart polls an empty buffer for this part of a tick.
 const LINGER: u64 = 16;
 
-/// A buffer to be registered, checked.
+/// A checked registration of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct NewHandler {
     capacity: u32,
@@ -63,23 +62,23 @@ pub struct NewHandler {
     frames: [Option<Ref<Slot>>; MAXIMUM_FRAMES],
 }
 
-/// How a turn ended.
+/// The end of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// There may be more requests.
     More,
-    /// There are none.
+    /// There are no more requests.
     Empty,
-    /// There is no place for a response.
+    /// There is no room for a response.
     Full,
-    /// The thread does not run, so that nothing is done for it.
+    /// The thread is inactive, so its requests are not executed.
     Stopped,
     /// The handler is gone.
     Gone,
 }
 
-/// A request or a response where it stands, for whoever reads each of its words once. No entry lies across two
-/// kilobytes.
+/// The words of a request or a response in the buffer. Each word must be read only once, since the thread may change
+/// it. No entry crosses a boundary of a kilobyte.
 #[derive(Clone, Copy)]
 struct Entry {
     words: Ref<Words>,
@@ -98,17 +97,17 @@ impl Entry {
     }
 }
 
-/// A thread's buffer, as the kernel sees it: its frames, wherever they are mapped.
+/// A thread's buffer in the kernel: its frames, independent of their mappings.
 struct Buffer {
     header: Ref<Words>,
     capacity: usize,
     frame_bits: u32,
-    /// The first kilobyte of each frame; those that there are not are the first one again.
+    /// The first kilobyte of each frame; entries without a frame repeat the first one.
     frames: [Ref<Words>; MAXIMUM_FRAMES],
 }
 
 impl Buffer {
-    /// The thread's buffer; `None` if one of its frames is gone.
+    /// Finds the thread's buffer; `None` if one of its frames was deleted.
     fn of(thread: Ref<Tcb>) -> Option<Buffer> {
         let count = usize::from(thread.handler.frames.get());
         let Capability::Frame { base, .. } = thread.handler_slot(1).capability.get() else { return None };
@@ -126,7 +125,7 @@ impl Buffer {
         (count > 0).then_some(Buffer { header, capacity, frame_bits, frames })
     }
 
-    /// The kilobyte in which an offset lies, and which word of it.
+    /// The kilobyte that contains an offset, and the index of the word.
     #[inline(always)]
     fn words(&self, offset: usize) -> (Ref<Words>, usize) {
         let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
@@ -141,12 +140,12 @@ impl Buffer {
         Entry { words, first }
     }
 
-    /// What the kernel's side does.
+    /// The state word of the kernel's side: awake, asleep or broken.
     fn handler(&self) -> &AtomicU64 {
         self.header.atomic(syscall_buffer::HANDLER_OFFSET / 8)
     }
 
-    /// What the thread's side does.
+    /// The state word of the thread's side.
     fn receiver(&self) -> &AtomicU64 {
         self.header.atomic(RECEIVER_OFFSET / 8)
     }
@@ -198,7 +197,7 @@ impl ring::Words<RESPONSE_WORDS> for Buffer {
     }
 }
 
-/// Checks a registration; `None` means that the handler goes.
+/// Checks a registration; `None` removes the handler.
 pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, InvocationError> {
     let [capacity, first_frame, count] = arguments.at_least::<3>()?;
     if capacity == 0 {
@@ -243,7 +242,7 @@ pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, InvocationErr
 }
 
 impl Kernel {
-    /// Gives a thread a handler in place of the one that it has.
+    /// Replaces a thread's handler.
     pub(crate) fn register_handler(&self, thread: Ref<Tcb>, new: Option<NewHandler>) {
         self.forget_handler(thread);
         let Some(NewHandler { capacity, notification, frames }) = new else { return };
@@ -274,7 +273,7 @@ impl Kernel {
         }
     }
 
-    /// Ends a thread's handler, if it has one. What it has not taken stays undone.
+    /// Removes a thread's handler, if it has one. Requests that it has not taken are not executed.
     pub(crate) fn forget_handler(&self, thread: Ref<Tcb>) {
         match thread.handler.state() {
             HandlerState::None => return,
@@ -301,7 +300,7 @@ impl Kernel {
         &self.handlers[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
     }
 
-    /// Changes something about a thread by which the queue of handlers is ordered.
+    /// Changes an attribute of a thread that determines the place of its handler in the queue.
     #[inline]
     pub(crate) fn while_unqueued(&self, thread: Ref<Tcb>, change: impl FnOnce()) {
         let is_queued = thread.handler.state() == HandlerState::Queued;
@@ -314,13 +313,14 @@ impl Kernel {
         }
     }
 
-    /// Has a thread's requests carried out; says whether it has a handler.
+    /// Makes a thread's handler execute its requests; returns whether the thread has a handler.
     pub(crate) fn wake_handler(&self, thread: Ref<Tcb>) -> bool {
         let state = thread.handler.state();
         if state == HandlerState::None {
             return false;
         }
-        // Also of one that is awake: a hart that looks at it may not have noticed that a frame is gone.
+        // Checked for a handler that is awake, too: the hart that runs it may not have noticed that a frame was
+        // deleted.
         let Some(buffer) = Buffer::of(thread) else {
             self.forget_handler(thread);
             return false;
@@ -350,8 +350,8 @@ impl Kernel {
         }
     }
 
-    /// Another hart that has nothing to do, or else the one with the least important thing that is less important than
-    /// this.
+    /// Chooses another hart for a handler: an idle one, or else the one with the least important thread, which must be
+    /// less important than this thread.
     fn find_server(&self, thread: Ref<Tcb>) -> Option<usize> {
         if MAXIMUM_NODES == 1 || thread.domain.get() != self.domains.current() {
             return None;
@@ -379,7 +379,7 @@ impl Kernel {
         node.linger_until.set(0);
     }
 
-    /// Before a thread is run: whether this hart runs a handler first. Chooses anew who runs if that has changed.
+    /// Chooses whether this hart runs a handler before it runs a thread. Reschedules if the choice has changed.
     #[inline(never)]
     pub(crate) fn leave_to_handler(&self) -> Option<Next> {
         let node = self.node();
@@ -424,14 +424,14 @@ impl Kernel {
         }
     }
 
-    /// Puts this hart's current thread back, to run a handler.
+    /// Returns this hart's current thread to its ready queue, to run a handler.
     fn dismiss(&self) -> Next {
         let node = self.node();
         if let Some(current) = node.current.take() {
             self.enqueue(current);
             node.action.set(Action::Choose);
         }
-        // Nobody tells this hart when the address space goes that it ran in.
+        // This hart is not notified when the address space in which it ran is deleted, so it leaves the space now.
         if node.entered.get().is_some() || node.asid.get() != 0 {
             self.leave_space();
         }
@@ -439,8 +439,8 @@ impl Kernel {
         Next::Serve
     }
 
-    /// Serves interrupts that are pending; a turn of the handler that this hart runs if there are none. Who runs is
-    /// decided between the two, so that what an interrupt makes ready waits for one request at most.
+    /// Serves pending interrupts, or runs a turn of this hart's handler if there are none. The scheduler runs between
+    /// the two, so that a thread that an interrupt makes ready waits for one request at most.
     pub(crate) fn look_or_serve(&self) {
         match platform::machine::pending().is_empty() {
             true => self.serve(),
@@ -448,8 +448,8 @@ impl Kernel {
         }
     }
 
-    /// Whether something more important than this thread's handler is there for this hart, which another hart may have
-    /// made ready while this one waited for the lock.
+    /// Whether this hart has something more important to run than this thread's handler. Another hart may have made it
+    /// ready while this hart waited for the lock.
     fn is_outdone(&self, thread: Ref<Tcb>) -> bool {
         let is_above = |priority: u8| priority > thread.priority.get();
         thread.domain.get() != self.domains.current()
@@ -457,7 +457,7 @@ impl Kernel {
             || !self.is_highest(thread.priority.get())
     }
 
-    /// A turn of the handler that this hart runs.
+    /// Runs a turn of this hart's handler.
     pub(crate) fn serve(&self) {
         let node = self.node();
         let Some(thread) = node.serving.get() else { return };
@@ -480,12 +480,12 @@ impl Kernel {
         }
     }
 
-    /// Whether this hart looks at a buffer in which there is nothing.
+    /// Whether this hart polls an empty buffer.
     pub(crate) fn lingers(&self) -> bool {
         self.node().serving.get().is_some() && self.node().linger_until.get() != 0
     }
 
-    /// This hart stops running a handler, which sleeps or waits for a hart.
+    /// Stops running a handler on this hart; the handler sleeps or waits for a hart.
     fn stop_serving(&self, thread: Ref<Tcb>, turn: Turn) {
         if turn == Turn::Gone {
             return;
@@ -504,7 +504,7 @@ impl Kernel {
                 }
             }
             Turn::Full => {
-                // As falling asleep: the thread takes responses, then looks whether it must call.
+                // As in `fall_asleep`: the thread takes responses, then checks whether it must call.
                 buffer.handler().store(SLEEPING, Ordering::Relaxed);
                 fence(Ordering::SeqCst);
                 let mut responses = Producer::resume(capacity, thread.handler.responses.get());
@@ -527,13 +527,13 @@ impl Kernel {
         }
     }
 
-    /// A buffer whose indexes make no sense is not looked at again.
+    /// Removes a handler whose buffer has invalid indexes. The buffer is not read again.
     fn break_handler(&self, thread: Ref<Tcb>, buffer: &Buffer) {
         buffer.handler().store(BROKEN, Ordering::Relaxed);
         self.forget_handler(thread);
     }
 
-    /// Carries out some of a thread's requests.
+    /// Executes some of a thread's requests.
     fn turn(&self, thread: Ref<Tcb>) -> Turn {
         let handler = &thread.handler;
         if thread.state() == ThreadState::Inactive {
@@ -567,8 +567,8 @@ impl Kernel {
             self.deferred_flushes.set_deferring(is_paging);
             let outcome = self.carry_out_request(thread, request, information, invocation);
             self.deferred_flushes.set_deferring(false);
-            // The request may have taken away what it came from, and what follows with it, even if it was interrupted
-            // halfway. Mapping takes no capability away.
+            // The request may have deleted the handler or a frame of its buffer, even if it was preempted. Mapping
+            // deletes no capability.
             if !is_paging && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
                 turn = Turn::Gone;
                 break;
@@ -577,7 +577,7 @@ impl Kernel {
                 requests.leave_last();
                 break;
             };
-            // There is a place: nobody else posts, and nobody takes one back.
+            // There is room: only this handler posts, and the thread cannot revoke free entries.
             if let Ok(place) = responses.next_place::<RESPONSE_WORDS>(&buffer) {
                 self.answer(buffer.entry(syscall_buffer::response_offset(buffer.capacity, place)), cid, answer);
             }
@@ -603,7 +603,8 @@ impl Kernel {
         turn
     }
 
-    /// Carries out a request of a thread; the word that describes the answer, whose words are the proxy's message.
+    /// Executes a request of a thread. Returns the message information of the answer, whose words are the proxy's
+    /// message.
     #[inline(always)]
     fn carry_out_request(
         &self,
@@ -620,7 +621,7 @@ impl Kernel {
         }
     }
 
-    /// Invokes what a request names, as a system call would.
+    /// Invokes the capability that a request names, as a system call would.
     #[inline(always)]
     fn invoke_request(
         &self,
@@ -659,13 +660,13 @@ impl Kernel {
             tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
             tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
             tag::NULL | tag::ZOMBIE => return Ok(Err(InvocationError::InvalidCapability(0))),
-            // No message is sent in this way, and the rest does not know any of these labels.
+            // Requests send no messages, and the other objects have no invocations with these labels.
             _ => return Ok(Err(InvocationError::IllegalOperation)),
         }?;
         Ok(Ok(MessageInfo(proxy.register::<11>().get())))
     }
 
-    /// Writes a response. One that says no more than that the request was done has no words.
+    /// Writes a response. A plain success has no words.
     #[inline(always)]
     fn answer(&self, response: Entry, cid: u64, answer: Result<MessageInfo, InvocationError>) {
         response.set(0, cid);
@@ -699,7 +700,7 @@ impl Kernel {
     }
 }
 
-/// Carries out a request that invokes no capability.
+/// Executes a request that invokes no capability.
 #[inline(never)]
 fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo, InvocationError> {
     if !cfg!(feature = "debug-calls") {
@@ -718,7 +719,7 @@ fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo
     Ok(MessageInfo(0))
 }
 
-/// Makes a thread a proxy, whose messages continue in this page.
+/// Makes a thread a proxy, with this page as its IPC buffer.
 pub fn make_proxy(proxy: Ref<Tcb>, page: u64) {
     let rights = VirtualRights::ReadWrite;
     let frame = Capability::Frame { base: page, size: FrameSize::Small, rights, device: false, mapping: None };

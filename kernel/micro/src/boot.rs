@@ -1,7 +1,7 @@
 //! From free memory to the first thread.
 //!
-//! The first thread gets everything: all memory that is left, as untyped capabilities, and all rights. Where it finds
-//! what, in the capability space and in boot information, is seL4's contract (`abi_sel4::boot`).
+//! The first thread, the root task, gets all free memory, as untyped capabilities, and all rights. The layout of its
+//! capability space and of the boot information is seL4's (`abi_sel4::boot`).
 
 use core::fmt;
 
@@ -24,25 +24,25 @@ use crate::state::{IRQ_SLOTS, Period};
 use crate::{KERNEL, asynchronous, derivation, vspace};
 
 const PAGE: u64 = 1 << object::PAGE_BITS;
-/// The memory of a thread.
+/// Size of a thread in bytes.
 const THREAD_SIZE: u64 = 1 << object::TCB_BITS;
-/// The memory of a slot.
+/// Size of a slot in bytes.
 const SLOT_SIZE: u64 = 1 << object::SLOT_BITS;
-/// Slots of the first capability space, as a power of two.
+/// Logarithm of the number of slots of the root CNode.
 const CNODE_BITS: u8 = configuration::ROOT_CNODE_SIZE_BITS as u8;
-/// The memory of that.
+/// Size of the root CNode in bytes.
 const CNODE_SIZE: u64 = SLOT_SIZE << CNODE_BITS;
 /// The identifier of the first address space.
 const FIRST_ASID: u16 = 1;
-/// Sizes of the untyped memories, as powers of two.
+/// Logarithms of the possible sizes of untyped memory.
 const UNTYPED_BITS: core::ops::RangeInclusive<u32> =
     object::MINIMUM_UNTYPED_BITS as u32..=object::MAXIMUM_UNTYPED_BITS as u32;
-/// Bytes before the contents of a chunk.
+/// Size of the header of a chunk in bytes.
 const CHUNK_HEADER: u64 = size_of::<ChunkHeader>() as u64;
-/// The most ranges of free memory.
+/// The largest number of ranges of free memory.
 const MAXIMUM_REGIONS: usize = 96;
 
-/// Why the kernel cannot start.
+/// The reason why the kernel cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// There is no root task.
@@ -51,7 +51,7 @@ pub enum Failure {
     NotAnExecutable(&'static str),
     /// There is not enough memory for the first objects.
     NoMemory,
-    /// More capabilities are needed than the first capability space has slots.
+    /// The root CNode has too few slots for the capabilities.
     NoSlots,
 }
 
@@ -70,10 +70,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The root task as it was found.
+/// The source of the root task.
 #[derive(Clone, Copy, Debug)]
 pub enum RootTask<'a> {
-    /// A loader has put it into memory.
+    /// A loader has placed it in memory.
     Loaded {
         /// Physical address of its first page.
         start: u64,
@@ -91,7 +91,7 @@ pub enum RootTask<'a> {
 /// Ranges of physical addresses.
 type Regions = Vec<(u64, u64), MAXIMUM_REGIONS>;
 
-/// Memory that nobody has yet.
+/// Memory without an owner.
 struct Free {
     regions: Regions,
 }
@@ -105,7 +105,7 @@ impl Free {
         free
     }
 
-    /// Takes memory out that somebody has.
+    /// Removes memory that has an owner.
     fn remove(&mut self, start: u64, end: u64) {
         let mut rest = Regions::new();
         for &(from, to) in &self.regions {
@@ -119,9 +119,9 @@ impl Free {
         self.regions = rest;
     }
 
-    /// Cleared memory of this size, aligned to `alignment`.
+    /// Takes memory of this size, aligned to `alignment`, and clears it.
     fn take(&mut self, size: u64, alignment: u64) -> Result<u64, Failure> {
-        // From the end of the first region, so that small memories at the beginning stay whole.
+        // The memory is taken from the end of the first region with enough room, so that small regions are not split.
         let fits = |&(start, end): &(u64, u64)| {
             let at = end.checked_sub(size)? / alignment * alignment;
             (at >= start).then_some(at)
@@ -133,7 +133,7 @@ impl Free {
     }
 }
 
-/// The first capability space while it is filled.
+/// The root CNode while it is filled.
 struct Space {
     slots: Ref<Slot>,
     next: u64,
@@ -157,7 +157,7 @@ impl Space {
     }
 }
 
-/// Where things are in [`abi_sel4::BootInfo`], in words.
+/// Offsets of the fields of [`abi_sel4::BootInfo`], in words.
 mod word {
     use abi_sel4::BootInfo;
     use core::mem::offset_of;
@@ -187,7 +187,7 @@ fn put_range(page: u64, index: usize, range: (u64, u64)) {
     put(page, index + 1, range.1);
 }
 
-/// What the root task's file says.
+/// Extent and entry point of the root task's image, from its file.
 struct Layout {
     start: u64,
     end: u64,
@@ -234,7 +234,7 @@ struct Image {
     entry: u64,
 }
 
-/// Finds the root task's image, or puts it into memory.
+/// Finds the root task's image in memory, or loads it.
 fn place(root: RootTask, free: &mut Free) -> Result<Image, Failure> {
     match root {
         RootTask::Loaded { start, end, offset, entry } => {
@@ -246,7 +246,7 @@ fn place(root: RootTask, free: &mut Free) -> Result<Image, Failure> {
     }
 }
 
-/// Puts an ELF file's contents into memory.
+/// Loads an ELF file's contents into memory.
 fn load(file: &[u8], free: &mut Free) -> Result<Image, Failure> {
     let (layout, parsed) = read_layout(file)?;
     let size = layout.end - layout.start;
@@ -263,9 +263,9 @@ fn load(file: &[u8], free: &mut Free) -> Result<Image, Failure> {
     Ok(Image { start, end: start + size, offset, entry: layout.entry })
 }
 
-/// Addresses whose devices the kernel keeps for itself.
+/// Addresses of devices that the kernel keeps for itself.
 fn kept(description: &Description) -> Vec<(u64, u64), 8> {
-    /// The core-local interruptor, or what has its registers: the firmware's.
+    /// The core-local interruptor, or a device with the same registers, which belongs to the firmware.
     const CLINT: (u64, u64) = (0x200_0000, 0x201_0000);
     let mut kept = Vec::new();
     let mut keep = |start: u64, length: u64| {
@@ -285,7 +285,7 @@ fn kept(description: &Description) -> Vec<(u64, u64), 8> {
     kept
 }
 
-/// Makes the first thread of this machine and everything it gets. `nodes` harts will run.
+/// Creates the root task of this machine and its capabilities. `nodes` harts will run.
 ///
 /// # Errors
 /// [`Failure`]; the machine cannot be used then.
@@ -314,12 +314,12 @@ struct Objects {
     tcb: Ref<Tcb>,
     buffer: u64,
     information: u64,
-    /// Pages behind the boot information; 0 for none.
+    /// Physical address of the extra boot information; 0 for none.
     extra: u64,
 }
 
 impl Objects {
-    /// Takes memory for them, and for what each hart has. The largest first, so that alignment wastes nothing.
+    /// Allocates the objects, and each hart's objects. The largest come first, so that alignment wastes nothing.
     fn take(kernel: &Kernel, free: &mut Free, extra_size: u64) -> Result<Objects, Failure> {
         let cnode = claim_slice(free.take(CNODE_SIZE, CNODE_SIZE)?, 1 << CNODE_BITS);
         let irq_slots = claim_slice(free.take(IRQ_SLOTS * SLOT_SIZE, PAGE)?, IRQ_SLOTS);
@@ -341,7 +341,7 @@ impl Objects {
     }
 }
 
-/// Where the root task sees what it gets: its image, the message buffer, boot information, and what is behind that.
+/// Virtual addresses in the root task: its image, the IPC buffer, the boot information, and the extra boot information.
 struct Addresses {
     image: u64,
     buffer: u64,
@@ -368,7 +368,7 @@ const fn mapping(address: u64) -> Option<Mapping> {
     Some(Mapping { asid: FIRST_ASID, address })
 }
 
-/// The capability of a page of the root task.
+/// Makes the capability of a frame of the root task.
 fn page(base: u64, address: u64) -> Capability {
     Capability::Frame {
         base,
@@ -379,14 +379,14 @@ fn page(base: u64, address: u64) -> Capability {
     }
 }
 
-/// Slots of the root task's capabilities, from the first to behind the last.
+/// Ranges of slots of the root task's capabilities: first slot, and first slot behind.
 struct Ranges {
     paging: (u64, u64),
     extra: (u64, u64),
     image: (u64, u64),
 }
 
-/// As [`start`], for a kernel and memory that are given.
+/// As [`start`], for this kernel and this memory.
 pub(crate) fn build(
     kernel: &Kernel,
     free_memory: &[(u64, u64)],
@@ -435,8 +435,8 @@ pub(crate) fn build(
     Ok(())
 }
 
-/// Maps everything that the root task sees, and puts capabilities to tables, extra boot information and image into its
-/// slots, in this order.
+/// Maps the root task's memory, and puts capabilities to page tables, extra boot information and image into its slots,
+/// in this order.
 fn fill_address_space(
     space: &mut Space,
     free: &mut Free,
@@ -470,14 +470,14 @@ fn fill_address_space(
     Ok(Ranges { paging, extra, image: (extra.1, space.next) })
 }
 
-/// The slots from which the first thread gets what it runs with.
+/// The slots whose capabilities are copied to the thread's own slots.
 struct OwnSlots {
     root: Ref<Slot>,
     table: Ref<Slot>,
     buffer: Ref<Slot>,
 }
 
-/// Puts capabilities into the slots that always mean the same.
+/// Puts the initial capabilities into their fixed slots.
 fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlots {
     let guard_bits = object::WORD_BITS as u8 - CNODE_BITS;
     let put = |index: usize, capability| space.put(index as u64, capability);
@@ -494,7 +494,8 @@ fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlot
     }
 }
 
-/// Gives the root task all memory that is left, and describes it; the slots of the capabilities.
+/// Gives the root task untyped capabilities to all remaining memory, and describes them in the boot information.
+/// Returns the slots of the capabilities.
 fn give_memory(
     space: &mut Space,
     information: u64,
@@ -513,7 +514,7 @@ fn give_memory(
             if bits < *UNTYPED_BITS.start() || count == configuration::MAXIMUM_BOOT_UNTYPEDS {
                 break;
             }
-            // It counts as used, so that the first objects find it cleared.
+            // Ordinary memory counts as used, so that it is cleared before the first objects.
             let used = if device { 0 } else { 1 << bits };
             space.push(Capability::Untyped { base: at, bits: bits as u8, device, used })?;
             put(information, word::UNTYPED_LIST + 2 * count, at);
@@ -532,7 +533,7 @@ fn write_device_tree(extra: u64, device_tree: &[u8]) {
     copy_in(extra + CHUNK_HEADER, device_tree);
 }
 
-/// Makes the first thread ready to run from its entry on.
+/// Makes the root task's thread ready to run from its entry point.
 fn prepare_thread(kernel: &Kernel, objects: &Objects, addresses: &Addresses, slots: &OwnSlots, entry: u64) {
     let tcb = objects.tcb;
     for (source, index) in [(slots.root, own::CSPACE), (slots.table, own::VSPACE), (slots.buffer, own::BUFFER)] {
@@ -549,7 +550,7 @@ fn prepare_thread(kernel: &Kernel, objects: &Objects, addresses: &Addresses, slo
     tcb.set_state_word(ThreadState::Running);
 }
 
-/// The last thing before [`run`](crate::run), on every hart: makes ticks come.
+/// Starts the ticks of a hart: the last step before [`run`](crate::run), on every hart.
 pub fn join() {
     if Machine::hart() != 0 {
         crate::machine::prepare_guest_files();

@@ -1,4 +1,4 @@
-//! Capabilities as values: which mean the same, what can be derived from them, and with which rights.
+//! Comparison of capabilities, and derivation with fewer rights, a badge or a guard.
 
 use abi_sel4::object::{
     ASID_POOL_BITS, ENDPOINT_BITS, NOTIFICATION_BITS, PAGE_TABLE_BITS, SLOT_BITS, TCB_BITS, WORD_BITS,
@@ -6,7 +6,7 @@ use abi_sel4::object::{
 use abi_sel4::{CNodeData, Rights};
 use objects::{Capability, Dying, VirtualRights};
 
-/// Whether what the second capability means is the first's object or a part of it.
+/// Whether the second capability's object is the first's or a part of it (seL4's `sameRegionAs`).
 pub fn same_region(above: &Capability, below: &Capability) -> bool {
     use Capability::*;
     match (above, below) {
@@ -33,7 +33,7 @@ pub fn same_region(above: &Capability, below: &Capability) -> bool {
     }
 }
 
-/// Whether both mean exactly the same object.
+/// Whether both capabilities refer to the same object (seL4's `sameObjectAs`).
 pub fn same_object(first: &Capability, second: &Capability) -> bool {
     use Capability::*;
     match (first, second) {
@@ -45,13 +45,13 @@ pub fn same_object(first: &Capability, second: &Capability) -> bool {
     }
 }
 
-/// Whether an object lies in this memory.
+/// Whether a capability's object lies in this memory.
 #[inline]
 pub fn is_within(base: u64, bits: u8, capability: &Capability) -> bool {
     extent(capability).is_some_and(|(start, end)| base <= start && end - base < 1 << bits)
 }
 
-/// The physical memory of an object: first byte and last. `None` for what has none.
+/// The physical memory of a capability's object: first and last byte. `None` for an object without memory.
 #[inline]
 pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
     use Capability::*;
@@ -75,7 +75,7 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
     }
 }
 
-/// The capability with no more than these rights, as users state them.
+/// Masks a capability's rights with a user's rights word.
 #[inline]
 pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
     let allowed_rights = Rights::from_word(allowed);
@@ -96,7 +96,7 @@ pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
     }
 }
 
-/// What remains of a page's rights.
+/// Masks a page's rights.
 #[inline]
 pub fn mask_virtual(rights: VirtualRights, allowed: Rights) -> VirtualRights {
     let (write, read) = (allowed.contains(Rights::WRITE), allowed.contains(Rights::READ));
@@ -108,16 +108,16 @@ pub fn mask_virtual(rights: VirtualRights, allowed: Rights) -> VirtualRights {
     }
 }
 
-/// What becomes of badges where a capability gets a word of data.
+/// The treatment of badges when a word of data is set in a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Badges {
-    /// The word is the badge of a capability that has none.
+    /// The word becomes the badge of a capability without a badge.
     Set,
-    /// A capability that could have a badge cannot get a word.
+    /// Capabilities of objects with badges cannot get a word.
     Keep,
 }
 
-/// The capability with a badge or a guard; [`Capability::Null`] if it cannot have this one.
+/// Sets a capability's badge or guard; [`Capability::Null`] if the capability cannot have this one.
 #[inline]
 pub fn update_data(badges: Badges, data: u64, capability: Capability) -> Capability {
     match capability {
@@ -141,7 +141,7 @@ pub fn update_data(badges: Badges, data: u64, capability: Capability) -> Capabil
     }
 }
 
-/// A word whose lowest `count` bits are set.
+/// Returns a word with the lowest `count` bits set.
 #[inline(always)]
 pub fn low_bits(count: u8) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }

@@ -1,13 +1,13 @@
-//! The consistency checker: walks everything that there is and compares what is said twice.
+//! The consistency checker: walks all objects and compares redundant state.
 //!
-//! It is for tests, and for kernels that are built with the feature `checks`, which run it after kernel entries. What
-//! it finds is a mistake of the kernel, never of a program. It needs no memory: capabilities are found through the
-//! derivation lists, each once (ONE-LIST), and each mapping that has one is marked in the page table, in a bit that the
-//! machine leaves to software.
+//! It is for tests, and for kernels that are built with the feature `checks`, which run it after kernel entries. A
+//! violation is a defect of the kernel, never of a program. The checker needs no memory: it finds capabilities through
+//! the derivation lists, each once (ONE-LIST), and marks each mapping with a capability in the page table, in a bit
+//! that the machine reserves for software.
 //!
-//! ONE-LIST: every capability is in exactly one list; the first of a list is in a slot of a node or a thread. So
-//! whoever begins with the slots of the first node, follows the lists that begin there, and does the same with each
-//! node and thread that these lists name, sees every capability that anybody can use or delete.
+//! ONE-LIST: every capability is in exactly one list; the first of a list is in a slot of a CNode or a thread. A walk
+//! that begins with the slots of the root CNode, follows the lists that begin there, and continues with each CNode and
+//! thread in these lists therefore visits every capability that a program can use or delete.
 
 use objects::{
     Capability, Dying, Endpoint, FrameSize, HandlerState, Notification, Queue, Ref, Ring, Slot, TCB_SLOTS, Tcb,
@@ -20,18 +20,17 @@ use crate::node::{Action, Links, Node, Ready};
 use crate::state::IrqState;
 use crate::vspace;
 
-/// How deep lists that begin in a node or thread of another list are followed. Each step takes the list of one of the
-/// first capabilities.
+/// The largest depth of lists that begin in a CNode or thread of another list.
 const DEPTH: usize = 12;
 
-/// A kernel that is built to check itself does so after each of this many entries ...
+/// A kernel with the feature `checks` checks itself after each of this many entries ...
 const STRETCH: u64 = 1 << 8;
 /// ... out of this many ...
 const ROUND: u64 = 1 << 15;
-/// ... and in between after one of this many: a check takes as long as thousands of entries.
+/// ... and otherwise after one of this many: a check takes as long as thousands of entries.
 const SELDOM: u64 = 1 << 8;
 
-/// What is counted on the way.
+/// Counters of the walk.
 #[derive(Default)]
 struct Found {
     pools: usize,
@@ -41,7 +40,7 @@ struct Found {
 }
 
 impl Kernel {
-    /// After the entry with this number: checks, if it is time.
+    /// Checks the kernel's state after some entries, chosen by the number of the entry.
     #[cold]
     pub(crate) fn check_now_and_then(&self, entry: u64) {
         if entry % ROUND < STRETCH || entry.is_multiple_of(SELDOM) {
@@ -49,11 +48,11 @@ impl Kernel {
         }
     }
 
-    /// Checks queues, derivation lists, objects, bindings and mappings. Nothing is to be decided in this kernel entry
-    /// any more.
+    /// Checks queues, derivation lists, objects, bindings and mappings. Called at the end of a kernel entry, after
+    /// scheduling.
     ///
     /// # Panics
-    /// If something does not agree.
+    /// If the state is inconsistent.
     pub fn check(&self) {
         self.check_queues();
         let Some(Capability::CNode { slots, radix, .. }) = self.root.get().map(|root| root.capability.get()) else {
@@ -123,7 +122,7 @@ impl Kernel {
         }
     }
 
-    /// Checks a capability, and its object if no capability before it in the list means the same.
+    /// Checks a capability, and its object if the previous capability in the list refers to another one.
     fn check_capability(&self, place: Ref<Slot>, is_first: bool, root: Ref<Slot>, found: &mut Found, depth: usize) {
         match place.capability.get() {
             Capability::Untyped { bits, used, .. } => assert!(used <= 1 << bits, "more memory is used than there is"),
@@ -228,7 +227,7 @@ impl Kernel {
                 let notification = thread.waits_for.get().expect("a thread waits for no notification");
                 assert!(holds(&notification.queue, thread), "a thread is not in the queue where it waits");
             }
-            // Whoever could answer may have lost the right to.
+            // A thread that waits for a reply need not have a reply capability: it may have been deleted.
             ThreadState::BlockedOnReply | ThreadState::Inactive | ThreadState::Running | ThreadState::Restart => {}
         }
         if let Some(right) = thread.slots[own::REPLY].next.get().map(|slot| slot.capability.get()) {
@@ -261,7 +260,8 @@ impl Kernel {
     }
 }
 
-/// What follows each other in a list is the same object, a part of it, or has no byte in common with it.
+/// Checks that two adjacent capabilities of a list have the same object, that one object is a part of the other, or
+/// that the two have no byte in common.
 fn check_places(above: &Capability, below: &Capability) {
     let (Some((first, last)), Some((start, end))) = (extent(above), extent(below)) else { return };
     if let Capability::Untyped { base, bits, used, .. } = *above

@@ -1,4 +1,4 @@
-//! The kernel's few words. They go through the firmware, because the serial line belongs to users.
+//! Debug output. It uses the firmware's console, because the serial line belongs to users.
 
 use core::fmt::{self, Write};
 
@@ -11,12 +11,12 @@ impl Write for Firmware {
     }
 }
 
-/// Writes bytes.
+/// Writes bytes to the firmware's console.
 pub fn write_bytes(bytes: &[u8]) {
     platform::machine::early_write(bytes);
 }
 
-/// Writes formatted text.
+/// Writes formatted text to the firmware's console.
 pub fn print(arguments: fmt::Arguments) {
     let _ = Firmware.write_fmt(arguments);
 }

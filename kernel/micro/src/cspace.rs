@@ -1,18 +1,18 @@
-//! From a capability's address to its slot.
+//! Resolution of capability addresses to slots (seL4's `resolveAddressBits`).
 
 use abi_sel4::{FailedLookup, InvocationError, Operand};
 use objects::{Capability, Node, Ref, Slot, Tcb, own};
 
-/// Follows an address of `bits` bits from a node; also says how many bits were not used.
+/// Resolves an address of `bits` bits from a CNode. Returns the slot and the number of unused bits.
 ///
-/// The way ends at the first slot that holds no node, or when all bits are used. A cycle of nodes ends too, because
-/// every node uses at least one bit.
+/// The resolution ends at the first slot without a CNode, or when all bits are used. A cycle of CNodes terminates too,
+/// because every CNode uses at least one bit.
 ///
 /// # Errors
 /// Where the way broke off.
 #[inline(always)]
 pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
-    // The bits that are left, from the highest place on. Shifts are made in two steps where they may be by 64.
+    // The remaining bits, from the highest place on. Shifts that may be by 64 are made in two steps.
     let mut left = address << ((64 - bits) & 63);
     loop {
         let Node { slots, radix, guard_bits, high_guard } = node;
@@ -39,7 +39,7 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
     }
 }
 
-/// The slot that a thread means by an address.
+/// Resolves an address in a thread's capability space.
 ///
 /// # Errors
 /// Where the way broke off.
@@ -49,10 +49,10 @@ pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup>
     resolve(root, address, 64).map(|(slot, _)| slot)
 }
 
-/// The slot that an invocation means by a root, an address and a depth.
+/// Resolves an operand of an invocation: a root, an address and a depth.
 ///
 /// # Errors
-/// As seL4 answers; `operand` says for which operand the slot is.
+/// As in seL4; the error names the `operand`.
 pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
     let failed = |failure| InvocationError::FailedLookup { operand, failure };
     let Capability::CNode { slots, radix, guard_bits, guard } = root else {
@@ -68,7 +68,7 @@ pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> R
     }
 }
 
-/// As [`target`], for a slot that must be empty.
+/// Resolves an operand as [`target`] does, to a slot that must be empty.
 ///
 /// # Errors
 /// As `target`, and [`InvocationError::DeleteFirst`].

@@ -1,27 +1,28 @@
 //! Deleting and revoking.
 //!
-//! Most capabilities go in one step. So does an object whose last capability goes, unless it holds slots or threads
-//! wait at it: then its *remains* take the place of the capability. Remains can be deleted and moved like a capability
-//! and do nothing else. Taking them apart is a sequence of steps, each of which leaves everything consistent and takes
-//! at most about a thousand instructions, whatever the object's size; between two of them the kernel looks for
-//! interrupts. What is left to do stands in the remains alone, so that anybody who deletes them goes on where the last
-//! step stopped.
+//! Most capabilities are deleted in one step. An object is destroyed in one step with its last capability, unless it
+//! holds slots or threads wait at it: then a zombie, the object's *remains*, replaces the capability. Remains can be
+//! deleted and moved like a capability, and allow nothing else. They are destroyed in a sequence of steps, each of
+//! which leaves a consistent state and takes at most about a thousand instructions, independent of the object's size;
+//! between two steps is a preemption point. The remains alone contain the progress, so that any later deletion
+//! continues where the last step stopped.
 //!
-//! **OUTLIVED**: an object's remains are in the derivation tree until nothing is in its slots and nobody waits at it.
-//! The tree is what keeps its memory from being used again.
+//! **OUTLIVED**: an object's remains are in the capability derivation tree until its slots are empty and no thread
+//! waits at it. The tree prevents reuse of the object's memory.
 //!
 //! **HOME**: of the objects in a ring ([`ring`](crate::ring)) at most one has its remains in a slot that is not its
 //! own.
 //!
-//! A node may hold the last capability to another one, and that to the next. The dying object that is met *goes home*:
-//! its remains move into one of its own slots, which are nobody's any more, and it joins the ring of the object that
-//! held it. So nesting needs neither a stack nor memory, and a circle of nodes is no special case. When an object has
-//! come to its end the next of its ring moves into the slot that has become free, and the deletion of that slot goes on
-//! with it. A deletion of somebody else's that is met halfway joins in the same way.
+//! A CNode may hold the last capability to another CNode, which may hold the last capability to a third. A dying object
+//! that is found in a slot of another dying object *goes home*: its remains move into one of its own slots, which have
+//! no other use any more, and it joins the ring of the object that held it. So nesting needs neither a stack nor
+//! memory, and a cycle of CNodes is no special case. When an object is destroyed, the next object of its ring moves
+//! into the slot that has become free, and the deletion of that slot continues with it. An object whose deletion was
+//! preempted elsewhere joins in the same way.
 //!
-//! Remains that are in a slot of their own object can be met by a revocation, which takes apart that object only: the
-//! others of the ring belong to somebody else's deletion, or could not be reached by anybody before.
-//! [Decision 024](../../../docs/decisions/024-deleting-and-revoking.md) says what has to hold, and why it does.
+//! A revocation that finds remains in a slot of their own object destroys that object only: the other objects of the
+//! ring belong to another deletion, or were unreachable before. [Decision
+//! 024](../../../docs/decisions/024-deleting-and-revoking.md) states and proves the invariants.
 
 use objects::{Capability, Dying, Page, Queue, Ref, Slot};
 
@@ -29,13 +30,13 @@ use crate::invocation::Preempted;
 use crate::kernel::Kernel;
 use crate::{derivation, ring};
 
-/// How many empty slots one step passes over.
+/// The largest number of empty slots that one step skips.
 const SCAN: u64 = 64;
-/// How many threads one step wakes.
+/// The largest number of threads that one step wakes.
 const WAKE: usize = 8;
 
 impl Kernel {
-    /// Deletes what is in a slot, which is empty unless this was interrupted.
+    /// Deletes the capability in a slot, which is empty afterwards unless the deletion was preempted.
     pub(crate) fn delete(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         loop {
             self.delete_step(slot);
@@ -46,7 +47,7 @@ impl Kernel {
         }
     }
 
-    /// Deletes a capability whose deletion is short: no object with slots goes with it.
+    /// Deletes a capability whose deletion is short: it is not the last capability of an object with slots.
     pub(crate) fn delete_one(&self, slot: Ref<Slot>) {
         if matches!(slot.capability.get(), Capability::Reply { .. }) {
             return derivation::remove(slot);
@@ -56,11 +57,12 @@ impl Kernel {
         }
     }
 
-    /// Deletes everything that was derived from what is in a slot. That may take away what is in the slot, too.
+    /// Revokes the capability in a slot: deletes all capabilities derived from it. The slot's capability may be deleted
+    /// with them.
     pub(crate) fn revoke(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         while let Some(next) = slot.next.get() {
             match next.capability.page() {
-                // Most of what is made of memory is pages and tables, and each of them goes in one step.
+                // Most objects are pages and page tables, each of which is deleted in one step.
                 Some(page) if derivation::has_page(&slot, page) => self.delete_page(next, page),
                 _ if derivation::is_parent(&slot, &next) => self.delete(next)?,
                 _ => break,
@@ -70,7 +72,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Deletes a capability of a page, or of a page table that is mapped nowhere: the last one as any other.
+    /// Deletes a capability of a page, or of an unmapped page table; the last capability needs no further step.
     #[inline(always)]
     fn delete_page(&self, slot: Ref<Slot>, page: Page) {
         if let Some(mapping) = page.mapping {
@@ -79,7 +81,7 @@ impl Kernel {
         derivation::remove(slot);
     }
 
-    /// Takes one step towards an empty slot.
+    /// Performs one step of deleting the capability in a slot.
     fn delete_step(&self, slot: Ref<Slot>) {
         match slot.capability.get() {
             Capability::Null => {}
@@ -91,7 +93,7 @@ impl Kernel {
         }
     }
 
-    /// Deletes a capability, if that is short; otherwise its object's remains take its place.
+    /// Deletes a capability if the deletion is short; otherwise replaces it by its object's remains.
     fn begin_deletion(&self, slot: Ref<Slot>, capability: Capability) {
         if let Some(page) = slot.capability.page() {
             return self.delete_page(slot, page);
@@ -115,7 +117,7 @@ impl Kernel {
             Capability::CNode { slots, radix, .. } => Some(Dying::CNode { slots, radix }),
             Capability::Thread { tcb } => {
                 self.forget_handler(tcb);
-                // In this order: what was pending in its interrupt file must not wake it.
+                // In this order: a signal that is pending in its interrupt file must not wake it.
                 self.suspend(tcb);
                 self.unbind_thread(tcb);
                 Some(Dying::Thread(tcb))
@@ -148,7 +150,7 @@ impl Kernel {
         }
     }
 
-    /// Takes a step with the last of the slots that a dying object has left.
+    /// Performs one step with the last non-empty slot of a dying object.
     fn empty_a_slot(&self, place: Ref<Slot>, object: Dying, first: Ref<Slot>) {
         let left = place.left();
         let end = left.saturating_sub(SCAN);
@@ -174,8 +176,8 @@ impl Kernel {
         }
     }
 
-    /// Frees an object that has nothing left. The next of its ring takes its slot, unless that is one of the object's
-    /// own, which is free memory now.
+    /// Removes the remains of an object that is destroyed. The next object of its ring moves into the slot, unless that
+    /// is one of the object's own slots, which are free memory now.
     fn finish_deletion(&self, place: Ref<Slot>, object: Dying) {
         let next = ring::leave(place);
         derivation::remove(place);
@@ -186,7 +188,7 @@ impl Kernel {
         }
     }
 
-    /// Lets some of the threads go that wait at a dying object: they begin again, and find out.
+    /// Releases some of the threads that wait at a dying object: they restart their system calls, which fail.
     fn release_some(&self, place: Ref<Slot>, object: Dying) {
         let queue = match &object {
             Dying::Endpoint(endpoint) => &endpoint.queue,
@@ -199,7 +201,7 @@ impl Kernel {
         self.reschedule();
     }
 
-    /// Whether deleting what is in a slot could take long, so that it cannot be replaced as part of something else.
+    /// Whether deleting a slot's capability may take long, so that no other operation may replace the capability.
     pub(crate) fn is_long_deletion(&self, slot: Ref<Slot>) -> bool {
         match slot.capability.get() {
             Capability::Remains { .. } => true,
@@ -221,12 +223,12 @@ pub(crate) fn has_slot(object: Dying, slot: Ref<Slot>) -> bool {
     })
 }
 
-/// Moves remains out of a slot of another dying object, whose remains are at `place`, into one of the `count` slots
-/// from `own` on that were their object's; both are in one ring from then on. What was in that slot, if anything was,
-/// is in the other object's now.
+/// Moves remains out of a slot of another dying object, whose remains are at `place`, into one of their object's own
+/// slots, the `count` slots from `own` on; both objects are in one ring from then on. A capability that was in that
+/// slot moves to the other object's slot.
 fn go_home(slot: Ref<Slot>, own: Ref<Slot>, count: u64, place: Ref<Slot>) {
     ring::join(place, slot);
-    // All slots that were looked at are empty. If none was, the last one is exchanged unseen.
+    // All slots that were visited are empty. If none was, the last slot's content is exchanged without a check.
     let index = slot.left().min(count - 1);
     slot.set_left(index);
     let home = own.slot(index);
